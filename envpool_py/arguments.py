@@ -1,0 +1,128 @@
+"""What a user hands to a pool, checked. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py import seeding
+from envpool_py.errors import env_error
+from envpool_py.seeding import Seed
+from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.execute import NEXT_STEP, SAME_STEP
+
+#: Reset options: one dict for all envs, or one for each.
+Options: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
+
+_RESET = Request("reset")
+
+
+def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
+    """The env_fns as a list; an empty one, and what is no callable, is refused."""
+    if callable(env_fns) or isinstance(env_fns, (str, Mapping)):
+        raise TypeError(f"env_fns must be a sequence of callables, got {type(env_fns).__name__}")
+    listed = list(env_fns)
+    if not listed:
+        raise ValueError("env_fns is empty; a pool needs one env at least")
+    for i, env_fn in enumerate(listed):
+        if not callable(env_fn):
+            hint = (
+                "; pass a callable that makes the env: lambda: env"
+                if hasattr(env_fn, "step")
+                else ""
+            )
+            raise TypeError(f"env {i}: env_fn must be callable, got {type(env_fn).__name__}{hint}")
+    return listed
+
+
+def check_wait_num(wait_num: int | None, num_envs: int) -> int:
+    """``wait_num`` within 1 to ``num_envs``; None is all."""
+    if wait_num is None:
+        return num_envs
+    if isinstance(wait_num, bool) or not isinstance(wait_num, (int, np.integer)):
+        raise TypeError(f"wait_num must be an int or None, got {wait_num!r}")
+    if not 1 <= wait_num <= num_envs:
+        raise ValueError(f"wait_num should be in [1, {num_envs}], but got {wait_num}")
+    return int(wait_num)
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """``timeout`` in seconds, positive, or None."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
+        raise TypeError(f"timeout must be seconds or None, got {timeout!r}")
+    if not timeout > 0:
+        raise ValueError(f"timeout is {timeout}, it should be positive if provided")
+    return float(timeout)
+
+
+def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | None:
+    """The mode as the executor knows it: None, ``"next_step"`` or ``"same_step"``."""
+    known = {
+        gym.vector.AutoresetMode.NEXT_STEP: NEXT_STEP,
+        gym.vector.AutoresetMode.SAME_STEP: SAME_STEP,
+        gym.vector.AutoresetMode.DISABLED: None,
+    }
+    if mode is None or mode in (NEXT_STEP, SAME_STEP):
+        return mode
+    if isinstance(mode, gym.vector.AutoresetMode):
+        return known[mode]
+    raise ValueError(f"autoreset_mode must be None, 'next_step' or 'same_step', got {mode!r}")
+
+
+def make_worker(
+    worker_fn: Callable[[Callable[[], Any]], EnvWorker], env_fn: Callable[[], Any], i: int
+) -> EnvWorker:
+    """The worker of env ``i``; what making it raises names the env."""
+    try:
+        worker = worker_fn(env_fn)
+    except Exception as error:
+        raise env_error(error, i, "env_fn") from error
+    if not isinstance(worker, EnvWorker):
+        raise TypeError(f"worker_fn must return an EnvWorker, got {type(worker).__name__}")
+    return worker
+
+
+def common_class(workers: Sequence[EnvWorker]) -> type[EnvWorker]:
+    """The class that all workers have."""
+    first = type(workers[0])
+    for i, worker in enumerate(workers):
+        if type(worker) is not first:
+            raise TypeError(
+                f"env {i}: worker_fn returned {type(worker).__name__}, but {first.__name__} for"
+                " env 0; all workers of a pool are of one class"
+            )
+    return first
+
+
+def reset_requests(
+    ids: Sequence[int],
+    seed: Seed,
+    options: Options,
+    kwargs: Mapping[str, Any],
+) -> list[Request]:
+    """One reset for each id, with its own seed and options."""
+    if seed is None and options is None and not kwargs:
+        return [_RESET] * len(ids)
+    seeds = seeding.per_env(seed, ids)
+    if options is None or isinstance(options, Mapping):
+        per_env: Sequence[Mapping[str, Any] | None] = [options] * len(ids)
+    else:
+        per_env = list(options)
+        if len(per_env) != len(ids):
+            raise ValueError(f"got {len(per_env)} options for {len(ids)} envs")
+    requests = []
+    for i, one_seed, one in zip(ids, seeds, per_env, strict=True):
+        if one is not None and not isinstance(one, Mapping):
+            raise TypeError(f"env {i}: options must be a dict or None, got {type(one).__name__}")
+        own = dict(kwargs)
+        if one_seed is not None:
+            own["seed"] = one_seed
+        if one is not None:
+            own["options"] = dict(one)
+        requests.append(Request("reset", kwargs=own))
+    return requests

@@ -1,0 +1,201 @@
+"""The exceptions of the package, and how env ids and exits are named in their messages.
+
+``EnvError``
+    an environment did not carry out a request
+    └── ``WorkerDiedError``
+            the process (or actor) of the environment has ended
+
+Misuse of the pool itself raises what Python and Gymnasium already have: ``IndexError``,
+``TypeError`` and ``ValueError`` for ids, counts and values, and of ``gymnasium.error``
+``AlreadyPendingCallError`` (the env is in flight), ``ResetNeeded`` (stepped before a reset) and
+``ClosedEnvironmentError`` (the pool is closed).
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cloudpickle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+#: A pickled exception larger than this travels as text alone, bytes.
+LARGEST_EXCEPTION = 1 << 20
+
+# Raising one of these out of a request would end a generator, the interpreter or an ``except*``.
+_NEVER_MIXED_IN: tuple[type[BaseException], ...] = (StopIteration, StopAsyncIteration)
+if sys.version_info >= (3, 11):
+    _NEVER_MIXED_IN += (BaseExceptionGroup,)  # noqa: F821 - from 3.11 on
+
+
+class EnvError(Exception):
+    """An environment did not carry out a request.
+
+    Attributes:
+        env_ids: the ids of the environments concerned, ints.
+        request: what was asked of them: ``"step"``, ``"reset"``, ``"get_attr"``, ...
+
+    The message names the env and the cause, and holds the worker's own traceback. ``__cause__`` is
+    the original exception where it could be had. Where the original is an ordinary ``Exception``,
+    the raised error is also an instance of its class: ``except KeyError`` catches a ``KeyError``
+    that an environment raised.
+    """
+
+    def __init__(self, message: str, env_ids: Iterable[int], request: str = "") -> None:
+        self.message = message
+        self.env_ids = tuple(env_ids)
+        self.request = request
+
+    @property
+    def env_id(self) -> int:
+        """The first of ``env_ids``."""
+        return self.env_ids[0]
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        for base in type(self).__mro__:
+            if base.__module__ == __name__:
+                return base, (self.message, self.env_ids, self.request)
+        raise AssertionError  # EnvError itself is in the list
+
+
+class WorkerDiedError(EnvError):
+    """The process that ran the environment has ended: killed by a signal, or by an exit.
+
+    Every later request to that environment raises the same at once; the rest of the pool goes on.
+    """
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - the name that concurrent.futures has made known
+    """The text of a traceback from another process, shown as the cause of an exception."""
+
+    def __str__(self) -> str:
+        return "\n" + str(self.args[0])
+
+
+class Failure(NamedTuple):
+    """An exception on its way home: as text always, as an object where that survives."""
+
+    description: str
+    traceback: str
+    pickled: bytes | None
+
+
+def describe(exception: BaseException) -> str:
+    """``ValueError: boom``; also for an exception whose ``__str__`` raises."""
+    name = type(exception).__qualname__
+    try:
+        text = str(exception)
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
+        return f"{name} (its __str__ raises)"
+    return f"{name}: {text}" if text else name
+
+
+def pack_failure(exception: BaseException) -> Failure:
+    """Make ``exception`` fit to travel to another process."""
+    try:
+        text = "".join(traceback.format_exception(exception)).rstrip()
+    except Exception:  # noqa: BLE001 - formatting calls the user's __str__ and __repr__
+        text = "".join(traceback.format_tb(exception.__traceback__)) + describe(exception)
+    pickled: bytes | None = None
+    try:
+        pickled = cloudpickle.dumps(exception)
+        # What can't be read back here can't be read there either.
+        if len(pickled) > LARGEST_EXCEPTION or type(pickle.loads(pickled)) is not type(exception):  # noqa: S301
+            pickled = None
+    except Exception:  # noqa: BLE001 - pickling runs the user's code
+        pickled = None
+    return Failure(describe(exception), text, pickled)
+
+
+def unpack_failure(failure: Failure, env_id: int, request: str) -> EnvError:
+    """The error that a pool raises for a failure in another process."""
+    cause: BaseException | None = None
+    if failure.pickled is not None:
+        try:
+            cause = pickle.loads(failure.pickled)  # noqa: S301 - comes from our own worker process
+        except Exception:  # noqa: BLE001 - unpickling runs the user's code
+            cause = None
+    message = f"env {env_id}: {_verb(request)} {failure.description}\n\n{failure.traceback}"
+    error = _make(message, env_id, request, cause)
+    remote = RemoteTraceback(failure.traceback)
+    if cause is None:
+        error.__cause__ = remote
+    else:
+        cause.__cause__ = remote
+        error.__cause__ = cause
+    return error
+
+
+def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
+    """The error that a pool raises for an exception in its own process."""
+    if isinstance(exception, WorkerDiedError):
+        return exception
+    text = "".join(traceback.format_tb(exception.__traceback__))
+    message = f"env {env_id}: {_verb(request)} {describe(exception)}\n\n{text}".rstrip()
+    error = _make(message, env_id, request, exception)
+    error.__cause__ = exception
+    return error
+
+
+def combine(errors: Sequence[EnvError]) -> EnvError:
+    """One error for all: the first, which also names the others."""
+    first = errors[0]
+    if len(errors) > 1:
+        others = [error for error in errors[1:] if error is not first]
+        first.env_ids = tuple(dict.fromkeys(i for error in errors for i in error.env_ids))
+        first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)
+    return first
+
+
+def name_ids(ids: Sequence[int]) -> str:
+    """``env 3``, ``envs 0 to 7`` or ``envs 1, 4``."""
+    if len(ids) == 1:
+        return f"env {ids[0]}"
+    if list(ids) == list(range(ids[0], ids[0] + len(ids))):
+        return f"envs {ids[0]} to {ids[-1]}"
+    shown = ", ".join(str(i) for i in ids[:10])
+    return f"envs {shown}" + (", ..." if len(ids) > 10 else "")
+
+
+def name_exit(exitcode: int | None) -> str:
+    """``was killed by SIGKILL``, ``exited with code 37``."""
+    if exitcode is None:
+        return "has ended"
+    if exitcode >= 0:
+        return f"exited with code {exitcode}"
+    try:
+        return f"was killed by {signal.Signals(-exitcode).name}"
+    except ValueError:
+        return f"was killed by signal {-exitcode}"
+
+
+def _verb(request: str) -> str:
+    return f"{request} raised" if request else "raised"
+
+
+def _make(message: str, env_id: int, request: str, cause: BaseException | None) -> EnvError:
+    """An ``EnvError`` that is also an instance of its cause's class, where that can be."""
+    if isinstance(cause, Exception) and not isinstance(cause, (*_NEVER_MIXED_IN, EnvError)):
+        original = type(cause)
+        try:
+            kind = type(f"EnvError[{original.__name__}]", (EnvError, original), {})
+            error: EnvError = kind(message, (env_id,), request)
+            for name, value in vars(cause).items():
+                if name not in vars(error):
+                    setattr(error, name, value)
+        except Exception:  # noqa: BLE001, S110 - a class may forbid subclasses, instances or attributes
+            pass
+        else:
+            return error
+    return EnvError(message, (env_id,), request)

@@ -1,0 +1,383 @@
+"""Where every env is in its life: never reset, ready, in flight, failed, dead.
+
+Between the pool, which checks what a user asks, and the worker group, which carries it out. What
+holds here:
+
+* an env is in flight from the moment of sending until its row is handed out, and takes no other
+  request meanwhile;
+* an error takes its own env out of flight; the rows that came with it are kept, and handed out by
+  the next call that fetches, or dropped by a reset;
+* a call that is broken off (Ctrl-C, a signal handler that raises) disowns what it asked for, and
+  those envs then accept only a reset; what they still answer is dropped, however late it comes;
+* an env whose process has ended answers every request with the same error at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+from numpy.typing import NDArray
+
+from envpool_py.errors import combine, name_ids
+from envpool_py.ids import IdArray
+from envpool_py.spaces import Array
+from envpool_py.worker.base import Request
+from envpool_py.worker.group import WorkerGroup
+
+#: (obs, reward, terminated, truncated, info)
+StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
+
+# Only READY takes a step; what is below STEPPING takes a reset; from KEPT to RESETTING an env is in
+# flight. KEPT: its row is there, but an error of another env kept it from being handed out.
+READY, NEVER_RESET, FAILED, ABANDONED, KEPT, KEPT_RESET, STEPPING, RESETTING, DEAD = range(9)
+
+_WHY_RESET = {
+    NEVER_RESET: "reset before step",
+    FAILED: "it has raised; reset before step",
+    ABANDONED: "its last request was broken off; reset before step",
+}
+
+
+class EnvLives:
+    """The lives of the envs of one pool.
+
+    Args:
+        group: carries requests out; started.
+        columns: batches of Dict and Tuple observations as dicts and tuples of arrays.
+        copy: False: a batch of all envs in order may be views of the block.
+    """
+
+    def __init__(self, group: WorkerGroup, *, columns: bool, copy: bool) -> None:
+        num_envs = len(group.workers)
+        self._group = group
+        self._finished = group.finished
+        self._columns = columns
+        self._copy = copy
+        self._state = np.full(num_envs, NEVER_RESET, dtype=np.int8)
+        # Of sending for envs in flight, of handing out for the others.
+        self._order = np.arange(num_envs)
+        self._tick = num_envs
+        self._died: set[int] = set()
+        self._resets = 0  # how many of those in flight
+        #: How many envs are in flight.
+        self.in_flight = 0
+
+    # ----------------------------------------------------------------------------------- looking
+
+    def waiting(self) -> IdArray:
+        """The envs in flight, the oldest request first."""
+        return self._ordered((self._state >= KEPT) & (self._state < DEAD))
+
+    def ready(self) -> IdArray:
+        """The envs not in flight, in the order in which their rows were handed out."""
+        return self._ordered((self._state < KEPT) | (self._state == DEAD))
+
+    def _ordered(self, mask: NDArray[np.bool_]) -> IdArray:
+        ids = np.flatnonzero(mask)
+        return ids[np.argsort(self._order[ids])]
+
+    # ---------------------------------------------------------------------------------- checking
+
+    def check_free(self, ids: IdArray) -> None:
+        """Raise unless these envs take a request that brings no row.
+
+        Raises:
+            AlreadyPendingCallError: one is in flight.
+            WorkerDiedError: the process of one has ended.
+        """
+        state = self._state[ids]
+        busy = state >= KEPT
+        if not busy.any():
+            return
+        dead = state == DEAD
+        if dead.any():
+            raise self._group.death_of(int(ids[dead.argmax()]))
+        kind = "resetting" if state[busy.argmax()] in (RESETTING, KEPT_RESET) else "stepping"
+        raise AlreadyPendingCallError(
+            f"{name_ids(ids[busy].tolist())}: still {kind}; its row must be fetched first,"
+            " by recv() or step(None)",
+            kind,
+        )
+
+    def check_step(self, ids: IdArray) -> None:
+        """Raise unless these envs take a step.
+
+        Raises:
+            ResetNeeded: one was never reset, or has raised or been abandoned since.
+            AlreadyPendingCallError, WorkerDiedError: as ``check_free``.
+        """
+        state = self._state[ids]
+        if not state.any():
+            return
+        self.check_free(ids)
+        wrong = ids[state != READY]
+        why = _WHY_RESET[int(self._state[wrong[0]])]
+        raise ResetNeeded(f"{name_ids(wrong.tolist())}: {why}")
+
+    def claim_reset(self, ids: IdArray) -> None:
+        """Raise unless these envs take a reset, and drop the rows that are kept of them.
+
+        Raises:
+            AlreadyPendingCallError, WorkerDiedError: as ``check_free``.
+        """
+        state = self._state[ids]
+        if not (state >= KEPT).any():
+            return
+        kept = (state == KEPT) | (state == KEPT_RESET)
+        self.check_free(ids[~kept])
+        self.give_up(ids[kept])
+
+    def check_fetch(self, ids: IdArray) -> None:
+        """Raise unless all of these envs are in flight.
+
+        Raises:
+            ValueError: one is not.
+        """
+        state = self._state[ids]
+        idle = (state < KEPT) | (state == DEAD)
+        if idle.any():
+            raise ValueError(f"{name_ids(ids[idle].tolist())}: nothing in flight to fetch")
+
+    # ----------------------------------------------------------------------------------- sending
+
+    def send_steps(self, ids: IdArray, actions: Any) -> None:
+        """Begin a step of each env; all of it or, where the actions are wrong, nothing."""
+        before = self._state[ids]
+        try:
+            self._take_off(ids, STEPPING)
+            self._group.send_steps(ids, actions)
+        except (TypeError, ValueError):
+            self._land(ids, before)
+            raise
+        except BaseException:
+            self.give_up(ids)
+            raise
+
+    def send_resets(self, ids: IdArray, requests: Sequence[Request]) -> None:
+        """Begin a reset of each env; all of it or, where they can't be sent, nothing."""
+        before = self._state[ids]
+        try:
+            self._take_off(ids, RESETTING)
+            self._group.send(ids.tolist(), requests)
+        except (TypeError, ValueError):
+            self._land(ids, before)
+            raise
+        except BaseException:
+            self.give_up(ids)
+            raise
+
+    def _take_off(self, ids: IdArray, state: int) -> None:
+        count = len(ids)
+        self.in_flight += count
+        if state == RESETTING:
+            self._resets += count
+        self._state[ids] = state
+        self._stamp(ids)
+
+    def _stamp(self, ids: IdArray) -> None:
+        count = len(ids)
+        self._order[ids] = np.arange(self._tick, self._tick + count)
+        self._tick += count
+
+    def _land(self, ids: IdArray, state: Any) -> None:
+        if self._resets:
+            now = self._state[ids]
+            self._resets -= int(((now == RESETTING) | (now == KEPT_RESET)).sum())
+        self._state[ids] = state
+        self.in_flight -= len(ids)
+        if self._died:
+            self._state[[i for i in ids.tolist() if i in self._died]] = DEAD
+
+    def give_up(self, ids: IdArray) -> None:
+        """Disown the requests of those of these envs that are in flight."""
+        state = self._state[ids]
+        flying = ids[(state >= KEPT) & (state < DEAD)]
+        if len(flying):
+            self._land(flying, ABANDONED)
+            self._group.cancel(flying.tolist())
+
+    # ---------------------------------------------------------------------------------- fetching
+
+    def fetch_exactly(self, ids: IdArray, *, own: bool = False) -> StepResult:
+        """Wait for these envs, all in flight, and hand their rows out in this order.
+
+        Args:
+            ids: shape ``(k,)``.
+            own: the caller has just sent these requests; if it is broken off they are given up.
+
+        Raises:
+            EnvError: one has failed.
+        """
+        try:
+            self._wait_for(ids)
+        except BaseException:
+            if own:
+                self.give_up(ids)
+            raise
+        return self._hand_out(ids, mark=not own)
+
+    def fetch_next(self, wait_num: int, timeout: float | None, *, strict: bool) -> StepResult:
+        """Wait for ``wait_num`` rows, or all in flight if they are fewer, and hand them out.
+
+        Args:
+            wait_num: 1 or more.
+            timeout: seconds after which fewer will do, one at least.
+            strict: none will do then.
+
+        Raises:
+            EnvError: one has failed.
+        """
+        finished = self._finished
+        want = min(wait_num, self.in_flight)
+        deadline = None if timeout is None else time.monotonic() + timeout
+        left = timeout
+        while len(finished) < want:
+            self._wait(want - len(finished), left, None)
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    if finished or strict:
+                        break
+                    deadline, left, want = None, None, 1
+        return self._hand_out(np.array(finished, dtype=np.intp), mark=True)
+
+    def fetch_all(self) -> StepResult:
+        """Wait for everything in flight and hand it out in the order in which it finished."""
+        while len(self._finished) < self.in_flight:
+            self._wait(self.in_flight - len(self._finished), None, None)
+        return self._hand_out(np.array(self._finished, dtype=np.intp), mark=True)
+
+    def _wait_for(self, ids: IdArray) -> None:
+        count = len(ids)
+        finished = self._finished
+        if count == self.in_flight:  # nobody else can finish
+            while len(finished) < count:
+                self._wait(count - len(finished), None, None)
+            return
+        listed = ids.tolist()
+        while missing := set(listed).difference(finished):
+            self._wait(1, None, [i for i in listed if i in missing])
+
+    def _wait(self, wait_num: int, timeout: float | None, only: list[int] | None) -> None:
+        group = self._group
+        try:
+            group.wait(wait_num, timeout, only)
+        except BaseException:
+            if group.torn:
+                # What came in at that moment may be lost, and nobody knows whose it was.
+                group.torn = False
+                self.give_up(self.waiting())
+            raise
+        if group.died:
+            self._note_deaths()
+
+    def _note_deaths(self) -> None:
+        group = self._group
+        for i in group.died:
+            self._died.add(i)
+            if self._state[i] < KEPT:
+                self._state[i] = DEAD
+            elif i not in self._finished:
+                group.errors[i] = group.death_of(i)
+                self._finished.append(i)
+        group.died.clear()
+
+    def _hand_out(self, ids: IdArray, *, mark: bool) -> StepResult:
+        """Make a batch of the rows of these envs, all of them finished.
+
+        Args:
+            ids: shape ``(k,)``.
+            mark: say ``is_reset`` in the infos of resets.
+
+        Raises:
+            EnvError: those of them that failed; the rows of the others are kept.
+        """
+        if self._group.errors:
+            self._raise_errors(ids)
+        try:
+            finished = self._finished
+            if len(finished) == len(ids):
+                finished.clear()
+            else:
+                gone = set(ids.tolist())
+                finished[:] = [i for i in finished if i not in gone]
+            batch = self._group.block.gather(ids, columns=self._columns, copy=self._copy)
+            if mark and self._resets:
+                for info, state in zip(batch.infos, self._state[ids].tolist(), strict=True):
+                    if state in (RESETTING, KEPT_RESET):
+                        info["is_reset"] = True
+            infos = np.empty(len(ids), dtype=object)
+            infos[:] = batch.infos
+            self._land(ids, READY)
+            self._stamp(ids)
+        except BaseException:
+            self.give_up(ids)
+            raise
+        return batch.obs, batch.reward, batch.terminated, batch.truncated, infos
+
+    def _raise_errors(self, ids: IdArray) -> None:
+        errors = self._group.errors
+        failed = [i for i in ids.tolist() if i in errors]
+        if not failed:
+            return
+        found = [errors[i] for i in failed]
+        self._land(np.array(failed, dtype=np.intp), FAILED)
+        self._group.forget(failed)
+        rest = ids[~np.isin(ids, failed)]
+        state = self._state[rest]
+        self._state[rest[state == STEPPING]] = KEPT
+        self._state[rest[state == RESETTING]] = KEPT_RESET
+        raise combine(found)
+
+    # --------------------------------------------------------------- requests that bring no rows
+
+    def ask(self, ids: IdArray, requests: Sequence[Request]) -> list[Any]:
+        """Send, wait, and return the replies in the order of ``ids``, which are free.
+
+        Raises:
+            EnvError: one has failed.
+        """
+        group = self._group
+        listed = ids.tolist()
+        try:
+            group.send(listed, requests)
+            while missing := set(listed).difference(self._finished, self._died):
+                self._wait(1, None, [i for i in listed if i in missing])
+        except BaseException:
+            group.cancel(listed)
+            raise
+        errors = [
+            group.errors[i]
+            if i in group.errors
+            else group.death_of(i)
+            if i in self._died and i not in group.replies
+            else None
+            for i in listed
+        ]
+        replies = [group.replies.get(i) for i in listed]
+        group.forget(listed)
+        raised = [error for error in errors if error is not None]
+        if raised:
+            raise combine(raised)
+        return replies
+
+    def ask_seeds(self, ids: IdArray, requests: Sequence[Request]) -> None:
+        """Requests that reset their envs but bring no row.
+
+        Raises:
+            EnvError: one has failed; that env then accepts only a reset.
+        """
+        self._state[ids] = ABANDONED  # should this be broken off
+        try:
+            self.ask(ids, requests)
+        except Exception as error:
+            self._state[ids] = READY
+            failed = [i for i in getattr(error, "env_ids", ids.tolist()) if i not in self._died]
+            self._state[failed] = FAILED
+            self._state[list(self._died)] = DEAD
+            raise
+        self._state[ids] = READY

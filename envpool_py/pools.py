@@ -1,0 +1,97 @@
+"""The pools: one for each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from envpool_py.vector_env import BaseVectorEnv
+from envpool_py.worker.base import EnvWorker
+from envpool_py.worker.dummy import DummyEnvWorker
+from envpool_py.worker.shmem import ShmemEnvWorker
+from envpool_py.worker.subproc import SubprocEnvWorker
+
+
+class DummyVectorEnv(BaseVectorEnv):
+    """All envs in this process, one after another; for cheap envs and for debugging.
+
+    A partial batch works here as well, and is fair: the oldest request is carried out first.
+
+    Args:
+        env_fns: one callable for each env.
+        wait_num: as in ``BaseVectorEnv``.
+        timeout: as in ``BaseVectorEnv``; what is carried out is not interrupted.
+        **options: the other arguments of ``BaseVectorEnv``.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(env_fns, DummyEnvWorker, wait_num, timeout, **options)
+
+
+class SubprocVectorEnv(BaseVectorEnv):
+    """Envs in worker processes; messages are pickled, one per process and batch.
+
+    Args:
+        env_fns: one callable for each env; cloudpickled, but only under spawn and forkserver.
+        wait_num: as in ``BaseVectorEnv``.
+        timeout: as in ``BaseVectorEnv``.
+        share_memory: take rows and actions through shared memory, as ``ShmemVectorEnv`` does.
+        context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
+            multiprocessing's own choice.
+        num_processes: over how many processes the envs are spread; None is one for each env.
+        **options: the other arguments of ``BaseVectorEnv``.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        share_memory: bool = False,
+        context: Any = None,
+        num_processes: int | None = None,
+        **options: Any,
+    ) -> None:
+        def worker_fn(env_fn: Callable[[], Any]) -> EnvWorker:
+            return SubprocEnvWorker(env_fn, share_memory=share_memory, context=context)
+
+        options["num_processes"] = num_processes
+        super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
+
+
+class ShmemVectorEnv(BaseVectorEnv):
+    """Envs in worker processes; observations, rewards, flags and actions in shared memory.
+
+    Nothing is pickled on the way of a step but infos that are not empty and leaves without a fixed
+    shape. The spaces of all envs must agree in shape and dtype.
+
+    Args:
+        env_fns: one callable for each env; cloudpickled, but only under spawn and forkserver.
+        wait_num: as in ``BaseVectorEnv``.
+        timeout: as in ``BaseVectorEnv``.
+        context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
+            multiprocessing's own choice.
+        num_processes: over how many processes the envs are spread; None is one for each env.
+        **options: the other arguments of ``BaseVectorEnv``.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        context: Any = None,
+        num_processes: int | None = None,
+        **options: Any,
+    ) -> None:
+        def worker_fn(env_fn: Callable[[], Any]) -> EnvWorker:
+            return ShmemEnvWorker(env_fn, context=context)
+
+        options["num_processes"] = num_processes
+        super().__init__(env_fns, worker_fn, wait_num, timeout, **options)

@@ -1,0 +1,321 @@
+"""The block: the latest row of every env, and its next action, one array per field.
+
+Fields with a fixed shape are arrays ``(num_envs, ...)`` over one buffer, which processes may share:
+whoever steps env ``i`` writes row ``i``, and nobody else does. What has no fixed shape (objects,
+infos that are not empty, a vector reward of unknown length) is a row's *side*: a small tuple that
+travels beside the block and is kept on the pool's side until the row is handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envpool_py import spaces
+from envpool_py.ids import IdArray
+from envpool_py.spaces import Array, Leaf
+
+#: What the block can't hold of a row: (object leaves, info, reward), each None where there is none.
+Side: TypeAlias = "tuple[list[Any] | None, dict[str, Any] | None, Array | None]"
+
+_ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
+
+
+class Batch(NamedTuple):
+    """The rows of one ``recv``, aligned with each other."""
+
+    obs: Any
+    reward: Array
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    infos: list[dict[str, Any]]
+
+
+class Shape(NamedTuple):
+    """All that fixes the fields of a block; small, and picklable."""
+
+    num_envs: int
+    obs: Any
+    action: Any
+    reward: tuple[int, ...]
+
+
+class Block:
+    """The fields over one buffer.
+
+    Args:
+        shape: what the fields are.
+        buffer: memory of ``nbytes(shape)`` bytes, all zero at first; None allocates its own.
+    """
+
+    def __init__(self, shape: Shape, buffer: Any = None) -> None:
+        fields, size = _fields(shape)
+        if buffer is None:
+            buffer = np.zeros(size, dtype=np.uint8)
+        arrays = [
+            np.ndarray(dims, dtype, buffer=buffer, offset=offset) for dims, dtype, offset in fields
+        ]
+        num_envs = shape.num_envs
+        self.shape = shape
+        self.reward, self.terminated, self.truncated = arrays[:3]
+        self._obs_leaves = spaces.leaves(shape.obs)
+        self._action_leaves = spaces.leaves(shape.action)
+        rest = iter(arrays[3:])
+        # An object leaf has no array here: its place is None.
+        self._obs: list[Array | None] = [
+            None if leaf.dtype is None else next(rest) for leaf in self._obs_leaves
+        ]
+        self._actions: list[Array | None] = [
+            None if leaf.dtype is None else next(rest) for leaf in self._action_leaves
+        ]
+        self.fixed_actions = spaces.is_fixed(shape.action)
+        self._objects: dict[int, list[Any]] = {
+            n: [None] * num_envs for n, array in enumerate(self._obs) if array is None
+        }
+        self._infos: dict[int, dict[str, Any]] = {}
+        self._odd_rewards: dict[int, Array] = {}
+        # Views of rows, made once: indexing an array for each store costs as much as the store.
+        self._single: list[Array] | None = None
+        if spaces.is_leaf(shape.obs) and self._obs[0] is not None and self._obs_leaves[0].shape:
+            self._single = list(self._obs[0])
+        self._single_leaf = self._obs_leaves[0] if self._obs_leaves else Leaf((), (), None)
+        self._scalar_rewards = not shape.reward
+        if num_envs and self._scalar_rewards:
+            self._reward_cells = _cells(self.reward)
+        self._terminated_cells = _cells(self.terminated)
+        self._truncated_cells = _cells(self.truncated)
+
+    # --------------------------------------------------------------- the side that steps the env
+
+    def store(
+        self, i: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
+    ) -> Side | None:
+        """Write the row of env ``i``; return what the block can't hold of it, or None.
+
+        Raises:
+            TypeError, ValueError: the observation does not fit the observation space, the reward is
+                no number, a flag is no bool. The row is then not to be used.
+        """
+        objects: list[Any] | None = None
+        leaf = self._single_leaf
+        if self._single is not None:
+            if type(obs) is np.ndarray and obs.dtype == leaf.dtype and obs.shape == leaf.shape:
+                self._single[i][...] = obs
+            else:
+                self._single[i][...] = spaces.fit(
+                    obs, leaf.shape, _dtype(leaf), "obs", "observation_space"
+                )
+        else:
+            objects = self._store_leaves(i, obs)
+        odd: Array | None = None
+        if type(reward) is float and self._scalar_rewards:
+            self._reward_cells[i] = reward
+        else:
+            odd = self._store_reward(i, reward)
+        self._terminated_cells[i] = (
+            terminated if type(terminated) is bool else _flag(terminated, "terminated")
+        )
+        self._truncated_cells[i] = (
+            truncated if type(truncated) is bool else _flag(truncated, "truncated")
+        )
+        if info or objects is not None or odd is not None:
+            return objects, info or None, odd
+        return None
+
+    def _store_leaves(self, i: int, obs: Any) -> list[Any] | None:
+        parts = spaces.split(self.shape.obs, obs, "obs")
+        objects: list[Any] | None = None
+        for leaf, array, part in zip(self._obs_leaves, self._obs, parts, strict=True):
+            if array is None:
+                if objects is None:
+                    objects = []
+                objects.append(part)
+            elif type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
+                array[i] = part
+            else:
+                name = "obs" + "".join(f"[{key!r}]" for key in leaf.path)
+                array[i] = spaces.fit(part, leaf.shape, _dtype(leaf), name, "observation_space")
+        return objects
+
+    def _store_reward(self, i: int, reward: Any) -> Array | None:
+        if isinstance(reward, (float, int, np.floating, np.integer, np.bool_)):
+            self.reward[i] = reward  # a scalar fills the row of a vector reward: that of a reset
+            return None
+        try:
+            array = np.asarray(reward)
+        except (TypeError, ValueError):
+            array = np.asarray(None)
+        if array.dtype.kind not in "biuf":
+            raise TypeError(f"reward must be a number, got {type(reward).__name__} {reward!r:.80}")
+        if array.shape == self.shape.reward:
+            self.reward[i] = array
+            return None
+        if not self._scalar_rewards:
+            raise ValueError(
+                f"reward has shape {array.shape}, but reward_space has {self.shape.reward}"
+            )
+        return np.array(array, dtype=np.float64)
+
+    def action_reader(self) -> Callable[[int], Any]:
+        """A function of an env id that gives its action, in the type that its space samples.
+
+        The action is the env's own: the next batch does not change it.
+        """
+        if spaces.is_leaf(self.shape.action):
+            array = self._actions[0]
+            if array is not None and not self._action_leaves[0].shape:
+                return array.__getitem__
+            if array is not None:
+                rows = list(array)
+                return lambda i: rows[i].copy()
+        arrays = [array for array in self._actions if array is not None]
+        layout = self.shape.action
+        return lambda i: spaces.join(layout, [_own(array, i) for array in arrays])
+
+    # --------------------------------------------------------------------------- the pool's side
+
+    def put_actions(self, ids: IdArray, columns: Sequence[Array]) -> None:
+        """Write the actions of envs ``ids``: one array ``(k, *shape)`` per leaf."""
+        for array, column in zip(self._actions, columns, strict=True):
+            if array is not None:
+                array[ids] = column
+
+    def put_side(self, i: int, side: Side) -> None:
+        """Keep the side of env ``i``'s row until the row is gathered."""
+        objects, info, odd = side
+        if objects is not None:
+            for column, part in zip(self._objects.values(), objects, strict=True):
+                column[i] = part
+        if info is not None:
+            self._infos[i] = info
+        if odd is not None:
+            self._odd_rewards[i] = odd
+
+    def drop_side(self, i: int) -> None:
+        """Forget the side of a row that nobody will gather."""
+        self._infos.pop(i, None)
+        self._odd_rewards.pop(i, None)
+
+    def gather(self, ids: IdArray, *, columns: bool, copy: bool) -> Batch:
+        """The rows of envs ``ids``, in that order.
+
+        Args:
+            ids: shape ``(k,)``.
+            columns: Dict and Tuple observations as a dict or tuple of arrays, not as rows.
+            copy: False gives views of the block where ``ids`` are all envs in order.
+        """
+        count = len(ids)
+        whole = count == self.shape.num_envs and bool((ids == np.arange(count)).all())
+        take = _whole if whole and not copy else _copy if whole else _take
+        listed = ids.tolist()
+        parts: list[Any] = []
+        for n, (leaf, array) in enumerate(zip(self._obs_leaves, self._obs, strict=True)):
+            if array is not None:
+                parts.append(take(array, ids))
+            else:
+                column = self._objects[n]
+                parts.append(spaces.stack_objects([column[i] for i in listed], leaf))
+                for i in listed:
+                    column[i] = None
+        layout = self.shape.obs
+        if columns or spaces.is_leaf(layout):
+            obs = spaces.join(layout, parts)
+        else:
+            obs = np.empty(count, dtype=object)
+            for k in range(count):
+                obs[k] = spaces.join(layout, [part[k] for part in parts])
+        reward = take(self.reward, ids)
+        if self._odd_rewards:
+            reward = self._with_odd_rewards(reward, listed)
+        if self._infos:
+            pop = self._infos.pop
+            infos = [{**pop(i, _NOTHING), "env_id": i} for i in listed]
+        else:
+            infos = [{"env_id": i} for i in listed]
+        return Batch(obs, reward, take(self.terminated, ids), take(self.truncated, ids), infos)
+
+    def _with_odd_rewards(self, reward: Array, ids: list[int]) -> Array:
+        odd = {k: self._odd_rewards.pop(i) for k, i in enumerate(ids) if i in self._odd_rewards}
+        if not odd:
+            return reward
+        shapes = {array.shape for array in odd.values()}
+        if len(shapes) > 1:
+            rows = np.empty(len(ids), dtype=object)
+            for k in range(len(ids)):
+                rows[k] = odd.get(k, float(reward[k]))
+            return rows
+        batch = np.zeros((len(ids), *shapes.pop()))
+        for k in range(len(ids)):
+            batch[k] = odd[k] if k in odd else reward[k]
+        return batch
+
+
+_NOTHING: dict[str, Any] = {}
+
+
+def nbytes(shape: Shape) -> int:
+    """The size of the buffer that a block of this shape needs, in bytes."""
+    return _fields(shape)[1]
+
+
+def _fields(shape: Shape) -> tuple[list[tuple[tuple[int, ...], np.dtype[Any], int]], int]:
+    """(shape, dtype, offset) of every field, and the size of all."""
+    num_envs = shape.num_envs
+    wanted: list[tuple[tuple[int, ...], np.dtype[Any]]] = [
+        ((num_envs, *shape.reward), np.dtype(np.float64)),
+        ((num_envs,), np.dtype(np.bool_)),
+        ((num_envs,), np.dtype(np.bool_)),
+    ]
+    wanted += [
+        ((num_envs, *leaf.shape), leaf.dtype)
+        for layout in (shape.obs, shape.action)
+        for leaf in spaces.leaves(layout)
+        if leaf.dtype is not None
+    ]
+    fields = []
+    offset = 0
+    for dims, dtype in wanted:
+        fields.append((dims, dtype, offset))
+        size = int(np.prod(dims, dtype=np.int64)) * dtype.itemsize
+        offset += -(-size // _ALIGN) * _ALIGN
+    return fields, offset
+
+
+def _cells(array: Array) -> Any:
+    """A view whose items are Python's own numbers: a store takes a third of NumPy's time."""
+    return memoryview(array)  # type: ignore[arg-type]
+
+
+def _dtype(leaf: Leaf) -> np.dtype[Any]:
+    assert leaf.dtype is not None  # noqa: S101 - for the type checker
+    return leaf.dtype
+
+
+def _flag(value: Any, name: str) -> bool:
+    if isinstance(value, (bool, np.bool_)) or (
+        isinstance(value, (int, np.integer)) and value in (0, 1)
+    ):
+        return bool(value)
+    if isinstance(value, np.ndarray) and value.size == 1 and value.dtype == np.bool_:
+        return bool(value.reshape(())[()])
+    raise TypeError(f"{name} must be a bool, got {type(value).__name__} {value!r:.80}")
+
+
+def _own(array: Array, i: int) -> Any:
+    part = array[i]
+    return part.copy() if isinstance(part, np.ndarray) else part
+
+
+def _whole(array: Array, ids: IdArray) -> Array:  # noqa: ARG001 - the signature of its siblings
+    return array
+
+
+def _copy(array: Array, ids: IdArray) -> Array:  # noqa: ARG001 - the signature of its siblings
+    return array.copy()
+
+
+def _take(array: Array, ids: IdArray) -> Array:
+    return array.take(ids, axis=0)

@@ -1,0 +1,234 @@
+"""The contract of an ``EnvWorker``, as tests that anyone's worker class can inherit.
+
+.. code-block:: python
+
+    from envpool_py.testing import EnvWorkerContract
+
+    class TestMyWorker(EnvWorkerContract):
+        def make_worker(self, env_fn):
+            return MyWorker(env_fn)
+
+The methods are plain ``test_...`` functions with ``assert``; pytest collects them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py.vector_env import BaseVectorEnv
+from envpool_py.worker import EnvWorker, Request
+
+
+class CountingEnv(gym.Env[Any, Any]):
+    """A deterministic env by which a stale, lost or crossed reply shows.
+
+    The observation is ``[episode, step, last action, first random number]``, the reward the number
+    of steps in the episode, which ends after ``length`` steps. Action 3 raises a ``KeyError``.
+    """
+
+    def __init__(self, length: int = 5) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (4,), np.float64)
+        self.action_space = gym.spaces.Discrete(4)
+        self.length = length
+        self.closed = False
+        self._episode = -1
+        self._step = 0
+        self._draw = 0.0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin the next episode, or episode 0 where a seed is given."""
+        super().reset(seed=seed)
+        self._episode = 0 if seed is not None else self._episode + 1
+        self._step = 0
+        self._draw = float(self.np_random.random())
+        return self._obs(0), {"options": options}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Count one step."""
+        if action == 3:
+            raise KeyError("action 3")
+        self._step += 1
+        ended = self._step >= self.length
+        return self._obs(action), float(self._step), ended, False, {"step": self._step}
+
+    def double(self, value: int, *, plus: int = 0) -> int:
+        """Twice ``value``, and ``plus``."""
+        return 2 * value + plus
+
+    def render(self) -> Any:
+        """The step, as text."""
+        return f"step {self._step}"
+
+    def close(self) -> None:
+        """Note down that the env was closed."""
+        self.closed = True
+
+    def _obs(self, action: Any) -> Any:
+        return np.array([self._episode, self._step, action, self._draw], dtype=np.float64)
+
+
+class EnvWorkerContract(ABC):
+    """What every worker class promises to a pool; inherit it and say how a worker is made."""
+
+    @abstractmethod
+    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
+        """A worker for the env that ``env_fn`` makes."""
+
+    def _pool(self, count: int, **options: Any) -> BaseVectorEnv:
+        return BaseVectorEnv([CountingEnv] * count, self.make_worker, **options)
+
+    def test_a_worker_equals_its_env_stepped_by_hand(self) -> None:
+        worker = self.make_worker(CountingEnv)
+        try:
+            env = CountingEnv()
+            for seed in (7, None, 8):
+                obs, info = worker.reset(seed=seed)
+                expected, _ = env.reset(seed=seed)
+                np.testing.assert_array_equal(obs, expected)
+                assert info == {"options": None}
+                for action in (0, 2, 1):
+                    row = worker.step(action)
+                    want = env.step(action)
+                    np.testing.assert_array_equal(row[0], want[0])
+                    assert tuple(row[1:]) == want[1:]
+        finally:
+            worker.close()
+
+    def test_reset_passes_its_arguments_on(self) -> None:
+        worker = self.make_worker(CountingEnv)
+        try:
+            _, info = worker.reset(seed=1, options={"level": 3})
+            assert info == {"options": {"level": 3}}
+        finally:
+            worker.close()
+
+    def test_seed_resets_and_returns_the_seed(self) -> None:
+        worker = self.make_worker(CountingEnv)
+        try:
+            assert worker.seed(5) == [5]
+            env = CountingEnv()
+            env.reset(seed=5)
+            np.testing.assert_array_equal(worker.reset()[0], env.reset()[0])
+        finally:
+            worker.close()
+
+    def test_attributes_methods_and_rendering(self) -> None:
+        worker = self.make_worker(lambda: gym.wrappers.TimeLimit(CountingEnv(), 9))
+        try:
+            assert worker.get_env_attr("length") == 5
+            assert worker.get_env_attr("_max_episode_steps") == 9
+            worker.set_env_attr("length", 2)
+            assert worker.get_env_attr("length") == 2
+            assert worker.call("double", 4, plus=1) == 9
+            worker.reset()
+            assert worker.render() == "step 0"
+        finally:
+            worker.close()
+
+    def test_an_error_reaches_the_caller_and_the_worker_goes_on(self) -> None:
+        worker = self.make_worker(CountingEnv)
+        try:
+            worker.reset(seed=0)
+            for request, kind in (
+                (Request("step", (3,)), KeyError),
+                (Request("get_attr", ("nothing",)), AttributeError),
+            ):
+                worker.send(request)
+                try:
+                    worker.recv()
+                except kind:
+                    pass
+                else:
+                    raise AssertionError(f"{request.kind} raised no {kind.__name__}")
+            obs, _ = worker.reset(seed=0)
+            assert obs[1] == 0
+        finally:
+            worker.close()
+
+    def test_send_does_not_carry_a_reply_over(self) -> None:
+        worker = self.make_worker(CountingEnv)
+        try:
+            worker.reset(seed=0)
+            for step in range(1, 5):
+                worker.send(Request("step", (0,)))
+                assert worker.recv()[1] == step
+        finally:
+            worker.close()
+
+    def test_cancel_drops_the_reply(self) -> None:
+        worker = self.make_worker(CountingEnv)
+        try:
+            worker.reset(seed=0)
+            worker.send(Request("step", (0,)))
+            worker.cancel()
+            obs, info = worker.reset(seed=0)
+            assert obs[1] == 0
+            assert info == {"options": None}
+        finally:
+            worker.close()
+
+    def test_close_twice(self) -> None:
+        worker = self.make_worker(CountingEnv)
+        worker.reset()
+        worker.close()
+        worker.close()
+
+    def test_a_sync_pool(self) -> None:
+        with self._pool(3) as pool:
+            envs = [CountingEnv() for _ in range(3)]
+            obs, info = pool.reset(seed=10)
+            expected = [env.reset(seed=10 + i)[0] for i, env in enumerate(envs)]
+            np.testing.assert_array_equal(obs, np.stack(expected))
+            assert [row["env_id"] for row in info] == [0, 1, 2]
+            for ids, actions in (([0, 1, 2], [0, 1, 2]), ([2, 0], [1, 2]), ([1], [0])):
+                obs, reward, terminated, truncated, info = pool.step(np.array(actions), ids)
+                rows = [envs[i].step(action) for i, action in zip(ids, actions, strict=True)]
+                np.testing.assert_array_equal(obs, np.stack([row[0] for row in rows]))
+                np.testing.assert_array_equal(reward, [row[1] for row in rows])
+                np.testing.assert_array_equal(terminated, [row[2] for row in rows])
+                np.testing.assert_array_equal(truncated, [row[3] for row in rows])
+                assert [row["env_id"] for row in info] == ids
+
+    def test_an_async_pool(self) -> None:
+        with self._pool(4, wait_num=2) as pool:
+            envs = [CountingEnv(length=1000) for _ in range(4)]
+            pool.set_env_attr("length", 1000)
+            pool.reset(seed=0)
+            for i, env in enumerate(envs):
+                env.reset(seed=i)
+            ids = np.arange(4)
+            taken = np.zeros(4, dtype=int)
+            for _ in range(40):
+                obs, reward, *_, info = pool.step(ids % 3, ids)
+                ids = np.array([row["env_id"] for row in info])
+                assert 2 <= len(ids) == len(set(ids.tolist()))
+                for k, i in enumerate(ids.tolist()):
+                    row = envs[i].step(i % 3)
+                    np.testing.assert_array_equal(obs[k], row[0])
+                    assert reward[k] == row[1]
+                    taken[i] += 1
+            assert taken.min() > 0
+            pool.drain()
+            assert pool.waiting_id == []
+
+    def test_a_failing_env_in_a_pool(self) -> None:
+        with self._pool(3) as pool:
+            pool.reset(seed=0)
+            try:
+                pool.step([0, 3, 0])
+            except KeyError as error:
+                assert error.env_ids == (1,)  # type: ignore[attr-defined]
+            else:
+                raise AssertionError("the error of env 1 was lost")
+            kept = pool.recv()
+            assert [row["env_id"] for row in kept[4]] == [0, 2]
+            obs, _ = pool.reset(1)
+            assert obs[0][1] == 0
+            assert pool.step([0, 0, 0])[1].tolist() == [2, 1, 2]

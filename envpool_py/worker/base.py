@@ -1,0 +1,151 @@
+"""``EnvWorker``: the parent's handle on one env, and the unit that is plugged in.
+
+What a worker promises, and all that a pool asks of it:
+
+* it answers one request at a time: ``send``, then ``recv``, which returns the reply or raises what
+  the env raised;
+* after ``recv`` has raised, it takes the next request;
+* ``close`` frees everything, may be called at any time and twice, and never blocks for ever.
+
+A worker knows nothing of other envs. What makes a pool of many workers fast lives beside it, in the
+``WorkerGroup`` that the class hands out (``EnvWorker.group``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from envpool_py.worker.group import WorkerGroup
+
+W = TypeVar("W", bound="EnvWorker")
+
+
+class Request(NamedTuple):
+    """One thing asked of one env.
+
+    ``kind`` is the name of the ``Executor`` method that carries it out, ``args`` and ``kwargs`` are
+    what that method takes:
+
+    ============== ============================== ==========================================
+    kind           arguments                      reply
+    ============== ============================== ==========================================
+    ``step``       ``action``                     (obs, reward, terminated, truncated, info)
+    ``reset``      ``seed=``, ``options=``, ...   (obs, info)
+    ``seed``       ``seed``                       ``[seed]``
+    ``get_attr``   ``name``                       the value
+    ``set_attr``   ``name, value``                None
+    ``call``       ``method, *args, **kwargs``    what the method returned
+    ``render``     ``**kwargs``                   what the env returned
+    ``configure``  the pool's options             None; asked only where they are not the defaults
+    ============== ============================== ==========================================
+    """
+
+    kind: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+
+
+class EnvWorker(ABC):
+    """The handle on one env; subclass it to run envs in a way of your own.
+
+    A subclass writes ``send``, ``recv`` and ``close``; ``envpool_py.worker.execute.Executor``
+    carries a request out on a real env. ``envpool_py.testing.EnvWorkerContract`` holds the tests
+    that a worker class must pass.
+
+    Args:
+        env_fn: makes the env; called once.
+    """
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        self.env_fn = env_fn
+
+    @abstractmethod
+    def send(self, request: Request) -> None:
+        """Begin a request; must not wait for its end."""
+
+    @abstractmethod
+    def recv(self) -> Any:
+        """Wait for the end of the request and return the reply.
+
+        Raises:
+            Exception: what the env raised.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the env and free everything; a second call does nothing."""
+
+    def cancel(self) -> None:
+        """Give up the request under way: its reply will not be asked for.
+
+        The default waits for the reply and drops it.
+        """
+        with contextlib.suppress(Exception):  # whatever it raises belongs to what is dropped
+            self.recv()
+
+    @classmethod
+    def wait(cls, workers: Sequence[W], wait_num: int, timeout: float | None = None) -> list[W]:  # noqa: ARG003
+        """Those of ``workers``, each with a request under way, whose ``recv`` will not wait.
+
+        The default names the first ``wait_num``, the oldest requests, done or not: batches come in
+        order of sending. Override it to hand out rows in the order in which envs finish.
+
+        Args:
+            workers: the oldest request first; not empty.
+            wait_num: how many to wait for, at most ``len(workers)``.
+            timeout: seconds after which to return with fewer, none included; None waits for ever.
+        """
+        return list(workers[:wait_num])
+
+    @classmethod
+    def group(cls, workers: Sequence[Any], **options: Any) -> WorkerGroup:
+        """The batch hooks over ``workers``: sending to and receiving from many at once.
+
+        The default loops over ``send`` and ``recv``.
+
+        Args:
+            workers: all workers of one pool; the position of a worker is its env id.
+            **options: the options of the pool that the pool itself does not know.
+        """
+        from envpool_py.worker.group import WorkerGroup  # noqa: PLC0415 - group imports this module
+
+        if options:
+            raise TypeError(f"{cls.__name__} does not take {', '.join(sorted(options))}")
+        return WorkerGroup(workers)
+
+    def request(self, kind: str, *args: Any, **kwargs: Any) -> Any:
+        """Send a request, wait for its reply and return it."""
+        self.send(Request(kind, args, kwargs))
+        return self.recv()
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env; return (obs, reward, terminated, truncated, info)."""
+        return self.request("step", action)  # type: ignore[no-any-return]
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the env; return (obs, info)."""
+        return self.request("reset", **kwargs)  # type: ignore[no-any-return]
+
+    def seed(self, seed: int | None = None) -> list[int | None]:
+        """Seed the env by a reset whose observation is dropped; return ``[seed]``."""
+        return self.request("seed", seed)  # type: ignore[no-any-return]
+
+    def get_env_attr(self, key: str) -> Any:
+        """The attribute ``key`` of the env or of the outermost wrapper that has it."""
+        return self.request("get_attr", key)
+
+    def set_env_attr(self, key: str, value: Any) -> None:
+        """Set the attribute where it is, or on the base env where it is nowhere."""
+        self.request("set_attr", key, value)
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the env or of the outermost wrapper that has it."""
+        return self.request("call", method, *args, **kwargs)
+
+    def render(self, **kwargs: Any) -> Any:
+        """Render the env."""
+        return self.request("render", **kwargs)

@@ -1,0 +1,327 @@
+"""The loop inside a worker process: requests in, envs stepped in turn, ids out.
+
+What travels, all in the machine's own byte order:
+
+* parent to process, on the process's own stream: frames ``kind int32, length int64``, then either
+  ``length`` tokens (int32) or ``length`` bytes of a pickle;
+* process to parent, on a pipe that all processes of the pool share: tokens (int32) of rows that lie
+  whole in the block, written at most ``IDS_PER_WRITE`` at a time, which is atomic;
+* process to parent, on the process's own stream: whatever is more than an id, as frames
+  ``token int32, status int32, length int64`` and ``length`` bytes of a pickle.
+
+A *token* is an env id in its low bits and a generation above them. The process gives back the token
+it was sent; the parent raises the generation to disown a request, and drops answers to older ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pickle
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import reduction
+from typing import Any, cast
+
+import cloudpickle
+
+from envpool_py import shm
+from envpool_py.errors import pack_failure
+from envpool_py.rows import Block
+from envpool_py.worker.base import Request
+from envpool_py.worker.execute import Executor
+
+ID_BITS = 20
+ID_MASK = (1 << ID_BITS) - 1
+
+FRAME = struct.Struct("=iq")
+STEP, STEP_PROMPT, RESET, REQUESTS, ATTACH, CLOSE = range(6)
+_TOKEN_FRAMES = frozenset({STEP, STEP_PROMPT, RESET})
+
+ITEM = struct.Struct("=iiq")
+ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE = range(6)
+
+IDS_PER_WRITE = select.PIPE_BUF // 4
+
+#: Seconds after the first unpublished row at which rows are published: often enough that nobody
+#: waits for a neighbour's slow env, seldom enough that cheap envs don't pay a system call each.
+PUBLISH_AFTER = 80e-6
+
+_READ = 1 << 16
+# Linux's number; the fcntl module does not name it before Python 3.13.
+_F_SETSIG = 10
+
+
+class Descriptor:
+    """A file descriptor that follows a process being started, by fork, spawn or forkserver."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self.fd),)
+
+
+def _received(dup: Any) -> Descriptor:
+    return Descriptor(dup.detach())
+
+
+def main(
+    ids: Sequence[int],
+    env_fns: Sequence[Any],
+    stream: Descriptor,
+    results: Descriptor,
+    memory: Descriptor | None,
+    parent_alive: Descriptor,
+) -> None:
+    """Run a worker process.
+
+    Args:
+        ids: the envs that live here.
+        env_fns: one callable for each, or its cloudpickle.
+        stream: both ways between the parent and this process.
+        results: the pipe for ids that all processes share.
+        memory: the block's; None where rows are pickled.
+        parent_alive: reading end of a pipe whose only other end is the parent's.
+    """
+    # A group of its own: Ctrl-C in the terminal reaches the parent alone, and a kill of the group
+    # reaches what the envs have started.
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    _die_with_parent(parent_alive.fd)
+    _Process(ids, stream.fd, results.fd, memory).run(env_fns)
+
+
+class _Process:
+    """The envs of this process, and its ways to the parent."""
+
+    def __init__(
+        self, ids: Sequence[int], stream: int, results: int, memory: Descriptor | None
+    ) -> None:
+        self._ids = ids
+        self._stream = stream
+        self._results = results
+        self._memory = memory
+        self._executors: dict[int, Executor] = {}
+        self._block: Block | None = None
+        self._action_of: Callable[[int], Any] = lambda _: None
+        self._done: list[int] = []
+        self._items: list[bytes] = []
+
+    def run(self, env_fns: Sequence[Any]) -> None:
+        if self._build(env_fns):
+            for kind, body in _frames(self._stream):
+                if kind in _TOKEN_FRAMES:
+                    tokens = memoryview(body).cast("i")
+                    if kind == RESET:
+                        self._reset(tokens)
+                    else:
+                        self._step(tokens, prompt=kind == STEP_PROMPT)
+                elif kind == REQUESTS:
+                    for token, request in pickle.loads(body):  # noqa: S301 - from our own parent
+                        self._answer(token, request)
+                        self._publish()
+                elif kind == ATTACH:
+                    assert self._memory is not None  # noqa: S101 - for the type checker
+                    self._block = Block(pickle.loads(body), shm.attach(self._memory.fd))  # noqa: S301
+                    self._action_of = self._block.action_reader()
+                elif kind == CLOSE:
+                    break
+        self._close()
+
+    def _build(self, env_fns: Sequence[Any]) -> bool:
+        """Make the envs and tell the parent their facts; False where one can't be made."""
+        seen: dict[int, int] = {}
+        i = self._ids[0]
+        try:
+            for i, env_fn in zip(self._ids, env_fns, strict=True):
+                make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
+                executor = Executor(make)
+                self._executors[i] = executor
+                first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
+                if first != i:
+                    raise ValueError(  # noqa: TRY301 - one way out for every failure
+                        f"it returned the instance that env {first} has;"
+                        " every env_fn must make its own"
+                    )
+            facts = [executor.facts() for executor in self._executors.values()]
+            self._add(self._ids[0], HELLO, _dumps(facts))
+        except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
+            self._fail(i, "env_fn", error)
+            self._publish()
+            return False
+        self._publish()
+        return True
+
+    def _step(self, tokens: Sequence[int], *, prompt: bool) -> None:
+        block = self._block
+        assert block is not None  # noqa: S101 - for the type checker
+        store = block.store
+        executors = self._executors
+        action_of = self._action_of
+        done = self._done
+        clock = time.perf_counter
+        due = clock() + PUBLISH_AFTER if prompt else 0.0
+        for token in tokens:
+            i = token & ID_MASK
+            try:
+                side = store(i, *executors[i].step(action_of(i)))
+            except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
+                self._fail(token, "step", error)
+            else:
+                if side is None:
+                    done.append(token)
+                else:
+                    self._add_value(token, SIDE, "step", side)
+            if prompt and clock() > due:
+                self._publish()
+                due = clock() + PUBLISH_AFTER
+        self._publish()
+
+    def _reset(self, tokens: Sequence[int]) -> None:
+        request = Request("reset")
+        for token in tokens:
+            self._answer(token, request)
+            self._publish()
+
+    def _answer(self, token: int, request: Request) -> None:
+        """Carry out any request."""
+        i = token & ID_MASK
+        kind = request.kind
+        try:
+            reply = self._executors[i](request)
+            if kind == "reset":
+                obs, info = reply
+                reply = (obs, 0.0, False, False, info)
+            if kind not in ("step", "reset"):
+                self._add_value(token, REPLY, kind, reply)
+            elif self._block is None:
+                self._add_value(token, ROW, kind, reply)
+            else:
+                side = self._block.store(i, *reply)
+                if side is None:
+                    self._done.append(token)
+                else:
+                    self._add_value(token, SIDE, kind, side)
+        except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
+            self._fail(token, kind, error)
+
+    def _add_value(self, token: int, status: int, kind: str, value: Any) -> None:
+        try:
+            data = _dumps(value)
+        except Exception as error:  # noqa: BLE001 - pickling runs the user's code
+            what = "info or observation" if kind in ("step", "reset") else "result"
+            refusal = TypeError(f"the {what} cannot be pickled: {error}")
+            self._fail(token, kind, refusal.with_traceback(error.__traceback__))
+        else:
+            self._add(token, status, data)
+
+    def _fail(self, token: int, kind: str, error: BaseException) -> None:
+        self._add(token, FAILURE, pickle.dumps((kind, *pack_failure(error))))
+
+    def _add(self, token: int, status: int, data: bytes) -> None:
+        self._items.append(ITEM.pack(token, status, len(data)))
+        self._items.append(data)
+
+    def _publish(self) -> None:
+        """Tell the parent of everything that is done."""
+        done = self._done
+        if done:
+            for start in range(0, len(done), IDS_PER_WRITE):
+                part = done[start : start + IDS_PER_WRITE]
+                os.write(self._results, struct.pack(f"={len(part)}i", *part))
+            done.clear()
+        if self._items:
+            data = memoryview(b"".join(self._items))
+            self._items.clear()
+            while data:
+                data = data[os.write(self._stream, data) :]
+
+    def _close(self) -> None:
+        for i, executor in self._executors.items():
+            try:
+                executor.close()
+            except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
+                self._add(i, CLOSE_FAILURE, pickle.dumps(("close", *pack_failure(error))))
+        with contextlib.suppress(ConnectionError):  # the parent has gone: nobody is to be told
+            self._publish()
+
+
+def _frames(stream: int) -> Iterator[tuple[int, Any]]:
+    """The frames of the stream, until its other end is closed."""
+    buffer = b""
+    while True:
+        while len(buffer) < FRAME.size:
+            chunk = _read(stream)
+            if not chunk:
+                return
+            buffer = buffer + chunk if buffer else chunk
+        kind, length = FRAME.unpack_from(buffer)
+        size = FRAME.size + (4 * length if kind in _TOKEN_FRAMES else length)
+        if len(buffer) < size:
+            whole = bytearray(size)
+            filled = len(buffer)
+            whole[:filled] = buffer
+            view = memoryview(whole)
+            while filled < size:
+                count = os.readv(stream, [view[filled:]])
+                if not count:
+                    return
+                filled += count
+            view.release()
+            yield kind, bytes(whole[FRAME.size :])
+            buffer = b""
+        else:
+            yield kind, buffer[FRAME.size : size]
+            buffer = buffer[size:]
+
+
+def _read(stream: int) -> bytes:
+    try:
+        return os.read(stream, _READ)
+    except ConnectionError:
+        return b""
+
+
+def _dumps(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:  # noqa: BLE001 - pickling runs the user's code; cloudpickle may still know a way
+        return cast("bytes", cloudpickle.dumps(value, protocol=5))
+
+
+def _die_with_parent(alive: int) -> None:
+    """Have this process and what it started killed as soon as the parent has gone.
+
+    On Linux the kernel does it, also while an env holds the GIL in C code or the process is
+    stopped: a descriptor can be asked to send a signal of one's choice when its state changes, and that of
+    this pipe changes once, when the parent's end of it closes.
+    """
+    if sys.platform == "linux":
+        try:
+            # Owner and signal belong to the open file, which forked siblings share: open it anew.
+            own = os.open(f"/proc/self/fd/{alive}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fcntl.fcntl(own, fcntl.F_SETOWN, -os.getpid())
+            fcntl.fcntl(own, _F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
+        except OSError:
+            pass
+        else:
+            if select.select([own], [], [], 0)[0]:  # it had gone before
+                os.killpg(0, signal.SIGKILL)
+            return
+    threading.Thread(target=_watch, args=(alive,), daemon=True, name="envpool_py parent").start()
+
+
+def _watch(alive: int) -> None:
+    select.select([alive], [], [])
+    os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,146 @@
+"""Envs in this process, stepped when their rows are asked for."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from envpool_py import spaces
+from envpool_py.errors import EnvError, env_error
+from envpool_py.ids import IdArray
+from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.execute import EnvFacts, Executor
+from envpool_py.worker.group import WorkerGroup
+
+# A step whose action lies in the block.
+_STEP = Request("step")
+
+
+class DummyEnvWorker(EnvWorker):
+    """The env lives here; a request is carried out in ``recv``.
+
+    Args:
+        env_fn: makes the env; called at once.
+
+    Attributes:
+        env: the env itself.
+    """
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        super().__init__(env_fn)
+        self.executor = Executor(env_fn)
+        self.env = self.executor.env
+        self._request: Request | None = None
+
+    def send(self, request: Request) -> None:
+        """Note the request down."""
+        self._request = request
+
+    def recv(self) -> Any:
+        """Carry the request out and return the reply."""
+        request, self._request = self._request, None
+        if request is None:
+            raise RuntimeError("recv: no request was sent")
+        return self.executor(request)
+
+    def cancel(self) -> None:
+        """Drop the request."""
+        self._request = None
+
+    def close(self) -> None:
+        """Close the env."""
+        self.executor.close()
+
+    @classmethod
+    def group(cls, workers: Sequence[Any], **options: Any) -> WorkerGroup:
+        """Batch hooks that call the env without a message in between."""
+        if options:
+            raise TypeError(f"{cls.__name__} does not take {', '.join(sorted(options))}")
+        # A subclass that changes how a request is carried out keeps its way.
+        changed = cls.send is not DummyEnvWorker.send or cls.recv is not DummyEnvWorker.recv
+        return WorkerGroup(workers) if changed else DummyGroup(workers)
+
+
+class DummyGroup(WorkerGroup):
+    """Executes in ``wait``, the oldest request first, and just as many as asked for."""
+
+    workers: Sequence[DummyEnvWorker]
+
+    def start(self) -> None:
+        """Learn the envs' facts."""
+        seen: dict[int, int] = {}
+        for i, worker in enumerate(self.workers):
+            first = seen.setdefault(id(getattr(worker.env, "unwrapped", worker.env)), i)
+            if first != i:
+                raise ValueError(
+                    f"env {i}: env_fn returned the instance that env {first} has;"
+                    " every env_fn must make its own"
+                )
+        self._executors = [worker.executor for worker in self.workers]
+        self._pending: dict[int, Request] = {}
+        # The parent's own copies, as with every other backend: sampling does not touch the env's.
+        self.facts = [_own_facts(executor) for executor in self._executors]
+        self.make_block()
+        self._action_of = self.block.action_reader()
+
+    def send_steps(self, ids: IdArray, actions: Any) -> None:
+        """Note the steps down."""
+        listed = ids.tolist()
+        layout = self.block.shape.action
+        if self.block.fixed_actions:
+            columns = spaces.batch_actions(layout, actions, listed)
+            if columns is not None:
+                self.block.put_actions(ids, columns)
+                self._pending.update(dict.fromkeys(listed, _STEP))
+                return
+        for i, action in zip(listed, spaces.list_actions(layout, actions, listed), strict=True):
+            self._pending[i] = Request("step", (action,))
+
+    def send(self, ids: Iterable[int], requests: Iterable[Request]) -> None:
+        """Note the requests down."""
+        self._pending.update(zip(ids, requests, strict=True))
+
+    def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
+        """Carry out ``wait_num`` requests; a KeyboardInterrupt passes through."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        chosen = list(self._pending) if only is None else [i for i in only if i in self._pending]
+        for i in chosen[:wait_num]:
+            request = self._pending.pop(i)
+            try:
+                if request.kind == "step":
+                    action = self._action_of(i) if request is _STEP else request.args[0]
+                    side = self.block.store(i, *self._executors[i].step(action))
+                    if side is not None:
+                        self.block.put_side(i, spaces.snapshot(side))
+                else:
+                    reply = self._executors[i](request)
+                    kept = spaces.snapshot(reply) if request.kind == "reset" else reply
+                    self.take(i, request.kind, kept)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
+                self.errors[i] = env_error(error, i, request.kind)
+            self.finished.append(i)
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """Drop the requests."""
+        for i in ids:
+            self._pending.pop(i, None)
+        self.forget(ids)
+
+    def close(self) -> list[EnvError]:
+        """Close all envs; return what closing them raised."""
+        self._pending = {}
+        return super().close()
+
+
+def _own_facts(executor: Executor) -> EnvFacts:
+    facts = executor.facts()
+    return facts._replace(
+        observation_space=copy.deepcopy(facts.observation_space),
+        action_space=copy.deepcopy(facts.action_space),
+    )

@@ -1,0 +1,247 @@
+"""Carry out one request on one env: the only code of the package that touches a user's env.
+
+Used by every backend: in this process, in a worker process, in a Ray actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from envpool_py import seeding, spaces
+from envpool_py.worker.base import Request
+
+#: The reply to a step.
+Row = tuple[Any, Any, Any, Any, dict[str, Any]]
+#: From (env_id, episode) to the (seed, options) of that reset.
+ResetFn = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
+
+NEXT_STEP = "next_step"
+SAME_STEP = "same_step"
+
+
+class EnvFacts(NamedTuple):
+    """What a pool must know of an env before its first reset."""
+
+    observation_space: gym.Space[Any] | None
+    action_space: gym.Space[Any] | None
+    reward_shape: tuple[int, ...]
+
+
+class Executor:
+    """One env, and what is to be remembered of it between two requests.
+
+    Calling it with a ``Request`` carries that out and returns the reply.
+
+    Args:
+        env_fn: makes the env; called at once.
+
+    Raises:
+        TypeError: ``env_fn`` returned no env.
+    """
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        env = env_fn()
+        missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
+        if missing:
+            raise TypeError(
+                f"env_fn returned {type(env).__name__}, which has no {' and no '.join(missing)};"
+                " it must return an environment"
+            )
+        self.env = env
+        self._env_step = env.step
+        self._closed = False
+        # The error of an automatic reset, until the next request: the ended row came first.
+        self._late: BaseException | None = None
+        self._ended = False
+        self._autoreset: str | None = None
+        self._env_id = 0
+        self._root: int | None = None
+        self._reset_fn: ResetFn | None = None
+        self._episode = -1
+
+    def __call__(self, request: Request) -> Any:
+        """Carry out any request."""
+        return getattr(self, request.kind)(*request.args, **request.kwargs)
+
+    def configure(
+        self,
+        *,
+        env_id: int = 0,
+        autoreset_mode: str | None = None,
+        root: int | None = None,
+        reset_fn: ResetFn | None = None,
+    ) -> None:
+        """Take the options of the pool.
+
+        Args:
+            env_id: the env's place in the pool.
+            autoreset_mode: None, ``"next_step"`` or ``"same_step"``.
+            root: the seed from which every episode is seeded; None leaves it to the env's stream.
+            reset_fn: gives seed and options of every reset that was not given its own.
+        """
+        self._env_id = env_id
+        self._autoreset = autoreset_mode
+        self._root = root
+        self._reset_fn = reset_fn
+
+    def facts(self) -> EnvFacts:
+        """The env's spaces, each None where it has none, and the shape of its reward."""
+        reward_space = _lookup(self.env, "reward_space", None)
+        return EnvFacts(
+            getattr(self.env, "observation_space", None),
+            getattr(self.env, "action_space", None),
+            tuple(reward_space.shape) if isinstance(reward_space, gym.spaces.Box) else (),
+        )
+
+    def step(self, action: Any) -> Row:
+        """Step the env, and reset it where the autoreset mode says so."""
+        if self._late is not None:
+            self._raise_late()
+        if self._ended and self._autoreset == NEXT_STEP:
+            obs, info = self._reset(None, None, {})
+            return obs, 0.0, False, False, {**info, "is_reset": True}
+        result: Row = self._env_step(action)
+        if type(result) is not tuple or len(result) != 5:
+            result = _checked_row(result)
+        if not isinstance(result[4], dict):
+            raise TypeError(f"step() must return an info dict, got {_named(result[4])}")
+        if self._autoreset is not None and (result[2] or result[3]):
+            self._ended = True
+            if self._autoreset == SAME_STEP:
+                return self._same_step(result)
+        return result
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset the env; arguments that are None are not passed on."""
+        self._late = None
+        return self._reset(seed, options, kwargs)
+
+    def seed(self, seed: int | None = None) -> list[int | None]:
+        """Seed the env: by its own ``seed`` method if it has one, and by a reset in any case."""
+        own = _lookup(self.env, "seed", None)
+        if callable(own):
+            own(seed)
+            self.reset()
+        else:
+            self.reset(seed=seed)
+        return [seed]
+
+    def get_attr(self, name: str) -> Any:
+        """The attribute of the outermost layer that has it."""
+        return _lookup(self.env, name)
+
+    def set_attr(self, name: str, value: Any) -> None:
+        """Set the attribute on the outermost layer that has it, else on the base env."""
+        layers = _layers(self.env)
+        target = next((layer for layer in layers if _has(layer, name)), layers[-1])
+        setattr(target, name, value)
+        self._env_step = self.env.step  # it may just have been replaced
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the method of the outermost layer that has it."""
+        return _lookup(self.env, method)(*args, **kwargs)
+
+    def render(self, **kwargs: Any) -> Any:
+        """What the env's ``render`` returns."""
+        return self.env.render(**kwargs)
+
+    def close(self) -> None:
+        """Close the env; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            close = getattr(self.env, "close", None)
+            if close is not None:
+                close()
+
+    def _reset(
+        self, seed: int | None, options: dict[str, Any] | None, kwargs: dict[str, Any]
+    ) -> tuple[Any, dict[str, Any]]:
+        episode = self._episode + 1
+        if self._root is not None:
+            if seed is not None:
+                self._root, episode = seed, 0
+            seed = seeding.of_episode(self._root, episode)
+        if self._reset_fn is not None and seed is None and options is None:
+            seed, options = self._reset_fn(self._env_id, episode)
+        if seed is not None:
+            kwargs = {"seed": seed, **kwargs}
+        if options is not None:
+            kwargs = {"options": options, **kwargs}
+        result = self.env.reset(**kwargs)
+        if not isinstance(result, (tuple, list)) or len(result) != 2:
+            raise TypeError(f"reset() must return (obs, info), got {_named(result)}")
+        obs, info = result
+        if not isinstance(info, dict):
+            raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
+        self._episode = episode
+        self._ended = False
+        return obs, info
+
+    def _same_step(self, ended: Row) -> Row:
+        last, reward, terminated, truncated, final_info = ended
+        # The env may reuse its buffers for the reset.
+        last, final_info = spaces.snapshot(last), spaces.snapshot(final_info)
+        final = {"final_obs": last, "final_info": final_info}
+        try:
+            obs, info = self._reset(None, None, {})
+        except Exception as error:  # noqa: BLE001 - raised with the next request
+            self._late = error
+            return last, reward, terminated, truncated, final
+        return obs, reward, terminated, truncated, {**info, **final}
+
+    def _raise_late(self) -> None:
+        error, self._late = self._late, None
+        assert error is not None  # noqa: S101 - for the type checker
+        raise error
+
+
+def _checked_row(result: Any) -> Row:
+    if isinstance(result, (tuple, list)) and len(result) == 5:
+        return tuple(result)
+    got = f"{len(result)} values" if isinstance(result, (tuple, list)) else _named(result)
+    raise TypeError(f"step() must return (obs, reward, terminated, truncated, info), got {got}")
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"{type(value).__name__}"
+
+
+_REQUIRED: Any = object()
+
+
+def _layers(env: Any) -> list[Any]:
+    """The env's wrappers, the outermost first, and the base env."""
+    layers = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _has(layer: Any, name: str) -> bool:
+    """Whether this very layer has the attribute: a wrapper's forwarding properties do not count."""
+    if isinstance(layer, gym.Wrapper):
+        return name in vars(layer) or any(
+            name in vars(base) for base in type(layer).__mro__ if base not in gym.Wrapper.__mro__
+        )
+    return hasattr(layer, name)
+
+
+def _lookup(env: Any, name: str, default: Any = _REQUIRED) -> Any:
+    """An attribute of the env with the semantics of ``gymnasium.Env.get_wrapper_attr``."""
+    for layer in _layers(env):
+        try:
+            return getattr(layer, name)
+        except AttributeError:
+            continue
+    if default is not _REQUIRED:
+        return default
+    raise AttributeError(
+        f"neither {type(env).__name__} nor what it wraps has the attribute {name!r}"
+    )

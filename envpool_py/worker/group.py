@@ -1,0 +1,209 @@
+"""``WorkerGroup``: many workers as one, the batch hooks of a worker class.
+
+The pool speaks to its workers through this interface alone, by env ids and whole batches:
+
+* ``send_steps`` and ``send`` begin requests and do not wait for their end;
+* ``wait`` blocks until some have ended and appends their ids to ``finished``, in the order in which
+  they ended; what they left is then in ``block`` (rows), ``replies`` or ``errors``;
+* ``cancel`` gives up requests: what they still bring is dropped, however late it comes;
+* ``died`` lists envs whose process has ended, for the pool to take note of.
+
+This class loops over the per-env methods, for a worker class that has nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from envpool_py import spaces
+from envpool_py.errors import EnvError, WorkerDiedError, env_error
+from envpool_py.ids import IdArray
+from envpool_py.rows import Block, Shape
+from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.execute import EnvFacts
+
+#: Requests whose reply is a row.
+ROW_KINDS = frozenset({"step", "reset"})
+
+
+class WorkerGroup:
+    """The loop over ``send`` and ``recv``.
+
+    Args:
+        workers: all workers of a pool; the position of a worker is its env id.
+    """
+
+    block: Block
+
+    def __init__(self, workers: Sequence[EnvWorker]) -> None:
+        self.workers = workers
+        self.facts: list[EnvFacts] = []
+        self.finished: list[int] = []
+        self.replies: dict[int, Any] = {}
+        self.errors: dict[int, EnvError] = {}
+        self.died: list[int] = []
+        #: Whether rows are wanted as they end, or all together; the pool says.
+        self.prompt = True
+        #: Interrupted while taking a message in: what arrived just then may be lost.
+        self.torn = False
+        self._under_way: dict[int, str] = {}  # env id -> kind, the oldest first
+        self._cancelled: set[int] = set()
+
+    def start(self) -> None:
+        """Start everything and learn the envs' facts; ``block`` exists from here on."""
+        self.facts = [self._facts_of(i) for i in range(len(self.workers))]
+        self.make_block()
+
+    def _facts_of(self, i: int) -> EnvFacts:
+        found: list[gym.Space[Any] | None] = []
+        for name in ("observation_space", "action_space"):
+            try:
+                found.append(self.workers[i].get_env_attr(name))
+            except AttributeError:
+                found.append(None)
+        return EnvFacts(found[0], found[1], ())
+
+    def make_block(self) -> None:
+        """Lay the block out by the envs' spaces."""
+        self.block = Block(common_shape(self.facts))
+
+    def send_steps(self, ids: IdArray, actions: Any) -> None:
+        """Begin a step of each env; ``actions`` as ``spaces.batch_actions`` takes them.
+
+        Raises:
+            TypeError, ValueError: the actions are wrong; then nothing was sent.
+        """
+        listed = ids.tolist()
+        requests = [
+            Request("step", (action,))
+            for action in spaces.list_actions(self.block.shape.action, actions, listed)
+        ]
+        self.send(listed, requests)
+
+    def send(self, ids: Iterable[int], requests: Iterable[Request]) -> None:
+        """Begin one request on each env."""
+        for i, request in zip(ids, requests, strict=True):
+            worker = self.workers[i]
+            if i in self._cancelled:
+                self._cancelled.discard(i)
+                worker.cancel()
+            self._under_way[i] = request.kind
+            try:
+                worker.send(request)
+            except Exception as error:  # noqa: BLE001 - it belongs to this env, and comes home with its row
+                self._fail(i, error)
+
+    def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
+        """Block until ``wait_num`` requests more have ended, or ``timeout`` seconds have passed.
+
+        May return early with fewer: after a death, and where the system woke it.
+
+        Args:
+            wait_num: 1 or more.
+            timeout: seconds; None waits for ever, 0 only looks.
+            only: the ids that the caller wants; a group that executes in this call executes these
+                alone.
+        """
+        ids = list(self._under_way) if only is None else [i for i in only if i in self._under_way]
+        if not ids:
+            return
+        by_worker = {id(self.workers[i]): i for i in ids}
+        ready = type(self.workers[0]).wait(
+            [self.workers[i] for i in ids], min(wait_num, len(ids)), timeout
+        )
+        for worker in ready:
+            i = by_worker[id(worker)]
+            try:
+                reply = worker.recv()
+                self.take(i, self._under_way[i], reply)
+            except Exception as error:  # noqa: BLE001 - the env's own, whatever it is
+                self._fail(i, error)
+            except SystemExit as error:
+                self._fail(i, error)
+            else:
+                self._under_way.pop(i)
+                self.finished.append(i)
+
+    def take(self, i: int, kind: str, reply: Any) -> None:
+        """Keep the reply to a request: a row in the block, anything else in ``replies``."""
+        if kind == "step":
+            side = self.block.store(i, *reply)
+        elif kind == "reset":
+            obs, info = reply
+            side = self.block.store(i, obs, 0.0, False, False, info)
+        else:
+            self.replies[i] = reply
+            return
+        if side is not None:
+            self.block.put_side(i, side)
+
+    def _fail(self, i: int, error: BaseException) -> None:
+        kind = self._under_way.pop(i)
+        self.finished.append(i)
+        if isinstance(error, WorkerDiedError):
+            self.died.append(i)
+        self.errors[i] = env_error(error, i, kind)
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """Give up the requests of these envs."""
+        for i in ids:
+            if self._under_way.pop(i, None) is not None:
+                self._cancelled.add(i)
+        self.forget(ids)
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """Drop what ended requests of these envs have left."""
+        gone = set(ids)
+        self.finished[:] = [i for i in self.finished if i not in gone]
+        for i in gone:
+            self.replies.pop(i, None)
+            self.errors.pop(i, None)
+            self.block.drop_side(i)
+
+    def described(self) -> str:
+        """What the pool's ``repr`` says of the workers."""
+        return ""
+
+    def death_of(self, i: int) -> EnvError:
+        """The error of an env whose process has ended."""
+        return WorkerDiedError(f"env {i}: the worker has ended", (i,))
+
+    def close(self) -> list[EnvError]:
+        """Close all workers; return what closing the envs raised."""
+        errors = []
+        for i, worker in enumerate(self.workers):
+            try:
+                worker.close()
+            except Exception as error:  # noqa: BLE001 - the others must be closed as well
+                errors.append(env_error(error, i, "close"))
+        return errors
+
+
+def common_shape(facts: Sequence[EnvFacts], *, strict: bool = False) -> Shape:
+    """The shape of the block that holds the rows of all these envs.
+
+    Where spaces differ in shape or dtype the rows are objects, one for each env.
+
+    Raises:
+        ValueError: they differ, and ``strict`` asks for arrays.
+    """
+    layouts = []
+    declared = {
+        "observation_space": [fact.observation_space for fact in facts],
+        "action_space": [fact.action_space for fact in facts],
+    }
+    for name, own in declared.items():
+        found = [spaces.layout_of(space) for space in own]
+        other = next((i for i, layout in enumerate(found) if layout != found[0]), None)
+        if other is not None and strict:
+            raise ValueError(
+                f"env {other}: {name} is {own[other]}, but that of env 0 is {own[0]};"
+                " shared memory needs equal shapes and dtypes:"
+                " use SubprocVectorEnv or DummyVectorEnv"
+            )
+        layouts.append(found[0] if other is None else spaces.Leaf((), (), None, stacked=True))
+    rewards = {fact.reward_shape for fact in facts}
+    return Shape(len(facts), layouts[0], layouts[1], rewards.pop() if len(rewards) == 1 else ())

@@ -1,0 +1,222 @@
+"""The parent's end of one worker process: start it, write to it, read from it, end it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from envpool_py.errors import name_exit
+from envpool_py.worker import child
+
+_READ = 1 << 18
+
+#: Descriptors that only this process may hold: a fork, of ours or of anybody, closes its copies. A
+#: copy of the parent's end of ``parent_alive`` would keep the workers alive after the parent.
+_OURS: set[int] = set()
+
+
+def claim(fd: int) -> int:
+    """Have ``fd`` closed in every process forked from now on."""
+    _OURS.add(fd)
+    return fd
+
+
+def release(fd: int) -> None:
+    """Close a descriptor that was claimed."""
+    _OURS.discard(fd)
+    os.close(fd)
+
+
+def _close_in_fork() -> None:
+    for fd in _OURS:
+        try:
+            os.close(fd)
+        except OSError:
+            continue
+    _OURS.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_fork)
+
+
+class Poller:
+    """Which descriptors are ready; a poll costs nothing for those that are not."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        self._poll = select.poll() if self._epoll is None else None
+
+    def watch(self, fd: int, *, write: bool = False, known: bool = False) -> None:
+        """Watch ``fd`` for reading, and for writing if asked."""
+        poller: Any = self._epoll or self._poll
+        mask = select.POLLIN | (select.POLLOUT if write else 0)
+        (poller.modify if known else poller.register)(fd, mask)
+
+    def forget(self, fd: int) -> None:
+        """Watch ``fd`` no longer."""
+        poller: Any = self._epoll or self._poll
+        poller.unregister(fd)
+
+    def poll(self, timeout: float | None) -> list[tuple[int, int]]:
+        """(descriptor, events) of those that are ready; waits up to ``timeout`` seconds."""
+        if self._epoll is not None:
+            return self._epoll.poll(timeout)
+        assert self._poll is not None  # noqa: S101 - for the type checker
+        return self._poll.poll(None if timeout is None else timeout * 1000)
+
+    def close(self) -> None:
+        """Free the descriptor."""
+        if self._epoll is not None:
+            self._epoll.close()
+
+
+class Lane:
+    """One worker process, with the envs ``ids``.
+
+    Safe to interrupt: a signal handler that raises leaves the lane usable, or ``torn`` set: a
+    message was cut in two then, and the process must be killed.
+    """
+
+    def __init__(
+        self,
+        context: BaseContext,
+        ids: Sequence[int],
+        env_fns: Sequence[Any],
+        results: int,
+        memory: int | None,
+        parent_alive: int,
+    ) -> None:
+        self.ids = ids
+        self.torn = False
+        self.exit: str | None = None
+        self.started = False
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self.fd = claim(ours.detach())
+        try:
+            self.process = context.Process(  # type: ignore[attr-defined]
+                target=child.main,
+                args=(
+                    ids,
+                    env_fns,
+                    child.Descriptor(theirs.fileno()),
+                    child.Descriptor(results),
+                    None if memory is None else child.Descriptor(memory),
+                    child.Descriptor(parent_alive),
+                ),
+                name=f"envpool_py {ids[0]}-{ids[-1]}",
+                daemon=False,
+            )
+            self.process.start()
+        except BaseException:
+            release(self.fd)
+            raise
+        finally:
+            theirs.close()
+        self.pid: int = self.process.pid
+        # EOF and the sentinel are no proof of death: what an env has forked holds both open.
+        self.death = (
+            claim(os.pidfd_open(self.pid)) if hasattr(os, "pidfd_open") else self.process.sentinel
+        )
+        self._outbox: deque[memoryview] = deque()
+        self._inbox = bytearray()
+
+    def write(self, data: bytes) -> bool:
+        """Send ``data``, as far as that does not block; False if a rest is left to ``flush``."""
+        if self._outbox:
+            self._outbox.append(memoryview(data))
+            return False
+        large = len(data) > select.PIPE_BUF
+        self.torn |= large
+        sent = self._send(data)
+        if sent < len(data):
+            self._outbox.append(memoryview(data)[sent:])
+        if large:
+            self.torn = False
+        return sent == len(data)
+
+    def flush(self) -> bool:
+        """Send what is left over; True when nothing is."""
+        while self._outbox:
+            head = self._outbox[0]
+            self.torn = True
+            sent = self._send(head)
+            if sent == len(head):
+                self._outbox.popleft()
+            else:
+                self._outbox[0] = head[sent:]
+            self.torn = False
+            if sent < len(head):
+                return False
+        return True
+
+    def _send(self, data: bytes | memoryview) -> int:
+        try:
+            return os.write(self.fd, data)
+        except BlockingIOError:
+            return 0
+        except ConnectionError:
+            return len(data)  # the process has ended; its death is noticed elsewhere
+
+    def read(self) -> list[tuple[int, int, bytes]]:
+        """The frames that have arrived whole: (token, status, pickle)."""
+        self.torn = True
+        try:
+            data = os.read(self.fd, _READ)
+        except (BlockingIOError, ConnectionError):
+            data = b""
+        inbox = self._inbox
+        inbox += data
+        frames = []
+        start = 0
+        header = child.ITEM
+        while len(inbox) - start >= header.size:
+            token, status, length = header.unpack_from(inbox, start)
+            end = start + header.size + length
+            if len(inbox) < end:
+                break
+            frames.append((token, status, bytes(memoryview(inbox)[start + header.size : end])))
+            start = end
+        del inbox[:start]
+        self.torn = False
+        return frames
+
+    def read_rest(self) -> list[tuple[int, int, bytes]]:
+        """Everything that a process wrote before it ended."""
+        frames = []
+        while select.select([self.fd], [], [], 0)[0]:
+            before = len(self._inbox)
+            more = self.read()
+            if not more and len(self._inbox) == before:
+                break
+            frames += more
+        return frames
+
+    def kill(self, signum: int = signal.SIGKILL) -> None:
+        """Signal the process and everything that it has started."""
+        if self.exit is not None:
+            return
+        for kill in (os.killpg, os.kill):  # the group may not exist yet
+            try:
+                kill(self.pid, signum)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+    def bury(self) -> None:
+        """Take note of the end of the process, end what it left running, free the descriptors."""
+        if self.exit is not None:
+            return
+        self.kill()  # its children; the pid is not free for others until the process is joined
+        self.process.join(5)
+        self.exit = name_exit(self.process.exitcode)
+        release(self.fd)
+        if self.death != self.process.sentinel:
+            release(self.death)
+        if self.process.exitcode is not None:
+            self.process.close()

@@ -1,0 +1,611 @@
+"""Envs in worker processes: the worker, and the group that serves many of them.
+
+What holds, whatever the envs do:
+
+* a request is numbered by its token's generation: an answer to a request that was given up is
+  dropped, however late it comes;
+* every reply of a call is taken before an error of it is raised;
+* the parent never blocks in a write: what a process does not take at once waits in an outbox, and
+  reading goes on meanwhile, so two full pipes can't wait for each other;
+* a process that ends is noticed by the process itself ending, not by a pipe;
+* after SIGKILL of the parent the kernel kills every process and what it started;
+* ``close`` takes ``GRACE`` seconds and a little, however many envs hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.context import BaseContext
+from multiprocessing.util import Finalize
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from envpool_py import shm, spaces
+from envpool_py.errors import (
+    EnvError,
+    Failure,
+    WorkerDiedError,
+    env_error,
+    name_ids,
+    unpack_failure,
+)
+from envpool_py.ids import IdArray
+from envpool_py.rows import Block, nbytes
+from envpool_py.worker import child
+from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.group import WorkerGroup, common_shape
+from envpool_py.worker.lane import Lane, Poller, claim, release
+
+#: Seconds that ``close`` gives all processes together to end by themselves.
+GRACE = 5.0
+
+_RESET = Request("reset")
+_GENERATIONS = 1 << (31 - child.ID_BITS)
+
+
+class SubprocEnvWorker(EnvWorker):
+    """The env lives in a process of its own; messages are pickled.
+
+    Nothing starts before the first request, or before a pool takes the worker: a pool starts all of
+    its processes at once, and may put several envs into one.
+
+    Args:
+        env_fn: makes the env; called once, in the process.
+        share_memory: take rows and actions through shared memory.
+        context: the start method, its name or a multiprocessing context; None is multiprocessing's
+            own choice.
+    """
+
+    def __init__(
+        self,
+        env_fn: Callable[[], Any],
+        share_memory: bool = False,
+        context: str | BaseContext | None = None,
+    ) -> None:
+        super().__init__(env_fn)
+        self.share_memory = share_memory
+        self.context = context
+        self._group: ProcessGroup | None = None
+        self._place = 0
+        self._alone = False
+        self._kind = ""
+
+    def send(self, request: Request) -> None:
+        """Send the request to the process."""
+        self._kind = request.kind
+        group, place = self.home()
+        group.send([place], [request])
+
+    def recv(self) -> Any:
+        """Wait for the reply."""
+        group, place = self.home()
+        return group.receive(place, self._kind)
+
+    def cancel(self) -> None:
+        """Disown the request; its reply is dropped when it comes."""
+        group, place = self.home()
+        group.cancel([place])
+
+    def close(self) -> None:
+        """End the process; in a pool, the pool does."""
+        if self._alone and self._group is not None:
+            self._group.close()
+
+    def home(self) -> tuple[ProcessGroup, int]:
+        """The group that the worker belongs to, made now if there is none, and its place there."""
+        if self._group is None:
+            group = ProcessGroup([self])
+            try:
+                group.start()
+            except BaseException:
+                group.close()
+                raise
+            self._alone = True
+        assert self._group is not None  # noqa: S101 - joined by the group
+        return self._group, self._place
+
+    def join(self, group: ProcessGroup, place: int) -> None:
+        """Belong to ``group`` from now on, as env ``place``."""
+        self._group = group
+        self._place = place
+
+    @property
+    def process(self) -> Any:
+        """The ``multiprocessing`` process in which the env lives."""
+        group, place = self.home()
+        return group.lane_of(place).process
+
+    @classmethod
+    def wait(cls, workers: Sequence[Any], wait_num: int, timeout: float | None = None) -> list[Any]:
+        """The workers whose replies are there, in the order in which they came."""
+        homes = [worker.home() for worker in workers]
+        group = homes[0][0]
+        if any(home is not group for home, _ in homes):
+            # Outside a pool each has a process of its own, and a poll of its own.
+            return super().wait(workers, wait_num, timeout)
+        wanted = {place: worker for (_, place), worker in zip(homes, workers, strict=True)}
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            ready = [i for i in group.finished if i in wanted]
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            if len(ready) >= wait_num or left == 0:
+                return [wanted[i] for i in ready]
+            group.wait(1, left)
+
+    @classmethod
+    def group(
+        cls,
+        workers: Sequence[Any],
+        *,
+        num_processes: int | None = None,
+        **options: Any,
+    ) -> WorkerGroup:
+        """Batch hooks with one message per process and batch.
+
+        Args:
+            workers: all workers of the pool.
+            num_processes: over how many processes the envs are spread, evenly and in order; None is
+                one for each.
+            **options: none.
+        """
+        if options:
+            raise TypeError(f"{cls.__name__} does not take {', '.join(sorted(options))}")
+        changed = cls.send is not SubprocEnvWorker.send or cls.recv is not SubprocEnvWorker.recv
+        if changed:  # a subclass that changes how a request travels keeps its way
+            return WorkerGroup(workers)
+        return ProcessGroup(workers, num_processes)
+
+
+class ProcessGroup(WorkerGroup):
+    """Many envs in several processes.
+
+    Args:
+        workers: equal in start method and in the use of shared memory.
+        num_processes: None is one for each worker.
+    """
+
+    workers: Sequence[SubprocEnvWorker]
+
+    def __init__(
+        self, workers: Sequence[SubprocEnvWorker], num_processes: int | None = None
+    ) -> None:
+        super().__init__(workers)
+        num_envs = len(workers)
+        if num_envs > child.ID_MASK:
+            raise ValueError(f"got {num_envs} envs; a pool takes {child.ID_MASK} at the most")
+        self.num_processes = check_num_processes(num_processes, num_envs)
+        self.context = check_context(workers[0].context)
+        self._shared = workers[0].share_memory
+        self._lanes: list[Lane] = []
+        self._by_fd: dict[int, Lane] = {}
+        self._by_death: dict[int, Lane] = {}
+        self._deaths: dict[int, WorkerDiedError] = {}
+        self._home: IdArray = np.empty(0, dtype=np.intp)
+        self._all = np.arange(num_envs)
+        self._tokens = np.arange(num_envs, dtype=np.int32)
+        self._raised_generation = False
+        self._whole_frames: dict[int, list[bytes]] = {}
+        self._unflushed: set[Lane] = set()
+        self._close_errors: list[EnvError] = []
+        self._hellos = 0
+        self._pid = os.getpid()
+        self._closed = False
+        self._fds: list[int] = []
+        self._memory: int | None = None
+        self._poller = Poller()
+
+    # -------------------------------------------------------------------------------- start, end
+
+    def start(self) -> None:
+        """Start all processes at once, then learn the envs' facts from them.
+
+        Raises:
+            EnvError: an env_fn can't be pickled where the start method needs it, or raised.
+            WorkerDiedError: a process ended before its envs were there.
+            ValueError: spaces differ, and memory is to be shared.
+            MemoryError: the system refuses the memory.
+        """
+        method = self.context.get_start_method()
+        env_fns = [worker.env_fn for worker in self.workers]
+        sent = env_fns if method == "fork" else [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+        self._finalizer = Finalize(None, self.close, exitpriority=10)
+        # The first two are ends that the processes hold, the others are the parent's alone.
+        alive, self._alive = os.pipe()
+        self._results, results = os.pipe()
+        for fd in (self._alive, self._results):
+            claim(fd)
+        os.set_blocking(self._results, False)
+        self._fds = [alive, results]
+        if self._shared:
+            self._memory = shm.create()
+            self._fds.append(self._memory)
+        self._poller.watch(self._results)
+        self.facts = [None] * len(self.workers)  # type: ignore[list-item]
+        shares = np.array_split(self._all, self.num_processes)
+        self._home = np.repeat(np.arange(self.num_processes), [len(share) for share in shares])
+        # A Ctrl-C while a process has no group of its own would end it as well.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for share in shares:
+                ids = share.tolist()
+                here = [sent[i] for i in ids]
+                lane = Lane(self.context, ids, here, results, self._memory, alive)
+                self._lanes.append(lane)
+                self._by_fd[lane.fd] = lane
+                self._by_death[lane.death] = lane
+                self._poller.watch(lane.fd)
+                self._poller.watch(lane.death)
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{error.strerror}: cannot start worker process {len(self._lanes)} of"
+                f" {self.num_processes}; fewer are needed with num_processes=",
+            ) from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for place, worker in enumerate(self.workers):
+            worker.join(self, place)
+        while self._hellos < len(self._lanes):
+            self._pump(None)
+            if self.errors:
+                raise self.errors[min(self.errors)]
+            if self._deaths:
+                raise self._deaths[min(self._deaths)]
+        self.make_block()
+
+    def make_block(self) -> None:
+        """Lay the block out, in shared memory if asked."""
+        if not self._shared or self._memory is None:
+            super().make_block()
+            return
+        shape = common_shape(self.facts, strict=True)
+        memory = shm.allocate(self._memory, nbytes(shape), "observations and actions")
+        self.block = Block(shape, memory)
+        attach = pickle.dumps(shape)
+        frame = child.FRAME.pack(child.ATTACH, len(attach)) + attach
+        for lane in self._lanes:
+            self._write(lane, frame)
+
+    def lane_of(self, i: int) -> Lane:
+        """The process in which env ``i`` lives."""
+        return self._lanes[int(self._home[i])]
+
+    def close(self) -> list[EnvError]:
+        """End all processes: ask, and after ``GRACE`` seconds kill.
+
+        Returns:
+            What closing the envs raised.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return []
+        self._closed = True
+        self._finalizer_off()
+        frame = child.FRAME.pack(child.CLOSE, 0)
+        for lane in self._living():
+            self._write(lane, frame)
+        self._await_exits(GRACE)
+        for lane in self._living():
+            lane.kill(signal.SIGTERM)
+            lane.kill(signal.SIGCONT)
+        self._await_exits(min(0.2, GRACE))
+        for lane in self._living():
+            lane.kill()
+        self._await_exits(5)
+        if self._fds:
+            # Should one have survived all this, the kernel has it now.
+            release(self._alive)
+            release(self._results)
+            for fd in self._fds:
+                os.close(fd)
+            self._fds = []
+        self._poller.close()
+        return self._close_errors
+
+    def _finalizer_off(self) -> None:
+        finalizer = getattr(self, "_finalizer", None)
+        if finalizer is not None:
+            finalizer.cancel()
+
+    def _living(self) -> list[Lane]:
+        return [lane for lane in self._lanes if lane.exit is None]
+
+    def _await_exits(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._living():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._pump(left)
+
+    # ----------------------------------------------------------------------------------- sending
+
+    def send_steps(self, ids: IdArray, actions: Any) -> None:
+        """Begin a step of each env; the actions through the block where they fit in it."""
+        layout = self.block.shape.action
+        listed = ids.tolist()
+        if self._shared and self.block.fixed_actions:
+            columns = spaces.batch_actions(layout, actions, listed)
+            if columns is not None:
+                self.block.put_actions(ids, columns)
+                self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
+                return
+        rows = spaces.list_actions(layout, actions, listed)
+        self.send(listed, [Request("step", (action,)) for action in rows])
+
+    def send(self, ids: Iterable[int], requests: Iterable[Request]) -> None:
+        """Begin one request on each env.
+
+        Raises:
+            TypeError: a request can't be pickled; then nothing was sent.
+        """
+        pairs = list(zip(ids, requests, strict=True))
+        if all(request == _RESET for _, request in pairs):
+            self._post(child.RESET, np.array([i for i, _ in pairs], dtype=np.intp))
+            return
+        by_lane: dict[int, list[tuple[int, Request]]] = {}
+        for i, request in pairs:
+            by_lane.setdefault(int(self._home[i]), []).append((int(self._tokens[i]), request))
+        frames = []
+        for number, part in by_lane.items():
+            body = _pickled_requests(part)
+            frames.append((self._lanes[number], child.FRAME.pack(child.REQUESTS, len(body)) + body))
+        for lane, frame in frames:
+            self._write(lane, frame)
+
+    def _post(self, kind: int, ids: IdArray) -> None:
+        """Send tokens alone."""
+        lanes = self._lanes
+        if len(ids) == len(self._all) and (ids == self._all).all():
+            frames = self._whole_frames.get(kind)
+            if frames is None:
+                frames = [self._token_frame(kind, np.array(lane.ids)) for lane in lanes]
+                self._whole_frames[kind] = frames
+            for lane, frame in zip(lanes, frames, strict=True):
+                self._write(lane, frame)
+        elif len(lanes) <= 4:
+            home = self._home[ids]
+            for number, lane in enumerate(lanes):
+                part = ids[home == number]
+                if len(part):
+                    self._write(lane, self._token_frame(kind, part))
+        else:
+            by_lane: dict[int, list[int]] = {}
+            for i, number in zip(ids.tolist(), self._home[ids].tolist(), strict=True):
+                by_lane.setdefault(number, []).append(i)
+            for number, some in by_lane.items():
+                self._write(lanes[number], self._token_frame(kind, np.array(some)))
+
+    def _token_frame(self, kind: int, ids: IdArray) -> bytes:
+        return child.FRAME.pack(kind, len(ids)) + self._tokens[ids].tobytes()
+
+    def _write(self, lane: Lane, frame: bytes) -> None:
+        if lane.exit is None and not lane.write(frame) and lane not in self._unflushed:
+            self._unflushed.add(lane)
+            self._poller.watch(lane.fd, write=True, known=True)
+
+    # --------------------------------------------------------------------------------- receiving
+
+    def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:  # noqa: ARG002
+        """Block until ``wait_num`` requests more have ended, or ``timeout`` seconds have passed."""
+        goal = len(self.finished) + wait_num
+        deadline = None if timeout is None else time.monotonic() + timeout
+        left = timeout
+        while True:
+            self._pump(left)
+            if len(self.finished) >= goal or self.died:
+                return
+            if deadline is not None:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+
+    def receive(self, i: int, kind: str) -> Any:
+        """Wait for the end of env ``i``'s request of that kind; return or raise what it left."""
+        while i not in self.finished and i not in self._deaths:
+            self._pump(None)
+        if i in self.finished:
+            self.finished.remove(i)
+            if i in self.errors:
+                raise self.errors.pop(i)
+            if i in self.replies:
+                return self.replies.pop(i)
+            batch = self.block.gather(np.array([i]), columns=False, copy=True)
+            batch.infos[0].pop("env_id")
+            obs, info = batch.obs[0], batch.infos[0]
+            if kind == "reset":
+                return obs, info
+            return obs, batch.reward[0], batch.terminated[0], batch.truncated[0], info
+        raise self.death_of(i)
+
+    def _pump(self, timeout: float | None) -> None:
+        """Wait for something to happen, and take in all that has."""
+        dead = []
+        for fd, _ in self._poller.poll(timeout):
+            if fd == self._results:
+                self._read_results()
+            elif (lane := self._by_fd.get(fd)) is not None:
+                if lane in self._unflushed and lane.flush():
+                    self._unflushed.discard(lane)
+                    self._poller.watch(fd, known=True)
+                for token, status, data in lane.read():
+                    self._take_item(token, status, data)
+            elif (lane := self._by_death.get(fd)) is not None:
+                dead.append(lane)
+        for lane in dead:
+            self._bury(lane)
+
+    def _read_results(self) -> None:
+        self.torn = True
+        while True:
+            try:
+                data = os.read(self._results, 1 << 16)
+            except BlockingIOError:
+                break
+            tokens = np.frombuffer(data, dtype=np.int32)
+            if self._raised_generation:
+                ids = tokens & child.ID_MASK
+                tokens = ids[self._tokens[ids] == tokens]
+            self.finished.extend(tokens.tolist())
+            if len(data) < 1 << 16:
+                break
+        self.torn = False
+
+    def _take_item(self, token: int, status: int, data: bytes) -> None:
+        i = token & child.ID_MASK
+        if status == child.HELLO:
+            for place, fact in enumerate(pickle.loads(data)):  # noqa: S301 - from our own worker process
+                self.facts[i + place] = fact
+            self._hellos += 1
+            return
+        if status == child.CLOSE_FAILURE:
+            kind, *failure = pickle.loads(data)  # noqa: S301
+            self._close_errors.append(unpack_failure(Failure(*failure), i, kind))
+            return
+        if int(self._tokens[i]) != token:
+            return
+        if status == child.FAILURE:
+            kind, *failure = pickle.loads(data)  # noqa: S301
+            self.errors[i] = unpack_failure(Failure(*failure), i, kind)
+        else:
+            try:
+                value = pickle.loads(data)  # noqa: S301
+                if status == child.ROW:
+                    value = self.block.store(i, *value)
+                if status == child.REPLY:
+                    self.replies[i] = value
+                elif value is not None:
+                    self.block.put_side(i, value)
+            except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
+                self.errors[i] = env_error(error, i, "step" if status != child.REPLY else "reply")
+        self.finished.append(i)
+
+    def _bury(self, lane: Lane) -> None:
+        """Take in what the process has left, and note its envs down as died."""
+        self._read_results()
+        for item in lane.read_rest():
+            self._take_item(*item)
+        self._poller.forget(lane.fd)
+        self._poller.forget(lane.death)
+        self._by_fd.pop(lane.fd, None)
+        self._by_death.pop(lane.death, None)
+        self._unflushed.discard(lane)
+        lane.bury()
+        starting = self._hellos < len(self._lanes)
+        many = len(lane.ids) > 1
+        text = f"{name_ids(lane.ids)}: {'their' if many else 'the'} worker process {lane.exit}"
+        if starting:
+            text += " while starting"
+            if self.context.get_start_method() != "fork":
+                text += (
+                    f"; under {self.context.get_start_method()!r} the program needs"
+                    ' `if __name__ == "__main__":`'
+                )
+        for i in lane.ids:
+            ids = (i, *(other for other in lane.ids if other != i))
+            self._deaths[i] = WorkerDiedError(text, ids)
+        self.died.extend(lane.ids)
+
+    def described(self) -> str:
+        """The start method and the number of processes."""
+        method = self.context.get_start_method()
+        return f", num_processes={self.num_processes}, context={method!r}"
+
+    def death_of(self, i: int) -> EnvError:
+        """A new error that says how env ``i``'s process ended."""
+        error = self._deaths[i]
+        return WorkerDiedError(error.message, error.env_ids)
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """Disown the requests of these envs."""
+        for i in ids:
+            generation = (int(self._tokens[i]) >> child.ID_BITS) + 1
+            self._tokens[i] = (generation % _GENERATIONS) << child.ID_BITS | i
+        self._raised_generation = True
+        self._whole_frames.clear()
+        # A message cut in two can't be mended: that process has to go.
+        for lane in self._living():
+            if lane.torn:
+                lane.kill()
+        self.forget(ids)
+
+
+def check_context(context: str | BaseContext | None) -> BaseContext:
+    """The multiprocessing context of that name; None is what multiprocessing itself would take.
+
+    Raises:
+        ValueError: no such start method here.
+        TypeError: neither a name nor a context.
+    """
+    if context is None:
+        found: BaseContext = multiprocessing.get_context()
+    elif isinstance(context, str):
+        names = multiprocessing.get_all_start_methods()
+        if context not in names:
+            raise ValueError(f"context must be one of {', '.join(names)}, got {context!r}")
+        found = multiprocessing.get_context(context)
+    elif isinstance(context, BaseContext):
+        found = context
+    else:
+        raise TypeError(
+            f"context must be a start method or a multiprocessing context, got {context!r}"
+        )
+    torch = sys.modules.get("torch")
+    if found.get_start_method() == "fork" and torch is not None:
+        with contextlib.suppress(AttributeError):
+            if torch.cuda.is_initialized():
+                warnings.warn(
+                    "worker processes are forked from a process that uses CUDA, which CUDA does not"
+                    ' survive; pass context="spawn" or context="forkserver"',
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+    return found
+
+
+def check_num_processes(num_processes: int | None, num_envs: int) -> int:
+    """The number of processes for so many envs.
+
+    Raises:
+        TypeError: not an int or None.
+        ValueError: below 1.
+    """
+    if num_processes is None:
+        return num_envs
+    if isinstance(num_processes, bool) or not isinstance(num_processes, (int, np.integer)):
+        raise TypeError(f"num_processes must be an int or None, got {num_processes!r}")
+    if num_processes < 1:
+        raise ValueError(f"num_processes must be 1 or more, got {num_processes}")
+    return min(int(num_processes), num_envs)
+
+
+def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(env_fn)
+    except Exception as error:
+        message = f"env {i}: env_fn cannot be pickled: {type(error).__name__}: {error}"
+        raise EnvError(message, (i,), "env_fn") from error
+    return data
+
+
+def _pickled_requests(part: list[tuple[int, Request]]) -> bytes:
+    with contextlib.suppress(Exception):  # cloudpickle may still know a way
+        return pickle.dumps(part, protocol=5)
+    try:
+        data: bytes = cloudpickle.dumps(part, protocol=5)
+    except Exception as error:
+        token, request = part[0]
+        raise TypeError(
+            f"env {token & child.ID_MASK}: the arguments of {request.kind} cannot be pickled:"
+            f" {error}"
+        ) from error
+    return data
