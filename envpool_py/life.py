@@ -73,8 +73,8 @@ class EnvLives:
         return self._ordered((self._state >= KEPT) & (self._state < DEAD))
 
     def ready(self) -> IdArray:
-        """The envs not in flight, in the order in which their rows were handed out."""
-        return self._ordered((self._state < KEPT) | (self._state == DEAD))
+        """The envs that take a request, in the order in which their rows were handed out."""
+        return self._ordered(self._state < KEPT)
 
     def _ordered(self, mask: NDArray[np.bool_]) -> IdArray:
         ids = np.flatnonzero(mask)
@@ -267,10 +267,8 @@ class EnvLives:
         try:
             group.wait(wait_num, timeout, only)
         except BaseException:
-            if group.torn:
-                # What came in at that moment may be lost, and nobody knows whose it was.
-                group.torn = False
-                self.give_up(self.waiting())
+            torn, group.torn = group.torn, ()
+            self.give_up(np.array(torn, dtype=np.intp))
             raise
         if group.died:
             self._note_deaths()

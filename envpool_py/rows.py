@@ -35,12 +35,22 @@ class Batch(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """All that fixes the fields of a block; small, and picklable."""
+    """All that fixes the fields of a block; small, and picklable.
+
+    ``marks``: rows may be those of automatic resets, or bring a final observation; ``finals``: which
+    then lies in the block as well.
+    """
 
     num_envs: int
     obs: Any
     action: Any
-    reward: tuple[int, ...]
+    reward: tuple[int, ...] = ()
+    marks: bool = False
+    finals: bool = False
+
+
+# What a row is besides the row of a step.
+_PLAIN, _RESET_ROW, _FINAL_ROW = range(3)
 
 
 class Block:
@@ -71,6 +81,8 @@ class Block:
         self._actions: list[Array | None] = [
             None if leaf.dtype is None else next(rest) for leaf in self._action_leaves
         ]
+        self._finals = [next(rest) for _ in self._obs_leaves] if shape.finals else []
+        self._marks = next(rest) if shape.marks else None
         self.fixed_actions = spaces.is_fixed(shape.action)
         self._objects: dict[int, list[Any]] = {
             n: [None] * num_envs for n, array in enumerate(self._obs) if array is None
@@ -87,6 +99,7 @@ class Block:
             self._reward_cells = _cells(self.reward)
         self._terminated_cells = _cells(self.terminated)
         self._truncated_cells = _cells(self.truncated)
+        self._mark_cells = None if self._marks is None else _cells(self._marks)
 
     # --------------------------------------------------------------- the side that steps the env
 
@@ -121,9 +134,32 @@ class Block:
         self._truncated_cells[i] = (
             truncated if type(truncated) is bool else _flag(truncated, "truncated")
         )
+        if self._mark_cells is not None:
+            self._mark_cells[i] = _PLAIN
+            if info:
+                info = self._store_mark(i, info, self._mark_cells)
         if info or objects is not None or odd is not None:
             return objects, info or None, odd
         return None
+
+    def _store_mark(self, i: int, info: dict[str, Any], marks: Any) -> dict[str, Any]:
+        """Write what an automatic reset has put into the info; return what is left of it."""
+        if info.get("is_reset") is True:
+            marks[i] = _RESET_ROW
+            return {key: value for key, value in info.items() if key != "is_reset"}
+        if self._finals and "final_obs" in info:
+            parts = spaces.split(self.shape.obs, info["final_obs"], "final_obs")
+            for leaf, array, part in zip(self._obs_leaves, self._finals, parts, strict=True):
+                array[i] = spaces.fit(
+                    part, leaf.shape, _dtype(leaf), "final_obs", "observation_space"
+                )
+            marks[i] = _FINAL_ROW
+            return {
+                key: value
+                for key, value in info.items()
+                if key != "final_obs" and (key != "final_info" or value)
+            }
+        return info
 
     def _store_leaves(self, i: int, obs: Any) -> list[Any] | None:
         parts = spaces.split(self.shape.obs, obs, "obs")
@@ -235,7 +271,20 @@ class Block:
             infos = [{**pop(i, _NOTHING), "env_id": i} for i in listed]
         else:
             infos = [{"env_id": i} for i in listed]
+        if self._marks is not None:
+            marks = self._marks.take(ids)
+            if marks.any():
+                self._add_marks(infos, ids, marks)
         return Batch(obs, reward, take(self.terminated, ids), take(self.truncated, ids), infos)
+
+    def _add_marks(self, infos: list[dict[str, Any]], ids: IdArray, marks: Array) -> None:
+        for k in np.flatnonzero(marks == _RESET_ROW).tolist():
+            infos[k]["is_reset"] = True
+        ended = np.flatnonzero(marks == _FINAL_ROW)
+        parts = [array.take(ids[ended], axis=0) for array in self._finals]
+        for n, k in enumerate(ended.tolist()):
+            infos[k]["final_obs"] = spaces.join(self.shape.obs, [part[n] for part in parts])
+            infos[k].setdefault("final_info", {})
 
     def _with_odd_rewards(self, reward: Array, ids: list[int]) -> Array:
         odd = {k: self._odd_rewards.pop(i) for k, i in enumerate(ids) if i in self._odd_rewards}
@@ -269,12 +318,15 @@ def _fields(shape: Shape) -> tuple[list[tuple[tuple[int, ...], np.dtype[Any], in
         ((num_envs,), np.dtype(np.bool_)),
         ((num_envs,), np.dtype(np.bool_)),
     ]
+    layouts = [shape.obs, shape.action, *([shape.obs] if shape.finals else [])]
     wanted += [
         ((num_envs, *leaf.shape), leaf.dtype)
-        for layout in (shape.obs, shape.action)
+        for layout in layouts
         for leaf in spaces.leaves(layout)
         if leaf.dtype is not None
     ]
+    if shape.marks:
+        wanted.append(((num_envs,), np.dtype(np.uint8)))
     fields = []
     offset = 0
     for dims, dtype in wanted:

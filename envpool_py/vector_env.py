@@ -93,7 +93,7 @@ class BaseVectorEnv:
                 self.workers.append(arguments.make_worker(worker_fn, env_fn, i))
             self.worker_class = arguments.common_class(self.workers)
             self._group = self.worker_class.group(self.workers, **worker_options)
-            self._group.start()
+            self._group.start(self._autoreset)
             self._lives = EnvLives(self._group, columns=columns, copy=copy)
             self._configure(episode_seeds, reset_fn)
         except BaseException:
@@ -194,7 +194,7 @@ class BaseVectorEnv:
 
     @property
     def ready_id(self) -> list[int]:
-        """The envs not in flight, in the order in which their rows were handed out."""
+        """The envs that take a request, in the order in which their rows were handed out."""
         listed: list[int] = self._lives.ready().tolist()
         return listed
 
@@ -280,11 +280,11 @@ class BaseVectorEnv:
 
         Returns:
             Five aligned arrays of ``k`` rows: the observations ``(k, *shape)`` in the dtype of
-            their space (an object array where they are no arrays, or dicts or tuples and ``columns`` is
-            off), rewards float64 ``(k,)`` (vector rewards ``(k, m)``), ``terminated`` and
-            ``truncated`` bool ``(k,)``, and an object array ``(k,)`` of fresh info dicts, each with
-            ``env_id``. In sync mode rows are in the order of ``id``, in async mode in the order in
-            which the envs finished.
+            their space (an object array where they are no arrays, or where they are dicts or
+            tuples and ``columns`` is off), rewards float64 ``(k,)`` (vector rewards ``(k, m)``),
+            ``terminated`` and ``truncated`` bool ``(k,)``, and an object array ``(k,)`` of fresh
+            info dicts, each with ``env_id``. In sync mode rows are in the order of ``id``, in async
+            mode in the order in which the envs finished.
 
         Raises:
             ResetNeeded: an env was never reset, or has raised since.

@@ -303,8 +303,8 @@ def _die_with_parent(alive: int) -> None:
     """Have this process and what it started killed as soon as the parent has gone.
 
     On Linux the kernel does it, also while an env holds the GIL in C code or the process is
-    stopped: a descriptor can be asked to send a signal of one's choice when its state changes, and that of
-    this pipe changes once, when the parent's end of it closes.
+    stopped: a descriptor can be asked to send a signal of one's choice when its state changes, and
+    that of this pipe changes once, when the parent's end of it closes.
     """
     if sys.platform == "linux":
         try:
@@ -316,12 +316,18 @@ def _die_with_parent(alive: int) -> None:
         except OSError:
             pass
         else:
-            if select.select([own], [], [], 0)[0]:  # it had gone before
+            if _closed(own, 0):  # it had gone before
                 os.killpg(0, signal.SIGKILL)
             return
     threading.Thread(target=_watch, args=(alive,), daemon=True, name="envpool_py parent").start()
 
 
 def _watch(alive: int) -> None:
-    select.select([alive], [], [])
+    _closed(alive, None)
     os.killpg(0, signal.SIGKILL)
+
+
+def _closed(fd: int, timeout: float | None) -> bool:
+    poll = select.poll()  # unlike select.select, it takes descriptors above 1023
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout))

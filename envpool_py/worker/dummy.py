@@ -68,8 +68,9 @@ class DummyGroup(WorkerGroup):
 
     workers: Sequence[DummyEnvWorker]
 
-    def start(self) -> None:
+    def start(self, autoreset_mode: str | None = None) -> None:
         """Learn the envs' facts."""
+        self.autoreset_mode = autoreset_mode
         seen: dict[int, int] = {}
         for i, worker in enumerate(self.workers):
             first = seen.setdefault(id(getattr(worker.env, "unwrapped", worker.env)), i)
@@ -119,6 +120,7 @@ class DummyGroup(WorkerGroup):
                     kept = spaces.snapshot(reply) if request.kind == "reset" else reply
                     self.take(i, request.kind, kept)
             except KeyboardInterrupt:
+                self.torn = (i,)
                 raise
             except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
                 self.errors[i] = env_error(error, i, request.kind)

@@ -23,7 +23,7 @@ from envpool_py.errors import EnvError, WorkerDiedError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.execute import EnvFacts
+from envpool_py.worker.execute import SAME_STEP, EnvFacts
 
 #: Requests whose reply is a row.
 ROW_KINDS = frozenset({"step", "reset"})
@@ -47,13 +47,18 @@ class WorkerGroup:
         self.died: list[int] = []
         #: Whether rows are wanted as they end, or all together; the pool says.
         self.prompt = True
-        #: Interrupted while taking a message in: what arrived just then may be lost.
-        self.torn = False
+        #: Envs whose request or reply may be lost, because ``wait`` was interrupted just then.
+        self.torn: Sequence[int] = ()
         self._under_way: dict[int, str] = {}  # env id -> kind, the oldest first
         self._cancelled: set[int] = set()
 
-    def start(self) -> None:
-        """Start everything and learn the envs' facts; ``block`` exists from here on."""
+    def start(self, autoreset_mode: str | None = None) -> None:
+        """Start everything and learn the envs' facts; ``block`` exists from here on.
+
+        Args:
+            autoreset_mode: what rows of automatic resets there will be.
+        """
+        self.autoreset_mode = autoreset_mode
         self.facts = [self._facts_of(i) for i in range(len(self.workers))]
         self.make_block()
 
@@ -68,7 +73,7 @@ class WorkerGroup:
 
     def make_block(self) -> None:
         """Lay the block out by the envs' spaces."""
-        self.block = Block(common_shape(self.facts))
+        self.block = Block(common_shape(self.facts, self.autoreset_mode))
 
     def send_steps(self, ids: IdArray, actions: Any) -> None:
         """Begin a step of each env; ``actions`` as ``spaces.batch_actions`` takes them.
@@ -123,6 +128,9 @@ class WorkerGroup:
                 self._fail(i, error)
             except SystemExit as error:
                 self._fail(i, error)
+            except BaseException:
+                self.torn = (i,)
+                raise
             else:
                 self._under_way.pop(i)
                 self.finished.append(i)
@@ -182,7 +190,9 @@ class WorkerGroup:
         return errors
 
 
-def common_shape(facts: Sequence[EnvFacts], *, strict: bool = False) -> Shape:
+def common_shape(
+    facts: Sequence[EnvFacts], autoreset_mode: str | None = None, *, strict: bool = False
+) -> Shape:
     """The shape of the block that holds the rows of all these envs.
 
     Where spaces differ in shape or dtype the rows are objects, one for each env.
@@ -206,4 +216,11 @@ def common_shape(facts: Sequence[EnvFacts], *, strict: bool = False) -> Shape:
             )
         layouts.append(found[0] if other is None else spaces.Leaf((), (), None, stacked=True))
     rewards = {fact.reward_shape for fact in facts}
-    return Shape(len(facts), layouts[0], layouts[1], rewards.pop() if len(rewards) == 1 else ())
+    return Shape(
+        len(facts),
+        obs=layouts[0],
+        action=layouts[1],
+        reward=rewards.pop() if len(rewards) == 1 else (),
+        marks=autoreset_mode is not None,
+        finals=autoreset_mode == SAME_STEP and spaces.is_fixed(layouts[0]),
+    )

@@ -189,14 +189,13 @@ class Lane:
 
     def read_rest(self) -> list[tuple[int, int, bytes]]:
         """Everything that a process wrote before it ended."""
-        frames = []
-        while select.select([self.fd], [], [], 0)[0]:
+        frames: list[tuple[int, int, bytes]] = []
+        while True:
             before = len(self._inbox)
             more = self.read()
             if not more and len(self._inbox) == before:
-                break
+                return frames
             frames += more
-        return frames
 
     def kill(self, signum: int = signal.SIGKILL) -> None:
         """Signal the process and everything that it has started."""

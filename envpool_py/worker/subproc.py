@@ -206,8 +206,11 @@ class ProcessGroup(WorkerGroup):
 
     # -------------------------------------------------------------------------------- start, end
 
-    def start(self) -> None:
+    def start(self, autoreset_mode: str | None = None) -> None:
         """Start all processes at once, then learn the envs' facts from them.
+
+        Args:
+            autoreset_mode: what rows of automatic resets there will be.
 
         Raises:
             EnvError: an env_fn can't be pickled where the start method needs it, or raised.
@@ -215,6 +218,7 @@ class ProcessGroup(WorkerGroup):
             ValueError: spaces differ, and memory is to be shared.
             MemoryError: the system refuses the memory.
         """
+        self.autoreset_mode = autoreset_mode
         method = self.context.get_start_method()
         env_fns = [worker.env_fn for worker in self.workers]
         sent = env_fns if method == "fork" else [_pickled(fn, i) for i, fn in enumerate(env_fns)]
@@ -268,7 +272,7 @@ class ProcessGroup(WorkerGroup):
         if not self._shared or self._memory is None:
             super().make_block()
             return
-        shape = common_shape(self.facts, strict=True)
+        shape = common_shape(self.facts, self.autoreset_mode, strict=True)
         memory = shm.allocate(self._memory, nbytes(shape), "observations and actions")
         self.block = Block(shape, memory)
         attach = pickle.dumps(shape)
@@ -445,7 +449,7 @@ class ProcessGroup(WorkerGroup):
             self._bury(lane)
 
     def _read_results(self) -> None:
-        self.torn = True
+        self.torn = range(len(self.workers))
         while True:
             try:
                 data = os.read(self._results, 1 << 16)
@@ -458,7 +462,7 @@ class ProcessGroup(WorkerGroup):
             self.finished.extend(tokens.tolist())
             if len(data) < 1 << 16:
                 break
-        self.torn = False
+        self.torn = ()
 
     def _take_item(self, token: int, status: int, data: bytes) -> None:
         i = token & child.ID_MASK
