@@ -3,12 +3,26 @@
 from envpool_py.errors import EnvError, WorkerDiedError
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.vector_env import BaseVectorEnv
+from envpool_py.wrappers import (
+    ContinuousToDiscrete,
+    MultiDiscreteToDiscrete,
+    RunningMeanStd,
+    TruncatedAsTerminated,
+    VectorEnvNormObs,
+    VectorEnvWrapper,
+)
 
 __all__ = [
     "BaseVectorEnv",
+    "ContinuousToDiscrete",
     "DummyVectorEnv",
     "EnvError",
+    "MultiDiscreteToDiscrete",
+    "RunningMeanStd",
     "ShmemVectorEnv",
     "SubprocVectorEnv",
+    "TruncatedAsTerminated",
+    "VectorEnvNormObs",
+    "VectorEnvWrapper",
     "WorkerDiedError",
 ]

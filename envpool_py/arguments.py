@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -111,6 +111,11 @@ def reset_requests(
     seeds = seeding.per_env(seed, ids)
     if options is None or isinstance(options, Mapping):
         per_env: Sequence[Mapping[str, Any] | None] = [options] * len(ids)
+    elif isinstance(options, (str, bytes)) or not isinstance(options, Iterable):
+        raise TypeError(
+            "options must be a dict or a sequence of one for each env,"
+            f" got {type(options).__name__} {options!r}"
+        )
     else:
         per_env = list(options)
         if len(per_env) != len(ids):

@@ -1,9 +1,10 @@
 """The exceptions of the package, and how env ids and exits are named in their messages.
 
-``EnvError``
-    an environment did not carry out a request
-    └── ``WorkerDiedError``
-            the process (or actor) of the environment has ended
+::
+
+    Exception
+    └── EnvError            an environment did not carry out a request
+        └── WorkerDiedError     its process (or actor) has ended
 
 Misuse of the pool itself raises what Python and Gymnasium already have: ``IndexError``,
 ``TypeError`` and ``ValueError`` for ids, counts and values, and of ``gymnasium.error``

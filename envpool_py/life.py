@@ -35,6 +35,8 @@ StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_],
 # flight. KEPT: its row is there, but an error of another env kept it from being handed out.
 READY, NEVER_RESET, FAILED, ABANDONED, KEPT, KEPT_RESET, STEPPING, RESETTING, DEAD = range(9)
 
+_EVERYTHING = slice(None)
+
 _WHY_RESET = {
     NEVER_RESET: "reset before step",
     FAILED: "it has raised; reset before step",
@@ -54,6 +56,8 @@ class EnvLives:
     def __init__(self, group: WorkerGroup, *, columns: bool, copy: bool) -> None:
         num_envs = len(group.workers)
         self._group = group
+        #: All ids, in order.
+        self.everything = group.block.everything
         self._finished = group.finished
         self._columns = columns
         self._copy = copy
@@ -110,11 +114,10 @@ class EnvLives:
             ResetNeeded: one was never reset, or has raised or been abandoned since.
             AlreadyPendingCallError, WorkerDiedError: as ``check_free``.
         """
-        state = self._state[ids]
-        if not state.any():
+        if not np.count_nonzero(self._state[self._place(ids)]):
             return
         self.check_free(ids)
-        wrong = ids[state != READY]
+        wrong = ids[self._state[ids] != READY]
         why = _WHY_RESET[int(self._state[wrong[0]])]
         raise ResetNeeded(f"{name_ids(wrong.tolist())}: {why}")
 
@@ -146,12 +149,11 @@ class EnvLives:
 
     def send_steps(self, ids: IdArray, actions: Any) -> None:
         """Begin a step of each env; all of it or, where the actions are wrong, nothing."""
-        before = self._state[ids]
         try:
             self._take_off(ids, STEPPING)
             self._group.send_steps(ids, actions)
         except (TypeError, ValueError):
-            self._land(ids, before)
+            self._land(ids, READY)
             raise
         except BaseException:
             self.give_up(ids)
@@ -175,19 +177,23 @@ class EnvLives:
         self.in_flight += count
         if state == RESETTING:
             self._resets += count
-        self._state[ids] = state
+        self._state[self._place(ids)] = state
         self._stamp(ids)
+
+    def _place(self, ids: IdArray) -> Any:
+        """What to index an array of all envs with: a slice is quicker, and no copy."""
+        return _EVERYTHING if ids is self.everything else ids
 
     def _stamp(self, ids: IdArray) -> None:
         count = len(ids)
-        self._order[ids] = np.arange(self._tick, self._tick + count)
+        self._order[self._place(ids)] = np.arange(self._tick, self._tick + count)
         self._tick += count
 
     def _land(self, ids: IdArray, state: Any) -> None:
         if self._resets:
             now = self._state[ids]
             self._resets -= int(((now == RESETTING) | (now == KEPT_RESET)).sum())
-        self._state[ids] = state
+        self._state[self._place(ids)] = state
         self.in_flight -= len(ids)
         if self._died:
             self._state[[i for i in ids.tolist() if i in self._died]] = DEAD
@@ -308,10 +314,10 @@ class EnvLives:
                 for info, state in zip(batch.infos, self._state[ids].tolist(), strict=True):
                     if state in (RESETTING, KEPT_RESET):
                         info["is_reset"] = True
-            infos = np.empty(len(ids), dtype=object)
-            infos[:] = batch.infos
+            infos = np.fromiter(batch.infos, dtype=object, count=len(ids))
             self._land(ids, READY)
-            self._stamp(ids)
+            if mark:
+                self._stamp(ids)
         except BaseException:
             self.give_up(ids)
             raise

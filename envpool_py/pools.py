@@ -31,6 +31,10 @@ class DummyVectorEnv(BaseVectorEnv):
         timeout: float | None = None,
         **options: Any,
     ) -> None:
+        # Before the envs are made, which here is what making a worker does.
+        unknown = options.keys() - (BaseVectorEnv.__init__.__kwdefaults__ or {}).keys()
+        if unknown:
+            raise TypeError(f"{type(self).__name__} does not take {', '.join(sorted(unknown))}")
         super().__init__(env_fns, DummyEnvWorker, wait_num, timeout, **options)
 
 
@@ -69,7 +73,7 @@ class ShmemVectorEnv(BaseVectorEnv):
     """Envs in worker processes; observations, rewards, flags and actions in shared memory.
 
     Nothing is pickled on the way of a step but infos that are not empty and leaves without a fixed
-    shape. The spaces of all envs must agree in shape and dtype.
+    shape.
 
     Args:
         env_fns: one callable for each env; cloudpickled, but only under spawn and forkserver.

@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 class Shape(NamedTuple):
     """All that fixes the fields of a block; small, and picklable.
 
-    ``marks``: rows may be those of automatic resets, or bring a final observation; ``finals``: which
+    ``marks``: rows may be those of automatic resets, or bring a final observation; ``finals``: that
     then lies in the block as well.
     """
 
@@ -70,6 +70,9 @@ class Block:
         ]
         num_envs = shape.num_envs
         self.shape = shape
+        #: All ids, in order; batches of all envs are told by this very array.
+        self.everything: IdArray = np.arange(num_envs)
+        self.everything.setflags(write=False)
         self.reward, self.terminated, self.truncated = arrays[:3]
         self._obs_leaves = spaces.leaves(shape.obs)
         self._action_leaves = spaces.leaves(shape.action)
@@ -89,58 +92,65 @@ class Block:
         }
         self._infos: dict[int, dict[str, Any]] = {}
         self._odd_rewards: dict[int, Array] = {}
-        # Views of rows, made once: indexing an array for each store costs as much as the store.
-        self._single: list[Array] | None = None
-        if spaces.is_leaf(shape.obs) and self._obs[0] is not None and self._obs_leaves[0].shape:
-            self._single = list(self._obs[0])
-        self._single_leaf = self._obs_leaves[0] if self._obs_leaves else Leaf((), (), None)
+        self._odd_shape: tuple[int, ...] | None = None
         self._scalar_rewards = not shape.reward
-        if num_envs and self._scalar_rewards:
-            self._reward_cells = _cells(self.reward)
-        self._terminated_cells = _cells(self.terminated)
-        self._truncated_cells = _cells(self.truncated)
-        self._mark_cells = None if self._marks is None else _cells(self._marks)
 
     # --------------------------------------------------------------- the side that steps the env
 
-    def store(
-        self, i: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
-    ) -> Side | None:
-        """Write the row of env ``i``; return what the block can't hold of it, or None.
+    def writer(self) -> Callable[[int, Any, Any, Any, Any, dict[str, Any]], Side | None]:
+        """A function ``store(i, obs, reward, terminated, truncated, info)``.
 
-        Raises:
-            TypeError, ValueError: the observation does not fit the observation space, the reward is
-                no number, a flag is no bool. The row is then not to be used.
+        It writes the row of env ``i``, and returns what the block can't hold of it, or None. It
+        raises TypeError or ValueError where the observation does not fit the observation space, the
+        reward is no number or a flag is no bool; the row is then not to be used.
+
+        A closure, and through views made once: attribute look-ups, and indexing an array for each
+        store, would cost as much as the stores themselves.
         """
-        objects: list[Any] | None = None
-        leaf = self._single_leaf
-        if self._single is not None:
-            if type(obs) is np.ndarray and obs.dtype == leaf.dtype and obs.shape == leaf.shape:
-                self._single[i][...] = obs
+        ndarray = np.ndarray
+        leaf = self._obs_leaves[0] if self._obs_leaves else Leaf((), (), None)
+        first = self._obs[0] if self._obs else None
+        single = spaces.is_leaf(self.shape.obs) and first is not None and bool(leaf.shape)
+        rows = list(first) if single and first is not None else []
+        dims = leaf.shape
+        # Of NumPy's own dtypes there is one object each, and identity is quicker than equality.
+        dtype = None if leaf.dtype is None else np.dtype(leaf.dtype.str)
+        store_leaves = self._store_leaves
+        store_reward = self._store_reward
+        store_mark = self._store_mark
+        rewards = _cells(self.reward) if self._scalar_rewards else None
+        terminations = _cells(self.terminated)
+        truncations = _cells(self.truncated)
+        marks = None if self._marks is None else _cells(self._marks)
+
+        def store(
+            i: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
+        ) -> Side | None:
+            objects: list[Any] | None = None
+            odd: Array | None = None
+            if not single:
+                objects = store_leaves(i, obs)
+            elif type(obs) is ndarray and obs.dtype is dtype and obs.shape == dims:
+                rows[i][...] = obs
             else:
-                self._single[i][...] = spaces.fit(
-                    obs, leaf.shape, _dtype(leaf), "obs", "observation_space"
-                )
-        else:
-            objects = self._store_leaves(i, obs)
-        odd: Array | None = None
-        if type(reward) is float and self._scalar_rewards:
-            self._reward_cells[i] = reward
-        else:
-            odd = self._store_reward(i, reward)
-        self._terminated_cells[i] = (
-            terminated if type(terminated) is bool else _flag(terminated, "terminated")
-        )
-        self._truncated_cells[i] = (
-            truncated if type(truncated) is bool else _flag(truncated, "truncated")
-        )
-        if self._mark_cells is not None:
-            self._mark_cells[i] = _PLAIN
-            if info:
-                info = self._store_mark(i, info, self._mark_cells)
-        if info or objects is not None or odd is not None:
-            return objects, info or None, odd
-        return None
+                rows[i][...] = spaces.fit(obs, dims, _dtype(leaf), "obs", "observation_space")
+            if rewards is not None and type(reward) is float:
+                rewards[i] = reward
+            else:
+                odd = store_reward(i, reward)
+            terminations[i] = (
+                terminated if type(terminated) is bool else _flag(terminated, "terminated")
+            )
+            truncations[i] = truncated if type(truncated) is bool else _flag(truncated, "truncated")
+            if marks is not None:
+                marks[i] = _PLAIN
+                if info:
+                    info = store_mark(i, info, marks)
+            if info or objects is not None or odd is not None:
+                return objects, info or None, odd
+            return None
+
+        return store
 
     def _store_mark(self, i: int, info: dict[str, Any], marks: Any) -> dict[str, Any]:
         """Write what an automatic reset has put into the info; return what is left of it."""
@@ -200,24 +210,30 @@ class Block:
 
         The action is the env's own: the next batch does not change it.
         """
+        leaves = self._action_leaves
         if spaces.is_leaf(self.shape.action):
             array = self._actions[0]
-            if array is not None and not self._action_leaves[0].shape:
+            if array is not None and leaves[0].scalar:
                 return array.__getitem__
             if array is not None:
-                rows = list(array)
+                rows = [array[i, ...] for i in range(self.shape.num_envs)]
                 return lambda i: rows[i].copy()
-        arrays = [array for array in self._actions if array is not None]
+        pairs = [
+            (leaf, array)
+            for leaf, array in zip(leaves, self._actions, strict=True)
+            if array is not None
+        ]
         layout = self.shape.action
-        return lambda i: spaces.join(layout, [_own(array, i) for array in arrays])
+        return lambda i: spaces.join(layout, [leaf.one(array, i).copy() for leaf, array in pairs])
 
     # --------------------------------------------------------------------------- the pool's side
 
     def put_actions(self, ids: IdArray, columns: Sequence[Array]) -> None:
         """Write the actions of envs ``ids``: one array ``(k, *shape)`` per leaf."""
+        place = slice(None) if ids is self.everything else ids
         for array, column in zip(self._actions, columns, strict=True):
             if array is not None:
-                array[ids] = column
+                array[place] = column
 
     def put_side(self, i: int, side: Side) -> None:
         """Keep the side of env ``i``'s row until the row is gathered."""
@@ -229,6 +245,7 @@ class Block:
             self._infos[i] = info
         if odd is not None:
             self._odd_rewards[i] = odd
+            self._odd_shape = odd.shape
 
     def drop_side(self, i: int) -> None:
         """Forget the side of a row that nobody will gather."""
@@ -244,7 +261,9 @@ class Block:
             copy: False gives views of the block where ``ids`` are all envs in order.
         """
         count = len(ids)
-        whole = count == self.shape.num_envs and bool((ids == np.arange(count)).all())
+        whole = ids is self.everything or (
+            count == self.shape.num_envs and bool((ids == self.everything).all())
+        )
         take = _whole if whole and not copy else _copy if whole else _take
         listed = ids.tolist()
         parts: list[Any] = []
@@ -262,10 +281,10 @@ class Block:
         else:
             obs = np.empty(count, dtype=object)
             for k in range(count):
-                obs[k] = spaces.join(layout, [part[k] for part in parts])
+                obs[k] = self._one_obs(parts, k)
         reward = take(self.reward, ids)
-        if self._odd_rewards:
-            reward = self._with_odd_rewards(reward, listed)
+        if self._odd_shape is not None:
+            reward = self._with_odd_rewards(reward, listed, self._odd_shape)
         if self._infos:
             pop = self._infos.pop
             infos = [{**pop(i, _NOTHING), "env_id": i} for i in listed]
@@ -277,26 +296,34 @@ class Block:
                 self._add_marks(infos, ids, marks)
         return Batch(obs, reward, take(self.terminated, ids), take(self.truncated, ids), infos)
 
+    def _one_obs(self, parts: Sequence[Any], k: int) -> Any:
+        """Observation ``k`` of a batch, given leaf by leaf."""
+        return spaces.join(
+            self.shape.obs,
+            [
+                part[k] if leaf.dtype is None else leaf.one(part, k)
+                for leaf, part in zip(self._obs_leaves, parts, strict=True)
+            ],
+        )
+
     def _add_marks(self, infos: list[dict[str, Any]], ids: IdArray, marks: Array) -> None:
         for k in np.flatnonzero(marks == _RESET_ROW).tolist():
             infos[k]["is_reset"] = True
         ended = np.flatnonzero(marks == _FINAL_ROW)
         parts = [array.take(ids[ended], axis=0) for array in self._finals]
         for n, k in enumerate(ended.tolist()):
-            infos[k]["final_obs"] = spaces.join(self.shape.obs, [part[n] for part in parts])
+            infos[k]["final_obs"] = self._one_obs(parts, n)
             infos[k].setdefault("final_info", {})
 
-    def _with_odd_rewards(self, reward: Array, ids: list[int]) -> Array:
+    def _with_odd_rewards(self, reward: Array, ids: list[int], dims: tuple[int, ...]) -> Array:
+        """Vector rewards whose length no space has told, beside the zeros of resets."""
         odd = {k: self._odd_rewards.pop(i) for k, i in enumerate(ids) if i in self._odd_rewards}
-        if not odd:
-            return reward
-        shapes = {array.shape for array in odd.values()}
-        if len(shapes) > 1:
+        if any(array.shape != dims for array in odd.values()):
             rows = np.empty(len(ids), dtype=object)
             for k in range(len(ids)):
                 rows[k] = odd.get(k, float(reward[k]))
             return rows
-        batch = np.zeros((len(ids), *shapes.pop()))
+        batch = np.zeros((len(ids), *dims))
         for k in range(len(ids)):
             batch[k] = odd[k] if k in odd else reward[k]
         return batch
@@ -354,11 +381,6 @@ def _flag(value: Any, name: str) -> bool:
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype == np.bool_:
         return bool(value.reshape(())[()])
     raise TypeError(f"{name} must be a bool, got {type(value).__name__} {value!r:.80}")
-
-
-def _own(array: Array, i: int) -> Any:
-    part = array[i]
-    return part.copy() if isinstance(part, np.ndarray) else part
 
 
 def _whole(array: Array, ids: IdArray) -> Array:  # noqa: ARG001 - the signature of its siblings

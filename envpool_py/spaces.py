@@ -32,13 +32,19 @@ class Leaf(NamedTuple):
     """One leaf of a layout.
 
     ``dtype`` is None for an object. ``stacked`` says of an object that rows which happen to be
-    alike become one array: what is not declared may well be an array.
+    alike become one array: what is not declared may well be an array. ``scalar``: a single value is
+    a NumPy scalar (``Discrete``), and not an array of no dimension (``Box`` of shape ``()``).
     """
 
     path: tuple[Any, ...]
     shape: tuple[int, ...]
     dtype: np.dtype[Any] | None
     stacked: bool = False
+    scalar: bool = False
+
+    def one(self, column: Array, k: int) -> Any:
+        """Value ``k`` of an array of values, in the type that the space samples."""
+        return column[k] if self.scalar else column[k, ...]
 
 
 #: A leaf, or a dict or tuple of layouts.
@@ -52,7 +58,8 @@ def layout_of(space: gym.Space[Any] | None, path: tuple[Any, ...] = ()) -> Any:
     if isinstance(space, gym.spaces.Tuple):
         return tuple(layout_of(sub, (*path, i)) for i, sub in enumerate(space.spaces))
     if isinstance(space, _FIXED):
-        return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype))
+        scalar = isinstance(space, gym.spaces.Discrete)
+        return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)
     return Leaf(path, (), None, stacked=not isinstance(space, _RAGGED))
 
 
@@ -144,13 +151,15 @@ def fit(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], what: str, spa
         raise ValueError(f"{what} has shape {array.shape}, but {space} has {shape}")
     if array.dtype == dtype:
         return array
-    same_kind = array.dtype.kind == dtype.kind and dtype.kind in "fc"
-    if same_kind or np.can_cast(array.dtype, dtype, "safe"):
+    if np.can_cast(array.dtype, dtype, "safe"):
         return array.astype(dtype)
     with np.errstate(all="ignore"):
         cast = array.real.astype(dtype) if dtype.kind != "c" else array.astype(dtype)
-        equal = bool((cast == array).all())
-    if not equal:
+        if array.dtype.kind == dtype.kind and dtype.kind in "fc":
+            held = bool((np.isfinite(cast) | ~np.isfinite(array)).all())
+        else:
+            held = bool((cast == array).all())
+    if not held:
         detail = f" (got {array[()]})" if array.ndim == 0 else ""
         raise ValueError(
             f"{what} has dtype {array.dtype} and values{detail} that {space}, of dtype {dtype},"
@@ -287,7 +296,7 @@ def fit_tree(layout: Any, value: Any, what: str, space: str) -> Any:
             name = what + "".join(f"[{key!r}]" for key in leaf.path)
             array = fit(parts[n], leaf.shape, leaf.dtype, name, space)
             # The env's own: what the caller does to its array later does not reach the env.
-            parts[n] = array.copy() if array.ndim else array[()]
+            parts[n] = array[()] if leaf.scalar else array.copy()
     return join(layout, parts)
 
 

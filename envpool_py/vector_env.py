@@ -79,13 +79,14 @@ class BaseVectorEnv:
         self._pid = os.getpid()
         self._env_fns = arguments.check_env_fns(env_fns)
         self.env_num = len(self._env_fns)
-        self._all = np.arange(self.env_num)
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
         self._timeout = arguments.check_timeout(timeout)
         self.strict_timeout = strict_timeout
         self._autoreset = arguments.check_autoreset_mode(autoreset_mode)
         if reset_fn is not None and not callable(reset_fn):
             raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
+        if reset_fn is not None and episode_seeds:
+            raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
         self._facts: dict[str, list[Any]] = {}
         self.workers: list[EnvWorker] = []
         try:
@@ -93,8 +94,9 @@ class BaseVectorEnv:
                 self.workers.append(arguments.make_worker(worker_fn, env_fn, i))
             self.worker_class = arguments.common_class(self.workers)
             self._group = self.worker_class.group(self.workers, **worker_options)
-            self._group.start(self._autoreset)
+            self._group.start(self._autoreset, columns=columns)
             self._lives = EnvLives(self._group, columns=columns, copy=copy)
+            self._all = self._lives.everything
             self._configure(episode_seeds, reset_fn)
         except BaseException:
             self._abandon_construction()
@@ -502,6 +504,7 @@ class BaseVectorEnv:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
     def __enter__(self) -> Any:
+        self._assert_open()
         return self
 
     def __exit__(self, *_: object) -> None:

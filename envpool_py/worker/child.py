@@ -45,7 +45,7 @@ STEP, STEP_PROMPT, RESET, REQUESTS, ATTACH, CLOSE = range(6)
 _TOKEN_FRAMES = frozenset({STEP, STEP_PROMPT, RESET})
 
 ITEM = struct.Struct("=iiq")
-ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE = range(6)
+STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE = range(7)
 
 IDS_PER_WRITE = select.PIPE_BUF // 4
 
@@ -112,7 +112,8 @@ class _Process:
         self._results = results
         self._memory = memory
         self._executors: dict[int, Executor] = {}
-        self._block: Block | None = None
+        self._steps: dict[int, Callable[[Any], Any]] = {}
+        self._store: Callable[..., Any] | None = None  # None: rows are pickled
         self._action_of: Callable[[int], Any] = lambda _: None
         self._done: list[int] = []
         self._items: list[bytes] = []
@@ -121,19 +122,19 @@ class _Process:
         if self._build(env_fns):
             for kind, body in _frames(self._stream):
                 if kind in _TOKEN_FRAMES:
-                    tokens = memoryview(body).cast("i")
                     if kind == RESET:
-                        self._reset(tokens)
+                        self._reset(memoryview(body).cast("i"))
                     else:
-                        self._step(tokens, prompt=kind == STEP_PROMPT)
+                        self._step(body, prompt=kind == STEP_PROMPT)
                 elif kind == REQUESTS:
                     for token, request in pickle.loads(body):  # noqa: S301 - from our own parent
                         self._answer(token, request)
                         self._publish()
                 elif kind == ATTACH:
                     assert self._memory is not None  # noqa: S101 - for the type checker
-                    self._block = Block(pickle.loads(body), shm.attach(self._memory.fd))  # noqa: S301
-                    self._action_of = self._block.action_reader()
+                    block = Block(pickle.loads(body), shm.attach(self._memory.fd))  # noqa: S301
+                    self._store = block.writer()
+                    self._action_of = block.action_reader()
                 elif kind == CLOSE:
                     break
         self._close()
@@ -147,6 +148,7 @@ class _Process:
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
                 executor = Executor(make)
                 self._executors[i] = executor
+                self._steps[i] = executor.step
                 first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
                 if first != i:
                     raise ValueError(  # noqa: TRY301 - one way out for every failure
@@ -162,19 +164,19 @@ class _Process:
         self._publish()
         return True
 
-    def _step(self, tokens: Sequence[int], *, prompt: bool) -> None:
-        block = self._block
-        assert block is not None  # noqa: S101 - for the type checker
-        store = block.store
-        executors = self._executors
+    def _step(self, body: bytes, *, prompt: bool) -> None:
+        store = self._store
+        assert store is not None  # noqa: S101 - for the type checker
+        steps = self._steps
         action_of = self._action_of
         done = self._done
         clock = time.perf_counter
         due = clock() + PUBLISH_AFTER if prompt else 0.0
+        tokens = memoryview(body).cast("i").tolist()
         for token in tokens:
             i = token & ID_MASK
             try:
-                side = store(i, *executors[i].step(action_of(i)))
+                side = store(i, *steps[i](action_of(i)))
             except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
                 self._fail(token, "step", error)
             else:
@@ -185,7 +187,11 @@ class _Process:
             if prompt and clock() > due:
                 self._publish()
                 due = clock() + PUBLISH_AFTER
-        self._publish()
+        if done == tokens and len(body) <= select.PIPE_BUF:
+            done.clear()
+            os.write(self._results, body)  # the very same bytes
+        else:
+            self._publish()
 
     def _reset(self, tokens: Sequence[int]) -> None:
         request = Request("reset")
@@ -204,10 +210,11 @@ class _Process:
                 reply = (obs, 0.0, False, False, info)
             if kind not in ("step", "reset"):
                 self._add_value(token, REPLY, kind, reply)
-            elif self._block is None:
-                self._add_value(token, ROW, kind, reply)
+            elif self._store is None:
+                status = STEP_ROW if kind == "step" else RESET_ROW
+                self._add_value(token, status, kind, reply)
             else:
-                side = self._block.store(i, *reply)
+                side = self._store(i, *reply)
                 if side is None:
                     self._done.append(token)
                 else:

@@ -10,6 +10,7 @@ from typing import Any
 from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
+from envpool_py.rows import Block
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import EnvFacts, Executor
 from envpool_py.worker.group import WorkerGroup
@@ -68,9 +69,8 @@ class DummyGroup(WorkerGroup):
 
     workers: Sequence[DummyEnvWorker]
 
-    def start(self, autoreset_mode: str | None = None) -> None:
-        """Learn the envs' facts."""
-        self.autoreset_mode = autoreset_mode
+    def learn_facts(self) -> list[EnvFacts]:
+        """Ask the envs for their facts."""
         seen: dict[int, int] = {}
         for i, worker in enumerate(self.workers):
             first = seen.setdefault(id(getattr(worker.env, "unwrapped", worker.env)), i)
@@ -82,9 +82,12 @@ class DummyGroup(WorkerGroup):
         self._executors = [worker.executor for worker in self.workers]
         self._pending: dict[int, Request] = {}
         # The parent's own copies, as with every other backend: sampling does not touch the env's.
-        self.facts = [_own_facts(executor) for executor in self._executors]
-        self.make_block()
-        self._action_of = self.block.action_reader()
+        return [_own_facts(executor) for executor in self._executors]
+
+    def use_block(self, block: Block) -> None:
+        """Keep rows and actions in ``block`` from now on."""
+        super().use_block(block)
+        self._action_of = block.action_reader()
 
     def send_steps(self, ids: IdArray, actions: Any) -> None:
         """Note the steps down."""
@@ -112,7 +115,7 @@ class DummyGroup(WorkerGroup):
             try:
                 if request.kind == "step":
                     action = self._action_of(i) if request is _STEP else request.args[0]
-                    side = self.block.store(i, *self._executors[i].step(action))
+                    side = self.store(i, *self._executors[i].step(action))
                     if side is not None:
                         self.block.put_side(i, spaces.snapshot(side))
                 else:

@@ -53,9 +53,8 @@ class Executor:
         self.env = env
         self._env_step = env.step
         self._closed = False
-        # The error of an automatic reset, until the next request: the ended row came first.
-        self._late: BaseException | None = None
-        self._ended = False
+        # What the next step does in place of a step: an automatic reset, or raise the error of one.
+        self._before_step: Callable[[], Row] | None = None
         self._autoreset: str | None = None
         self._env_id = 0
         self._root: int | None = None
@@ -98,27 +97,23 @@ class Executor:
 
     def step(self, action: Any) -> Row:
         """Step the env, and reset it where the autoreset mode says so."""
-        if self._late is not None:
-            self._raise_late()
-        if self._ended and self._autoreset == NEXT_STEP:
-            obs, info = self._reset(None, None, {})
-            return obs, 0.0, False, False, {**info, "is_reset": True}
+        if self._before_step is not None:
+            return self._before_step()
         result: Row = self._env_step(action)
         if type(result) is not tuple or len(result) != 5:
             result = _checked_row(result)
-        if not isinstance(result[4], dict):
+        if type(result[4]) is not dict and not isinstance(result[4], dict):
             raise TypeError(f"step() must return an info dict, got {_named(result[4])}")
         if self._autoreset is not None and (result[2] or result[3]):
-            self._ended = True
             if self._autoreset == SAME_STEP:
                 return self._same_step(result)
+            self._before_step = self._next_step
         return result
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the env; arguments that are None are not passed on."""
-        self._late = None
         return self._reset(seed, options, kwargs)
 
     def seed(self, seed: int | None = None) -> list[int | None]:
@@ -126,6 +121,8 @@ class Executor:
         own = _lookup(self.env, "seed", None)
         if callable(own):
             own(seed)
+        # Such an env's reset may not take a seed, but every episode has its own under a root.
+        if callable(own) and self._root is None:
             self.reset()
         else:
             self.reset(seed=seed)
@@ -179,7 +176,7 @@ class Executor:
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
         self._episode = episode
-        self._ended = False
+        self._before_step = None
         return obs, info
 
     def _same_step(self, ended: Row) -> Row:
@@ -190,14 +187,20 @@ class Executor:
         try:
             obs, info = self._reset(None, None, {})
         except Exception as error:  # noqa: BLE001 - raised with the next request
-            self._late = error
+            late = error
+
+            def raise_late() -> Row:
+                self._before_step = None
+                raise late
+
+            # The ended row comes first, whole.
+            self._before_step = raise_late
             return last, reward, terminated, truncated, final
         return obs, reward, terminated, truncated, {**info, **final}
 
-    def _raise_late(self) -> None:
-        error, self._late = self._late, None
-        assert error is not None  # noqa: S101 - for the type checker
-        raise error
+    def _next_step(self) -> Row:
+        obs, info = self._reset(None, None, {})
+        return obs, 0.0, False, False, {**info, "is_reset": True}
 
 
 def _checked_row(result: Any) -> Row:

@@ -52,15 +52,22 @@ class WorkerGroup:
         self._under_way: dict[int, str] = {}  # env id -> kind, the oldest first
         self._cancelled: set[int] = set()
 
-    def start(self, autoreset_mode: str | None = None) -> None:
+    def start(self, autoreset_mode: str | None = None, *, columns: bool = False) -> None:
         """Start everything and learn the envs' facts; ``block`` exists from here on.
 
         Args:
             autoreset_mode: what rows of automatic resets there will be.
+            columns: whether batches of Dict and Tuple observations are to be arrays.
+
+        Raises:
+            ValueError: the spaces of the envs differ where rows are arrays.
         """
-        self.autoreset_mode = autoreset_mode
-        self.facts = [self._facts_of(i) for i in range(len(self.workers))]
-        self.make_block()
+        self.facts = self.learn_facts()
+        self.use_block(self.make_block(common_shape(self.facts, autoreset_mode, columns=columns)))
+
+    def learn_facts(self) -> list[EnvFacts]:
+        """Start everything, and ask the envs for their facts."""
+        return [self._facts_of(i) for i in range(len(self.workers))]
 
     def _facts_of(self, i: int) -> EnvFacts:
         found: list[gym.Space[Any] | None] = []
@@ -71,9 +78,14 @@ class WorkerGroup:
                 found.append(None)
         return EnvFacts(found[0], found[1], ())
 
-    def make_block(self) -> None:
-        """Lay the block out by the envs' spaces."""
-        self.block = Block(common_shape(self.facts, self.autoreset_mode))
+    def make_block(self, shape: Shape) -> Block:
+        """A block of this shape."""
+        return Block(shape)
+
+    def use_block(self, block: Block) -> None:
+        """Keep rows in ``block`` from now on."""
+        self.block = block
+        self.store = block.writer()
 
     def send_steps(self, ids: IdArray, actions: Any) -> None:
         """Begin a step of each env; ``actions`` as ``spaces.batch_actions`` takes them.
@@ -138,10 +150,10 @@ class WorkerGroup:
     def take(self, i: int, kind: str, reply: Any) -> None:
         """Keep the reply to a request: a row in the block, anything else in ``replies``."""
         if kind == "step":
-            side = self.block.store(i, *reply)
+            side = self.store(i, *reply)
         elif kind == "reset":
             obs, info = reply
-            side = self.block.store(i, obs, 0.0, False, False, info)
+            side = self.store(i, obs, 0.0, False, False, info)
         else:
             self.replies[i] = reply
             return
@@ -191,36 +203,38 @@ class WorkerGroup:
 
 
 def common_shape(
-    facts: Sequence[EnvFacts], autoreset_mode: str | None = None, *, strict: bool = False
+    facts: Sequence[EnvFacts], autoreset_mode: str | None = None, *, columns: bool = False
 ) -> Shape:
     """The shape of the block that holds the rows of all these envs.
 
-    Where spaces differ in shape or dtype the rows are objects, one for each env.
+    Spaces may differ in their bounds, and in anything where rows are objects.
 
     Raises:
-        ValueError: they differ, and ``strict`` asks for arrays.
+        ValueError: they differ in shape, dtype or structure where rows are arrays.
     """
-    layouts = []
-    declared = {
-        "observation_space": [fact.observation_space for fact in facts],
-        "action_space": [fact.action_space for fact in facts],
-    }
-    for name, own in declared.items():
-        found = [spaces.layout_of(space) for space in own]
-        other = next((i for i, layout in enumerate(found) if layout != found[0]), None)
-        if other is not None and strict:
-            raise ValueError(
-                f"env {other}: {name} is {own[other]}, but that of env 0 is {own[0]};"
-                " shared memory needs equal shapes and dtypes:"
-                " use SubprocVectorEnv or DummyVectorEnv"
-            )
-        layouts.append(found[0] if other is None else spaces.Leaf((), (), None, stacked=True))
+    observation = _common_layout(
+        "observation_space", [fact.observation_space for fact in facts], columns=columns
+    )
+    action = _common_layout("action_space", [fact.action_space for fact in facts], columns=columns)
     rewards = {fact.reward_shape for fact in facts}
     return Shape(
         len(facts),
-        obs=layouts[0],
-        action=layouts[1],
+        obs=observation,
+        action=action,
         reward=rewards.pop() if len(rewards) == 1 else (),
         marks=autoreset_mode is not None,
-        finals=autoreset_mode == SAME_STEP and spaces.is_fixed(layouts[0]),
+        finals=autoreset_mode == SAME_STEP and spaces.is_fixed(observation),
     )
+
+
+def _common_layout(name: str, own: Sequence[gym.Space[Any] | None], *, columns: bool) -> Any:
+    layouts = [spaces.layout_of(space) for space in own]
+    other = next((i for i, layout in enumerate(layouts) if layout != layouts[0]), None)
+    if other is None:
+        return layouts[0]
+    if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
+        raise ValueError(
+            f"env {other}: {name} is {own[other]}, but that of env 0 is {own[0]};"
+            " shapes and dtypes must agree where rows are arrays"
+        )
+    return spaces.Leaf((), (), None)

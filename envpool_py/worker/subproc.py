@@ -40,16 +40,25 @@ from envpool_py.errors import (
     unpack_failure,
 )
 from envpool_py.ids import IdArray
-from envpool_py.rows import Block, nbytes
+from envpool_py.rows import Block, Shape, nbytes
 from envpool_py.worker import child
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.group import WorkerGroup, common_shape
+from envpool_py.worker.execute import EnvFacts
+from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.lane import Lane, Poller, claim, release
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
 
+# What to call a reply that can't be read.
+_KINDS = {
+    child.STEP_ROW: "step",
+    child.RESET_ROW: "reset",
+    child.SIDE: "step",
+    child.REPLY: "reply",
+}
 _RESET = Request("reset")
+_READ = 1 << 14  # bytes: the ids of 4096 rows
 _GENERATIONS = 1 << (31 - child.ID_BITS)
 
 
@@ -191,13 +200,13 @@ class ProcessGroup(WorkerGroup):
         self._by_death: dict[int, Lane] = {}
         self._deaths: dict[int, WorkerDiedError] = {}
         self._home: IdArray = np.empty(0, dtype=np.intp)
-        self._all = np.arange(num_envs)
         self._tokens = np.arange(num_envs, dtype=np.int32)
         self._raised_generation = False
         self._whole_frames: dict[int, list[bytes]] = {}
         self._unflushed: set[Lane] = set()
         self._close_errors: list[EnvError] = []
         self._hellos = 0
+        self._heard: dict[int, EnvFacts] = {}
         self._pid = os.getpid()
         self._closed = False
         self._fds: list[int] = []
@@ -206,19 +215,13 @@ class ProcessGroup(WorkerGroup):
 
     # -------------------------------------------------------------------------------- start, end
 
-    def start(self, autoreset_mode: str | None = None) -> None:
+    def learn_facts(self) -> list[EnvFacts]:
         """Start all processes at once, then learn the envs' facts from them.
-
-        Args:
-            autoreset_mode: what rows of automatic resets there will be.
 
         Raises:
             EnvError: an env_fn can't be pickled where the start method needs it, or raised.
             WorkerDiedError: a process ended before its envs were there.
-            ValueError: spaces differ, and memory is to be shared.
-            MemoryError: the system refuses the memory.
         """
-        self.autoreset_mode = autoreset_mode
         method = self.context.get_start_method()
         env_fns = [worker.env_fn for worker in self.workers]
         sent = env_fns if method == "fork" else [_pickled(fn, i) for i, fn in enumerate(env_fns)]
@@ -234,8 +237,7 @@ class ProcessGroup(WorkerGroup):
             self._memory = shm.create()
             self._fds.append(self._memory)
         self._poller.watch(self._results)
-        self.facts = [None] * len(self.workers)  # type: ignore[list-item]
-        shares = np.array_split(self._all, self.num_processes)
+        shares = np.array_split(np.arange(len(self.workers)), self.num_processes)
         self._home = np.repeat(np.arange(self.num_processes), [len(share) for share in shares])
         # A Ctrl-C while a process has no group of its own would end it as well.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -265,20 +267,22 @@ class ProcessGroup(WorkerGroup):
                 raise self.errors[min(self.errors)]
             if self._deaths:
                 raise self._deaths[min(self._deaths)]
-        self.make_block()
+        return [self._heard[i] for i in range(len(self.workers))]
 
-    def make_block(self) -> None:
-        """Lay the block out, in shared memory if asked."""
-        if not self._shared or self._memory is None:
-            super().make_block()
-            return
-        shape = common_shape(self.facts, self.autoreset_mode, strict=True)
+    def make_block(self, shape: Shape) -> Block:
+        """A block of this shape, in shared memory if asked.
+
+        Raises:
+            MemoryError: the system refuses the memory.
+        """
+        if self._memory is None:
+            return super().make_block(shape)
         memory = shm.allocate(self._memory, nbytes(shape), "observations and actions")
-        self.block = Block(shape, memory)
         attach = pickle.dumps(shape)
         frame = child.FRAME.pack(child.ATTACH, len(attach)) + attach
         for lane in self._lanes:
             self._write(lane, frame)
+        return Block(shape, memory)
 
     def lane_of(self, i: int) -> Lane:
         """The process in which env ``i`` lives."""
@@ -313,6 +317,9 @@ class ProcessGroup(WorkerGroup):
                 os.close(fd)
             self._fds = []
         self._poller.close()
+        # The mapping holds a descriptor of its own; the pool may be referenced for long.
+        self.__dict__.pop("block", None)
+        self.__dict__.pop("store", None)
         return self._close_errors
 
     def _finalizer_off(self) -> None:
@@ -369,7 +376,8 @@ class ProcessGroup(WorkerGroup):
     def _post(self, kind: int, ids: IdArray) -> None:
         """Send tokens alone."""
         lanes = self._lanes
-        if len(ids) == len(self._all) and (ids == self._all).all():
+        everything = self.block.everything
+        if ids is everything or (len(ids) == len(everything) and (ids == everything).all()):
             frames = self._whole_frames.get(kind)
             if frames is None:
                 frames = [self._token_frame(kind, np.array(lane.ids)) for lane in lanes]
@@ -452,15 +460,16 @@ class ProcessGroup(WorkerGroup):
         self.torn = range(len(self.workers))
         while True:
             try:
-                data = os.read(self._results, 1 << 16)
+                data = os.read(self._results, _READ)
             except BlockingIOError:
                 break
-            tokens = np.frombuffer(data, dtype=np.int32)
             if self._raised_generation:
+                tokens = np.frombuffer(data, dtype=np.int32)
                 ids = tokens & child.ID_MASK
-                tokens = ids[self._tokens[ids] == tokens]
-            self.finished.extend(tokens.tolist())
-            if len(data) < 1 << 16:
+                self.finished.extend(ids[self._tokens[ids] == tokens].tolist())
+            else:
+                self.finished.extend(memoryview(data).cast("i").tolist())
+            if len(data) < _READ:
                 break
         self.torn = ()
 
@@ -468,7 +477,7 @@ class ProcessGroup(WorkerGroup):
         i = token & child.ID_MASK
         if status == child.HELLO:
             for place, fact in enumerate(pickle.loads(data)):  # noqa: S301 - from our own worker process
-                self.facts[i + place] = fact
+                self._heard[i + place] = fact
             self._hellos += 1
             return
         if status == child.CLOSE_FAILURE:
@@ -481,16 +490,17 @@ class ProcessGroup(WorkerGroup):
             kind, *failure = pickle.loads(data)  # noqa: S301
             self.errors[i] = unpack_failure(Failure(*failure), i, kind)
         else:
+            kind = _KINDS[status]
             try:
                 value = pickle.loads(data)  # noqa: S301
-                if status == child.ROW:
-                    value = self.block.store(i, *value)
-                if status == child.REPLY:
+                if kind in ROW_KINDS:
+                    side = value if status == child.SIDE else self.store(i, *value)
+                    if side is not None:
+                        self.block.put_side(i, side)
+                else:
                     self.replies[i] = value
-                elif value is not None:
-                    self.block.put_side(i, value)
             except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
-                self.errors[i] = env_error(error, i, "step" if status != child.REPLY else "reply")
+                self.errors[i] = env_error(error, i, kind)
         self.finished.append(i)
 
     def _bury(self, lane: Lane) -> None:

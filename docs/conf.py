@@ -1,0 +1,52 @@
+"""How Sphinx builds these pages: `sphinx-build -W docs OUT`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+project = "envpool_py"
+author = "the envpool_py developers"
+project_copyright = "2026, the envpool_py developers"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+exclude_patterns = ["_build"]
+
+html_theme = "furo"
+html_title = "envpool_py"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_attr_annotations = False  # `np.bool_` in an annotation would read as a link
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+
+
+def plain_summary(
+    _app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]
+) -> None:
+    """Put back together the summary of a property that has a colon.
+
+    Napoleon takes what stands before the colon for a type.
+    """
+    for place, line in enumerate(lines):
+        if line.startswith(":type: "):
+            lines[0] = f"{line.removeprefix(':type: ')}: {lines[0]}"
+            del lines[place]
+            break
+
+
+def skip_fields(
+    _app: object, _what: str, _name: str, obj: object, skip: bool, _options: object
+) -> bool:
+    """Leave out the fields of a NamedTuple, which have no text but Python's own."""
+    return skip or str(obj.__doc__).startswith("Alias for field number")
+
+
+def setup(app: Any) -> None:
+    """Connect the functions above."""
+    app.connect("autodoc-process-docstring", plain_summary, priority=600)  # after napoleon's
+    app.connect("autodoc-skip-member", skip_fields)

@@ -1,0 +1,49 @@
+"""What a person types: ``envpool-py COMMAND``. One module per command.
+
+A command's module has ``register(commands)``, which adds its parser; the parser's default ``run``
+carries the command out and returns the exit status.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from envpool_py.cli import collect
+from envpool_py.cli.arguments import Parser, UsageError, complain, installed_version
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = (collect,)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: the arguments; None: those of the process.
+
+    Returns:
+        The exit status: 0; 1 where something failed; 2 for bad input, with one line on stderr; 130
+        after Ctrl-C.
+    """
+    parser = Parser(prog="envpool-py", description="Work with pools of environments.")
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"envpool-py {installed_version('envpool-py') or 'from a checkout'}",
+    )
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.register(commands)
+    try:
+        args = parser.parse_args(argv)
+        return int(args.run(args))
+    except UsageError as error:
+        complain(str(error))
+        return 2
+    except KeyboardInterrupt:  # before the command itself was ready for it
+        complain("interrupted")
+        return 130
+    except SystemExit as end:  # of --help and --version
+        return int(end.code or 0)

@@ -1,0 +1,99 @@
+"""What chooses the actions: the protocol of a policy, and the random one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from gymnasium.vector.utils import batch_space, iterate
+
+from envpool_py.spaces import is_leaf, layout_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from envpool_py.vector_env import BaseVectorEnv
+
+#: How many actions of an env the random policy draws at a time.
+_DRAWN = 128
+
+
+class Policy(Protocol):
+    """A batch of observations in, a batch of actions out.
+
+    Any callable of this form is a policy. One that has a state for each env may have a method
+    ``start_episodes(env_ids)``; it is called with the ids of envs that have just been reset, before
+    the first observations of those episodes are passed.
+    """
+
+    def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> Any:
+        """Choose an action for each row.
+
+        Args:
+            obs: ``k`` observations as the pool hands them out: an array ``(k, *shape)``; for Dict
+                and Tuple spaces an object array of dicts or tuples, or with the pool's
+                ``columns=True`` a dict or tuple of arrays ``(k, ...)``.
+            env_ids: ``(k,)``, the env of each row. Their order and number differ from call to call.
+
+        Returns:
+            ``k`` actions in any form that the pool's ``send`` takes.
+        """
+
+
+class RandomPolicy:
+    """Actions drawn as ``space.sample()`` draws them, from a stream of each env's own.
+
+    The ``n``-th action of env ``i`` depends on ``seed``, ``i`` and ``n`` alone: not on which other
+    envs are in a batch, nor on when it comes.
+
+    Args:
+        pool: whose action spaces are drawn from.
+        seed: 0 or more; None: from the operating system.
+
+    Raises:
+        ValueError: an env declares no action space.
+    """
+
+    def __init__(self, pool: BaseVectorEnv, seed: int | None = None) -> None:
+        self._spaces = []
+        for i, space in enumerate(pool.action_space):
+            if space is None:
+                raise ValueError(f"env {i} declares no action space, so no action can be drawn")
+            batched = batch_space(space, _DRAWN)
+            # A stream of its own: with the env's seed it would repeat what the env itself draws.
+            state = np.random.SeedSequence(seed, spawn_key=(i,)).generate_state(1, np.uint64)
+            batched.seed(int(state[0]))
+            self._spaces.append(batched)
+        self._next = np.full(len(self._spaces), _DRAWN)
+        self._room = 0  # every env has so many actions drawn, or more
+        layouts = [layout_of(space) for space in pool.action_space]
+        self._drawn: Any = [()] * len(self._spaces)
+        if is_leaf(layouts[0]) and layouts[0].dtype and all(one == layouts[0] for one in layouts):
+            shape = (len(self._spaces), _DRAWN, *layouts[0].shape)
+            self._drawn = np.empty(shape, layouts[0].dtype)
+
+    def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> Any:  # noqa: ARG002
+        """Draw ``k`` actions: an array where the action space is one, else a list.
+
+        Args:
+            obs: not looked at.
+            env_ids: ``(k,)``.
+        """
+        if not self._room:
+            self._make_room()
+        self._room -= 1
+        place = self._next[env_ids]
+        self._next[env_ids] = place + 1
+        if isinstance(self._drawn, np.ndarray):
+            return self._drawn[env_ids, place]
+        return [self._drawn[i][n] for i, n in zip(env_ids, place, strict=True)]
+
+    def _make_room(self) -> None:
+        for i in np.flatnonzero(self._next == _DRAWN):
+            sample = self._spaces[i].sample()
+            if isinstance(self._drawn, np.ndarray):
+                self._drawn[i] = sample
+            else:
+                self._drawn[i] = tuple(iterate(self._spaces[i], sample))
+            self._next[i] = 0
+        self._room = _DRAWN - int(self._next.max())

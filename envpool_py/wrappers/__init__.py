@@ -1,0 +1,16 @@
+"""Wrappers: around pools, and around the single environments in them."""
+
+from envpool_py.wrappers.action import ContinuousToDiscrete, MultiDiscreteToDiscrete
+from envpool_py.wrappers.norm_obs import VectorEnvNormObs
+from envpool_py.wrappers.running_mean_std import RunningMeanStd
+from envpool_py.wrappers.truncation import TruncatedAsTerminated
+from envpool_py.wrappers.vector import VectorEnvWrapper
+
+__all__ = [
+    "ContinuousToDiscrete",
+    "MultiDiscreteToDiscrete",
+    "RunningMeanStd",
+    "TruncatedAsTerminated",
+    "VectorEnvNormObs",
+    "VectorEnvWrapper",
+]

@@ -1,0 +1,182 @@
+"""Other action spaces for an environment: continuous to discrete, several choices to one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ObsType = TypeVar("ObsType")
+
+
+class ContinuousToDiscrete(
+    gym.ActionWrapper[ObsType, NDArray[Any], NDArray[Any]], gym.utils.RecordConstructorArgs
+):
+    """Offers evenly spaced points of a one-dimensional Box as a MultiDiscrete action space.
+
+    Along each dimension the first choice is its ``low``, the last its ``high``; a dimension with a
+    single choice has its ``low``. In a Box of integers the points are rounded to integers.
+
+    Args:
+        env: an environment whose action space is a Box of shape ``(d,)`` with finite bounds.
+        action_per_dim: number of choices in each dimension: one for all, or ``d`` of them.
+
+    Attributes:
+        mesh: list of ``d`` arrays, the points of each dimension.
+
+    Raises:
+        TypeError: ``env`` is no ``gymnasium.Env``, its action space is no Box, or
+            ``action_per_dim`` are no integers.
+        ValueError: the Box has not one dimension or no finite bounds, ``action_per_dim`` has
+            another length, or a number below 1.
+    """
+
+    def __init__(
+        self, env: gym.Env[ObsType, NDArray[Any]], action_per_dim: int | Sequence[int]
+    ) -> None:
+        _require_env(env)
+        gym.utils.RecordConstructorArgs.__init__(self, action_per_dim=action_per_dim)
+        gym.ActionWrapper.__init__(self, env)
+        space = env.action_space
+        if not isinstance(space, gym.spaces.Box):
+            raise TypeError(f"action_space: got {space}, but ContinuousToDiscrete needs a Box")
+        if len(space.shape) != 1:
+            raise ValueError(f"action_space: has shape {space.shape}, but needs one dimension")
+        if not space.is_bounded():
+            raise ValueError(f"action_space: {space} has no finite bounds to place points between")
+        (dims,) = space.shape
+        choices = _integers(action_per_dim, "action_per_dim")
+        if choices.ndim == 0:
+            choices = np.full(dims, choices)
+        if choices.shape != (dims,):
+            raise ValueError(
+                f"action_per_dim: has shape {choices.shape}, but action_space has {space.shape}"
+            )
+        if (choices < 1).any():
+            raise ValueError(f"action_per_dim: got {choices.min()}, but each must be 1 or more")
+        self.mesh = [
+            _points(low, high, int(count), space.dtype)
+            for low, high, count in zip(space.low, space.high, choices, strict=True)
+        ]
+        self._points = np.concatenate(self.mesh)
+        self._starts = np.cumsum(choices) - choices
+        self._choices = choices
+        self.action_space = gym.spaces.MultiDiscrete(choices)
+
+    def action(self, action: ArrayLike) -> NDArray[Any]:
+        """The point of the Box that ``action`` chooses.
+
+        Args:
+            action: integers of shape ``(d,)``, or ``(k, d)`` for ``k`` actions.
+
+        Returns:
+            Array of the same shape and of the Box's dtype.
+
+        Raises:
+            TypeError: not integers.
+            ValueError: another shape, or a choice out of range.
+        """
+        choice = _integers(action, "action")
+        dims = self._choices.shape
+        if choice.ndim not in (1, 2) or choice.shape[-1:] != dims:
+            raise ValueError(f"action: has shape {choice.shape}, but action_space has {dims}")
+        wrong = (choice < 0) | (choice >= self._choices)
+        if wrong.any():
+            dim = int(np.argwhere(wrong)[0, -1])
+            raise ValueError(
+                f"action: got {choice[wrong][0]} in dimension {dim},"
+                f" but it has choices 0 to {self._choices[dim] - 1}"
+            )
+        points: NDArray[Any] = self._points[self._starts + choice]
+        return points
+
+
+class MultiDiscreteToDiscrete(
+    gym.ActionWrapper[ObsType, np.int64, NDArray[Any]], gym.utils.RecordConstructorArgs
+):
+    """Numbers all combinations of a one-dimensional MultiDiscrete in one Discrete action space.
+
+    The last dimension changes fastest: of ``MultiDiscrete([2, 3])``, action 4 is ``[1, 1]``.
+
+    Args:
+        env: an environment whose action space is a MultiDiscrete of shape ``(d,)``.
+
+    Raises:
+        TypeError: ``env`` is no ``gymnasium.Env``, or its action space is no MultiDiscrete.
+        ValueError: the MultiDiscrete has not one dimension, or more combinations than an int64
+            can number.
+    """
+
+    def __init__(self, env: gym.Env[ObsType, NDArray[Any]]) -> None:
+        _require_env(env)
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.ActionWrapper.__init__(self, env)
+        space = env.action_space
+        if not isinstance(space, gym.spaces.MultiDiscrete):
+            raise TypeError(
+                f"action_space: got {space}, but MultiDiscreteToDiscrete needs a MultiDiscrete"
+            )
+        if space.nvec.ndim != 1:
+            raise ValueError(f"action_space: has shape {space.nvec.shape}, but needs one dimension")
+        choices = [int(count) for count in space.nvec]
+        total = math.prod(choices)
+        if total > np.iinfo(np.int64).max:
+            raise ValueError(
+                f"action_space: has {total} combinations, more than an int64 can number"
+            )
+        self._total = total
+        self._choices = np.array(choices, dtype=np.int64)
+        self._bases = np.array(
+            [math.prod(choices[i + 1 :]) for i in range(len(choices))], dtype=np.int64
+        )
+        self._start = space.start
+        self._dtype = space.dtype
+        self.action_space = gym.spaces.Discrete(total)
+
+    def action(self, action: ArrayLike) -> NDArray[Any]:
+        """The combination with this number.
+
+        Args:
+            action: an integer, or integers of shape ``(k,)`` for ``k`` actions.
+
+        Returns:
+            Array of shape ``(d,)`` or ``(k, d)``, of the MultiDiscrete's dtype.
+
+        Raises:
+            TypeError: not integers.
+            ValueError: more than one dimension, or a number out of range.
+        """
+        number = _integers(action, "action")
+        if number.ndim > 1:
+            raise ValueError(f"action: has shape {number.shape}, but needs () or (k,)")
+        wrong = (number < 0) | (number >= self._total)
+        if wrong.any():
+            raise ValueError(
+                f"action: got {number[wrong][0]},"
+                f" but action_space has actions 0 to {self._total - 1}"
+            )
+        combination = number[..., None] // self._bases % self._choices + self._start
+        return combination.astype(self._dtype)
+
+
+def _require_env(env: object) -> None:
+    if not isinstance(env, gym.Env):
+        raise TypeError(f"env: got {env!r}, but the wrapper needs a gymnasium.Env")
+
+
+def _integers(value: ArrayLike, name: str) -> NDArray[np.integer[Any]]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: got {value!r}, but it must be integers")
+    return array
+
+
+def _points(low: Any, high: Any, count: int, dtype: Any) -> NDArray[Any]:
+    points = np.linspace(low, high, count)
+    return (np.rint(points) if np.issubdtype(dtype, np.integer) else points).astype(dtype)

@@ -1,0 +1,117 @@
+"""Observations normalised by the mean and variance of all seen so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from envpool_py.wrappers import statistics
+from envpool_py.wrappers.vector import VectorEnvWrapper
+
+if TYPE_CHECKING:
+    import os
+
+    import gymnasium as gym
+
+    from envpool_py.vector_env import BaseVectorEnv
+    from envpool_py.wrappers.statistics import Statistics
+
+
+class VectorEnvNormObs(VectorEnvWrapper):
+    """Normalises every observation that the pool gives out, once, whichever way it comes.
+
+    A batch is taken into the statistics first, unless ``update_obs_rms`` is false, and normalised
+    then: ``(obs - mean) / sqrt(var + eps)``, within ``clip_max``. ``final_obs`` of an automatic
+    reset is an observation like any other, so that the statistics are the same in every
+    ``autoreset_mode``. An observation thrown away by ``seed`` does not count.
+
+    An observation that is one array of numbers is normalised whatever its space. Of Dict and Tuple
+    observations each Box leaf has statistics of its own, however deep; other leaves (Discrete,
+    MultiBinary, Text, ...) pass unchanged. Set None in their place to leave Box leaves alone::
+
+        pool.set_obs_rms({"position": RunningMeanStd(), "image": None})
+
+    A floating dtype is kept, any other becomes float64; the statistics are float64 always.
+    ``observation_space`` tells of what comes out, not of what the envs give.
+
+    Args:
+        venv: the pool to wrap, or a wrapper around it.
+        update_obs_rms: whether the statistics learn from the observations.
+
+    Attributes:
+        update_obs_rms: as given; may be changed at any time.
+        obs_rms: the statistics: a ``RunningMeanStd`` for an observation that is one array; for Dict
+            and Tuple spaces a dict or tuple of them; None for what is not normalised.
+
+    Raises:
+        TypeError: ``venv`` is no ``BaseVectorEnv``, or its observation space has nothing to
+            normalise.
+    """
+
+    def __init__(self, venv: BaseVectorEnv, update_obs_rms: bool = True) -> None:
+        super().__init__(venv)
+        self.update_obs_rms = update_obs_rms
+        self.set_obs_rms(statistics.for_space(self._declared()))
+
+    def _declared(self) -> gym.Space[Any] | None:
+        """The observation space of env 0; ``set_obs_rms`` makes sure that all are of its form."""
+        return self.venv.observation_space[0]
+
+    def observations(self, obs: Any) -> Any:
+        """The batch normalised, after it has been taken into the statistics."""
+        return statistics.normalise(self.obs_rms, obs, update=self.update_obs_rms)
+
+    @property
+    def obs_rms(self) -> Statistics:
+        """The statistics; assigning to it is ``set_obs_rms``."""
+        return self._obs_rms
+
+    @obs_rms.setter
+    def obs_rms(self, obs_rms: Statistics) -> None:
+        self.set_obs_rms(obs_rms)
+
+    def get_obs_rms(self) -> Statistics:
+        """The statistics themselves, not a copy."""
+        return self._obs_rms
+
+    def set_obs_rms(self, obs_rms: Statistics) -> None:
+        """Use these statistics from now on, by reference.
+
+        Two pools with the same statistics share what either learns::
+
+            test_pool = VectorEnvNormObs(test_pool, update_obs_rms=False)
+            test_pool.set_obs_rms(train_pool.get_obs_rms())
+
+        Args:
+            obs_rms: of the form of ``obs_rms``; None, or None in any place, leaves observations, or
+                that leaf, as they are.
+
+        Raises:
+            TypeError: no statistics, or of another kind than the observation space.
+            ValueError: other keys, or another length or shape, than the observation space has.
+        """
+        for i, space in enumerate(self.venv.observation_space):
+            statistics.check(obs_rms, space, f"env {i}: obs_rms")
+        self._obs_rms = obs_rms
+        self.observation_space = [
+            statistics.normalised_space(obs_rms, space) for space in self.venv.observation_space
+        ]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the statistics to an .npz file of plain arrays, at just this path.
+
+        Raises:
+            OSError: the file can't be written; one that was there before is left as it was.
+        """
+        statistics.save(self._obs_rms, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Read statistics that ``save`` wrote, into the present ones: pools that share them too.
+
+        Nothing in the file is unpickled.
+
+        Raises:
+            OSError: the file can't be read.
+            ValueError: it is no such file, or holds statistics of other observations; the present
+                ones are then left as they were.
+        """
+        statistics.load(self._obs_rms, self._declared(), path)

@@ -1,0 +1,130 @@
+"""Mean and variance of a stream of arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+class RunningMeanStd:
+    """Mean and variance of all rows seen so far, kept in float64.
+
+    Batches are merged by the parallel formula of Chan, Golub and LeVeque ("Updating Formulae and a
+    Pairwise Algorithm for Computing Sample Variances", 1979), which stays accurate where the mean
+    is large beside the spread. The variance is the population's (divided by ``count``).
+
+    Args:
+        mean: the mean before the first update, a number or an array of the shape of a row.
+        std: the standard deviation before the first update, likewise.
+        clip_max: ``norm`` cuts off at this absolute value; None or 0 for no limit.
+        epsilon: added to the variance in ``norm``, against a division by zero.
+
+    Attributes:
+        mean: float64 array of the shape of a row, ``()`` until that is known.
+        var: the variance, float64, of the shape of ``mean``.
+        count: number of rows seen. The first update replaces the initial ``mean`` and ``std``.
+        clip_max: as given.
+        eps: ``epsilon`` as given.
+
+    Raises:
+        ValueError: ``std``, ``clip_max`` or ``epsilon`` is negative or NaN, or ``mean`` and ``std``
+            can't be broadcast to one shape.
+
+    A NaN in a batch makes NaN of the mean and variance it enters, for good, and an infinity makes
+    NaN of the variance; the other components are not touched. Keep them out before ``update``.
+    """
+
+    mean: NDArray[np.float64]
+    var: NDArray[np.float64]
+
+    def __init__(
+        self,
+        mean: ArrayLike = 0.0,
+        std: ArrayLike = 1.0,
+        clip_max: float | None = 10.0,
+        epsilon: float = float(np.finfo(np.float32).eps),
+    ) -> None:
+        for name, value in (("std", std), ("clip_max", clip_max or 0.0), ("epsilon", epsilon)):
+            if not np.all(np.asarray(value) >= 0):
+                raise ValueError(f"{name}: got {value}, but it must not be negative")
+        center = np.asarray(mean, dtype=np.float64)
+        deviation = np.asarray(std, dtype=np.float64)
+        shape = np.broadcast_shapes(center.shape, deviation.shape)
+        self.mean = np.broadcast_to(center, shape).copy()
+        self.var = np.broadcast_to(np.square(deviation), shape).copy()
+        self.count = 0
+        self.clip_max = clip_max
+        self.eps = epsilon
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.mean.shape}, count={self.count})"
+
+    def update(self, batch: ArrayLike) -> None:
+        """Take the rows of a batch into the statistics.
+
+        Args:
+            batch: numbers of shape ``(k, *shape)``, one row per first index; ``k`` may be 0, which
+                changes nothing. Before the first update any shape of rows is taken, unless
+                ``mean`` or ``std`` was given as an array.
+
+        Raises:
+            TypeError: not real numbers.
+            ValueError: a scalar, or rows of another shape than those before; the statistics are
+                left as they were.
+        """
+        rows = _real(batch, "batch")
+        if rows.ndim == 0:
+            raise ValueError(f"batch: got the scalar {rows}; its first axis must count rows")
+        if (self.count or self.mean.ndim) and rows.shape[1:] != self.mean.shape:
+            raise ValueError(
+                f"batch: rows have shape {rows.shape[1:]},"
+                f" but the statistics have {self.mean.shape}"
+            )
+        added = len(rows)
+        if not added:
+            return
+        total = self.count + added
+        mean = rows.mean(axis=0, dtype=np.float64)
+        squares = np.square(rows - mean).sum(axis=0)
+        delta = mean - self.mean
+        # Of 0-dimensional arrays NumPy makes scalars, and asarray arrays again.
+        self.mean = np.asarray(self.mean + delta * (added / total))
+        self.var = np.asarray(
+            (self.var * self.count + squares + np.square(delta) * (self.count * added / total))
+            / total
+        )
+        self.count = total
+
+    def norm(self, x: ArrayLike) -> NDArray[Any]:
+        """``(x - mean) / sqrt(var + eps)``, within ``-clip_max`` and ``clip_max``.
+
+        Args:
+            x: numbers of the statistics' shape, or with more axes before it.
+
+        Returns:
+            A new array of the shape of ``x``, of its dtype where that is floating, else float64.
+
+        Raises:
+            TypeError: not real numbers.
+            ValueError: the last axes of ``x`` are not the shape of the statistics.
+        """
+        data = _real(x, "x")
+        shape = self.mean.shape
+        if data.shape[max(data.ndim - len(shape), 0) :] != shape:
+            raise ValueError(f"x: has shape {data.shape}, but the statistics have {shape}")
+        dtype = data.dtype if data.dtype.kind == "f" else np.dtype(np.float64)
+        result = (data.astype(np.float64) - self.mean) / np.sqrt(self.var + self.eps)
+        if self.clip_max:
+            result = np.clip(result, -self.clip_max, self.clip_max)
+        return np.asarray(result, dtype=dtype)
+
+
+def _real(value: ArrayLike, name: str) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: got dtype {array.dtype}, but it must be real numbers")
+    return array

@@ -1,0 +1,266 @@
+"""Running statistics along the tree of a space, and the file they are kept in. Functions.
+
+A tree has the form of the observations: one ``RunningMeanStd`` for a single array, a dict of trees
+for a Dict, a tuple of trees for a Tuple. None stands for what is not normalised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py.wrappers.running_mean_std import RunningMeanStd
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from numpy.typing import NDArray
+
+#: What ``VectorEnvNormObs.obs_rms`` is.
+Statistics: TypeAlias = "RunningMeanStd | dict[Any, Statistics] | tuple[Statistics, ...] | None"
+
+_Path: TypeAlias = "tuple[Any, ...]"
+
+_NO_NUMBERS = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
+_FIELDS = ("mean", "var", "count", "clip_max", "eps")
+
+
+def for_space(space: gym.Space[Any] | None) -> Statistics:
+    """New statistics for the observations of ``space``; None stands for an undeclared space.
+
+    An observation that is one array of numbers is normalised whatever its space, a custom one too.
+    Within a Dict or a Tuple only Box leaves are: a Discrete or MultiBinary there is a category or a
+    mask.
+
+    Raises:
+        TypeError: the space has nothing to normalise.
+    """
+    if not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple, *_NO_NUMBERS)):
+        return RunningMeanStd()
+    tree = _for_parts(space)
+    if not list(leaves(tree)):
+        raise TypeError(f"observation_space: {space} has nothing to normalise")
+    return tree
+
+
+def _for_parts(space: gym.Space[Any]) -> Statistics:
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _for_parts(part) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_for_parts(part) for part in space.spaces)
+    return RunningMeanStd() if isinstance(space, gym.spaces.Box) else None
+
+
+def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningMeanStd]]:
+    """The path and the statistics of every leaf that is normalised, depth first."""
+    if isinstance(tree, (dict, tuple)):
+        for key, part in _parts(tree):
+            yield from leaves(part, (*path, key))
+    elif tree is not None:
+        yield path, tree
+
+
+def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
+    """Make sure that ``tree`` can normalise the observations of ``space``; None: undeclared.
+
+    Raises:
+        TypeError: a part of the tree is no statistics, or of another kind than the space.
+        ValueError: it has other keys, or another length or shape, than the space.
+    """
+    if isinstance(tree, (dict, tuple)):
+        kind = gym.spaces.Dict if isinstance(tree, dict) else gym.spaces.Tuple
+        spaces: dict[Any, gym.Space[Any]] = {}
+        if isinstance(space, kind):
+            spaces = dict(_parts(space.spaces))
+            _require_same(tree, spaces.keys(), name, "the space")
+        elif space is not None:
+            raise TypeError(f"{name}: got a {type(tree).__name__}, but the space is {space}")
+        for key, part in _parts(tree):
+            check(part, spaces.get(key), f"{name}[{key!r}]")
+    elif tree is not None:
+        if not (hasattr(tree, "update") and hasattr(tree, "norm")):
+            raise TypeError(f"{name}: got {tree!r}, but it must be a RunningMeanStd or None")
+        if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+            raise TypeError(f"{name}: got {tree!r}, but the space is {space}")
+        shape = np.shape(tree.mean)
+        declared = None if space is None else space.shape
+        if declared is not None and shape not in ((), declared):
+            raise ValueError(f"{name}: has shape {shape}, but the space has {declared}")
+
+
+def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
+    """The batch with every leaf normalised, after taking it into the statistics if ``update``.
+
+    Args:
+        tree: statistics of the form of an observation.
+        batch: an array ``(k, ...)``, an object array ``(k,)`` of dicts or tuples, or a dict or
+            tuple of arrays ``(k, ...)``. It is not written to.
+        update: whether the statistics learn from this batch.
+
+    Returns:
+        A batch of the same form.
+
+    Raises:
+        TypeError: rows that are no numbers where the tree has a ``RunningMeanStd``.
+        ValueError: rows with other keys, or of another length or shape, than the tree.
+    """
+    rows_of_objects = isinstance(batch, np.ndarray) and batch.dtype == object
+    if tree is None or (rows_of_objects and not len(batch)):
+        return batch
+    if isinstance(tree, (dict, tuple)):
+        if rows_of_objects:
+            return _normalise_rows(tree, batch, update=update)
+        _require_same(batch, _keys(tree), "obs", "obs_rms")
+        columns = {key: normalise(tree[key], part, update=update) for key, part in _parts(batch)}
+        return columns if isinstance(tree, dict) else tuple(columns.values())
+    if rows_of_objects or not isinstance(batch, np.ndarray):
+        row = batch[0] if rows_of_objects else batch
+        raise TypeError(
+            f"obs: got a {type(row).__name__}, which one RunningMeanStd can't normalise; declare"
+            " an observation_space, or give set_obs_rms statistics of the observation's form"
+        )
+    if update:
+        tree.update(batch)
+    return tree.norm(batch)
+
+
+def _normalise_rows(tree: Any, rows: NDArray[Any], *, update: bool) -> NDArray[Any]:
+    """``normalise`` of dicts or tuples: stacked leaf by leaf, and taken apart again."""
+    for row in rows:
+        _require_same(row, _keys(tree), "obs", "obs_rms")
+    columns = {
+        key: normalise(tree[key], _column(tree[key], [row[key] for row in rows]), update=update)
+        for key in _keys(rows[0])
+    }
+    result = np.empty(len(rows), dtype=object)
+    for k in range(len(rows)):
+        row = {key: column[k] for key, column in columns.items()}
+        result[k] = row if isinstance(tree, dict) else tuple(row.values())
+    return result
+
+
+def _column(tree: Statistics, values: list[Any]) -> Any:
+    if tree is None:
+        return values
+    if isinstance(tree, (dict, tuple)):
+        return np.fromiter(values, dtype=object, count=len(values))
+    return np.stack(values)
+
+
+def normalised_space(tree: Statistics, space: Any) -> Any:
+    """The space of what ``normalise`` makes of the observations of ``space``; None: not known."""
+    if tree is None or space is None:
+        return space
+    if isinstance(tree, dict):
+        # Pairs, since of a dict Gymnasium sorts the keys.
+        return gym.spaces.Dict([(k, normalised_space(tree[k], s)) for k, s in _parts(space.spaces)])
+    if isinstance(tree, tuple):
+        return gym.spaces.Tuple([normalised_space(tree[k], s) for k, s in _parts(space.spaces)])
+    if space.shape is None or space.dtype is None:
+        return None
+    dtype = space.dtype if np.issubdtype(space.dtype, np.floating) else np.float64
+    limit = tree.clip_max or np.inf
+    return gym.spaces.Box(-limit, limit, space.shape, dtype)
+
+
+def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
+    """Write the statistics of every leaf to an .npz file, whole or not at all.
+
+    ``paths`` in the file is a JSON list of the leaves' paths; ``mean_0``, ``var_0``, ``count_0``,
+    ``clip_max_0`` (infinite for no limit) and ``eps_0`` belong to the first, and so on.
+
+    Raises:
+        OSError: the file can't be written.
+    """
+    arrays: dict[str, Any] = {}
+    paths = []
+    for n, (leaf_path, leaf) in enumerate(leaves(tree)):
+        paths.append(leaf_path)
+        for field in _FIELDS:
+            arrays[f"{field}_{n}"] = getattr(leaf, field)
+        arrays[f"clip_max_{n}"] = leaf.clip_max or np.inf
+    target = Path(path)
+    scratch = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        with scratch.open("wb") as file:
+            np.savez(file, paths=np.array(json.dumps(paths)), **arrays)
+        scratch.replace(target)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike[str]) -> None:
+    """Read into the leaves of ``tree`` what ``save`` wrote; nothing in the file is unpickled.
+
+    Raises:
+        OSError: the file can't be read.
+        ValueError: it is no file of ``save``, or has statistics of other observations than those of
+            ``tree`` and ``space``. ``tree`` is then as it was.
+    """
+    name = os.fspath(path)
+    stored = _read(name)
+    present = dict(leaves(tree))
+    if stored.keys() != present.keys():
+        raise ValueError(
+            f"{name}: has statistics at {sorted(map(str, stored))},"
+            f" but obs_rms has them at {sorted(map(str, present))}"
+        )
+    check(_with_leaves(tree, stored), space, name)
+    for leaf_path, leaf in present.items():
+        for field in _FIELDS:
+            setattr(leaf, field, getattr(stored[leaf_path], field))
+
+
+def _read(name: str) -> dict[_Path, RunningMeanStd]:
+    malformed = (LookupError, TypeError, ValueError, AttributeError, EOFError, zipfile.BadZipFile)
+    try:
+        with np.load(name, allow_pickle=False) as file:
+            paths = json.loads(str(file["paths"]))
+            return {tuple(path): _leaf(file, n) for n, path in enumerate(paths)}
+    except malformed as error:
+        raise ValueError(f"{name}: is no file that VectorEnvNormObs.save wrote") from error
+
+
+def _leaf(file: Any, n: int) -> RunningMeanStd:
+    limit = float(file[f"clip_max_{n}"])
+    leaf = RunningMeanStd(
+        file[f"mean_{n}"],
+        clip_max=None if limit == np.inf else limit,
+        epsilon=float(file[f"eps_{n}"]),
+    )
+    leaf.var = np.asarray(file[f"var_{n}"], dtype=np.float64)
+    leaf.count = int(file[f"count_{n}"])
+    if leaf.var.shape != leaf.mean.shape:
+        raise ValueError(f"var_{n} has shape {leaf.var.shape}, but mean_{n} has {leaf.mean.shape}")
+    return leaf
+
+
+def _with_leaves(
+    tree: Statistics, new: dict[_Path, RunningMeanStd], path: _Path = ()
+) -> Statistics:
+    if isinstance(tree, dict):
+        return {key: _with_leaves(part, new, (*path, key)) for key, part in tree.items()}
+    if isinstance(tree, tuple):
+        return tuple(_with_leaves(part, new, (*path, key)) for key, part in enumerate(tree))
+    return None if tree is None else new[path]
+
+
+def _parts(tree: Any) -> list[tuple[Any, Any]]:
+    return list(tree.items()) if isinstance(tree, dict) else list(enumerate(tree))
+
+
+def _keys(tree: Any) -> Collection[Any]:
+    return tree.keys() if isinstance(tree, dict) else range(len(tree))
+
+
+def _require_same(value: Any, keys: Collection[Any], name: str, other: str) -> None:
+    if not isinstance(value, (dict, tuple)):
+        raise TypeError(f"{name}: got a {type(value).__name__}, but {other} has {list(keys)}")
+    if set(_keys(value)) != set(keys):
+        raise ValueError(f"{name}: has {list(_keys(value))}, but {other} has {list(keys)}")

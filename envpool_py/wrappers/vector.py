@@ -1,0 +1,184 @@
+"""A pool around a pool: everything is handed on, observations by way of one method.
+
+A wrapper that wrote out each method would forget what its pool learns later; one with a
+``__getattribute__`` forgets nothing, and pays half a microsecond at every access. So every name
+that ``BaseVectorEnv`` defines gets a descriptor, at the end of this module: what is added there is
+handed on without a line being added here. What only some pools have goes through ``__getattr__``.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from envpool_py.vector_env import BaseVectorEnv
+
+# What a wrapper may say of itself, otherwise than its pool does.
+_DECLARED = ("observation_space", "action_space")
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _observed(method: Method) -> Method:
+    """The pool's method with ``observations`` applied to what comes back.
+
+    It has the signature and the text of the pool's, whatever these become.
+    """
+
+    @functools.wraps(method)
+    def call(wrapper: VectorEnvWrapper, *args: Any, **kwargs: Any) -> Any:
+        obs, *others, infos = getattr(wrapper.venv, method.__name__)(*args, **kwargs)
+        return (wrapper._changed(obs, infos), *others, infos)  # noqa: SLF001 - it is its method
+
+    return cast("Method", call)
+
+
+class VectorEnvWrapper(BaseVectorEnv):
+    """Hands everything on to the pool it holds; the base class of wrappers around pools.
+
+    A subclass overrides what it changes. Observations pass ``observations``, once, on every way
+    out: ``reset``, ``step`` (fetching too), ``recv``, ``drain``, and the ``final_obs`` of an
+    automatic reset.
+
+    An attribute of the pool that is read or set here is read or set there: ``wrapper.wait_num = 4``
+    changes the pool. What a wrapper sets on itself besides is its own, and so are
+    ``observation_space`` and ``action_space``, which a wrapper may declare anew. Of two wrappers
+    around each other, the outer one reads the inner one's attributes, but sets them at
+    ``wrapper.venv``.
+
+    Args:
+        venv: the pool to wrap, or a wrapper around it.
+
+    Attributes:
+        venv: as given.
+
+    Raises:
+        TypeError: ``venv`` is no ``BaseVectorEnv``.
+    """
+
+    # BaseVectorEnv's own constructor is not called: a wrapper holds a pool and is none.
+    def __init__(self, venv: BaseVectorEnv) -> None:
+        if not isinstance(venv, BaseVectorEnv):
+            raise TypeError(f"venv: got {venv!r}, but a wrapper needs a pool")
+        self.venv = venv
+
+    def observations(self, obs: Any) -> Any:
+        """Change a batch of observations; here it is left as it is.
+
+        Args:
+            obs: ``k`` rows as the pool gives them: an array ``(k, ...)``, an object array ``(k,)``,
+                or, with ``columns=True``, a dict or tuple of arrays ``(k, ...)``; ``k`` may be 0.
+                The ``final_obs`` in the infos of a batch come before its rows, as a batch of their
+                own.
+
+        Returns:
+            ``k`` rows, in the same order.
+        """
+        return obs
+
+    reset = _observed(BaseVectorEnv.reset)
+    step = _observed(BaseVectorEnv.step)
+    recv = _observed(BaseVectorEnv.recv)
+    drain = _observed(BaseVectorEnv.drain)
+
+    def _changed(self, obs: Any, infos: Any) -> Any:
+        if getattr(self.observations, "__func__", None) is VectorEnvWrapper.observations:
+            return obs
+        ended = [info for info in infos if "final_obs" in info and "final_info" in info]
+        if ended:
+            finals = self.observations(_stack_like(obs, [info["final_obs"] for info in ended]))
+            for k, info in enumerate(ended):
+                info["final_obs"] = _row(finals, k)
+        return self.observations(obs)
+
+    def __len__(self) -> int:
+        return len(self.venv)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A pool that nobody closed says so itself; it may outlive its wrapper.
+        pass
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.venv!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        # Python looks here for what is nowhere else. Special names are a class's own business, and
+        # without a venv (a copy being made, a constructor that failed) there is nobody to ask.
+        if name == "venv" or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.venv, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = name in _DECLARED or name.startswith("_") or "venv" not in vars(self)
+        if own or hasattr(type(self), name) or not _pool_has(self.venv, name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.venv, name, value)
+
+
+class _Handed:
+    """The wrapped pool's attribute of this name; an instance of the wrapper may hide it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, wrapper: VectorEnvWrapper | None, owner: type) -> Any:
+        return getattr(BaseVectorEnv if wrapper is None else wrapper.venv, self.name)
+
+
+class _HandedValue(_Handed):
+    """Likewise, but set on the wrapped pool: for what is no method."""
+
+    def __set__(self, wrapper: VectorEnvWrapper, value: Any) -> None:
+        setattr(wrapper.venv, self.name, value)
+
+
+def _hand_on_the_rest() -> None:
+    """Give ``VectorEnvWrapper`` a descriptor for each name of the pool that it does not define."""
+    for base in BaseVectorEnv.__mro__[:-1]:
+        for name, attribute in vars(base).items():
+            if name.startswith("__") or name in vars(VectorEnvWrapper):
+                continue
+            method = isinstance(attribute, (types.FunctionType, classmethod, staticmethod))
+            own = method or name.startswith("_")
+            setattr(VectorEnvWrapper, name, _Handed(name) if own else _HandedValue(name))
+
+
+_hand_on_the_rest()
+
+
+def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
+    """Whether the pool within all wrappers has this attribute; no property is asked for it."""
+    while isinstance(venv, VectorEnvWrapper):
+        venv = venv.venv
+    return name in vars(venv) or hasattr(type(venv), name)
+
+
+def _stack_like(batch: Any, rows: list[Any]) -> Any:
+    """Single observations as a batch of the form of ``batch``."""
+    if isinstance(batch, dict):
+        return {key: _stack_like(part, [row[key] for row in rows]) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_stack_like(part, [row[i] for row in rows]) for i, part in enumerate(batch))
+    if batch.dtype == object or any(np.shape(row) != batch.shape[1:] for row in rows):
+        return np.fromiter(rows, dtype=object, count=len(rows))
+    return np.asarray(rows, dtype=batch.dtype)
+
+
+def _row(batch: Any, k: int) -> Any:
+    """Row ``k`` of a batch."""
+    if isinstance(batch, dict):
+        return {key: _row(part, k) for key, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_row(part, k) for part in batch)
+    return batch[k]

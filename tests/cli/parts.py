@@ -1,0 +1,136 @@
+"""What the tests of the command line name as ``module:callable``, and envs with ids."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from tests.envs import CountEnv, SpaceEnv
+
+not_callable = 5
+
+
+class Scaled(gym.RewardWrapper):
+    """Ten times the reward."""
+
+    def reward(self, reward: Any) -> float:
+        return 10.0 * float(reward)
+
+
+class Shifted(gym.RewardWrapper):
+    """One more reward."""
+
+    def reward(self, reward: Any) -> float:
+        return float(reward) + 1.0
+
+
+class Stuck(gym.Wrapper):
+    """Hangs for good in the first step of its third episode, and leaves a mark then."""
+
+    resets = 0
+
+    def reset(self, **kwargs: Any) -> tuple:
+        self.resets += 1
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple:
+        if self.resets == 3:
+            marks = Path(os.environ["ENVPOOL_PY_MARKS"])
+            (marks / f"{os.getpid()}").touch()
+            while True:
+                signal.pause()
+        return self.env.step(action)
+
+
+class Raising(gym.Wrapper):
+    """Raises in the second step of its third episode."""
+
+    resets = steps = 0
+
+    def reset(self, **kwargs: Any) -> tuple:
+        self.resets, self.steps = self.resets + 1, 0
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple:
+        self.steps += 1
+        if (self.resets, self.steps) == (3, 2):
+            raise ValueError("boom")
+        return self.env.step(action)
+
+
+def alternate(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+    """Push the cart to where the pole leans."""
+    assert len(obs) == len(env_ids)
+    return (obs[:, 2] > 0).astype(np.int64)
+
+
+class Parity:
+    """A policy that is made of the pool and the seed."""
+
+    def __init__(self, pool: Any, seed: int) -> None:
+        self.num_actions = [int(space.n) for space in pool.action_space]
+        self.seed = seed
+
+    def __call__(self, obs: np.ndarray, env_ids: np.ndarray) -> list[int]:
+        del obs
+        return [(self.seed + i) % self.num_actions[i] for i in env_ids]
+
+
+class Unmakeable:
+    def __init__(self, *_: Any) -> None:
+        raise RuntimeError("no such weights")
+
+
+class Interrupts:
+    """Interrupts its own process at its ninth call, as Ctrl-C would."""
+
+    calls = 0
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __call__(self, _: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+        self.calls += 1
+        if self.calls == 9:
+            os.kill(os.getpid(), signal.SIGINT)
+        return 0 * env_ids
+
+
+def stumbles(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+    """Raise in the third episode."""
+    if (obs[:, 1] == 2).any():
+        raise LookupError("stumbled")
+    return 0 * env_ids
+
+
+class Different(CountEnv):
+    """No two of them have the same observation space."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Different.made += 1
+        self.observation_space = spaces.Box(-Different.made, 10**6, (3,), np.int64)
+
+
+def space_env(name: str = "dict", length: int = 3) -> gym.Env:
+    return SpaceEnv(0, name, length)
+
+
+def count_env(length: int = 4, fail: bool = False) -> gym.Env:
+    if fail:
+        raise ValueError("asked to fail\nand this line is not shown")
+    return CountEnv(0, length)
+
+
+for number, make in enumerate((count_env, space_env, Different)):
+    name = f"EnvpoolPyTests/{('Count', 'Space', 'Different')[number]}-v0"
+    if name not in gym.registry:
+        gym.register(name, entry_point=make, order_enforce=False)

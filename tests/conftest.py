@@ -1,0 +1,168 @@
+"""What holds after every test: nothing is left behind, and nothing hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # worker processes import tests.envs by name
+    sys.path.insert(0, str(ROOT))
+
+from tests import envs  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WATCHDOG = 45.0
+"""Seconds until a test is broken off."""
+
+
+class Hung(BaseException):
+    """A test took longer than it may; not an Exception, so that nothing swallows it."""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Poll until a condition holds; return whether it came to hold in time."""
+    limit = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def children() -> set[int]:
+    """Return the ids of this process's child processes, zombies included."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        found.update(map(int, (task / "children").read_text().split()))
+    return found
+
+
+@contextlib.contextmanager
+def no_process_left() -> Iterator[None]:
+    """Assert that at the end of the block, at once, no child process is left of those it began."""
+    before = children()
+    yield
+    assert children() <= before
+
+
+def descriptors() -> dict[int, str]:
+    """Return the open file descriptors and what each of them is."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found[int(entry.name)] = str(entry.readlink())
+        except FileNotFoundError:  # the descriptor of the listing itself
+            continue
+    return found
+
+
+def shared_memory() -> set[str]:
+    """Return the names of shared memory files and semaphores on this machine."""
+    return {entry.name for entry in Path("/dev/shm").iterdir()}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def helpers_of_multiprocessing() -> None:
+    """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
+    multiprocessing.set_forkserver_preload(["pytest", "numpy", "gymnasium", "tests.envs"])
+    multiprocessing.resource_tracker.ensure_running()
+    multiprocessing.forkserver.ensure_running()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
+    """Check that the test leaves no process, no descriptor, no thread and no shared memory."""
+    del helpers_of_multiprocessing
+    gc.collect()
+    before = children(), descriptors(), shared_memory(), set(threading.enumerate())
+    yield
+    gc.collect()
+    multiprocessing.active_children()  # reaps
+    processes, fds, shm, threads = before
+    wait_until(lambda: children() <= processes, 3)
+    wait_until(lambda: len(descriptors()) <= len(fds), 1)
+    wait_until(lambda: shared_memory() <= shm, 1)
+    wait_until(lambda: set(threading.enumerate()) <= threads, 1)
+    left = children() - processes
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert not left, f"child processes are left: {left}"
+    opened = {fd: what for fd, what in descriptors().items() if fds.get(fd) != what}
+    assert len(descriptors()) <= len(fds), f"descriptors are left open: {opened}"
+    assert shared_memory() <= shm, f"/dev/shm holds {shared_memory() - shm}"
+    alive = {t for t in threading.enumerate() if t not in threads}
+    assert not alive, f"threads are left: {alive}"
+
+
+@pytest.fixture(autouse=True)
+def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Break a test off that hangs, with the stack of where it hung."""
+    mark = request.node.get_closest_marker("soak")
+    seconds = 0 if mark else WATCHDOG
+
+    def bark(*_: Any) -> None:
+        message = f"still running after {seconds} s"
+        raise Hung(message)
+
+    previous = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> list[envs.Gate]:
+    """Four gates, for envs 0 to 3."""
+    return [envs.Gate(tmp_path / f"gate{i}") for i in range(4)]
+
+
+class Helper(threading.Thread):
+    """A thread whose exception reaches the test that joins it."""
+
+    def __init__(self, target: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self.job, self.error = target, None
+
+    def run(self) -> None:
+        try:
+            self.job()
+        except BaseException as error:  # noqa: BLE001
+            self.error = error
+
+    def finish(self) -> None:
+        self.join(20)
+        assert not self.is_alive(), "the helper thread hangs"
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[[Callable[[], None]], Helper]]:
+    """Run functions in threads beside the test; joined, and their errors raised, at its end."""
+    started: list[Helper] = []
+
+    def start(target: Callable[[], None]) -> Helper:
+        started.append(Helper(target))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for helper in started:
+        helper.finish()

@@ -1,0 +1,55 @@
+"""Where envs can run: every backend, under every start method, one env per process or several."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from envpool_py import BaseVectorEnv
+
+
+class Place(NamedTuple):
+    """One row of the table: a pool class, its options, and how many envs to try it with."""
+
+    pool: type[BaseVectorEnv]
+    options: dict[str, Any]
+    num_envs: int
+
+    def __call__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> BaseVectorEnv:
+        return self.pool(env_fns, **self.options, **options)
+
+
+PLACES = {
+    # name                       pool              options                                      envs
+    "dummy": Place(DummyVectorEnv, {}, 3),
+    "subproc-fork": Place(SubprocVectorEnv, {"context": "fork"}, 3),
+    "subproc-fork-packed": Place(SubprocVectorEnv, {"context": "fork", "num_processes": 2}, 3),
+    "subproc-fork-shared": Place(SubprocVectorEnv, {"context": "fork", "share_memory": True}, 3),
+    "subproc-forkserver": Place(SubprocVectorEnv, {"context": "forkserver"}, 2),
+    "subproc-forkserver-packed": Place(
+        SubprocVectorEnv, {"context": "forkserver", "num_processes": 2}, 3
+    ),
+    "subproc-spawn": Place(SubprocVectorEnv, {"context": "spawn"}, 2),
+    "subproc-spawn-packed": Place(SubprocVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
+    "shmem-fork": Place(ShmemVectorEnv, {"context": "fork"}, 3),
+    "shmem-fork-packed": Place(ShmemVectorEnv, {"context": "fork", "num_processes": 2}, 3),
+    "shmem-forkserver": Place(ShmemVectorEnv, {"context": "forkserver"}, 2),
+    "shmem-forkserver-packed": Place(
+        ShmemVectorEnv, {"context": "forkserver", "num_processes": 2}, 3
+    ),
+    "shmem-spawn": Place(ShmemVectorEnv, {"context": "spawn"}, 2),
+    "shmem-spawn-packed": Place(ShmemVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
+}
+
+QUICK = ("dummy", "subproc-fork", "subproc-fork-packed", "shmem-fork", "shmem-fork-packed")
+"""The places that start in some milliseconds: what a test uses that does not need them all."""
+
+PROCESSES = tuple(name for name in QUICK if name != "dummy")
+"""As QUICK, without the pool that has no processes."""
+
+BACKENDS = ("dummy", "subproc-fork", "shmem-fork")
+"""One place of each backend."""

@@ -1,0 +1,634 @@
+"""The asynchronous pool: which rows come when. Envs wait at gates, so every race is a made one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+
+from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError
+from tests import envs
+from tests.conftest import wait_until
+from tests.envs import BLOCK
+from tests.places import PLACES, PROCESSES, QUICK
+from tests.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+GO = 0
+SPACE = envs.CountEnv().observation_space
+EACH_ITS_PROCESS = ("subproc-fork", "shmem-fork")
+ONE_PROCESS = {
+    "subproc": functools.partial(PLACES["subproc-fork"], num_processes=1),
+    "shmem": functools.partial(PLACES["shmem-fork"], num_processes=1),
+    "dummy": PLACES["dummy"],
+}
+
+
+def count_fns(num: int, length: int = 1000) -> list[Callable[[], Any]]:
+    return [functools.partial(envs.CountEnv, tag, length) for tag in range(num)]
+
+
+def gate_fns(gates: Sequence[envs.Gate], length: int = 1000) -> list[Callable[[], Any]]:
+    return [functools.partial(envs.GateEnv, tag, gate, length) for tag, gate in enumerate(gates)]
+
+
+def ids_of(batch: Any) -> list[int]:
+    return [info["env_id"] for info in batch[4]]
+
+
+class Run:
+    """A pool of gated envs with its oracle, after the first reset."""
+
+    def __init__(self, place: str, gates: Sequence[envs.Gate], **options: Any) -> None:
+        self.pool = PLACES[place](gate_fns(gates), **options)
+        # The oracle's envs are never told to block.
+        self.hand = HandStepped(count_fns(len(gates)))
+        self.pending = Pending(SPACE)
+        check_reset(self.pool.reset(), self.hand.reset(), SPACE)
+
+    def send(self, actions: Sequence[int], ids: Sequence[int]) -> None:
+        self.expect(actions, ids)
+        self.pool.send(actions, ids)
+
+    def expect(self, actions: Sequence[int], ids: Sequence[int]) -> None:
+        self.pending.add(self.hand.step(map(np.int64, actions), ids))
+
+    def recv(self) -> list[int]:
+        return self.pending.take(self.pool.recv())
+
+    def wait(self, ids: Sequence[int]) -> None:
+        """Take these rows, in this order."""
+        rows = [self.pending.rows.pop(i) for i in ids]
+        check(self.pool.step(None, id=ids), rows, SPACE)
+
+
+# ------------------------------------------------------------------------ which rows, and when
+
+
+@pytest.mark.parametrize("make", ONE_PROCESS.values(), ids=ONE_PROCESS)
+def test_rows_come_in_the_order_in_which_envs_finished(make: Any) -> None:
+    # One process steps its envs in the order asked, so that is the order of finishing.
+    hand = HandStepped(count_fns(4))
+    with make(count_fns(4), wait_num=4, timeout=20.0) as pool:
+        assert pool.is_async
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        for ids in ([2, 0, 3, 1], [3, 2, 1, 0], [0, 1, 2, 3]):
+            actions = [np.int64(5 + i) for i in ids]
+            check(pool.step(actions, ids), hand.step(actions, ids), SPACE)
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_the_env_that_finishes_first_comes_first(place: str, gates: list[envs.Gate]) -> None:
+    run = Run(place, gates, wait_num=1)
+    with run.pool:
+        run.send([BLOCK] * 4, [0, 1, 2, 3])
+        for i in (2, 0, 3, 1):
+            gates[i].release()
+            assert run.recv() == [i]
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_a_slow_env_holds_up_no_other(place: str, gates: list[envs.Gate]) -> None:
+    run = Run(place, gates, wait_num=2)
+    with run.pool:
+        run.send([BLOCK, GO, GO, GO], [0, 1, 2, 3])
+        with gates[0].held():
+            ready = run.recv()
+            for _ in range(30):
+                assert 0 not in ready
+                run.send([GO] * len(ready), ready)
+                ready = run.recv()
+                assert 2 <= len(ready) <= 3
+            run.pending.take(run.pool.step(None, id=run_others(run, 0)))
+        assert run.recv() == [0]
+
+
+def run_others(run: Run, env_id: int) -> list[int]:
+    return [i for i in run.pending.rows if i != env_id]
+
+
+@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("wait_num", [1, 2, 3, 4])
+def test_at_least_wait_num_rows_come(place: str, wait_num: int) -> None:
+    hand = HandStepped(count_fns(4))
+    pending = Pending(SPACE)
+    with PLACES[place](count_fns(4), wait_num=wait_num) as pool:
+        assert pool.is_async == (wait_num != 4)
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        ready = [0, 1, 2, 3]
+        for step in range(20):
+            actions = [np.int64(step)] * len(ready)
+            pending.add(hand.step(actions, ready))
+            in_flight = len(pending)
+            ready = pending.take(pool.step(actions, ready))
+            assert min(wait_num, in_flight) <= len(ready) <= in_flight
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_fewer_in_flight_than_wait_num_come_all(place: str) -> None:
+    hand = HandStepped(count_fns(4))
+    with PLACES[place](count_fns(4), wait_num=3) as pool:
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        pending = Pending(SPACE)
+        for ids in ([1, 3], [0], [2, 1]):
+            actions = [np.int64(5)] * len(ids)
+            pending.add(hand.step(actions, ids))
+            assert sorted(pending.take(pool.step(actions, ids))) == sorted(ids)
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_fewer_in_flight_than_wait_num_are_waited_for(
+    place: str, gates: list[envs.Gate], beside: Callable
+) -> None:
+    run = Run(place, gates, wait_num=3)
+    with run.pool:
+        run.send([BLOCK, GO], [0, 2])
+        beside(gates[0].release)
+        assert sorted(run.recv()) == [0, 2]
+
+
+def test_the_dummy_pool_steps_as_many_as_are_asked_for() -> None:
+    with DummyVectorEnv(count_fns(4), wait_num=2) as pool:
+        pool.reset()
+        pool.send([GO] * 4)
+        assert pool.workers[0].env.steps == 0  # nothing is stepped before recv
+        assert ids_of(pool.recv()) == [0, 1]
+        assert [worker.env.steps for worker in pool.workers] == [1, 1, 0, 0]
+        pool.send([GO, GO], [1, 0])
+        assert ids_of(pool.recv()) == [2, 3]
+        assert ids_of(pool.recv()) == [1, 0]
+
+
+@pytest.mark.parametrize("num_envs", [3, 4, 5])
+@pytest.mark.parametrize("wait_num", [1, 2, 3])
+def test_in_the_dummy_pool_every_env_gets_its_turn(num_envs: int, wait_num: int) -> None:
+    with DummyVectorEnv(count_fns(num_envs), wait_num=wait_num) as pool:
+        pool.reset()
+        ready = list(range(num_envs))
+        for _ in range(4 * num_envs):
+            ready = ids_of(pool.step([GO] * len(ready), ready))
+        steps = [worker.env.steps for worker in pool.workers]
+        assert max(steps) - min(steps) <= 1
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_no_env_is_starved(place: str) -> None:
+    with PLACES[place](count_fns(3), wait_num=1) as pool:
+        pool.reset()
+        ready, seen = [0, 1, 2], set()
+
+        def once_more() -> bool:
+            nonlocal ready
+            ready = ids_of(pool.step([GO] * len(ready), ready))
+            seen.update(ready)
+            return seen == {0, 1, 2}
+
+        assert wait_until(once_more)
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_wait_num_may_change_between_calls(place: str) -> None:
+    hand = HandStepped(count_fns(4))
+    pending = Pending(SPACE)
+    with PLACES[place](count_fns(4)) as pool:
+        assert pool.wait_num == 4
+        assert not pool.is_async
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        ready = [0, 1, 2, 3]
+        for wait_num in (1, 3, 2, 4, 1, 4):
+            pool.wait_num = wait_num
+            assert pool.wait_num == wait_num
+            assert pool.is_async == (wait_num != 4)
+            pending.add(hand.step([np.int64(3)] * len(ready), ready))
+            asked, in_flight = ready, len(pending)
+            ready = pending.take(pool.step([3] * len(ready), ready))
+            if pool.is_async:
+                assert min(wait_num, in_flight) <= len(ready)
+            else:  # those asked for, in that order; what else is in flight stays there
+                assert ready == asked
+                ready = ready + pending.take(pool.drain())
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_wait_num_may_change_while_envs_are_in_flight(
+    place: str, gates: list[envs.Gate]
+) -> None:
+    run = Run(place, gates)
+    with run.pool as pool:
+        run.send([BLOCK, BLOCK, GO, GO], [0, 1, 2, 3])
+        pool.wait_num = 2
+        assert sorted(run.recv()) == [2, 3]
+        pool.wait_num = 1
+        gates[1].release()
+        assert run.recv() == [1]
+        gates[0].release()
+        pool.wait_num = 4
+        assert run.recv() == [0]
+
+
+# --------------------------------------------------------------------------------- timeouts
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_a_timeout_returns_what_is_there(place: str, gates: list[envs.Gate]) -> None:
+    run = Run(place, gates, timeout=0.05)
+    with run.pool as pool:
+        assert pool.is_async
+        assert pool.wait_num == 4
+        run.send([BLOCK, GO, GO, GO], [0, 1, 2, 3])
+        with gates[0].held():
+            rows: list[int] = []
+            while len(rows) < 3:
+                rows += run.recv()
+            assert sorted(rows) == [1, 2, 3]
+        assert run.recv() == [0]
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_at_least_one_row_comes_however_long_it_takes(
+    place: str, gates: list[envs.Gate], beside: Callable
+) -> None:
+    run = Run(place, gates, wait_num=2, timeout=0.01)
+
+    def let_one_go() -> None:
+        with gates[3].held():
+            # A recv that returned at its timeout, with nothing, would have done so by now.
+            time.sleep(0.2)
+
+    with run.pool:
+        run.send([BLOCK] * 4, [0, 1, 2, 3])
+        beside(let_one_go)
+        assert run.recv() == [3]
+        for i in (0, 1, 2):
+            gates[i].release()
+        run.pending.take(run.pool.drain())
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_a_strict_timeout_may_return_nothing(place: str, gates: list[envs.Gate]) -> None:
+    run = Run(place, gates, wait_num=1, timeout=0.01, strict_timeout=True)
+    with run.pool as pool:
+        run.send([BLOCK, BLOCK], [0, 1])
+        with gates[0].held(), gates[1].held():
+            check_empty(pool.recv(), SPACE)
+            check_empty(pool.step(None), SPACE)
+            run.expect([BLOCK], [2])
+            check_empty(pool.step([BLOCK], [2]), SPACE)
+            assert sorted(pool.waiting_id) == [0, 1, 2]
+            pool.timeout = None
+        gates[2].release()
+        rows: list[int] = []
+        while len(rows) < 3:
+            rows += run.recv()
+        assert sorted(rows) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["dict", "box-float16", "text"])
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_what_a_strict_timeout_returns_has_the_shapes_of_the_space(place: str, name: str) -> None:
+    fns = [functools.partial(envs.SpaceEnv, tag, name) for tag in range(2)]
+    hand = HandStepped(fns)
+    space = hand.envs[0].observation_space
+    action = envs.draw(space, np.random.default_rng(0))
+    options = {"wait_num": 1, "timeout": 0.01, "strict_timeout": True}
+    with PLACES[place](fns, **options) as pool:
+        check_reset(pool.reset(seed=3), hand.reset(seeds=[3, 4]), space)
+        stopped = pool.call("pid")[0]
+        os.kill(stopped, signal.SIGSTOP)
+        pool.send([action], [0])
+        check_empty(pool.recv(), space)
+        os.kill(stopped, signal.SIGCONT)
+        check(pool.drain(), hand.step([action], [0]), space)
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_waiting_for_named_ids_has_no_timeout(
+    place: str, gates: list[envs.Gate], beside: Callable
+) -> None:
+    run = Run(place, gates, wait_num=1, timeout=0.01)
+
+    def let_them_go() -> None:
+        with gates[1].held(), gates[0].held():
+            time.sleep(0.1)
+
+    with run.pool:
+        run.send([BLOCK, BLOCK], [0, 1])
+        beside(let_them_go)
+        run.wait([1, 0])
+
+
+def test_timeout_may_change_between_calls() -> None:
+    with PLACES["shmem-fork"](count_fns(2)) as pool:
+        assert pool.timeout is None
+        pool.timeout = 5.0
+        assert pool.timeout == 5.0
+        assert pool.is_async
+        pool.reset()
+        rows = ids_of(pool.step([0, 0]))
+        while len(rows) < 2:
+            rows += ids_of(pool.recv())
+        pool.timeout = None
+        assert not pool.is_async
+
+
+# --------------------------------------------------------------------------- named ids, drain
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_named_ids_are_waited_for_in_the_order_named(
+    place: str, gates: list[envs.Gate], beside: Callable
+) -> None:
+    run = Run(place, gates, wait_num=1)
+    with run.pool as pool:
+        run.send([BLOCK, BLOCK, GO, BLOCK], [0, 1, 2, 3])
+        beside(lambda: (gates[0].release(), gates[3].release()))
+        run.wait([3, 2, 0])
+        assert list(pool.waiting_id) == [1]
+        gates[1].release()
+        run.wait([1])
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_rows_that_were_not_named_are_kept(place: str) -> None:
+    hand = HandStepped(count_fns(4))
+    with PLACES[place](count_fns(4), wait_num=2) as pool:
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        pending = Pending(SPACE)
+        actions = [np.int64(7)] * 4
+        pending.add(hand.step(actions))
+        pool.send(actions)
+        check(pool.step(None, id=[3]), [pending.rows.pop(3)], SPACE)
+        check(pool.step(None, id=1), [pending.rows.pop(1)], SPACE)
+        assert sorted(pool.waiting_id) == [0, 2]
+        assert sorted(pending.take(pool.step(None))) == [0, 2]
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_one_wait_for_all_that_wait_leaves_nothing_waiting(place: str) -> None:
+    # Tianshou's AsyncCollector drains so, once, before it resets.
+    with PLACES[place](count_fns(4), wait_num=1) as pool:
+        pool.reset()
+        pool.step([GO] * 4)
+        if pool.waiting_id:
+            pool.step(None, id=pool.waiting_id)
+        assert not pool.waiting_id
+        pool.reset()
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_drain_takes_everything_in_flight(place: str) -> None:
+    hand = HandStepped(count_fns(4))
+    pending = Pending(SPACE)
+    with PLACES[place](count_fns(4), wait_num=1) as pool:
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        check_empty(pool.drain(), SPACE)
+        pending.add(hand.step([np.int64(4)] * 3, [3, 1, 0]))
+        pool.send([4, 4, 4], [3, 1, 0])
+        assert sorted(pending.take(pool.drain())) == [0, 1, 3]
+        check_empty(pool.drain(), SPACE)
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_drain_waits(place: str, gates: list[envs.Gate], beside: Callable) -> None:
+    run = Run(place, gates, wait_num=1, timeout=0.01)
+    with run.pool:
+        run.send([BLOCK, GO], [2, 1])
+        beside(gates[2].release)
+        assert sorted(run.pending.take(run.pool.drain())) == [1, 2]
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_fetching_when_nothing_is_in_flight_is_an_error(place: str) -> None:
+    for wait_num in (None, 2):
+        with PLACES[place](count_fns(3), wait_num=wait_num) as pool:
+            pool.reset()
+            with pytest.raises(ValueError, match="no env is in flight"):
+                pool.step(None)
+            with pytest.raises(ValueError, match="in flight"):
+                pool.recv()
+            with pytest.raises(ValueError, match="in flight"):
+                pool.step(None, id=[1])
+            pool.send([0], [0])
+            with pytest.raises(ValueError, match="env 1"):
+                pool.step(None, id=[0, 1])
+            assert ids_of(pool.step(None, id=[0])) == [0]
+
+
+# ------------------------------------------------------------------------------- send_reset
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_a_slow_reset_overlaps_with_stepping(place: str, gates: list[envs.Gate]) -> None:
+    run = Run(place, gates, wait_num=2)
+    with run.pool as pool:
+        options = {"block": True}
+        run.pending.add(
+            row.marked() for row in run.hand.reset([0], spread(8, [0]), options=[options])
+        )
+        pool.send_reset([0], seed=8, options=options)
+        with gates[0].held():
+            ready = [1, 2, 3]
+            for _ in range(10):
+                run.send([GO] * len(ready), ready)
+                ready = run.recv()
+                assert 0 not in ready
+            run.pending.take(pool.step(None, id=run_others(run, 0)))
+            assert list(pool.waiting_id) == [0]
+        batch = pool.recv()
+        assert run.pending.take(batch) == [0]
+        _, reward, terminated, truncated, info = batch
+        assert (reward[0], terminated[0], truncated[0]) == (0.0, False, False)
+        assert info[0]["is_reset"] is True
+        run.send([GO], [0])
+        assert run.recv() == [0]
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_wait_num_counts_the_rows_of_resets(
+    place: str, gates: list[envs.Gate], beside: Callable
+) -> None:
+    run = Run(place, gates, wait_num=2)
+    with run.pool as pool:
+        run.pending.add(
+            row.marked() for row in run.hand.reset([0], options=[{"block": True}])
+        )
+        pool.send_reset([0], options={"block": True})
+        run.send([GO], [1])
+        beside(gates[0].release)
+        assert sorted(run.recv()) == [0, 1]
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_sent_reset_takes_seeds_and_options_per_env(place: str) -> None:
+    hand = HandStepped(count_fns(3))
+    with PLACES[place](count_fns(3), wait_num=1) as pool:
+        pending = Pending(SPACE)
+        options = [{"a": 1}, None, {"b": 2}]
+        pool.send_reset([2, 0, 1], seed=[5, None, 7], options=options)
+        rows = hand.reset([2, 0, 1], [5, None, 7], options)
+        pending.add(row.marked() for row in rows)
+        assert sorted(pending.take(pool.drain())) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_the_first_reset_may_be_sent(place: str) -> None:
+    hand = HandStepped(count_fns(2))
+    with PLACES[place](count_fns(2)) as pool:
+        pool.send_reset(seed=1)
+        check(pool.recv(), [row.marked() for row in hand.reset(seeds=[1, 2])], SPACE)
+        actions = [np.int64(2)] * 2
+        check(pool.step(actions), hand.step(actions), SPACE)
+
+
+# ------------------------------------------------------------------------- envs in flight
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_an_env_in_flight_takes_nothing_else(place: str, gates: list[envs.Gate]) -> None:
+    run = Run(place, gates, wait_num=1)
+    with run.pool as pool:
+        run.send([BLOCK], [1])
+        with gates[1].held():
+            asks: list[Callable[[], Any]] = [
+                lambda: pool.step([GO], [1]),
+                lambda: pool.send([GO], [1]),
+                lambda: pool.send([GO, GO], [0, 1]),
+                lambda: pool.reset([1]),
+                lambda: pool.reset(),
+                lambda: pool.send_reset([1]),
+                lambda: pool.seed(3),
+                lambda: pool.get_env_attr("tag", [1]),
+                lambda: pool.get_env_attr("tag"),
+                lambda: pool.set_env_attr("tag", 5, [1]),
+                lambda: pool.call("counts", id=[2, 1]),
+                lambda: pool.render(),
+            ]
+            for ask in asks:
+                with pytest.raises(AlreadyPendingCallError, match="env 1"):
+                    ask()
+            # The others may be asked, and were not touched.
+            assert pool.get_env_attr("tag", [0, 2]) == [0, 2]
+            assert pool.call("counts", id=[0, 2, 3]) == [(0, 1)] * 3
+        assert run.recv() == [1]
+        run.send([GO] * 4, [0, 1, 2, 3])
+        run.wait([3, 2, 1, 0])
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_finished_env_is_not_ready_until_its_row_is_handed_out(place: str) -> None:
+    with PLACES[place](count_fns(3), wait_num=1) as pool:
+        pool.reset()
+        pool.send([GO, GO], [0, 1])
+        assert sorted(pool.waiting_id) == [0, 1]
+        with pytest.raises(AlreadyPendingCallError, match="env 0"):
+            pool.send([GO], [0])
+        first = ids_of(pool.recv())
+        assert 0 in first or 0 in pool.waiting_id
+        pool.drain()
+        assert pool.call("counts") == [(1, 1), (1, 1), (0, 1)]
+
+
+# ------------------------------------------------------------------- rows kept after an error
+
+
+@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("wait_num", [None, 1, 2])
+def test_the_other_rows_are_kept_after_an_error(place: str, wait_num: int | None) -> None:
+    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(4)]
+    hand = HandStepped(fns)
+    pending = Pending(SPACE)
+    with PLACES[place](fns, wait_num=wait_num) as pool:
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        pool.send(["", "value", "", ""])
+        pending.add(hand.step(["", "", ""], [0, 2, 3]))
+        raised = 0
+        while pending:
+            try:
+                pending.take(pool.recv())
+            except EnvError as error:
+                assert error.env_ids == (1,)
+                raised += 1
+        if not raised:
+            with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
+                pool.recv()
+        with pytest.raises(ValueError, match="in flight"):
+            pool.recv()
+        with pytest.raises(ResetNeeded, match="env 1"):
+            pool.step([""], [1])
+        check_reset(pool.reset([1]), hand.reset([1]), SPACE)
+        pending.add(hand.step([""] * 4))
+        pool.send([""] * 4)
+        assert sorted(pending.take(pool.drain())) == [0, 1, 2, 3]
+
+
+# ---------------------------------------------------------------------------- broken off
+
+
+class FromHandler(Exception):  # noqa: N818
+    """Raised by a signal handler."""
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+@pytest.mark.parametrize("call", ["step", "reset"])
+def test_a_call_that_a_signal_handler_breaks_off_abandons_its_requests(
+    place: str, call: str, gates: list[envs.Gate], beside: Callable
+) -> None:
+    def handler(*_: Any) -> None:
+        raise FromHandler
+
+    run = Run(place, gates)
+    go_on = threading.Event()
+
+    def interrupt() -> None:
+        # The last env is there: the whole call has been sent.
+        with gates[3].held():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            assert go_on.wait(20)
+
+    previous = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with run.pool as pool:
+            helper = beside(interrupt)
+            with pytest.raises(FromHandler):
+                if call == "step":
+                    pool.step([GO, GO, GO, BLOCK])
+                else:
+                    pool.reset(options=[None, None, None, {"block": True}])
+            with pytest.raises(ResetNeeded, match="env"):
+                pool.step([GO] * 4)
+            go_on.set()
+            helper.finish()
+            if call == "step":
+                run.hand.step([np.int64(GO)] * 4)
+            else:
+                run.hand.reset(options=[None, None, None, {"block": True}])
+            # Late answers of the broken call are nobody's: these are the resets' own.
+            check_reset(pool.reset(), run.hand.reset(), SPACE)
+            actions = [np.int64(GO)] * 4
+            check(pool.step(actions), run.hand.step(actions), SPACE)
+    finally:
+        go_on.set()
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def test_keyboard_interrupt_passes_through_the_dummy_pool() -> None:
+    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
+    hand = HandStepped(fns)
+    with DummyVectorEnv(fns) as pool:
+        pool.reset()
+        hand.reset()
+        with pytest.raises(KeyboardInterrupt, match="boom"):
+            pool.step(["", "interrupt", ""])
+        obs, _ = pool.reset()
+        assert obs[:, 0].tolist() == [0, 1, 2]
+        assert obs[:, 2].tolist() == [0, 0, 0]
+        assert len(pool.step(["", "", ""])[1]) == 3

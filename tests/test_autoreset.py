@@ -1,0 +1,221 @@
+"""Autoreset: each mode against envs that are reset by hand where the mode says so."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+from gymnasium.vector import AutoresetMode
+
+from envpool_py import DummyVectorEnv, EnvError
+from tests import envs
+from tests.places import BACKENDS, PLACES, QUICK
+from tests.reference import HandStepped, Pending, check, check_reset, same, spread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MODES = {
+    "none": (None, None),
+    "next_step": ("next_step", "next_step"),
+    "same_step": ("same_step", "same_step"),
+    "enum disabled": (AutoresetMode.DISABLED, None),
+    "enum next step": (AutoresetMode.NEXT_STEP, "next_step"),
+    "enum same step": (AutoresetMode.SAME_STEP, "same_step"),
+}
+SUBJECTS: dict[str, Callable[..., Any]] = {
+    "counting": functools.partial(envs.CountEnv, length=3),
+    "random": envs.RandomEnv,
+    "dict": functools.partial(envs.SpaceEnv, name="dict", length=2),
+    "text": functools.partial(envs.SpaceEnv, name="text", length=2),
+    "reused buffers": functools.partial(envs.BufferEnv, length=2),
+    "vector rewards": functools.partial(envs.VectorRewardEnv, length=2),
+    "episodes of one step": functools.partial(envs.CountEnv, length=1),
+}
+
+
+def make_fns(subject: str, num: int = 3) -> list[Callable[[], Any]]:
+    return [functools.partial(SUBJECTS[subject], tag) for tag in range(num)]
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", QUICK)
+def test_rows_are_those_of_hand_stepped_envs(place: str, mode: str, subject: str) -> None:
+    given, meant = MODES[mode]
+    fns = make_fns(subject)
+    hand = HandStepped(fns, meant)
+    space = hand.envs[0].observation_space
+    rng = np.random.default_rng(5)
+    with PLACES[place](fns, autoreset_mode=given) as pool:
+        check_reset(pool.reset(seed=3), hand.reset(seeds=spread(3, range(3))), space)
+        for step in range(12):
+            ids = [[0, 1, 2], [2, 0], [1]][step % 3]
+            actions = [envs.draw(hand.envs[0].action_space, rng) for _ in ids]
+            check(pool.step(actions, ids), hand.step(actions, ids), space)
+        # An explicit reset in the middle: what comes next is an ordinary step.
+        check_reset(pool.reset([1]), hand.reset([1]), space)
+        for _ in range(4):
+            actions = [envs.draw(hand.envs[0].action_space, rng) for _ in range(3)]
+            check(pool.step(actions), hand.step(actions), space)
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("place", QUICK)
+def test_rows_are_the_same_asynchronously(place: str, mode: str) -> None:
+    fns = make_fns("random", 4)
+    hand = HandStepped(fns, mode)
+    pending = Pending(hand.envs[0].observation_space)
+    with PLACES[place](fns, wait_num=2, autoreset_mode=mode) as pool:
+        check_reset(pool.reset(seed=8), hand.reset(seeds=spread(8, range(4))), pending.space)
+        ready = [0, 1, 2, 3]
+        for step in range(40):
+            actions = [np.int64((step + i) % 4) for i in ready]
+            pending.add(hand.step(actions, ready))
+            ready = pending.take(pool.step(actions, ready))
+        pending.take(pool.drain())
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("place", QUICK)
+def test_a_reset_of_an_ended_env_ends_the_waiting_for_one(place: str, mode: str) -> None:
+    fns = make_fns("counting")
+    hand = HandStepped(fns, mode)
+    space = hand.envs[0].observation_space
+    with PLACES[place](fns, autoreset_mode=mode) as pool:
+        check_reset(pool.reset(), hand.reset(), space)
+        actions = [np.int64(4)] * 3
+        for _ in range(3):
+            check(pool.step(actions), hand.step(actions), space)
+        check_reset(pool.reset([1]), hand.reset([1]), space)
+        pool.send_reset([2])
+        check(pool.recv(), [row.marked() for row in hand.reset([2])], space)
+        for _ in range(3):
+            check(pool.step(actions), hand.step(actions), space)
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_same_step_row_holds_both_episodes(place: str) -> None:
+    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(2)]
+    with PLACES[place](fns, autoreset_mode="same_step") as pool:
+        pool.reset()
+        pool.step([5, 5])
+        obs, reward, terminated, truncated, info = pool.step([6, 6])
+        assert obs.tolist() == [[0, 1, 0], [1, 1, 0]]
+        assert reward.tolist() == [2.0, 1002.0]
+        assert terminated.tolist() == [True, True]
+        assert truncated.tolist() == [False, False]
+        for i in range(2):
+            assert info[i]["env_id"] == i
+            assert info[i]["episode"] == 1
+            assert same(info[i]["final_obs"], np.array([i, 0, 2]))
+            assert info[i]["final_info"]["action"] == 6
+            assert info[i]["final_info"]["step"] == 2
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_next_step_reset_ignores_the_action(place: str) -> None:
+    fns = [functools.partial(envs.CountEnv, tag, 1) for tag in range(2)]
+    with PLACES[place](fns, autoreset_mode="next_step") as pool:
+        pool.reset()
+        assert pool.step([5, 5])[2].all()
+        obs, reward, terminated, truncated, info = pool.step([6, 6])
+        assert obs[:, 1:].tolist() == [[1, 0], [1, 0]]
+        assert reward.tolist() == [0.0, 0.0]
+        assert not terminated.any()
+        assert not truncated.any()
+        assert [i["is_reset"] for i in info] == [True, True]
+        assert pool.call("counts") == [(1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_without_autoreset_an_ended_env_is_stepped_on(place: str) -> None:
+    fns = [functools.partial(envs.CountEnv, tag, 1) for tag in range(2)]
+    with PLACES[place](fns) as pool:
+        pool.reset()
+        for step in (1, 2, 3):
+            obs, _, terminated, _, info = pool.step([5, 5])
+            assert obs[:, 2].tolist() == [step, step]
+            assert terminated.all()
+            assert all("final_obs" not in i and "is_reset" not in i for i in info)
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_same_step_reset_that_raises_comes_after_the_ended_row(place: str) -> None:
+    fns: list[Callable[[], Any]] = [
+        functools.partial(envs.CountEnv, 0, 2),
+        functools.partial(envs.FailsToResetEnv, 1, 2),
+        functools.partial(envs.CountEnv, 2, 2),
+    ]
+    with PLACES[place](fns, autoreset_mode="same_step") as pool:
+        pool.reset()
+        pool.step([0, 0, 0])
+        obs, reward, terminated, truncated, info = pool.step([4, 5, 6])
+        assert obs.tolist() == [[0, 1, 0], [1, 0, 2], [2, 1, 0]]  # env 1: its last observation
+        assert reward.tolist() == [2.0, 1002.0, 2002.0]
+        assert terminated.all()
+        assert not truncated.any()
+        assert info[1]["env_id"] == 1
+        assert same(info[1]["final_obs"], np.array([1, 0, 2]))
+        assert info[1]["final_info"]["action"] == 5
+        assert len(pool.step([0, 0], [0, 2])[1]) == 2  # calls that do not name it go on
+        with pytest.raises(EnvError, match="env 1: .*ValueError: no second episode") as caught:
+            pool.step([0], [1])
+        assert caught.value.env_ids == (1,)
+        with pytest.raises(ResetNeeded, match="env 1"):
+            pool.step([0], [1])
+        pool.call("heal", id=[1])
+        obs, _ = pool.reset([1])
+        assert obs.tolist() == [[1, 1, 0]]
+        assert pool.step([3, 3, 3])[0][:, 2].tolist()[1] == 1
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_an_explicit_reset_replaces_the_one_that_raised(place: str) -> None:
+    fns = [functools.partial(envs.FailsToResetEnv, tag, 1) for tag in range(2)]
+    with PLACES[place](fns, autoreset_mode="same_step") as pool:
+        pool.reset()
+        assert pool.step([0, 0])[2].all()
+        pool.call("heal", id=[0])
+        obs, _ = pool.reset([0])  # names env 0, and works: nothing to complain of any more
+        assert obs.tolist() == [[0, 1, 0]]
+        assert pool.step([0], [0])[0].shape == (1, 3)
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_next_step_reset_that_raises_is_the_error_of_that_step(place: str) -> None:
+    fns = [functools.partial(envs.FailsToResetEnv, tag, 1) for tag in range(2)]
+    with PLACES[place](fns, autoreset_mode="next_step") as pool:
+        pool.reset()
+        assert pool.step([0, 0])[2].all()
+        with pytest.raises(EnvError, match="env 1: .*no second episode"):
+            pool.step([0], [1])
+        pool.call("heal")
+        assert pool.step([0], [0])[4][0]["is_reset"]
+        obs, _ = pool.reset([1])
+        assert obs.tolist() == [[1, 1, 0]]
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step"])
+@pytest.mark.parametrize("place", BACKENDS)
+def test_final_observations_do_not_change_later(place: str, mode: str) -> None:
+    fns = [functools.partial(envs.BufferEnv, tag, 2) for tag in range(2)]
+    hand = HandStepped(fns, mode)
+    space = hand.envs[0].observation_space
+    held = []
+    with PLACES[place](fns, autoreset_mode=mode) as pool:
+        pool.reset()
+        hand.reset()
+        for _ in range(9):
+            held.append((pool.step([0, 0]), hand.step([np.int64(0)] * 2)))
+        for batch, rows in held:
+            check(batch, rows, space)
+
+
+@pytest.mark.parametrize("mode", ["always", 3, "SAME_STEP ", True])
+def test_an_unknown_mode_is_refused(mode: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="autoreset_mode"):
+        DummyVectorEnv(make_fns("counting"), autoreset_mode=mode)

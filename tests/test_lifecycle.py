@@ -1,0 +1,464 @@
+"""Start and end: what a pool takes it gives back, whichever way it ends."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envpool_py import (
+    BaseVectorEnv,
+    DummyVectorEnv,
+    EnvError,
+    ShmemVectorEnv,
+    SubprocVectorEnv,
+)
+from tests import envs
+from tests.conftest import ROOT, descriptors, no_process_left, wait_until
+from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.reference import HandStepped, check, check_reset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SPACE = envs.CountEnv().observation_space
+
+
+def count_fns(num: int) -> list[Callable[[], Any]]:
+    return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+# ---------------------------------------------------------------------------------- close
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_close_ends_every_process_and_may_be_called_twice(place: str) -> None:
+    with no_process_left():
+        pool = PLACES[place](count_fns(3))
+        pids = set(pool.call("pid")) - {os.getpid()}
+        assert bool(pids) == (place != "dummy")
+        assert not pool.is_closed
+        pool.close()
+        assert pool.is_closed
+        assert not any(map(alive, pids))
+        pool.close()
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_the_end_of_a_with_block_closes(place: str) -> None:
+    with no_process_left(), PLACES[place](count_fns(2)) as pool:
+        assert isinstance(pool, BaseVectorEnv)
+        pool.reset()
+    assert pool.is_closed
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_an_exception_in_a_with_block_closes_and_passes(place: str) -> None:
+    with no_process_left(), pytest.raises(KeyError, match="mine"):  # noqa: SIM117
+        with PLACES[place](count_fns(2)) as pool:
+            pool.reset()
+            raise KeyError("mine")
+    assert pool.is_closed
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_close_closes_every_env_once(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "closed"
+    pool = PLACES[place]([functools.partial(envs.CloseEnv, tag, str(path)) for tag in range(3)])
+    pool.reset()
+    pool.close()
+    pool.close()
+    assert sorted(path.read_text().split()) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_an_env_whose_close_raises_keeps_no_other_from_closing(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "closed"
+    fns = [functools.partial(envs.CloseEnv, tag, str(path), tag == 1) for tag in range(3)]
+    pool = PLACES[place](fns)
+    pool.reset()
+    # The error is not lost: it is raised, or warned of, once all the rest is done.
+    with no_process_left_but_warned(), pytest.raises(Exception, match="env 1.*want to close"):
+        pool.close()
+    assert sorted(path.read_text().split()) == ["0", "1", "2"]
+    assert pool.is_closed
+    pool.close()
+
+
+def no_process_left_but_warned() -> Any:
+    """Warnings are errors here, so a warning satisfies `raises` as well."""
+    return no_process_left()
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_close_with_envs_in_flight(place: str) -> None:
+    with no_process_left():
+        pool = PLACES[place](count_fns(3), wait_num=1)
+        pool.reset()
+        pool.send([0, 0, 0])
+        pool.close()
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_close_with_an_env_that_never_answers(place: str) -> None:
+    with no_process_left():
+        pool = PLACES[place]([functools.partial(envs.FaultEnv, tag) for tag in range(3)])
+        pool.reset()
+        pool.send(["", "hang", "hang"])
+        pool.close()
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_an_unclosed_pool_is_collected_with_a_warning(place: str) -> None:
+    pool = PLACES[place](count_fns(2))
+    name = type(pool).__name__
+    pids = set(pool.call("pid")) - {os.getpid()}
+    pool.reset()
+    pool.loop = pool  # a cycle: only the collector can find it
+    with pytest.warns(ResourceWarning, match=f"unclosed.*{name}"):
+        del pool
+        gc.collect()
+    assert wait_until(lambda: not any(map(alive, pids)))
+
+
+def test_a_closed_pool_is_collected_in_silence() -> None:
+    pool = ShmemVectorEnv(count_fns(2), context="fork")
+    pool.close()
+    del pool
+    gc.collect()
+
+
+LEFT_OPEN = """
+    import functools, sys
+    from envpool_py import {pool}
+    from tests.envs import CountEnv
+
+    if __name__ == "__main__":
+        pool = {pool}([CountEnv] * 2, {options})
+        pool.reset()
+        print(*set(pool.call("pid")))
+        sys.stdout.flush()
+        {end}
+"""
+
+
+@pytest.mark.parametrize("end", ["pass", "raise KeyError('mine')", "sys.exit(3)"])
+@pytest.mark.parametrize("pool", ["DummyVectorEnv", "SubprocVectorEnv", "ShmemVectorEnv"])
+def test_an_interpreter_that_ends_with_an_open_pool(tmp_path: Path, pool: str, end: str) -> None:
+    script = tmp_path / "script.py"
+    options = "" if pool == "DummyVectorEnv" else "context='fork'"
+    script.write_text(textwrap.dedent(LEFT_OPEN).format(pool=pool, options=options, end=end))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == {"p": 0, "r": 1, "s": 3}[end[0]]
+    assert done.stderr.count("Traceback") == (end[0] == "r")
+    if end[0] != "r":
+        assert done.stderr == ""
+    assert wait_until(lambda: not any(alive(int(pid)) for pid in done.stdout.split()))
+
+
+# ---------------------------------------------------------------------- construction
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("place", QUICK)
+def test_a_constructor_that_fails_half_way_leaves_nothing(
+    place: str, bad: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "closed"
+    path.touch()
+    fns: list[Callable[[], Any]] = [
+        functools.partial(envs.CloseEnv, tag, str(path)) for tag in range(3)
+    ]
+    fns[bad] = functools.partial(envs.raise_in_constructor, "not today")
+    before = len(descriptors())
+    text = f"env {bad}: env_fn raised ValueError: not today"
+    with no_process_left(), pytest.raises(EnvError, match=text) as caught:
+        PLACES[place](fns)
+    assert caught.value.env_ids == (bad,)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value.__cause__, ValueError)
+    del caught
+    gc.collect()
+    assert len(descriptors()) <= before
+    if place == "dummy":  # what had been built is closed
+        assert path.read_text().split() == [str(i) for i in range(bad)]
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_constructor_that_exits(place: str) -> None:
+    text = "env 1: env_fn raised SystemExit: 37"
+    with no_process_left(), pytest.raises(EnvError, match=text):
+        PLACES[place]([envs.CountEnv, envs.exit_in_constructor])
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_no_env_is_built_in_the_parent(place: str) -> None:
+    with PLACES[place](count_fns(3)) as pool:
+        assert os.getpid() not in pool.call("pid")
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind", [SubprocVectorEnv, ShmemVectorEnv])
+def test_envs_are_spread_over_the_processes_asked_for(kind: Any, num_processes: int) -> None:
+    with kind(count_fns(5), context="fork", num_processes=num_processes) as pool:
+        pids = pool.call("pid")
+        assert len(set(pids)) == num_processes
+        shares = [pids.count(pid) for pid in set(pids)]
+        assert max(shares) - min(shares) <= 1
+    with kind(count_fns(3), context="fork") as pool:
+        assert len(set(pool.call("pid"))) == 3
+
+
+@pytest.mark.parametrize("kind", [SubprocVectorEnv, ShmemVectorEnv])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_start_method_is_what_was_asked_for(kind: Any, method: str) -> None:
+    context = multiprocessing.get_context(method)
+    with kind([envs.CountEnv], context=context) as pool:
+        assert method in repr(pool)
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", [SubprocVectorEnv, ShmemVectorEnv])
+def test_without_a_context_multiprocessings_own_holds(kind: Any) -> None:
+    with kind([envs.CountEnv]) as pool:
+        assert multiprocessing.get_start_method() in repr(pool)
+
+
+def test_repr_says_what_the_pool_is() -> None:
+    with DummyVectorEnv(count_fns(3), wait_num=2) as pool:
+        assert repr(pool).startswith("DummyVectorEnv(")
+        assert "3" in repr(pool)
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_many_pools_leave_nothing(place: str) -> None:
+    # Once, for what is made once and kept.
+    PLACES[place](count_fns(2)).close()
+    gc.collect()
+    before = len(descriptors()), threading.active_count()
+    for _ in range(5):
+        with PLACES[place](count_fns(2)) as pool:
+            pool.reset()
+            pool.step([0, 0])
+    gc.collect()
+    assert (len(descriptors()), threading.active_count()) == before
+
+
+# --------------------------------------------------------------------------- many at once
+
+
+@pytest.mark.parametrize("kind", [SubprocVectorEnv, ShmemVectorEnv])
+def test_a_thousand_envs_in_two_processes(kind: Any) -> None:
+    num = 1000
+    before = len(descriptors())
+    fns = count_fns(num)
+    hand = HandStepped(fns)
+    with kind(fns, context="fork", num_processes=2) as pool:
+        assert len(descriptors()) - before < 50
+        assert len(set(pool.call("pid"))) == 2
+        check_reset(pool.reset(seed=1), hand.reset(seeds=[1 + i for i in range(num)]), SPACE)
+        actions = [np.int64(i % 100) for i in range(num)]
+        check(pool.step(actions), hand.step(actions), SPACE)
+        some = list(range(999, 0, -7))
+        check(pool.step(actions[: len(some)], some), hand.step(actions[: len(some)], some), SPACE)
+        pool.wait_num = 100
+        pool.send(actions)
+        rows = {row.env_id: row for row in hand.step(actions)}
+        while rows:
+            batch = pool.recv()
+            ids = [info["env_id"] for info in batch[4]]
+            assert len(ids) >= min(100, len(rows))
+            check(batch, [rows.pop(i) for i in ids], SPACE)
+
+
+def test_a_thousand_envs_in_this_process() -> None:
+    with DummyVectorEnv(count_fns(1000), wait_num=10) as pool:
+        pool.reset()
+        assert len(pool.step([0] * 1000)[1]) == 10
+
+
+def test_pools_side_by_side_do_not_meet() -> None:
+    places = [PLACES[name] for name in QUICK]
+    hands = [HandStepped(count_fns(3)) for _ in places]
+    pools = [place(count_fns(3)) for place in places]
+    try:
+        for pool, hand in zip(pools, hands, strict=True):
+            check_reset(pool.reset(), hand.reset(), SPACE)
+        for step in range(4):
+            actions = [np.int64(step)] * 3
+            for pool in pools:
+                pool.send(actions)
+            for pool, hand in reversed(list(zip(pools, hands, strict=True))):
+                check(pool.recv(), hand.step(actions), SPACE)
+        pools[1].close()
+        for pool, hand in zip(pools[2:], hands[2:], strict=True):
+            check_reset(pool.reset(), hand.reset(), SPACE)
+    finally:
+        for pool in pools:
+            pool.close()
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_pool_made_in_a_thread_outlives_it(place: str) -> None:
+    made: list[BaseVectorEnv] = []
+    thread = threading.Thread(target=lambda: made.append(PLACES[place](count_fns(2))))
+    thread.start()
+    thread.join()
+    with made[0] as pool:
+        assert pool.reset()[0][:, 0].tolist() == [0, 1]
+        assert len(pool.step([0, 0])[1]) == 2
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_pool_inside_a_worker(place: str) -> None:
+    inner = functools.partial(PLACES["shmem-fork"], count_fns(2))
+    with PLACES[place]([functools.partial(envs.PoolEnv, 0, inner)]) as pool:
+        pool.reset()
+        assert pool.call("inner", 4) == [[[0, 0, 0], [1, 0, 0]]]
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_forked_copy_of_a_pool_harms_it_not(place: str) -> None:
+    def use_the_copy() -> None:
+        nonlocal pool
+        pool.loop = pool
+        del pool
+        gc.collect()
+
+    with PLACES[place](count_fns(2)) as pool:
+        keep = pool
+        pool.reset()
+        child = multiprocessing.get_context("fork").Process(target=use_the_copy)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        assert keep.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+# ---------------------------------------------------------------------------- subclasses
+
+
+class FiniteVectorEnv(SubprocVectorEnv):
+    """A pool as users of Tianshou subclass them: it steps only what still has data."""
+
+    def __init__(self, env_fns: list[Callable[[], Any]], **kwargs: Any) -> None:
+        super().__init__(env_fns, **kwargs)
+        self.alive_ids = set(range(self.env_num))
+
+    def step(self, action: Any, id: Any = None) -> tuple:  # noqa: A002
+        ids = self._wrap_id(id)
+        self._assert_id(ids)
+        asked = [i for i in ids if i in self.alive_ids]
+        return super().step([action[k] for k, i in enumerate(ids) if i in self.alive_ids], asked)
+
+
+@pytest.mark.parametrize("share_memory", [False, True])
+def test_a_cooperative_subclass(share_memory: bool) -> None:
+    fns = count_fns(3)
+    options = {"share_memory": share_memory, "context": "fork", "num_processes": 2}
+    with FiniteVectorEnv(fns, **options) as pool:
+        pool.reset()
+        pool.alive_ids.discard(1)
+        assert pool.step([5, 6, 7])[0][:, 0].tolist() == [0, 2]
+        assert pool.call("counts") == [(1, 1), (0, 1), (1, 1)]
+
+
+class CountedVectorEnv(DummyVectorEnv):
+    """Adds a mixin's argument to a pool's own."""
+
+    def __init__(self, *args: Any, label: str, **kwargs: Any) -> None:
+        self.label = label
+        super().__init__(*args, **kwargs)
+
+
+def test_a_subclass_with_arguments_of_its_own() -> None:
+    with CountedVectorEnv(count_fns(2), wait_num=1, label="x") as pool:
+        assert (pool.label, pool.wait_num) == ("x", 1)
+        assert repr(pool).startswith("CountedVectorEnv")
+
+
+# ------------------------------------------------------------------------------ other users
+
+
+def test_ids_registered_in_the_main_module_work_under_fork() -> None:
+    gym.register("EnvpoolTest-v0", entry_point="tests.envs:CountEnv", kwargs={"tag": 8})
+    try:
+        make = functools.partial(gym.make, "EnvpoolTest-v0", disable_env_checker=True)
+        with ShmemVectorEnv([make] * 2, context="fork") as pool:
+            assert pool.reset()[0][:, 0].tolist() == [8, 8]
+    finally:
+        del gym.registry["EnvpoolTest-v0"]
+
+
+REGISTERED = """
+    import functools
+    import gymnasium as gym
+    import numpy as np
+    from envpool_py import {pool}
+
+    class MyEnv(gym.Env):
+        observation_space = gym.spaces.Box(0, 9, (1,), np.float32)
+        action_space = gym.spaces.Discrete(2)
+        def reset(self, *, seed=None, options=None):
+            return np.full(1, 3, np.float32), {{}}
+        def step(self, action):
+            return np.full(1, 4, np.float32), 1.0, True, False, {{}}
+
+    gym.register("Mine-v0", entry_point=MyEnv)
+
+    if __name__ == "__main__":
+        make = functools.partial(gym.make, "Mine-v0")
+        with {pool}([make] * 2, context="{context}") as pool:
+            print(pool.reset()[0].tolist(), pool.step([0, 1])[0].tolist())
+"""
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+@pytest.mark.parametrize("pool", ["SubprocVectorEnv", "ShmemVectorEnv"])
+def test_envs_of_the_main_module(tmp_path: Path, pool: str, context: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(REGISTERED).format(pool=pool, context=context))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "[[3.0], [3.0]] [[4.0], [4.0]]\n"), done.stderr
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_errors_can_be_pickled(place: str) -> None:
+    with PLACES[place]([envs.FaultEnv, envs.FaultEnv]) as pool:
+        pool.reset()
+        with pytest.raises(EnvError) as caught:
+            pool.step(["", "value"])
+        copied = pickle.loads(pickle.dumps(caught.value))
+        assert isinstance(copied, EnvError)
+        assert copied.env_ids == (1,)
+        assert str(copied) == str(caught.value)

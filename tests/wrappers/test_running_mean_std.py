@@ -1,0 +1,237 @@
+"""The statistics against references that know all the data at once."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envpool_py.wrappers import RunningMeanStd
+
+EPS = float(np.finfo(np.float32).eps)
+
+
+def test_ten_million_samples_against_one_pass() -> None:
+    # The spread is a ten-thousandth of the mean: a naive sum of squares loses half its digits.
+    center, chunk, chunks = 12345.0, 5000, 2000
+    rng = np.random.default_rng(0)
+    rms = RunningMeanStd()
+    sums, squares = [], []
+    for _ in range(chunks):
+        data = rng.normal(center, 1.25, chunk)
+        for part in np.split(data, [1, 65, 2000]):  # batches of very unequal size
+            rms.update(part)
+        # The reference: one pass in float64 over the distances from a point that is known.
+        distance = data - center
+        sums.append(distance.sum())
+        squares.append(np.square(distance).sum())
+    count = chunk * chunks
+    offset = math.fsum(sums) / count
+    assert rms.count == count == 10_000_000
+    np.testing.assert_allclose(rms.mean, center + offset, rtol=1e-13)
+    np.testing.assert_allclose(rms.var, math.fsum(squares) / count - offset**2, rtol=1e-10)
+
+
+def test_float32_rows_against_exact_arithmetic() -> None:
+    rng = np.random.default_rng(1)
+    data = (rng.integers(-(2**20), 2**20, (4000, 3)) / 1024 + 3000).astype(np.float32)
+    rms = RunningMeanStd()
+    for part in np.array_split(data, 37):
+        rms.update(part)
+    for dim in range(3):
+        exact = [Fraction(float(x)) for x in data[:, dim]]
+        mean = sum(exact) / len(exact)
+        var = sum((x - mean) ** 2 for x in exact) / len(exact)
+        assert rms.mean[dim] == pytest.approx(float(mean), rel=1e-13)
+        assert rms.var[dim] == pytest.approx(float(var), rel=1e-12)
+
+
+@given(
+    values=st.lists(st.integers(-1000, 1000), min_size=1, max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=6),
+)
+def test_the_cut_into_batches_does_not_matter(values: list[int], cuts: list[int]) -> None:
+    data = np.array(values, dtype=np.float64)
+    rms = RunningMeanStd()
+    for part in np.split(data, sorted(cuts)):
+        rms.update(part)
+    assert rms.count == len(data)
+    np.testing.assert_allclose(rms.mean, data.mean(), rtol=1e-12, atol=1e-11)
+    np.testing.assert_allclose(rms.var, data.var(), rtol=1e-12, atol=1e-9)
+
+
+def test_by_hand() -> None:
+    rms = RunningMeanStd()
+    rms.update([[1.0, 10.0], [3.0, 10.0]])
+    rms.update([[8.0, 10.0]])
+    assert rms.count == 3
+    np.testing.assert_array_equal(rms.mean, [4.0, 10.0])
+    np.testing.assert_allclose(rms.var, [(9 + 1 + 16) / 3, 0.0], rtol=1e-15)
+    expected = [(8 - 4) / np.sqrt(26 / 3 + EPS), 0.0]
+    np.testing.assert_allclose(rms.norm([8.0, 10.0]), expected, rtol=1e-15)
+    assert rms.norm([4.0, 10.5])[1] == 10.0  # 0.5 / sqrt(eps), cut off
+    assert rms.norm([4.0, 9.5])[1] == -10.0
+
+
+def test_defaults() -> None:
+    rms = RunningMeanStd()
+    assert (rms.mean, rms.var, rms.count, rms.clip_max, rms.eps) == (0.0, 1.0, 0, 10.0, EPS)
+    assert rms.mean.dtype == rms.var.dtype == np.float64
+    assert rms.norm(2.0) == 2.0 / np.sqrt(1 + EPS)
+
+
+def test_the_initial_values_serve_until_the_first_update() -> None:
+    rms = RunningMeanStd(mean=[1.0, 2.0], std=3.0, epsilon=0.0)
+    np.testing.assert_array_equal(rms.norm([7.0, -1.0]), [2.0, -1.0])
+    rms.update([[5.0, 5.0], [7.0, 9.0]])
+    np.testing.assert_array_equal(rms.mean, [6.0, 7.0])
+    np.testing.assert_array_equal(rms.var, [1.0, 4.0])
+
+
+@pytest.mark.parametrize("clip_max", [None, 0])
+def test_no_limit(clip_max: float | None) -> None:
+    assert RunningMeanStd(clip_max=clip_max, epsilon=0.0).norm(1e6) == 1e6
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_norm_keeps_a_floating_dtype(dtype: type) -> None:
+    rms = RunningMeanStd()
+    rms.update(np.arange(6, dtype=dtype).reshape(3, 2))
+    assert rms.norm(np.ones((3, 2), dtype)).dtype == dtype
+    assert rms.mean.dtype == rms.var.dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.bool_])
+def test_norm_makes_float64_of_other_dtypes(dtype: type) -> None:
+    rms = RunningMeanStd()
+    data = np.array([[0, 1], [1, 1]], dtype)
+    rms.update(data)
+    normed = rms.norm(data)
+    assert normed.dtype == np.float64
+    np.testing.assert_allclose(normed[:, 0], np.array([-0.5, 0.5]) / np.sqrt(0.25 + EPS))
+
+
+def test_small_integers_do_not_overflow() -> None:
+    rms = RunningMeanStd()
+    rms.update(np.full((300, 2), 255, np.uint8))
+    rms.update(np.zeros((300, 2), np.uint8))
+    np.testing.assert_array_equal(rms.mean, [127.5, 127.5])
+    np.testing.assert_array_equal(rms.var, [127.5**2, 127.5**2])
+
+
+def test_norm_takes_one_row_and_any_axes_before_it() -> None:
+    rms = RunningMeanStd()
+    rms.update([[0.0, 0.0], [2.0, 4.0]])
+    data = np.arange(24.0).reshape(3, 4, 2)
+    whole = rms.norm(data)
+    assert whole.shape == data.shape
+    np.testing.assert_array_equal(whole[2, 3], rms.norm(data[2, 3]))
+
+
+def test_neither_argument_nor_result_is_shared() -> None:
+    mean = np.zeros(2)
+    rms = RunningMeanStd(mean=mean, clip_max=None)
+    data = np.ones((1, 2))
+    normed = rms.norm(data)
+    rms.update(data)
+    normed[:] = 7
+    np.testing.assert_array_equal(mean, [0.0, 0.0])
+    np.testing.assert_array_equal(data, [[1.0, 1.0]])
+
+
+def test_an_empty_batch_changes_nothing() -> None:
+    rms = RunningMeanStd()
+    rms.update(np.empty((0, 3)))
+    assert (rms.count, rms.mean.shape) == (0, ())
+    rms.update(np.ones((2, 3)))
+    rms.update(np.empty((0, 3)))
+    assert rms.count == 2
+    np.testing.assert_array_equal(rms.mean, np.ones(3))
+    assert rms.norm(np.empty((0, 3))).shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        (
+            np.ones((2, 4)),
+            ValueError,
+            r"batch: rows have shape \(4,\), but the statistics have \(3,\)",
+        ),
+        (np.ones(3), ValueError, r"rows have shape \(\), but the statistics have \(3,\)"),
+        (np.empty((0, 4)), ValueError, r"rows have shape \(4,\)"),
+        (5.0, ValueError, r"batch: got the scalar 5.0; its first axis must count rows"),
+        (np.array([{}, {}]), TypeError, "batch: got dtype object"),
+        (["a", "b"], TypeError, "batch: got dtype <U1"),
+        (np.ones((2, 3), complex), TypeError, "complex128, but it must be real numbers"),
+    ],
+)
+def test_a_wrong_batch_leaves_the_statistics_as_they_were(
+    batch: object, error: type[Exception], message: str
+) -> None:
+    rms = RunningMeanStd()
+    rms.update(np.arange(6.0).reshape(2, 3))
+    with pytest.raises(error, match=message):
+        rms.update(batch)
+    assert rms.count == 2
+    np.testing.assert_array_equal(rms.mean, [1.5, 2.5, 3.5])
+    np.testing.assert_array_equal(rms.var, [2.25, 2.25, 2.25])
+
+
+def test_a_shape_given_at_the_start_holds() -> None:
+    with pytest.raises(ValueError, match=r"rows have shape \(3,\), but the statistics have \(2,\)"):
+        RunningMeanStd(mean=np.zeros(2)).update(np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("x", [np.ones(4), np.ones((3, 4)), 1.0])
+def test_norm_of_another_shape(x: object) -> None:
+    rms = RunningMeanStd()
+    rms.update(np.ones((1, 3)))
+    with pytest.raises(ValueError, match=r"x: has shape .*, but the statistics have \(3,\)"):
+        rms.norm(x)
+
+
+def test_norm_of_what_is_no_number() -> None:
+    with pytest.raises(TypeError, match="x: got dtype <U3"):
+        RunningMeanStd().norm("far")
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"std": -1.0},
+        {"std": [1.0, np.nan]},
+        {"clip_max": -1.0},
+        {"clip_max": np.nan},
+        {"epsilon": -1},
+    ],
+)
+def test_negative_parameters(kwargs: dict) -> None:
+    with pytest.raises(
+        ValueError, match=f"{next(iter(kwargs))}: got .*, but it must not be negative"
+    ):
+        RunningMeanStd(**kwargs)
+
+
+def test_mean_and_std_of_different_shapes() -> None:
+    with pytest.raises(ValueError, match="shape mismatch"):
+        RunningMeanStd(mean=np.zeros(2), std=np.ones(3))
+
+
+def test_nan_stays_in_its_component() -> None:
+    rms = RunningMeanStd()
+    rms.update([[1.0, np.nan], [3.0, 1.0]])
+    rms.update([[5.0, 1.0]])
+    np.testing.assert_array_equal(rms.mean, [3.0, np.nan])
+    np.testing.assert_allclose(rms.var, [8 / 3, np.nan])
+    np.testing.assert_array_equal(np.isnan(rms.norm([[1.0, 1.0]])), [[False, True]])
+
+
+def test_repr() -> None:
+    rms = RunningMeanStd()
+    rms.update(np.ones((4, 2)))
+    assert repr(rms) == "RunningMeanStd(shape=(2,), count=4)"

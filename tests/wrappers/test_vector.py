@@ -1,0 +1,400 @@
+"""A wrapper hands on all that a pool has, and every observation passes one method, once."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import inspect
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.wrappers import VectorEnvWrapper
+from tests.reference import same
+from tests.wrappers.envs import env_fns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: What of an object is about its class or its life, not about what it can do.
+OF_THE_CLASS = {
+    *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__"),
+    *("__init__", "__static_attributes__", "__firstlineno__", "__slots__", "__annotate_func__"),
+}
+OBSERVING = {"reset", "step", "recv", "drain"}
+
+
+class Shifted(VectorEnvWrapper):
+    """Adds a constant to observations, and keeps what it was given."""
+
+    def __init__(self, venv: BaseVectorEnv, by: float = 1000.0) -> None:
+        super().__init__(venv)
+        self.by = by
+        self.seen: list[Any] = []
+
+    def observations(self, obs: Any) -> Any:
+        self.seen.append(copy.deepcopy(obs))
+        return shift(obs, self.by)
+
+
+def shift(obs: Any, by: float) -> Any:
+    if isinstance(obs, dict):
+        return {key: shift(part, by) for key, part in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(shift(part, by) for part in obs)
+    if isinstance(obs, np.ndarray) and obs.dtype == object:
+        return np.fromiter((shift(row, by) for row in obs), object, len(obs))
+    return obs if isinstance(obs, str) else np.asarray(obs, np.float64) + by
+
+
+@pytest.fixture
+def pool() -> Iterator[DummyVectorEnv]:
+    with DummyVectorEnv(env_fns("float32")) as venv:
+        yield venv
+
+
+def names() -> list[str]:
+    return [name for name in dir(BaseVectorEnv) if not name.startswith("__")]
+
+
+# ------------------------------------------------------------------------ nothing is forgotten
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_name_of_the_pool_is_handed_on(pool: DummyVectorEnv, name: str) -> None:
+    wrapper = VectorEnvWrapper(VectorEnvWrapper(pool))
+    attribute = getattr(wrapper, name)
+    if inspect.ismethod(attribute) and name not in OBSERVING:
+        assert attribute.__self__ is pool
+        assert attribute == getattr(pool, name)
+    elif not inspect.ismethod(attribute):
+        assert same_or_equal(attribute, getattr(pool, name))
+
+
+def same_or_equal(left: Any, right: Any) -> bool:
+    return left is right or same(left, right)
+
+
+def test_every_attribute_of_a_pool_is_handed_on(pool: DummyVectorEnv) -> None:
+    wrapper = VectorEnvWrapper(pool)
+    for name, value in vars(pool).items():
+        assert getattr(wrapper, name) is value
+    assert vars(wrapper) == {"venv": pool}
+
+
+@pytest.mark.parametrize("name", sorted(OBSERVING))
+def test_what_observes_has_the_pools_own_signature(name: str) -> None:
+    ours, theirs = getattr(VectorEnvWrapper, name), getattr(BaseVectorEnv, name)
+    assert ours is not theirs
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    assert ours.__doc__ == theirs.__doc__
+
+
+def test_every_special_method_of_the_pool_is_seen_to() -> None:
+    special = {
+        name
+        for base in BaseVectorEnv.__mro__[:-1]
+        for name in vars(base)
+        if name.startswith("__") and name not in OF_THE_CLASS
+    }
+    assert special <= vars(VectorEnvWrapper).keys()
+
+
+def test_names_that_only_some_pools_have(pool: DummyVectorEnv) -> None:
+    class Later(DummyVectorEnv):
+        step_timeout = 5.0
+
+        @property
+        def budget(self) -> int:
+            return self._budget
+
+        @budget.setter
+        def budget(self, value: int) -> None:
+            self._budget = 2 * value
+
+        def restart(self, ids: list[int]) -> list[int]:
+            return ids[::-1]
+
+    with Later(env_fns("float32")) as venv:
+        wrapper = VectorEnvWrapper(Shifted(venv))
+        assert wrapper.restart([1, 2]) == [2, 1]
+        wrapper.budget = 4
+        assert wrapper.budget == venv.budget == 8
+        wrapper.step_timeout = 1.0
+        assert venv.step_timeout == 1.0
+        assert set(vars(wrapper)) == {"venv"}
+    assert not hasattr(VectorEnvWrapper(pool), "restart")
+    with pytest.raises(AttributeError, match="'DummyVectorEnv' object has no attribute 'restart'"):
+        VectorEnvWrapper(pool).restart  # noqa: B018
+
+
+def test_setting_what_the_pool_has_sets_it_there(pool: DummyVectorEnv) -> None:
+    wrapper = VectorEnvWrapper(VectorEnvWrapper(pool))
+    wrapper.wait_num = 2
+    assert pool.wait_num == wrapper.wait_num == 2
+    assert pool.is_async
+    assert wrapper.is_async
+    wrapper.wait_num = 4
+    wrapper.timeout = 0.5
+    assert pool.timeout == 0.5
+    with pytest.raises(ValueError, match="wait_num"):
+        wrapper.wait_num = 9
+    assert set(vars(wrapper)) == {"venv"}
+
+
+def test_what_a_wrapper_sets_on_itself_is_its_own(pool: DummyVectorEnv) -> None:
+    inner = Shifted(pool, by=1.0)
+    outer = Shifted(inner, by=2.0)
+    assert (inner.by, outer.by) == (1.0, 2.0)
+    around = VectorEnvWrapper(outer)
+    assert around.by == 2.0
+    around.by = 3.0
+    assert (inner.by, outer.by, around.by) == (1.0, 2.0, 3.0)
+    assert "by" not in vars(pool)
+
+
+def test_a_subclass_overrides_what_it_changes(pool: DummyVectorEnv) -> None:
+    class Seeded(VectorEnvWrapper):
+        def seed(self, seed: Any = None) -> Any:
+            return super().seed(7 if seed is None else seed)
+
+        @property
+        def num_envs(self) -> int:
+            return super().num_envs * 10
+
+    wrapper = VectorEnvWrapper(Seeded(pool))
+    assert wrapper.seed() == [[7], [8], [9], [10]]
+    assert wrapper.num_envs == 40
+    assert wrapper.env_num == len(wrapper) == 4
+
+
+# ------------------------------------------------------------------------------- its own life
+
+
+def test_a_wrapper_is_a_pool(pool: DummyVectorEnv) -> None:
+    wrapper = VectorEnvWrapper(pool)
+    assert isinstance(wrapper, BaseVectorEnv)
+    assert wrapper.venv is pool
+    assert len(wrapper) == 4
+    assert repr(wrapper) == f"VectorEnvWrapper({pool!r})"
+
+
+def test_leaving_the_context_closes_the_pool(pool: DummyVectorEnv) -> None:
+    wrapper = Shifted(VectorEnvWrapper(pool))
+    with wrapper as entered:
+        assert entered is wrapper
+        assert not wrapper.is_closed
+    assert pool.is_closed
+    assert wrapper.is_closed
+    wrapper.close()
+
+
+@pytest.mark.parametrize("venv", [None, [lambda: None], DummyVectorEnv, "CartPole-v1"])
+def test_what_is_no_pool(venv: Any) -> None:
+    with pytest.raises(TypeError, match=r"venv: got .*, but a wrapper needs a pool"):
+        VectorEnvWrapper(venv)
+
+
+def test_dropping_a_wrapper_leaves_its_pool_open(pool: DummyVectorEnv) -> None:
+    Shifted(VectorEnvWrapper(pool)).reset()
+    gc.collect()
+    assert not pool.is_closed
+    assert len(pool.step([0] * 4)[0]) == 4
+
+
+def test_a_wrapper_may_declare_its_spaces(pool: DummyVectorEnv) -> None:
+    before = pool.observation_space, pool.action_space
+    wrapper = VectorEnvWrapper(pool)
+    assert (wrapper.observation_space, wrapper.action_space) == before
+    wrapper.observation_space = wrapper.action_space = [None] * 4
+    assert wrapper.observation_space == wrapper.action_space == [None] * 4
+    assert pool.observation_space is before[0]
+    assert pool.action_space is before[1]
+
+
+def test_without_a_pool_attributes_are_missing_and_nothing_recurses() -> None:
+    empty = VectorEnvWrapper.__new__(VectorEnvWrapper)
+    for name in ("venv", "num_envs", "step", "anything", "__deepcopy__"):
+        assert not hasattr(empty, name) or name == "step"
+    with pytest.raises(AttributeError, match="'VectorEnvWrapper' object has no attribute 'venv'"):
+        empty.step([0])
+
+
+def test_a_shallow_copy_holds_the_same_pool(pool: DummyVectorEnv) -> None:
+    wrapper = Shifted(pool, by=2.0)
+    twin = copy.copy(wrapper)
+    assert twin.venv is pool
+    assert twin.by == 2.0
+
+
+def test_special_methods_are_not_borrowed_from_the_pool() -> None:
+    class Single(DummyVectorEnv):
+        def __deepcopy__(self, memo: dict) -> Any:
+            return self
+
+    with Single(env_fns("float32")) as venv:
+        twin = copy.deepcopy(Shifted(venv, by=2.0))
+        assert type(twin) is Shifted
+        assert twin.venv is venv
+
+
+def test_it_can_be_pickled_no_more_than_its_pool(pool: DummyVectorEnv) -> None:
+    kinds = []
+    for venv in (pool, VectorEnvWrapper(pool)):
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            pickle.dumps(venv)
+        kinds.append(caught.type)
+    assert kinds[0] is kinds[1]
+
+
+# ------------------------------------------------------------- every row passes, and only once
+
+
+POOLS = {"dummy": DummyVectorEnv, "subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
+
+
+@contextlib.contextmanager
+def twins(kind: str, space: str, **options: Any) -> Iterator[tuple[BaseVectorEnv, Shifted]]:
+    """Two pools with the same envs and seeds, the second one wrapped twice."""
+    make = POOLS[kind]
+    with make(env_fns(space), **options) as plain, make(env_fns(space), **options) as venv:
+        yield plain, Shifted(VectorEnvWrapper(venv))
+
+
+def assert_shifted(batch: Any, plain: Any) -> None:
+    """Assert that a batch is another one of the same rows, shifted once, and nothing else."""
+    order = {info["env_id"]: k for k, info in enumerate(plain[-1])}
+    rows = [order[info["env_id"]] for info in batch[-1]]
+    assert len(rows) == len(plain[-1])
+    for got, want in zip(batch[1:-1], plain[1:-1], strict=True):
+        np.testing.assert_array_equal(got, want[rows])
+    for k, row in enumerate(rows):
+        assert same(row_of(batch[0], k), shift(row_of(plain[0], row), 1000.0))
+        want = dict(plain[-1][row])
+        if "final_obs" in want:
+            want["final_obs"] = shift(want["final_obs"], 1000.0)
+        assert batch[-1][k].keys() == want.keys()
+        assert all(close(batch[-1][k][key], value) for key, value in want.items())
+
+
+def close(left: Any, right: Any) -> bool:
+    if isinstance(right, dict):
+        return left.keys() == right.keys() and all(close(left[k], right[k]) for k in right)
+    if isinstance(right, tuple):
+        return len(left) == len(right) and all(map(close, left, right))
+    return bool(np.array_equal(left, right))
+
+
+def row_of(obs: Any, k: int) -> Any:
+    if isinstance(obs, dict):
+        return {key: part[k] for key, part in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(part[k] for part in obs)
+    return obs[k]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("space", ["float32", "discrete", "dict", "tuple"])
+@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
+def test_synchronous_rows(space: str, mode: str | None, columns: bool) -> None:
+    options = {"autoreset_mode": mode, "columns": columns}
+    with twins("dummy", space, **options) as (plain, shifted):
+        assert_shifted(shifted.reset(seed=1), plain.reset(seed=1))
+        ended = 0
+        for _ in range(5):
+            batch = shifted.step([0, 1, 0, 1])
+            assert_shifted(batch, plain.step([0, 1, 0, 1]))
+            ended += sum("final_obs" in info for info in batch[-1])
+        assert ended == (6 if mode == "same_step" else 0)  # after 2, 3, 4 and 2 steps
+        assert_shifted(shifted.step([1, 0], [2, 0]), plain.step([1, 0], [2, 0]))
+        assert_shifted(shifted.reset([3, 1]), plain.reset([3, 1]))
+        assert_shifted(shifted.step([], []), plain.step([], []))
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_rows_that_are_fetched(kind: str) -> None:
+    options = {"autoreset_mode": "same_step", "wait_num": 2}
+    with twins(kind, "float32", **options) as (plain, shifted):
+        assert_shifted(shifted.reset(seed=1), plain.reset(seed=1))
+        fetches = {
+            "recv": shifted.recv,
+            "step(None)": lambda: shifted.step(None),
+            "step(None, id)": lambda: shifted.step(None, id=shifted.waiting_id[-1:]),
+            "drain": shifted.drain,
+        }
+        for fetch in fetches.values():
+            plain.send([0, 1, 0, 1])
+            shifted.send([0, 1, 0, 1])
+            assert shifted.waiting_id == [0, 1, 2, 3]
+            batches = []
+            while shifted.waiting_id:
+                batches.append(fetch())
+            assert_shifted(together(batches), plain.drain())
+        shifted.send_reset([0, 2], seed=5)
+        shifted.send([1, 1], [1, 3])
+        plain.send_reset([0, 2], seed=5)
+        plain.send([1, 1], [1, 3])
+        batch = shifted.drain()
+        assert_shifted(batch, plain.drain())
+        assert sum("is_reset" in info for info in batch[-1]) == 2
+        assert shifted.ready_id != []
+        assert len(shifted.drain()[0]) == 0
+
+
+def together(batches: list[Any]) -> tuple:
+    return tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))
+
+
+def test_one_wrapper_around_another_changes_rows_twice(pool: DummyVectorEnv) -> None:
+    outer = Shifted(Shifted(pool, by=1000.0), by=5.0)
+    obs, _ = outer.reset(seed=3)
+    inner_obs, _ = Shifted(pool, by=1000.0).reset(seed=3)
+    np.testing.assert_array_equal(obs, inner_obs + 5.0)
+
+
+def test_observations_of_the_base_class_change_nothing(pool: DummyVectorEnv) -> None:
+    class Halved(VectorEnvWrapper):
+        def observations(self, obs: Any) -> Any:
+            return super().observations(obs) / 2
+
+    raw, _ = pool.reset(seed=3)
+    np.testing.assert_array_equal(Halved(pool).reset(seed=3)[0], raw / 2)
+
+
+def test_a_wrapper_that_changes_nothing_gives_the_pools_own_objects(pool: DummyVectorEnv) -> None:
+    given = []
+    step = pool.step
+    pool.step = lambda *args: given.append(step(*args)) or given[-1]
+    wrapper = VectorEnvWrapper(pool)
+    wrapper.reset(seed=0)
+    for got, want in zip(wrapper.step([0] * 4), given[0], strict=True):
+        assert got is want
+
+
+def test_final_observations_come_first_and_in_a_batch_of_their_own() -> None:
+    with DummyVectorEnv(env_fns("float32"), autoreset_mode="same_step") as venv:
+        shifted = Shifted(venv)
+        shifted.reset(seed=0)
+        shifted.step([0] * 4)
+        obs, _, terminated, _, infos = shifted.step([0] * 4)  # envs 0 and 3 end
+        assert terminated.tolist() == [True, False, False, True]
+        finals, rows = shifted.seen[-2:]
+        assert (finals.shape, finals.dtype) == ((2, 3), np.float32)
+        np.testing.assert_array_equal(infos[0]["final_obs"], shift(finals[0], 1000.0))
+        np.testing.assert_array_equal(infos[3]["final_obs"], shift(finals[1], 1000.0))
+        np.testing.assert_array_equal(obs, shift(rows, 1000.0))
+
+
+def test_an_env_with_a_final_obs_of_its_own_keeps_it() -> None:
+    class Own(type(env_fns("float32")[0]())):
+        def step(self, action: Any) -> tuple:
+            return (*super().step(action)[:4], {"final_obs": "mine"})
+
+    with DummyVectorEnv([lambda: Own("float32", length=1)]) as venv:
+        shifted = Shifted(venv)
+        shifted.reset()
+        assert shifted.step([0])[-1][0]["final_obs"] == "mine"
