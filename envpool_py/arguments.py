@@ -80,7 +80,9 @@ def make_worker(
     """The worker of env ``i``; what making it raises names the env."""
     try:
         worker = worker_fn(env_fn)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise env_error(error, i, "env_fn") from error
     if not isinstance(worker, EnvWorker):
         raise TypeError(f"worker_fn must return an EnvWorker, got {type(worker).__name__}")

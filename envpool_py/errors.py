@@ -64,10 +64,10 @@ class EnvError(Exception):
         return f"{type(self).__name__}({self.message!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        for base in type(self).__mro__:
-            if base.__module__ == __name__:
-                return base, (self.message, self.env_ids, self.request)
-        raise AssertionError  # EnvError itself is in the list
+        kind = type(self)
+        original = kind.__mro__[2] if kind.__name__.startswith("EnvError[") else None
+        own = EnvError if original is not None else kind
+        return _rebuild, (own, original, self.message, self.env_ids, self.request, vars(self))
 
 
 class WorkerDiedError(EnvError):
@@ -188,10 +188,8 @@ def _verb(request: str) -> str:
 def _make(message: str, env_id: int, request: str, cause: BaseException | None) -> EnvError:
     """An ``EnvError`` that is also an instance of its cause's class, where that can be."""
     if isinstance(cause, Exception) and not isinstance(cause, (*_NEVER_MIXED_IN, EnvError)):
-        original = type(cause)
         try:
-            kind = type(f"EnvError[{original.__name__}]", (EnvError, original), {})
-            error: EnvError = kind(message, (env_id,), request)
+            error = _mixed(type(cause))(message, (env_id,), request)
             for name, value in vars(cause).items():
                 if name not in vars(error):
                     setattr(error, name, value)
@@ -200,3 +198,21 @@ def _make(message: str, env_id: int, request: str, cause: BaseException | None) 
         else:
             return error
     return EnvError(message, (env_id,), request)
+
+
+def _mixed(original: type[Exception]) -> type[EnvError]:
+    return type(f"EnvError[{original.__name__}]", (EnvError, original), {})
+
+
+def _rebuild(
+    own: type[EnvError],
+    original: type[Exception] | None,
+    message: str,
+    env_ids: tuple[int, ...],
+    request: str,
+    attributes: dict[str, Any],
+) -> EnvError:
+    """Unpickle an error: a mixed class is made anew, for it has no name to be found by."""
+    error = (own if original is None else _mixed(original))(message, env_ids, request)
+    vars(error).update(attributes)
+    return error

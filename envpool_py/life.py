@@ -133,6 +133,7 @@ class EnvLives:
         kept = (state == KEPT) | (state == KEPT_RESET)
         self.check_free(ids[~kept])
         self.give_up(ids[kept])
+        self.check_free(ids)  # the process of a kept row may have ended since
 
     def check_fetch(self, ids: IdArray) -> None:
         """Raise unless all of these envs are in flight.

@@ -91,7 +91,7 @@ class AsyncCollector:
         num_envs = len(pool)
         self._seeds = seeding.per_env(seed, range(num_envs))
         self._unused_seeds = dict(enumerate(self._seeds))
-        self._next_episode = [0] * num_envs
+        self._episode = [-1] * num_envs
         self._finished_steps = [0] * num_envs
         self._resetting = np.zeros(num_envs, dtype=np.bool_)
         self._infos: list[list[dict[str, Any]]] | None = None
@@ -200,6 +200,8 @@ class AsyncCollector:
         seeds = [self._unused_seeds.pop(i, None) for i in env_ids]
         self.pool.send_reset(env_ids, seed=seeds)
         self._resetting[env_ids] = True
+        for i in env_ids:
+            self._episode[i] += 1
         self.num_started += len(env_ids)
         return len(env_ids)
 
@@ -249,7 +251,7 @@ class AsyncCollector:
             self._infos[env_id] = []
         episode = Episode(
             env_id=env_id,
-            episode_id=self._next_episode[env_id],
+            episode_id=self._episode[env_id],
             seed=self._seeds[env_id],
             observations=spaces.join(self._obs_layout, obs),
             actions=spaces.join(self._action_layout, actions),
@@ -258,7 +260,6 @@ class AsyncCollector:
             truncated=ends[1],
             infos=infos,
         )
-        self._next_episode[env_id] += 1
         self._finished_steps[env_id] += len(rewards)
         self.num_episodes += 1
         return episode

@@ -19,7 +19,8 @@ class Episode:
 
     Attributes:
         env_id: which env of the pool.
-        episode_id: 0 for the env's first episode, then 1, 2, ...
+        episode_id: 0 for the env's first episode, then 1, 2, ...; one that was left unfinished, by
+            a loop left early or an error, has its number too.
         seed: the seed of the env's first episode. Later ones go on with the env's own stream.
         observations: ``(L + 1, ...)``: that of the reset, then of each step, the last included.
         actions: ``(L, ...)``, what the policy chose, in the dtype of the action space.

@@ -74,8 +74,7 @@ class EpisodeWriter:
 
     Raises:
         OSError: the file can't be written there.
-        TypeError: no space, or one whose values have no form of arrays; metadata that JSON can't
-            hold.
+        TypeError: no space, or one whose values have no form of arrays; metadata unfit for JSON.
     """
 
     def __init__(

@@ -100,7 +100,8 @@ class DummyGroup(WorkerGroup):
                 self._pending.update(dict.fromkeys(listed, _STEP))
                 return
         for i, action in zip(listed, spaces.list_actions(layout, actions, listed), strict=True):
-            self._pending[i] = Request("step", (action,))
+            # The env's own: what the caller does to its action later does not reach the env.
+            self._pending[i] = Request("step", (spaces.snapshot(action),))
 
     def send(self, ids: Iterable[int], requests: Iterable[Request]) -> None:
         """Note the requests down."""

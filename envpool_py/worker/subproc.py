@@ -514,10 +514,8 @@ class ProcessGroup(WorkerGroup):
         self._by_death.pop(lane.death, None)
         self._unflushed.discard(lane)
         lane.bury()
-        starting = self._hellos < len(self._lanes)
-        many = len(lane.ids) > 1
-        text = f"{name_ids(lane.ids)}: {'their' if many else 'the'} worker process {lane.exit}"
-        if starting:
+        text = f"the worker process {lane.exit}"
+        if self._hellos < len(self._lanes):
             text += " while starting"
             if self.context.get_start_method() != "fork":
                 text += (
@@ -525,8 +523,9 @@ class ProcessGroup(WorkerGroup):
                     ' `if __name__ == "__main__":`'
                 )
         for i in lane.ids:
-            ids = (i, *(other for other in lane.ids if other != i))
-            self._deaths[i] = WorkerDiedError(text, ids)
+            others = [other for other in lane.ids if other != i]
+            shared = f"; it was also that of {name_ids(others)}" if others else ""
+            self._deaths[i] = WorkerDiedError(f"env {i}: {text}{shared}", (i, *others))
         self.died.extend(lane.ids)
 
     def described(self) -> str:
