@@ -89,6 +89,8 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     """Check that the test leaves no process, no descriptor, no thread and no shared memory."""
     del helpers_of_multiprocessing
     gc.collect()
+    # What is there now is no test's garbage: not to be looked through again after each of them.
+    gc.freeze()
     before = children(), descriptors(), shared_memory(), set(threading.enumerate())
     yield
     gc.collect()

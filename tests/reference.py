@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Row:
-    """What one env gave: a reset's row has reward 0 and flags False."""
+    """What one env gave: a reset's row has reward 0 and flags False.
+
+    `reward_shape` is that of the rewards that the pool's envs have given so far.
+    """
 
     env_id: int
     obs: Any
@@ -23,6 +26,7 @@ class Row:
     reward: Any = 0.0
     terminated: bool = False
     truncated: bool = False
+    reward_shape: tuple[int, ...] = ()
 
     def marked(self) -> Row:
         """Return the row as `send_reset` delivers it."""
@@ -41,6 +45,7 @@ class HandStepped:
     ) -> None:
         self.envs = [make() for make in env_fns]
         self.mode = autoreset_mode
+        self.reward_shape: tuple[int, ...] = ()
         self.ended = [False] * len(self.envs)
 
     def ids(self, ids: Iterable[int] | None) -> list[int]:
@@ -61,7 +66,7 @@ class HandStepped:
     def _reset(self, i: int, **kwargs: Any) -> Row:
         self.ended[i] = False
         obs, info = copy.deepcopy(self.envs[i].reset(**copy.deepcopy(kwargs)))
-        return Row(i, obs, {**info, "env_id": i})
+        return Row(i, obs, {**info, "env_id": i}, reward_shape=self.reward_shape)
 
     def step(self, actions: Iterable[Any], ids: Iterable[int] | None = None) -> list[Row]:
         return [self._step(i, a) for i, a in zip(self.ids(ids), actions, strict=True)]
@@ -72,6 +77,7 @@ class HandStepped:
         result = copy.deepcopy(self.envs[i].step(copy.deepcopy(action)))
         obs, reward, terminated, truncated, info = result
         self.ended[i] = bool(terminated or truncated)
+        self.reward_shape = np.shape(reward)
         if self.mode == "same_step" and self.ended[i]:
             first = self._reset(i)
             final = {"final_obs": obs, "final_info": info}
@@ -179,18 +185,25 @@ def check_reset(result: Any, rows: Sequence[Row], space: Any, *, columns: bool =
     check_info(info, rows)
 
 
+def check_reward(reward: Any, rows: Sequence[Row]) -> None:
+    """Assert that rewards are float64 and keep their shape, where a row is a reset's too."""
+    assert isinstance(reward, np.ndarray)
+    assert reward.dtype == np.float64
+    assert len(reward) == len(rows)
+    shape = max((np.shape(row.reward) for row in rows), key=len, default=())
+    if not shape:  # resets alone: their zeros may have the shape of the rewards before them
+        assert reward.shape[1:] in {(), *(row.reward_shape for row in rows)} or not rows
+        shape = reward.shape[1:]
+    for got, row in zip(reward, rows, strict=True):
+        assert same(np.array(got), np.array(np.broadcast_to(np.float64(row.reward), shape)))
+
+
 def check(batch: Any, rows: Sequence[Row], space: Any, *, columns: bool = False) -> None:
     """Assert that a batch is these rows, in this order."""
     assert type(batch) is tuple
     obs, reward, terminated, truncated, info = batch
     check_obs(obs, [row.obs for row in rows], space, columns=columns)
-    if rows:
-        shape = np.asarray(max((row.reward for row in rows), key=np.size)).shape
-        wanted = np.stack([np.broadcast_to(np.float64(row.reward), shape) for row in rows])
-        assert same(reward, wanted), f"{reward!r} is not {wanted!r}"
-    else:
-        assert reward.dtype == np.float64
-        assert len(reward) == 0
+    check_reward(reward, rows)
     assert same(terminated, np.array([row.terminated for row in rows], bool))
     assert same(truncated, np.array([row.truncated for row in rows], bool))
     check_info(info, rows)

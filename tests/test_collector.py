@@ -576,6 +576,7 @@ def test_an_env_that_raises_ends_the_loop_and_the_next_goes_on(place: str) -> No
         again = list(collector.episodes(6))
     for episode in again:
         assert len(episode) == 5
+        assert (episode.observations[:, 1] == episode.episode_id).all()
         assert episode.observations[:, 2].tolist() == list(range(6))
         assert (episode.observations[:, 1] == episode.observations[0, 1]).all()
     assert {i: len(own) for i, own in by_env(again).items()} == {0: 2, 1: 2, 2: 2}
@@ -615,6 +616,7 @@ def test_a_loop_that_was_left_early(place: str) -> None:
         assert len(pool.waiting_id) == 0
     for episode in found:
         assert len(episode) == 3 + episode.env_id
+        assert (episode.observations[:, 1] == episode.episode_id).all()  # by the env's own count
         assert episode.observations[:, 2].tolist() == list(range(len(episode) + 1))
     numbers = [[e.episode_id for e in own] for _, own in sorted(by_env(found).items())]
     assert [own[1] - own[0] for own in numbers] == [1, 1, 1]

@@ -23,7 +23,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from numpy.typing import NDArray
 
 from envpool_py.errors import EnvError
-from envpool_py.sb3.common.env_util import class_names, has_attribute, is_instance_of
+from envpool_py.life import StepResult
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnv,
@@ -31,6 +31,7 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnvObs,
     VecEnvStepReturn,
 )
+from envpool_py.sb3.inside import class_names, has_attribute, is_wrapped_by
 from envpool_py.vector_env import BaseVectorEnv
 from envpool_py.worker.dummy import DummyEnvWorker
 
@@ -166,10 +167,7 @@ class PoolVecEnv(VecEnv):
                 "step_wait: no step is under way; step_async(actions) begins one", "step_wait"
             )
         try:
-            if self._begins_late:
-                batch = self.pool.step(self._actions, self._everything)
-            else:
-                batch = self.pool.step(None, self._everything)
+            batch = self._fetch()
         except EnvError:
             self._give_up()
             raise
@@ -188,6 +186,14 @@ class PoolVecEnv(VecEnv):
             info.pop("env_id", None)
             info["TimeLimit.truncated"] = timeout
         return self._as_columns(obs), rewards.astype(np.float32), dones, infos
+
+    def _fetch(self) -> StepResult:
+        pool = self.pool
+        if self._begins_late and not pool.is_async:
+            return pool.step(self._actions)
+        if self._begins_late:
+            pool.send(self._actions)
+        return pool.step(None, self._everything) if pool.is_async else pool.recv()
 
     def _end_episodes(self, infos: list[dict[str, Any]], dones: NDArray[np.bool_]) -> None:
         """Tell the infos of the ended episodes from those of the resets that followed."""
@@ -346,7 +352,7 @@ class PoolVecEnv(VecEnv):
             AlreadyPendingCallError: a step is under way.
         """
         names = class_names(wrapper_class)
-        return self._ask(indices, lambda ids: self.pool.apply(is_instance_of, names, id=ids))
+        return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
 
     def _ask(
         self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]

@@ -1,0 +1,95 @@
+"""``SubprocVecEnv`` and ``ShmemVecEnv``: envs in worker processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from envpool_py.pools import ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
+from envpool_py.vector_env import BaseVectorEnv
+
+
+class SubprocVecEnv(PoolVecEnv):
+    """Envs in worker processes; messages are pickled.
+
+    Args:
+        env_fns: one callable for each env; cloudpickled, but not under ``"fork"``.
+        start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``; None is forkserver where there is
+            one, else spawn. Under these two the program needs ``if __name__ == "__main__":``.
+        num_processes: over how many processes the envs are spread; None is one for each env.
+        **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
+
+    Attributes:
+        processes: the worker process of every env.
+        waiting: whether a step is under way.
+        closed: whether this was closed.
+
+    Raises:
+        ValueError: ``env_fns`` is empty, or there is no such start method.
+        UnsuitableEnvError: the spaces or render modes of the envs differ.
+        EnvError: an env_fn raised.
+        WorkerDiedError: a process ended before its envs were there.
+    """
+
+    _pool_class: type[BaseVectorEnv] = SubprocVectorEnv
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        start_method: str | None = None,
+        *,
+        num_processes: int | None = None,
+        **options: Any,
+    ) -> None:
+        own = {"context": _checked(start_method), "num_processes": num_processes}
+        pool = self._pool_class(
+            env_fns, **{"columns": True, **options, **own, "autoreset_mode": "same_step"}
+        )
+        try:
+            super().__init__(pool)
+        except BaseException:
+            pool.close()
+            raise
+
+    @property
+    def processes(self) -> list[Any]:
+        """The worker process of every env; envs may share one."""
+        workers: list[Any] = self.pool.workers
+        return [worker.process for worker in workers]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step is under way."""
+        return self._stepping
+
+    @property
+    def closed(self) -> bool:
+        """Whether this was closed."""
+        return self.pool.is_closed
+
+
+class ShmemVecEnv(SubprocVecEnv):
+    """Envs in worker processes; observations, rewards and actions in shared memory.
+
+    Nothing is pickled on the way of a step but infos that are not empty and observations of no
+    fixed shape.
+
+    Args:
+        env_fns: as for ``SubprocVecEnv``.
+        start_method: likewise.
+        num_processes: likewise.
+        **options: likewise.
+    """
+
+    _pool_class = ShmemVectorEnv
+
+
+def _checked(start_method: str | None) -> str:
+    known = multiprocessing.get_all_start_methods()
+    if start_method is None:
+        return "forkserver" if "forkserver" in known else "spawn"
+    if start_method not in known:
+        raise ValueError(f"start_method must be one of {', '.join(known)}, got {start_method!r}")
+    return start_method
