@@ -158,17 +158,18 @@ class Block:
             marks[i] = _RESET_ROW
             return {key: value for key, value in info.items() if key != "is_reset"}
         if self._finals and "final_obs" in info:
-            parts = spaces.split(self.shape.obs, info["final_obs"], "final_obs")
+            last = info["final_obs"]
+            single = spaces.is_leaf(self.shape.obs)
+            parts = [last] if single else spaces.split(self.shape.obs, last, "final_obs")
             for leaf, array, part in zip(self._obs_leaves, self._finals, parts, strict=True):
                 array[i] = spaces.fit(
                     part, leaf.shape, _dtype(leaf), "final_obs", "observation_space"
                 )
             marks[i] = _FINAL_ROW
-            return {
-                key: value
-                for key, value in info.items()
-                if key != "final_obs" and (key != "final_info" or value)
-            }
+            info = dict(info)
+            del info["final_obs"]
+            if not info.get("final_info", True):
+                del info["final_info"]
         return info
 
     def _store_leaves(self, i: int, obs: Any) -> list[Any] | None:
@@ -306,14 +307,22 @@ class Block:
             ],
         )
 
+    def _final_of(self, i: int) -> Any:
+        parts = [
+            leaf.one(array, i).copy()
+            for leaf, array in zip(self._obs_leaves, self._finals, strict=True)
+        ]
+        return parts[0] if spaces.is_leaf(self.shape.obs) else spaces.join(self.shape.obs, parts)
+
     def _add_marks(self, infos: list[dict[str, Any]], ids: IdArray, marks: Array) -> None:
-        for k in np.flatnonzero(marks == _RESET_ROW).tolist():
-            infos[k]["is_reset"] = True
-        ended = np.flatnonzero(marks == _FINAL_ROW)
-        parts = [array.take(ids[ended], axis=0) for array in self._finals]
-        for n, k in enumerate(ended.tolist()):
-            infos[k]["final_obs"] = self._one_obs(parts, n)
-            infos[k].setdefault("final_info", {})
+        kinds = marks.tolist()
+        for k in np.flatnonzero(marks).tolist():
+            info = infos[k]
+            if kinds[k] == _RESET_ROW:
+                info["is_reset"] = True
+            else:
+                info["final_obs"] = self._final_of(ids[k])
+                info.setdefault("final_info", {})
 
     def _with_odd_rewards(self, reward: Array, ids: list[int], dims: tuple[int, ...]) -> Array:
         """Vector rewards whose length no space has told, beside the zeros of resets."""

@@ -91,6 +91,7 @@ class Lane:
         results: int,
         memory: int | None,
         parent_alive: int,
+        look_for: float,
     ) -> None:
         self.ids = ids
         self.torn = False
@@ -109,6 +110,7 @@ class Lane:
                     child.Descriptor(results),
                     None if memory is None else child.Descriptor(memory),
                     child.Descriptor(parent_alive),
+                    look_for,
                 ),
                 name=f"envpool_py {ids[0]}-{ids[-1]}",
                 daemon=False,

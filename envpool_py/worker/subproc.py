@@ -239,13 +239,14 @@ class ProcessGroup(WorkerGroup):
         self._poller.watch(self._results)
         shares = np.array_split(np.arange(len(self.workers)), self.num_processes)
         self._home = np.repeat(np.arange(self.num_processes), [len(share) for share in shares])
+        look_for = child.LOOK_FOR if self.num_processes <= _cores() else 0.0
         # A Ctrl-C while a process has no group of its own would end it as well.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for share in shares:
                 ids = share.tolist()
                 here = [sent[i] for i in ids]
-                lane = Lane(self.context, ids, here, results, self._memory, alive)
+                lane = Lane(self.context, ids, here, results, self._memory, alive, look_for)
                 self._lanes.append(lane)
                 self._by_fd[lane.fd] = lane
                 self._by_death[lane.death] = lane
@@ -599,6 +600,13 @@ def check_num_processes(num_processes: int | None, num_envs: int) -> int:
     if num_processes < 1:
         raise ValueError(f"num_processes must be 1 or more, got {num_processes}")
     return min(int(num_processes), num_envs)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
