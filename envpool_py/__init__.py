@@ -1,6 +1,7 @@
 """Many Gymnasium or PettingZoo environments at a time, never waiting for the slowest."""
 
 from envpool_py.errors import EnvError, WorkerDiedError
+from envpool_py.making import make
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.vector_env import BaseVectorEnv
 from envpool_py.wrappers import (
@@ -25,4 +26,5 @@ __all__ = [
     "VectorEnvNormObs",
     "VectorEnvWrapper",
     "WorkerDiedError",
+    "make",
 ]

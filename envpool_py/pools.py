@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from envpool_py import auto
+from envpool_py.arguments import check_env_fns
 from envpool_py.vector_env import BaseVectorEnv
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.dummy import DummyEnvWorker
@@ -48,7 +50,8 @@ class SubprocVectorEnv(BaseVectorEnv):
         share_memory: take rows and actions through shared memory, as ``ShmemVectorEnv`` does.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
             multiprocessing's own choice.
-        num_processes: over how many processes the envs are spread; None is one for each env.
+        num_processes: over how many processes the envs are spread; None is one for each env,
+            ``"auto"`` what a throw-away env, measured in a process of its own, is worth.
         **options: the other arguments of ``BaseVectorEnv``.
     """
 
@@ -59,13 +62,13 @@ class SubprocVectorEnv(BaseVectorEnv):
         timeout: float | None = None,
         share_memory: bool = False,
         context: Any = None,
-        num_processes: int | None = None,
+        num_processes: int | str | None = None,
         **options: Any,
     ) -> None:
         def worker_fn(env_fn: Callable[[], Any]) -> EnvWorker:
             return SubprocEnvWorker(env_fn, share_memory=share_memory, context=context)
 
-        options["num_processes"] = num_processes
+        options["num_processes"] = _count(env_fns, num_processes, context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
 
 
@@ -81,7 +84,8 @@ class ShmemVectorEnv(BaseVectorEnv):
         timeout: as in ``BaseVectorEnv``.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
             multiprocessing's own choice.
-        num_processes: over how many processes the envs are spread; None is one for each env.
+        num_processes: over how many processes the envs are spread; None is one for each env,
+            ``"auto"`` what a throw-away env, measured in a process of its own, is worth.
         **options: the other arguments of ``BaseVectorEnv``.
     """
 
@@ -91,11 +95,23 @@ class ShmemVectorEnv(BaseVectorEnv):
         wait_num: int | None = None,
         timeout: float | None = None,
         context: Any = None,
-        num_processes: int | None = None,
+        num_processes: int | str | None = None,
         **options: Any,
     ) -> None:
         def worker_fn(env_fn: Callable[[], Any]) -> EnvWorker:
             return ShmemEnvWorker(env_fn, context=context)
 
-        options["num_processes"] = num_processes
+        options["num_processes"] = _count(env_fns, num_processes, context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
+
+
+def _count(
+    env_fns: Sequence[Callable[[], Any]], num_processes: int | str | None, context: Any
+) -> int | None:
+    """The number of processes where ``"auto"`` asks for it to be measured."""
+    if not isinstance(num_processes, str):
+        return num_processes
+    if num_processes != "auto":
+        raise ValueError(f"num_processes must be an int, None or 'auto', got {num_processes!r}")
+    checked = check_env_fns(env_fns)
+    return auto.choose_processes(auto.probe(checked[0], context), len(checked))

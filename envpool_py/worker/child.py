@@ -28,13 +28,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import reduction
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import cloudpickle
 
 from envpool_py import shm
 from envpool_py.errors import pack_failure
 from envpool_py.rows import Block
+from envpool_py.worker import limits
 from envpool_py.worker.base import Request
 from envpool_py.worker.execute import Executor
 
@@ -78,14 +79,36 @@ def _received(dup: Any) -> Descriptor:
     return Descriptor(dup.detach())
 
 
+class Ways(NamedTuple):
+    """What all processes of a pool share.
+
+    ``results``: the pipe for ids. ``memory``: the block's; None where rows are pickled.
+    ``parent_alive``: reading end of a pipe whose only other end is the parent's.
+    """
+
+    results: Descriptor
+    memory: Descriptor | None
+    parent_alive: Descriptor
+
+
+class Habits(NamedTuple):
+    """How a process goes about its work.
+
+    ``look_for``: seconds to look for the next request before sleeping. ``num_threads``: to compute
+    with, None for no limit. ``core``: to stay on, None for any.
+    """
+
+    look_for: float
+    num_threads: int | None
+    core: int | None
+
+
 def main(
     ids: Sequence[int],
     env_fns: Sequence[Any],
     stream: Descriptor,
-    results: Descriptor,
-    memory: Descriptor | None,
-    parent_alive: Descriptor,
-    look_for: float = 0.0,
+    ways: Ways,
+    habits: Habits,
 ) -> None:
     """Run a worker process.
 
@@ -93,10 +116,8 @@ def main(
         ids: the envs that live here.
         env_fns: one callable for each, or its cloudpickle.
         stream: both ways between the parent and this process.
-        results: the pipe for ids that all processes share.
-        memory: the block's; None where rows are pickled.
-        parent_alive: reading end of a pipe whose only other end is the parent's.
-        look_for: seconds to look for the next request before sleeping.
+        ways: the ways that all processes share.
+        habits: how to go about it.
     """
     # A group of its own: Ctrl-C in the terminal reaches the parent alone, and a kill of the group
     # reaches what the envs have started.
@@ -105,26 +126,23 @@ def main(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    _die_with_parent(parent_alive.fd)
-    _Process(ids, stream.fd, results.fd, memory, look_for).run(env_fns)
+    _die_with_parent(ways.parent_alive.fd)
+    if habits.num_threads is not None:
+        limits.limit_threads(habits.num_threads)
+    if habits.core is not None:
+        limits.pin(habits.core)
+    _Process(ids, stream.fd, ways, habits.look_for).run(env_fns)
 
 
 class _Process:
     """The envs of this process, and its ways to the parent."""
 
-    def __init__(
-        self,
-        ids: Sequence[int],
-        stream: int,
-        results: int,
-        memory: Descriptor | None,
-        look_for: float,
-    ) -> None:
-        self._look_for = look_for
+    def __init__(self, ids: Sequence[int], stream: int, ways: Ways, look_for: float) -> None:
         self._ids = ids
         self._stream = socket.socket(fileno=stream)
-        self._results = results
-        self._memory = memory
+        self._results = ways.results.fd
+        self._memory = ways.memory
+        self._look_for = look_for
         self._executors: dict[int, Executor] = {}
         self._steps: dict[int, Callable[[Any], Any]] = {}
         self._store: Callable[..., Any] | None = None  # None: rows are pickled

@@ -88,10 +88,8 @@ class Lane:
         context: BaseContext,
         ids: Sequence[int],
         env_fns: Sequence[Any],
-        results: int,
-        memory: int | None,
-        parent_alive: int,
-        look_for: float,
+        ways: child.Ways,
+        habits: child.Habits,
     ) -> None:
         self.ids = ids
         self.torn = False
@@ -103,15 +101,7 @@ class Lane:
         try:
             self.process = context.Process(  # type: ignore[attr-defined]
                 target=child.main,
-                args=(
-                    ids,
-                    env_fns,
-                    child.Descriptor(theirs.fileno()),
-                    child.Descriptor(results),
-                    None if memory is None else child.Descriptor(memory),
-                    child.Descriptor(parent_alive),
-                    look_for,
-                ),
+                args=(ids, env_fns, child.Descriptor(theirs.fileno()), ways, habits),
                 name=f"envpool_py {ids[0]}-{ids[-1]}",
                 daemon=False,
             )

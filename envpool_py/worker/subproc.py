@@ -46,6 +46,7 @@ from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import EnvFacts
 from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.lane import Lane, Poller, claim, release
+from envpool_py.worker.limits import usable_cores
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
@@ -157,6 +158,8 @@ class SubprocEnvWorker(EnvWorker):
         workers: Sequence[Any],
         *,
         num_processes: int | None = None,
+        num_threads: int | None = 1,
+        affinity: bool = False,
         **options: Any,
     ) -> WorkerGroup:
         """Batch hooks with one message per process and batch.
@@ -165,6 +168,8 @@ class SubprocEnvWorker(EnvWorker):
             workers: all workers of the pool.
             num_processes: over how many processes the envs are spread, evenly and in order; None is
                 one for each.
+            num_threads: the threads with which each process may compute; None does not limit them.
+            affinity: keep each process on one core, in turn.
             **options: none.
         """
         if options:
@@ -172,7 +177,7 @@ class SubprocEnvWorker(EnvWorker):
         changed = cls.send is not SubprocEnvWorker.send or cls.recv is not SubprocEnvWorker.recv
         if changed:  # a subclass that changes how a request travels keeps its way
             return WorkerGroup(workers)
-        return ProcessGroup(workers, num_processes)
+        return ProcessGroup(workers, num_processes, num_threads=num_threads, affinity=affinity)
 
 
 class ProcessGroup(WorkerGroup):
@@ -181,18 +186,29 @@ class ProcessGroup(WorkerGroup):
     Args:
         workers: equal in start method and in the use of shared memory.
         num_processes: None is one for each worker.
+        num_threads: the threads of each process; None does not limit them.
+        affinity: keep each process on one core.
     """
 
     workers: Sequence[SubprocEnvWorker]
 
     def __init__(
-        self, workers: Sequence[SubprocEnvWorker], num_processes: int | None = None
+        self,
+        workers: Sequence[SubprocEnvWorker],
+        num_processes: int | None = None,
+        *,
+        num_threads: int | None = 1,
+        affinity: bool = False,
     ) -> None:
         super().__init__(workers)
         num_envs = len(workers)
         if num_envs > child.ID_MASK:
             raise ValueError(f"got {num_envs} envs; a pool takes {child.ID_MASK} at the most")
         self.num_processes = check_num_processes(num_processes, num_envs)
+        if num_threads is not None and num_threads < 1:
+            raise ValueError(f"num_threads must be 1 or more, got {num_threads}")
+        self._num_threads = num_threads
+        self._affinity = affinity
         self.context = check_context(workers[0].context)
         self._shared = workers[0].share_memory
         self._lanes: list[Lane] = []
@@ -239,14 +255,26 @@ class ProcessGroup(WorkerGroup):
         self._poller.watch(self._results)
         shares = np.array_split(np.arange(len(self.workers)), self.num_processes)
         self._home = np.repeat(np.arange(self.num_processes), [len(share) for share in shares])
-        look_for = child.LOOK_FOR if self.num_processes <= _cores() else 0.0
+        cores = usable_cores()
+        look_for = child.LOOK_FOR if self.num_processes <= len(cores) else 0.0
         # A Ctrl-C while a process has no group of its own would end it as well.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for share in shares:
                 ids = share.tolist()
                 here = [sent[i] for i in ids]
-                lane = Lane(self.context, ids, here, results, self._memory, alive, look_for)
+                number = len(self._lanes)
+                ways = child.Ways(
+                    child.Descriptor(results),
+                    None if self._memory is None else child.Descriptor(self._memory),
+                    child.Descriptor(alive),
+                )
+                habits = child.Habits(
+                    look_for,
+                    self._num_threads,
+                    cores[number % len(cores)] if self._affinity else None,
+                )
+                lane = Lane(self.context, ids, here, ways, habits)
                 self._lanes.append(lane)
                 self._by_fd[lane.fd] = lane
                 self._by_death[lane.death] = lane
@@ -600,13 +628,6 @@ def check_num_processes(num_processes: int | None, num_envs: int) -> int:
     if num_processes < 1:
         raise ValueError(f"num_processes must be 1 or more, got {num_processes}")
     return min(int(num_processes), num_envs)
-
-
-def _cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:

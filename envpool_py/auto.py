@@ -1,0 +1,97 @@
+"""How many processes an env is worth: measured on a throw-away env in a scratch process."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.subproc import SubprocEnvWorker
+
+#: Seconds for which the scratch env is stepped.
+PROBE_SECONDS = 0.1
+#: Above this share of its time on the processor an env is bound by it; below it mostly waits.
+BUSY = 0.5
+#: Seconds that a batch costs for going through processes, whatever the envs do.
+OVERHEAD = 120e-6
+
+
+class Probe(NamedTuple):
+    """What a step of an env costs, resets included, in seconds."""
+
+    wall: float
+    cpu: float
+
+    @property
+    def waits(self) -> bool:
+        """Whether the env mostly waits: for a simulator, a device, a sleep."""
+        return self.cpu < BUSY * self.wall
+
+
+def probe(env_fn: Callable[[], Any], context: Any = None) -> Probe:
+    """Step one env with random actions for ``PROBE_SECONDS`` in a process of its own.
+
+    The env is made there, stepped and thrown away; no env of a pool is touched.
+
+    Raises:
+        EnvError: ``env_fn`` raised.
+    """
+    worker = SubprocEnvWorker(_Probed(env_fn), context=context)
+    try:
+        return Probe(*worker.call("measure", PROBE_SECONDS))
+    finally:
+        worker.close()
+
+
+def choose_processes(measured: Probe, num_envs: int) -> int:
+    """One process for each core if a step burns CPU, one for each env if it mostly waits."""
+    return num_envs if measured.waits else min(num_envs, len(usable_cores()))
+
+
+def worth_processes(measured: Probe, num_envs: int) -> bool:
+    """Whether processes pay for sync batches of these envs: a few cheap ones are faster without."""
+    if measured.waits:
+        return num_envs > 1
+    processes = choose_processes(measured, num_envs)
+    share = -(-num_envs // processes)
+    return share * measured.wall + OVERHEAD < num_envs * measured.wall
+
+
+class _Probed:
+    """Makes the env and stands in for it; picklable if the env_fn is."""
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        self._env_fn = env_fn
+
+    def __call__(self) -> _Probed:
+        self.env = self._env_fn()
+        self.reset = self.env.reset
+        self.step = self.env.step
+        return self
+
+    def close(self) -> None:
+        close = getattr(self.env, "close", None)
+        if close is not None:
+            close()
+
+    def measure(self, seconds: float) -> tuple[float, float]:
+        """Wall and CPU seconds of a step, over as many as fit into ``seconds``.
+
+        An env that refuses random actions is measured as far as it goes.
+        """
+        steps = 0
+        start = wall, cpu = time.perf_counter(), time.process_time()
+        with contextlib.suppress(Exception):
+            sample = self.env.action_space.sample
+            self.env.reset()
+            self.env.step(sample())  # what happens at the first step only
+            start = wall, cpu = time.perf_counter(), time.process_time()
+            while time.perf_counter() < start[0] + seconds:
+                terminated, truncated = self.env.step(sample())[2:4]
+                if terminated or truncated:
+                    self.env.reset()
+                steps += 1
+                wall, cpu = time.perf_counter(), time.process_time()
+        return (wall - start[0]) / max(steps, 1), (cpu - start[1]) / max(steps, 1)

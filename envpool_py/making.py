@@ -1,0 +1,89 @@
+"""``make``: a pool of one kind of env, set up for this machine."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from envpool_py import auto
+from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.vector_env import BaseVectorEnv
+
+_BACKENDS: dict[str, type[BaseVectorEnv]] = {
+    "dummy": DummyVectorEnv,
+    "subproc": SubprocVectorEnv,
+    "shmem": ShmemVectorEnv,
+}
+
+
+def make(
+    env: str | Callable[[], Any],
+    num_envs: int = 1,
+    *,
+    backend: str = "auto",
+    num_processes: int | str | None = "auto",
+    wait_num: int | None = None,
+    timeout: float | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
+    context: Any = None,
+    **options: Any,
+) -> BaseVectorEnv:
+    """A pool of ``num_envs`` copies of one env.
+
+    Args:
+        env: an id of Gymnasium's registry, or a callable that makes the env.
+        num_envs: how many.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, or ``"auto"``: shared memory, or no
+            processes at all where the envs are so few and cheap that these would cost more.
+        num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for a tenth of a
+            second in a process of its own, and takes one process for each core if a step burns CPU,
+            one for each env if it mostly waits.
+        wait_num: as in ``BaseVectorEnv``.
+        timeout: as in ``BaseVectorEnv``.
+        env_kwargs: passed to ``gymnasium.make``, or to the callable.
+        wrappers: applied to every env, the first innermost.
+        context: the start method of the processes.
+        **options: the other arguments of the pool.
+
+    Raises:
+        ValueError: an unknown backend, or ``num_envs`` below 1.
+        EnvError: making or stepping the env raised.
+        gymnasium.error.Error: no such id.
+    """
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
+    if backend != "auto" and backend not in _BACKENDS:
+        raise ValueError(f"backend must be one of auto, {', '.join(_BACKENDS)}, got {backend!r}")
+    if isinstance(env, str):
+        gym.spec(env)  # an unknown id is told here, without a process around it
+        maker: Callable[..., Any] = functools.partial(gym.make, env)
+    elif callable(env):
+        maker = env
+    else:
+        raise TypeError(f"env must be an id or a callable, got {type(env).__name__}")
+    env_fn = functools.partial(_wrapped, maker, dict(env_kwargs or {}), tuple(wrappers))
+    if backend == "auto":
+        measured = auto.probe(env_fn, context)
+        # In a partial batch a slow env is not waited for, which needs processes.
+        partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
+        backend = "shmem" if partial or auto.worth_processes(measured, num_envs) else "dummy"
+        if num_processes == "auto":
+            num_processes = auto.choose_processes(measured, num_envs)
+    if backend != "dummy":
+        options.update(context=context, num_processes=num_processes)
+    return _BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **options)
+
+
+def _wrapped(
+    maker: Callable[..., Any],
+    env_kwargs: dict[str, Any],
+    wrappers: tuple[Callable[[Any], Any], ...],
+) -> Any:
+    env = maker(**env_kwargs)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
