@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from envpool_py.worker.execute import Executor
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.subproc import SubprocEnvWorker
 
@@ -66,15 +67,11 @@ class _Probed:
         self._env_fn = env_fn
 
     def __call__(self) -> _Probed:
-        self.env = self._env_fn()
-        self.reset = self.env.reset
-        self.step = self.env.step
+        self._executor = Executor(self._env_fn)
+        self.reset = self._executor.reset
+        self.step = self._executor.step
+        self.close = self._executor.close
         return self
-
-    def close(self) -> None:
-        close = getattr(self.env, "close", None)
-        if close is not None:
-            close()
 
     def measure(self, seconds: float) -> tuple[float, float]:
         """Wall and CPU seconds of a step, over as many as fit into ``seconds``.
@@ -84,14 +81,19 @@ class _Probed:
         steps = 0
         start = wall, cpu = time.perf_counter(), time.process_time()
         with contextlib.suppress(Exception):
-            sample = self.env.action_space.sample
-            self.env.reset()
-            self.env.step(sample())  # what happens at the first step only
+            space = self._executor.facts().action_space
+            sample = space.sample if space is not None else _nothing
+            self.reset()
+            self.step(sample())  # what happens at the first step only
             start = wall, cpu = time.perf_counter(), time.process_time()
             while time.perf_counter() < start[0] + seconds:
-                terminated, truncated = self.env.step(sample())[2:4]
+                terminated, truncated = self.step(sample())[2:4]
                 if terminated or truncated:
-                    self.env.reset()
+                    self.reset()
                 steps += 1
                 wall, cpu = time.perf_counter(), time.process_time()
         return (wall - start[0]) / max(steps, 1), (cpu - start[1]) / max(steps, 1)
+
+
+def _nothing() -> None:
+    """The action for an env without an action space."""

