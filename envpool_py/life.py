@@ -65,7 +65,8 @@ class EnvLives:
         # Of sending for envs in flight, of handing out for the others.
         self._order = np.arange(num_envs)
         self._tick = num_envs
-        self._died: set[int] = set()
+        # What an env becomes when it lands, where that is not for the caller to say.
+        self._fate: dict[int, int] = {}
         self._resets = 0  # how many of those in flight
         #: How many envs are in flight.
         self.in_flight = 0
@@ -196,8 +197,12 @@ class EnvLives:
             self._resets -= int(((now == RESETTING) | (now == KEPT_RESET)).sum())
         self._state[self._place(ids)] = state
         self.in_flight -= len(ids)
-        if self._died:
-            self._state[[i for i in ids.tolist() if i in self._died]] = DEAD
+        if self._fate:
+            for i in ids.tolist():
+                if i in self._fate:
+                    self._state[i] = self._fate[i]
+                    if self._fate[i] != DEAD:
+                        del self._fate[i]
 
     def give_up(self, ids: IdArray) -> None:
         """Disown the requests of those of these envs that are in flight."""
@@ -283,7 +288,7 @@ class EnvLives:
     def _note_deaths(self) -> None:
         group = self._group
         for i in group.died:
-            self._died.add(i)
+            self._fate[i] = DEAD
             if self._state[i] < KEPT:
                 self._state[i] = DEAD
             elif i not in self._finished:
@@ -350,7 +355,7 @@ class EnvLives:
         listed = ids.tolist()
         try:
             group.send(listed, requests)
-            while missing := set(listed).difference(self._finished, self._died):
+            while missing := set(listed).difference(self._finished, self._dead()):
                 self._wait(1, None, [i for i in listed if i in missing])
         except BaseException:
             group.cancel(listed)
@@ -359,7 +364,7 @@ class EnvLives:
             group.errors[i]
             if i in group.errors
             else group.death_of(i)
-            if i in self._died and i not in group.replies
+            if self._fate.get(i) == DEAD and i not in group.replies
             else None
             for i in listed
         ]
@@ -381,8 +386,26 @@ class EnvLives:
             self.ask(ids, requests)
         except Exception as error:
             self._state[ids] = READY
-            failed = [i for i in getattr(error, "env_ids", ids.tolist()) if i not in self._died]
-            self._state[failed] = FAILED
-            self._state[list(self._died)] = DEAD
+            self._state[list(getattr(error, "env_ids", ids.tolist()))] = FAILED
+            self._state[self._dead()] = DEAD
             raise
         self._state[ids] = READY
+
+    def _dead(self) -> list[int]:
+        return [i for i, fate in self._fate.items() if fate == DEAD]
+
+    def restart(self, ids: IdArray) -> None:
+        """Make envs anew, and all that shared an ended process with one of them.
+
+        Raises:
+            AlreadyPendingCallError: one is in flight, and its process lives.
+            EnvError: an env_fn raised.
+        """
+        self.check_free(ids[self._state[ids] != DEAD])
+        self._state[ids[self._state[ids] != DEAD]] = ABANDONED  # should this be broken off
+        for i in self._group.restart(ids.tolist()):
+            if self._state[i] < KEPT or self._state[i] == DEAD:
+                self._fate.pop(i, None)
+                self._state[i] = NEVER_RESET
+            else:
+                self._fate[i] = NEVER_RESET

@@ -488,6 +488,22 @@ class BaseVectorEnv:
         """
         return self._ask_each(id, Request("render", kwargs=kwargs))
 
+    def restart(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+        """Make envs anew, each by its ``env_fn``; they must then be reset.
+
+        Where the process of an env has ended a new one is started, with all the envs that it had;
+        otherwise the env is closed, whatever state it is in, and made again where it is.
+
+        Args:
+            id: which; None is all.
+
+        Raises:
+            AlreadyPendingCallError: an env is in flight.
+            EnvError: an env_fn raised, or a process ended while it started.
+        """
+        self._assert_open()
+        self._lives.restart(self._resolve(id))
+
     # --------------------------------------------------------------------------------------- end
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ class Request(NamedTuple):
     ``set_attr``   ``name, value``                None
     ``call``       ``method, *args, **kwargs``    what the method returned
     ``render``     ``**kwargs``                   what the env returned
+    ``rebuild``                                   None; a new env, made by the same ``env_fn``
     ``configure``  the pool's options             None; asked only where they are not the defaults
     ============== ============================== ==========================================
     """

@@ -5,6 +5,7 @@ Used by every backend: in this process, in a worker process, in a Ray actor.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -43,16 +44,9 @@ class Executor:
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
-        env = env_fn()
-        missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
-        if missing:
-            raise TypeError(
-                f"env_fn returned {type(env).__name__}, which has no {' and no '.join(missing)};"
-                " it must return an environment"
-            )
-        self.env = env
-        self._env_step = env.step
+        self._env_fn = env_fn
         self._closed = False
+        self._make()
         # What the next step does in place of a step: an automatic reset, or raise the error of one.
         self._before_step: Callable[[], Row] | None = None
         self._autoreset: str | None = None
@@ -64,6 +58,25 @@ class Executor:
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
         return getattr(self, request.kind)(*request.args, **request.kwargs)
+
+    def _make(self) -> None:
+        env = self._env_fn()
+        missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
+        if missing:
+            raise TypeError(
+                f"env_fn returned {type(env).__name__}, which has no {' and no '.join(missing)};"
+                " it must return an environment"
+            )
+        self.env = env
+        self._env_step = env.step
+
+    def rebuild(self) -> None:
+        """Close the env, whatever state it is in, and make a new one by its ``env_fn``."""
+        with contextlib.suppress(Exception):
+            self.close()
+        self._make()
+        self._closed = False
+        self._before_step = None
 
     def configure(
         self,

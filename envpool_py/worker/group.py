@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium as gym
 
 from envpool_py import spaces
-from envpool_py.errors import EnvError, WorkerDiedError, env_error
+from envpool_py.errors import EnvError, WorkerDiedError, combine, env_error
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
 from envpool_py.worker.base import EnvWorker, Request
@@ -182,6 +182,28 @@ class WorkerGroup:
             self.replies.pop(i, None)
             self.errors.pop(i, None)
             self.block.drop_side(i)
+
+    def restart(self, ids: Sequence[int]) -> list[int]:
+        """Make these envs anew; return the ids of all envs that were made.
+
+        Raises:
+            EnvError: an env_fn raised.
+        """
+        self._ask(ids, [Request("rebuild")] * len(ids))
+        return list(ids)
+
+    def _ask(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
+        """Carry out requests that bring no rows, beside rows that wait to be handed out."""
+        self.send(ids, requests)
+        while missing := [i for i in ids if i not in self.replies and i not in self.errors]:
+            self.wait(1, None, missing)
+        failed = [self.errors.pop(i) for i in ids if i in self.errors]
+        for i in ids:
+            self.replies.pop(i, None)
+            # The last of them: a row of the same env came before.
+            del self.finished[len(self.finished) - 1 - self.finished[::-1].index(i)]
+        if failed:
+            raise combine(failed)
 
     def described(self) -> str:
         """What the pool's ``repr`` says of the workers."""

@@ -221,7 +221,8 @@ class ProcessGroup(WorkerGroup):
         self._whole_frames: dict[int, list[bytes]] = {}
         self._unflushed: set[Lane] = set()
         self._close_errors: list[EnvError] = []
-        self._hellos = 0
+        self._attach = b""
+        self._configured: dict[int, Request] = {}
         self._heard: dict[int, EnvFacts] = {}
         self._pid = os.getpid()
         self._closed = False
@@ -240,7 +241,9 @@ class ProcessGroup(WorkerGroup):
         """
         method = self.context.get_start_method()
         env_fns = [worker.env_fn for worker in self.workers]
-        sent = env_fns if method == "fork" else [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+        self._sent_fns: Sequence[Any] = (
+            env_fns if method == "fork" else [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+        )
         self._finalizer = Finalize(None, self.close, exitpriority=10)
         # The first two are ends that the processes hold, the others are the parent's alone.
         alive, self._alive = os.pipe()
@@ -255,31 +258,11 @@ class ProcessGroup(WorkerGroup):
         self._poller.watch(self._results)
         shares = np.array_split(np.arange(len(self.workers)), self.num_processes)
         self._home = np.repeat(np.arange(self.num_processes), [len(share) for share in shares])
-        cores = usable_cores()
-        look_for = child.LOOK_FOR if self.num_processes <= len(cores) else 0.0
         # A Ctrl-C while a process has no group of its own would end it as well.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for share in shares:
-                ids = share.tolist()
-                here = [sent[i] for i in ids]
-                number = len(self._lanes)
-                ways = child.Ways(
-                    child.Descriptor(results),
-                    None if self._memory is None else child.Descriptor(self._memory),
-                    child.Descriptor(alive),
-                )
-                habits = child.Habits(
-                    look_for,
-                    self._num_threads,
-                    cores[number % len(cores)] if self._affinity else None,
-                )
-                lane = Lane(self.context, ids, here, ways, habits)
-                self._lanes.append(lane)
-                self._by_fd[lane.fd] = lane
-                self._by_death[lane.death] = lane
-                self._poller.watch(lane.fd)
-                self._poller.watch(lane.death)
+                self._lanes.append(self._start_lane(len(self._lanes), share.tolist()))
         except OSError as error:
             raise OSError(
                 error.errno,
@@ -290,13 +273,72 @@ class ProcessGroup(WorkerGroup):
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for place, worker in enumerate(self.workers):
             worker.join(self, place)
-        while self._hellos < len(self._lanes):
-            self._pump(None)
-            if self.errors:
-                raise self.errors[min(self.errors)]
-            if self._deaths:
-                raise self._deaths[min(self._deaths)]
+        self._await_started(self._lanes)
         return [self._heard[i] for i in range(len(self.workers))]
+
+    def _start_lane(self, number: int, ids: Sequence[int]) -> Lane:
+        """Start process ``number``, and listen to it."""
+        cores = usable_cores()
+        alive, results, *_ = self._fds
+        ways = child.Ways(
+            child.Descriptor(results),
+            None if self._memory is None else child.Descriptor(self._memory),
+            child.Descriptor(alive),
+        )
+        habits = child.Habits(
+            child.LOOK_FOR if self.num_processes <= len(cores) else 0.0,
+            self._num_threads,
+            cores[number % len(cores)] if self._affinity else None,
+        )
+        lane = Lane(self.context, ids, [self._sent_fns[i] for i in ids], ways, habits)
+        self._by_fd[lane.fd] = lane
+        self._by_death[lane.death] = lane
+        self._poller.watch(lane.fd)
+        self._poller.watch(lane.death)
+        return lane
+
+    def _await_started(self, lanes: Sequence[Lane]) -> None:
+        """Wait until the envs of these processes are made.
+
+        Raises:
+            EnvError: an env_fn raised.
+            WorkerDiedError: a process ended meanwhile.
+        """
+        ids = {i for lane in lanes for i in lane.ids}
+        while not all(lane.started for lane in lanes):
+            self._pump(None)
+            failed = sorted(ids.intersection(self.errors))
+            if failed:
+                error = self.errors[failed[0]]
+                self.forget(failed)
+                raise error
+            ended = sorted(i for lane in lanes if lane.exit is not None for i in lane.ids)
+            if ended:
+                raise self._deaths[ended[0]]
+
+    def restart(self, ids: Sequence[int]) -> list[int]:
+        """Start ended processes anew, and make the envs of others anew where they are.
+
+        Returns:
+            The ids of the envs that were made: ``ids``, and all that shared an ended process with
+            one of them.
+        """
+        ended = sorted({int(self._home[i]) for i in ids if self.lane_of(i).exit is not None})
+        for number in ended:
+            self._lanes[number] = self._start_lane(number, self._lanes[number].ids)
+        lanes = [self._lanes[number] for number in ended]
+        made = [i for lane in lanes for i in lane.ids]
+        self._await_started(lanes)
+        for lane in lanes:
+            if self._attach:
+                self._write(lane, self._attach)
+        for i in made:
+            self._deaths.pop(i, None)
+        self._ask(
+            [i for i in made if i in self._configured],
+            [self._configured[i] for i in made if i in self._configured],
+        )
+        return made + super().restart([i for i in ids if i not in made])
 
     def make_block(self, shape: Shape) -> Block:
         """A block of this shape, in shared memory if asked.
@@ -308,9 +350,9 @@ class ProcessGroup(WorkerGroup):
             return super().make_block(shape)
         memory = shm.allocate(self._memory, nbytes(shape), "observations and actions")
         attach = pickle.dumps(shape)
-        frame = child.FRAME.pack(child.ATTACH, len(attach)) + attach
+        self._attach = child.FRAME.pack(child.ATTACH, len(attach)) + attach
         for lane in self._lanes:
-            self._write(lane, frame)
+            self._write(lane, self._attach)
         return Block(shape, memory)
 
     def lane_of(self, i: int) -> Lane:
@@ -394,6 +436,8 @@ class ProcessGroup(WorkerGroup):
             return
         by_lane: dict[int, list[tuple[int, Request]]] = {}
         for i, request in pairs:
+            if request.kind == "configure":
+                self._configured[i] = request
             by_lane.setdefault(int(self._home[i]), []).append((int(self._tokens[i]), request))
         frames = []
         for number, part in by_lane.items():
@@ -507,7 +551,7 @@ class ProcessGroup(WorkerGroup):
         if status == child.HELLO:
             for place, fact in enumerate(pickle.loads(data)):  # noqa: S301 - from our own worker process
                 self._heard[i + place] = fact
-            self._hellos += 1
+            self.lane_of(i).started = True
             return
         if status == child.CLOSE_FAILURE:
             kind, *failure = pickle.loads(data)  # noqa: S301
@@ -544,7 +588,7 @@ class ProcessGroup(WorkerGroup):
         self._unflushed.discard(lane)
         lane.bury()
         text = f"the worker process {lane.exit}"
-        if self._hellos < len(self._lanes):
+        if not lane.started:
             text += " while starting"
             if self.context.get_start_method() != "fork":
                 text += (
