@@ -311,9 +311,8 @@ class ProcessGroup(WorkerGroup):
             self._pump(None)
             failed = sorted(ids.intersection(self.errors))
             if failed:
-                error = self.errors[failed[0]]
-                self.forget(failed)
-                raise error
+                self.finished[:] = [i for i in self.finished if i not in failed]
+                raise [self.errors.pop(i) for i in failed][0]
             ended = sorted(i for lane in lanes if lane.exit is not None for i in lane.ids)
             if ended:
                 raise self._deaths[ended[0]]
