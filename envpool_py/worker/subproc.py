@@ -35,6 +35,7 @@ from envpool_py.errors import (
     EnvError,
     Failure,
     WorkerDiedError,
+    combine,
     env_error,
     name_ids,
     unpack_failure,
@@ -312,7 +313,7 @@ class ProcessGroup(WorkerGroup):
             failed = sorted(ids.intersection(self.errors))
             if failed:
                 self.finished[:] = [i for i in self.finished if i not in failed]
-                raise [self.errors.pop(i) for i in failed][0]
+                raise combine([self.errors.pop(i) for i in failed])
             ended = sorted(i for lane in lanes if lane.exit is not None for i in lane.ids)
             if ended:
                 raise self._deaths[ended[0]]
