@@ -292,7 +292,9 @@ class EnvLives:
             if self._state[i] < KEPT:
                 self._state[i] = DEAD
             elif i not in self._finished:
-                group.errors[i] = group.death_of(i)
+                error = group.death_of(i)
+                error.request = "reset" if self._state[i] == RESETTING else "step"
+                group.errors[i] = error
                 self._finished.append(i)
         group.died.clear()
 

@@ -19,7 +19,7 @@ PACKAGE = Path(envpool_py.__file__).parent
 LAYERS: list[set[str]] = [
     {"ids", "shm", "spaces", "seeding", "errors", "worker.limits"},
     {"rows"},
-    {"worker.base"},
+    {"worker.base", "worker.watch"},
     {"worker.execute"},
     {"worker.child", "worker.group"},
     {"worker.lane"},
@@ -127,6 +127,7 @@ PUBLIC = {
     "ContinuousToDiscrete",
     "DummyVectorEnv",
     "EnvError",
+    "EnvTimeoutError",
     "MultiDiscreteToDiscrete",
     "RunningMeanStd",
     "ShmemVectorEnv",

@@ -197,6 +197,9 @@ class WorkerGroup:
         self.send(ids, requests)
         while missing := [i for i in ids if i not in self.replies and i not in self.errors]:
             self.wait(1, None, missing)
+            for i in set(missing).intersection(self.died):
+                self.errors[i] = self.death_of(i)
+                self.finished.append(i)
         failed = [self.errors.pop(i) for i in ids if i in self.errors]
         for i in ids:
             self.replies.pop(i, None)
