@@ -244,7 +244,7 @@ class _Process:
             try:
                 side = store(i, *steps[i](action_of(i)))
             except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-                self._fail(token, "step", error)
+                self._fail(token, self._executors[i].failing("step"), error)
             else:
                 if side is None:
                     done.append(token)
@@ -289,7 +289,7 @@ class _Process:
                 else:
                     self._add_value(token, SIDE, kind, side)
         except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-            self._fail(token, kind, error)
+            self._fail(token, self._executors[i].failing(kind), error)
 
     def _add_value(self, token: int, status: int, kind: str, value: Any) -> None:
         try:

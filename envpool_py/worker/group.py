@@ -45,6 +45,8 @@ class WorkerGroup:
         self.replies: dict[int, Any] = {}
         self.errors: dict[int, EnvError] = {}
         self.died: list[int] = []
+        #: What each env was told of the pool's options; it is told again when it is made anew.
+        self.configured: dict[int, Request] = {}
         #: Whether rows are wanted as they end, or all together; the pool says.
         self.prompt = True
         #: Envs whose request or reply may be lost, because ``wait`` was interrupted just then.

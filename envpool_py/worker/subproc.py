@@ -239,7 +239,6 @@ class ProcessGroup(WorkerGroup):
         self._unflushed: set[Lane] = set()
         self._close_errors: list[EnvError] = []
         self._attach = b""
-        self._configured: dict[int, Request] = {}
         self._heard: dict[int, EnvFacts] = {}
         self._pid = os.getpid()
         self._closed = False
@@ -357,9 +356,10 @@ class ProcessGroup(WorkerGroup):
             self._await_started(lanes)
         except BaseException:
             for lane in lanes:
-                lane.kill()  # half made, it has no use
-                lane.ends(5)
-                self._bury(lane)
+                if lane.exit is None:  # half made, it has no use
+                    lane.kill()
+                    lane.ends(5)
+                    self._bury(lane)
             raise
         for lane in lanes:
             if self._attach:
@@ -368,8 +368,8 @@ class ProcessGroup(WorkerGroup):
             self._deaths.pop(i, None)
             self._overdue.pop(i, None)
         self._ask(
-            [i for i in made if i in self._configured],
-            [self._configured[i] for i in made if i in self._configured],
+            [i for i in made if i in self.configured],
+            [self.configured[i] for i in made if i in self.configured],
         )
         return made + super().restart([i for i in ids if i not in made])
 
@@ -473,7 +473,7 @@ class ProcessGroup(WorkerGroup):
         by_lane: dict[int, list[tuple[int, Request]]] = {}
         for i, request in pairs:
             if request.kind == "configure":
-                self._configured[i] = request
+                self.configured[i] = request
             by_lane.setdefault(int(self._home[i]), []).append((int(self._tokens[i]), request))
         frames = []
         for number, part in by_lane.items():
