@@ -60,7 +60,9 @@ def layout_of(space: gym.Space[Any] | None, path: tuple[Any, ...] = ()) -> Any:
     if isinstance(space, _FIXED):
         scalar = isinstance(space, gym.spaces.Discrete)
         return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)
-    return Leaf(path, (), None, stacked=not isinstance(space, _RAGGED))
+    # A space of the user's own that says a shape has arrays for elements.
+    arrays = space is None or (not isinstance(space, _RAGGED) and space.shape is not None)
+    return Leaf(path, (), None, stacked=arrays)
 
 
 def is_leaf(layout: Any) -> bool:

@@ -329,6 +329,8 @@ class _Process:
                 self._add(i, CLOSE_FAILURE, pickle.dumps(("close", *pack_failure(error))))
         with contextlib.suppress(ConnectionError):  # the parent has gone: nobody is to be told
             self._publish()
+        # Left open: its end is not to be told before that of the process.
+        self._stream.detach()
 
 
 def _frames(stream: socket.socket, look_for: float) -> Iterator[tuple[int, Any]]:

@@ -118,9 +118,17 @@ class Lane:
             theirs.close()
         self.pid: int = self.process.pid
         # EOF and the sentinel are no proof of death: what an env has forked holds both open.
-        self.death = (
-            claim(os.pidfd_open(self.pid)) if hasattr(os, "pidfd_open") else self.process.sentinel
-        )
+        try:
+            self.death = (
+                claim(os.pidfd_open(self.pid))
+                if hasattr(os, "pidfd_open")
+                else self.process.sentinel
+            )
+        except OSError:  # no descriptor is left
+            self.process.kill()
+            self.process.join()
+            release(self.fd)
+            raise
         self._outbox: deque[memoryview] = deque()
         self._inbox = bytearray()
 

@@ -36,6 +36,7 @@ from envpool_py.errors import (
     EnvTimeoutError,
     Failure,
     WorkerDiedError,
+    combine,
     env_error,
     name_ids,
     unpack_failure,
@@ -242,7 +243,8 @@ class ProcessGroup(WorkerGroup):
         self._heard: dict[int, EnvFacts] = {}
         self._pid = os.getpid()
         self._closed = False
-        self._fds: list[int] = []
+        self._fds: list[int] = []  # ends that the processes hold: alive, results, memory
+        self._own_fds: list[int] = []  # the other ends, the parent's alone
         self._memory: int | None = None
         self._poller = Poller()
 
@@ -261,13 +263,14 @@ class ProcessGroup(WorkerGroup):
             env_fns if method == "fork" else [_pickled(fn, i) for i, fn in enumerate(env_fns)]
         )
         self._finalizer = Finalize(None, self.close, exitpriority=10)
-        # The first two are ends that the processes hold, the others are the parent's alone.
-        alive, self._alive = os.pipe()
-        self._results, results = os.pipe()
-        for fd in (self._alive, self._results):
-            claim(fd)
+        # Noted down one by one: should the next not be had, these are closed.
+        theirs, ours = os.pipe()
+        self._fds.append(theirs)
+        self._own_fds.append(claim(ours))
+        self._results, theirs = os.pipe()
+        self._fds.append(theirs)
+        self._own_fds.append(claim(self._results))
         os.set_blocking(self._results, False)
-        self._fds = [alive, results]
         if self._shared:
             self._memory = shm.create()
             self._fds.append(self._memory)
@@ -333,9 +336,8 @@ class ProcessGroup(WorkerGroup):
             self._pump(None)
             failed = sorted(ids.intersection(self.errors))
             if failed:
-                error = self.errors[failed[0]]
-                self.forget(failed)
-                raise error
+                self.finished[:] = [i for i in self.finished if i not in failed]
+                raise combine([self.errors.pop(i) for i in failed])
             ended = sorted(i for lane in lanes if lane.exit is not None for i in lane.ids)
             if ended:
                 raise self._deaths[ended[0]]
@@ -413,13 +415,10 @@ class ProcessGroup(WorkerGroup):
         for lane in self._living():
             lane.kill()
         self._await_exits(5)
-        if self._fds:
-            # Should one have survived all this, the kernel has it now.
-            release(self._alive)
-            release(self._results)
-            for fd in self._fds:
-                os.close(fd)
-            self._fds = []
+        while self._own_fds:  # should a process have survived all this, the kernel has it now
+            release(self._own_fds.pop())
+        while self._fds:
+            os.close(self._fds.pop())
         if self._watch is not None:
             self._watch.close()
             self._watch = None
