@@ -1,6 +1,6 @@
 """Many Gymnasium or PettingZoo environments at a time, never waiting for the slowest."""
 
-from envpool_py.errors import EnvError, WorkerDiedError
+from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.making import make
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.vector_env import BaseVectorEnv
@@ -18,6 +18,7 @@ __all__ = [
     "ContinuousToDiscrete",
     "DummyVectorEnv",
     "EnvError",
+    "EnvTimeoutError",
     "MultiDiscreteToDiscrete",
     "RunningMeanStd",
     "ShmemVectorEnv",

@@ -9,7 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py import seeding
-from envpool_py.errors import env_error
+from envpool_py.errors import EnvError, env_error
+from envpool_py.restarts import Policy
 from envpool_py.seeding import Seed
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import NEXT_STEP, SAME_STEP
@@ -72,6 +73,39 @@ def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | N
     if isinstance(mode, gym.vector.AutoresetMode):
         return known[mode]
     raise ValueError(f"autoreset_mode must be None, 'next_step' or 'same_step', got {mode!r}")
+
+
+def check_policy(
+    on_error: str,
+    max_restarts: int | None,
+    restart_backoff: float,
+    on_restart: Callable[[int, EnvError], object] | None,
+) -> Policy | None:
+    """How envs that fail are made anew; None where they are not.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong.
+    """
+    if on_error not in ("raise", "restart"):
+        raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
+    if max_restarts is not None:
+        if isinstance(max_restarts, bool) or not isinstance(max_restarts, (int, np.integer)):
+            raise TypeError(f"max_restarts must be an int or None, got {max_restarts!r}")
+        if max_restarts < 1:
+            raise ValueError(f"max_restarts must be 1 or more, got {max_restarts}")
+    if isinstance(restart_backoff, bool) or not isinstance(
+        restart_backoff, (int, float, np.number)
+    ):
+        raise TypeError(f"restart_backoff must be seconds, got {restart_backoff!r}")
+    if not restart_backoff >= 0:
+        raise ValueError(f"restart_backoff must be 0 or more, got {restart_backoff}")
+    if on_restart is not None and not callable(on_restart):
+        raise TypeError(f"on_restart must be callable, got {type(on_restart).__name__}")
+    if on_error == "raise":
+        if on_restart is not None:
+            raise ValueError("on_restart is never called with on_error='raise'")
+        return None
+    return Policy(max_restarts, float(restart_backoff), on_restart)
 
 
 def make_worker(

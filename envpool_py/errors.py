@@ -4,6 +4,7 @@
 
     Exception
     └── EnvError            an environment did not carry out a request
+        ├── EnvTimeoutError     it took longer than step_timeout
         └── WorkerDiedError     its process (or actor) has ended
 
 Misuse of the pool itself raises what Python and Gymnasium already have: ``IndexError``,
@@ -68,6 +69,14 @@ class EnvError(Exception):
         original = kind.__mro__[2] if kind.__name__.startswith("EnvError[") else None
         own = EnvError if original is not None else kind
         return _rebuild, (own, original, self.message, self.env_ids, self.request, vars(self))
+
+
+class EnvTimeoutError(EnvError):
+    """The environment took longer over a request than the pool's ``step_timeout`` allows.
+
+    The message holds the Python stack of the stuck process, which has been killed: later requests
+    to its environments raise ``WorkerDiedError``.
+    """
 
 
 class WorkerDiedError(EnvError):

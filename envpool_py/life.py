@@ -22,7 +22,7 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from numpy.typing import NDArray
 
-from envpool_py.errors import combine, name_ids
+from envpool_py.errors import EnvError, combine, name_ids
 from envpool_py.ids import IdArray
 from envpool_py.spaces import Array
 from envpool_py.worker.base import Request
@@ -33,7 +33,8 @@ StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_],
 
 # Only READY takes a step; what is below STEPPING takes a reset; from KEPT to RESETTING an env is in
 # flight. KEPT: its row is there, but an error of another env kept it from being handed out.
-READY, NEVER_RESET, FAILED, ABANDONED, KEPT, KEPT_RESET, STEPPING, RESETTING, DEAD = range(9)
+READY, NEVER_RESET, FAILED, ABANDONED, RESTARTED = range(5)
+KEPT, KEPT_RESET, STEPPING, RESETTING, DEAD = range(5, 10)
 
 _EVERYTHING = slice(None)
 
@@ -41,6 +42,7 @@ _WHY_RESET = {
     NEVER_RESET: "reset before step",
     FAILED: "it has raised; reset before step",
     ABANDONED: "its last request was broken off; reset before step",
+    RESTARTED: "it was restarted; reset before step",
 }
 
 
@@ -292,7 +294,9 @@ class EnvLives:
             if self._state[i] < KEPT:
                 self._state[i] = DEAD
             elif i not in self._finished:
-                group.errors[i] = group.death_of(i)
+                error = group.death_of(i)
+                error.request = "reset" if self._state[i] == RESETTING else "step"
+                group.errors[i] = error
                 self._finished.append(i)
         group.died.clear()
 
@@ -360,11 +364,12 @@ class EnvLives:
         except BaseException:
             group.cancel(listed)
             raise
+        dead = self._dead()
         errors = [
             group.errors[i]
             if i in group.errors
-            else group.death_of(i)
-            if self._fate.get(i) == DEAD and i not in group.replies
+            else self._death_of(i)
+            if i in dead and i not in group.replies
             else None
             for i in listed
         ]
@@ -387,12 +392,16 @@ class EnvLives:
         except Exception as error:
             self._state[ids] = READY
             self._state[list(getattr(error, "env_ids", ids.tolist()))] = FAILED
-            self._state[self._dead()] = DEAD
+            self._state[[i for i, fate in self._fate.items() if fate == DEAD]] = DEAD
             raise
         self._state[ids] = READY
 
-    def _dead(self) -> list[int]:
-        return [i for i, fate in self._fate.items() if fate == DEAD]
+    def _dead(self) -> set[int]:
+        """The envs whose process has ended."""
+        return {i for i, fate in self._fate.items() if fate == DEAD}
+
+    def _death_of(self, i: int) -> EnvError:
+        return self._group.death_of(i)
 
     def restart(self, ids: IdArray) -> None:
         """Make envs anew, and all that shared an ended process with one of them.
@@ -403,7 +412,10 @@ class EnvLives:
         """
         self.check_free(ids[self._state[ids] != DEAD])
         self._state[ids[self._state[ids] != DEAD]] = ABANDONED  # should this be broken off
-        for i in self._group.restart(ids.tolist()):
+        self._made_anew(self._group.restart(ids.tolist()))
+
+    def _made_anew(self, made: Sequence[int]) -> None:
+        for i in made:
             if self._state[i] < KEPT or self._state[i] == DEAD:
                 self._fate.pop(i, None)
                 self._state[i] = NEVER_RESET

@@ -70,7 +70,9 @@ def make(
         measured = auto.probe(env_fn, context)
         # In a partial batch a slow env is not waited for, which needs processes.
         partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
-        backend = "shmem" if partial or auto.worth_processes(measured, num_envs) else "dummy"
+        # ... and an env that hangs can't be ended without.
+        needed = partial or options.get("step_timeout") is not None
+        backend = "shmem" if needed or auto.worth_processes(measured, num_envs) else "dummy"
         if num_processes == "auto":
             num_processes = auto.choose_processes(measured, num_envs)
     if backend != "dummy":

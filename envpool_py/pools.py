@@ -36,7 +36,14 @@ class DummyVectorEnv(BaseVectorEnv):
         # Before the envs are made, which here is what making a worker does.
         unknown = options.keys() - (BaseVectorEnv.__init__.__kwdefaults__ or {}).keys()
         if unknown:
-            raise TypeError(f"{type(self).__name__} does not take {', '.join(sorted(unknown))}")
+            why = (
+                "; an env that hangs can only be ended with its process: ShmemVectorEnv and"
+                " SubprocVectorEnv take it"
+                if "step_timeout" in unknown
+                else ""
+            )
+            names = ", ".join(sorted(unknown))
+            raise TypeError(f"{type(self).__name__} does not take {names}{why}")
         super().__init__(env_fns, DummyEnvWorker, wait_num, timeout, **options)
 
 

@@ -94,6 +94,8 @@ class Block:
         self._odd_rewards: dict[int, Array] = {}
         self._odd_shape: tuple[int, ...] | None = None
         self._scalar_rewards = not shape.reward
+        # The observations last handed out, leaf by leaf, where they are kept.
+        self._last: list[Array] = []
 
     # --------------------------------------------------------------- the side that steps the env
 
@@ -253,6 +255,39 @@ class Block:
         self._infos.pop(i, None)
         self._odd_rewards.pop(i, None)
 
+    def keep_last(self) -> None:
+        """Keep from now on the observations that are handed out: a fault may spoil the row."""
+        num_envs = self.shape.num_envs
+        self._last = [
+            np.full(num_envs, None, dtype=object) if array is None else np.zeros_like(array)
+            for array in self._obs
+        ]
+
+    def last_obs(self, i: int) -> Any:
+        """A copy of the observation of env ``i`` that was last handed out."""
+        parts = [
+            spaces.snapshot(array[i]) if leaf.dtype is None else leaf.one(array, i).copy()
+            for leaf, array in zip(self._obs_leaves, self._last, strict=True)
+        ]
+        return parts[0] if spaces.is_leaf(self.shape.obs) else spaces.join(self.shape.obs, parts)
+
+    def put_lost(self, i: int) -> None:
+        """Make the row of env ``i`` that of a lost step: truncated, the last observation, reward 0.
+
+        Only while nobody else writes that row.
+        """
+        self.drop_side(i)
+        for n, (array, last) in enumerate(zip(self._obs, self._last, strict=True)):
+            if array is None:
+                self._objects[n][i] = spaces.snapshot(last[i])
+            else:
+                array[i] = last[i]
+        self.reward[i] = 0.0
+        self.terminated[i] = False
+        self.truncated[i] = True
+        if self._marks is not None:
+            self._marks[i] = _PLAIN
+
     def gather(self, ids: IdArray, *, columns: bool, copy: bool) -> Batch:
         """The rows of envs ``ids``, in that order.
 
@@ -276,6 +311,8 @@ class Block:
                 parts.append(spaces.stack_objects([column[i] for i in listed], leaf))
                 for i in listed:
                     column[i] = None
+        if self._last:
+            self._note_last(ids, parts)
         layout = self.shape.obs
         if columns or spaces.is_leaf(layout):
             obs = spaces.join(layout, parts)
@@ -296,6 +333,15 @@ class Block:
             if marks.any():
                 self._add_marks(infos, ids, marks)
         return Batch(obs, reward, take(self.terminated, ids), take(self.truncated, ids), infos)
+
+    def _note_last(self, ids: IdArray, parts: Sequence[Any]) -> None:
+        place = slice(None) if ids is self.everything else ids
+        for array, last, part in zip(self._obs, self._last, parts, strict=True):
+            if array is not None:
+                last[place] = part
+            else:
+                for k, i in enumerate(ids.tolist()):
+                    last[i] = spaces.snapshot(part[k])
 
     def _one_obs(self, parts: Sequence[Any], k: int) -> Any:
         """Observation ``k`` of a batch, given leaf by leaf."""

@@ -25,8 +25,10 @@ from gymnasium.error import ClosedEnvironmentError
 from envpool_py import arguments, seeding
 from envpool_py import ids as ids_
 from envpool_py.arguments import Options
+from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
 from envpool_py.life import EnvLives, StepResult
+from envpool_py.restarts import RestartingLives
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker.base import EnvWorker, Request
@@ -52,6 +54,16 @@ class BaseVectorEnv:
             an object array of one dict or tuple per env.
         copy: False: a batch of all envs in order may be views that hold until those envs are
             stepped again.
+        on_error: ``"raise"``: what an env raises reaches the caller. ``"restart"``: the env is made
+            anew, its process too where that has ended; its lost step comes as a row that is
+            truncated, with the last observation, reward 0 and the error's text in
+            ``info["env_error"]``.
+        max_restarts: how often each env may be made anew before its error is raised after all; None
+            is without end.
+        restart_backoff: seconds between the first and the second restart of an env, doubled for
+            each later one, 30 at the most. Only that env waits.
+        on_restart: ``(env_id, error)``, called once an env has been made anew, before its reset; it
+            must not use the pool.
         **worker_options: what the worker class takes.
 
     Raises:
@@ -73,6 +85,10 @@ class BaseVectorEnv:
         reset_fn: ResetFn | None = None,
         columns: bool = False,
         copy: bool = True,
+        on_error: str = "raise",
+        max_restarts: int | None = 10,
+        restart_backoff: float = 0.1,
+        on_restart: Callable[[int, EnvError], object] | None = None,
         **worker_options: Any,
     ) -> None:
         self.is_closed = True  # until there is something to close
@@ -87,6 +103,7 @@ class BaseVectorEnv:
             raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
         if reset_fn is not None and episode_seeds:
             raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
+        policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
         self._facts: dict[str, list[Any]] = {}
         self.workers: list[EnvWorker] = []
         try:
@@ -95,7 +112,17 @@ class BaseVectorEnv:
             self.worker_class = arguments.common_class(self.workers)
             self._group = self.worker_class.group(self.workers, **worker_options)
             self._group.start(self._autoreset, columns=columns)
-            self._lives = EnvLives(self._group, columns=columns, copy=copy)
+            self._lives = (
+                EnvLives(self._group, columns=columns, copy=copy)
+                if policy is None
+                else RestartingLives(
+                    self._group,
+                    columns=columns,
+                    copy=copy,
+                    policy=policy,
+                    autoreset=self._autoreset,
+                )
+            )
             self._all = self._lives.everything
             self._configure(episode_seeds, reset_fn)
         except BaseException:
@@ -127,6 +154,8 @@ class BaseVectorEnv:
             for i in range(self.env_num)
         ]
         self._lives.ask(self._all, requests)
+        if isinstance(self._lives, RestartingLives) and (episode_seeds or reset_fn is not None):
+            self._lives.follow_schedule()
 
     def _abandon_construction(self) -> None:
         if hasattr(self, "_group"):

@@ -38,6 +38,7 @@ from envpool_py.rows import Block
 from envpool_py.worker import limits
 from envpool_py.worker.base import Request
 from envpool_py.worker.execute import Executor
+from envpool_py.worker.watch import Begin, attach
 
 ID_BITS = 20
 ID_MASK = (1 << ID_BITS) - 1
@@ -91,6 +92,18 @@ class Ways(NamedTuple):
     parent_alive: Descriptor
 
 
+class Watch(NamedTuple):
+    """Where a process says what it is doing, so that the parent can tell when it is stuck.
+
+    ``memory``: the watch of all processes, see ``envpool_py.worker.watch``; ``number``: the place
+    of this one in it. ``stacks``: a file for the Python stacks that it is asked for.
+    """
+
+    memory: Descriptor
+    stacks: Descriptor
+    number: int
+
+
 class Habits(NamedTuple):
     """How a process goes about its work.
 
@@ -109,6 +122,7 @@ def main(
     stream: Descriptor,
     ways: Ways,
     habits: Habits,
+    watch: Watch | None = None,
 ) -> None:
     """Run a worker process.
 
@@ -118,6 +132,7 @@ def main(
         stream: both ways between the parent and this process.
         ways: the ways that all processes share.
         habits: how to go about it.
+        watch: where to say what it is doing; None where nobody looks.
     """
     # A group of its own: Ctrl-C in the terminal reaches the parent alone, and a kill of the group
     # reaches what the envs have started.
@@ -131,20 +146,32 @@ def main(
         limits.limit_threads(habits.num_threads)
     if habits.core is not None:
         limits.pin(habits.core)
-    _Process(ids, stream.fd, ways, habits.look_for).run(env_fns)
+    begin: Begin | None = None
+    if watch is not None:
+        begin = attach(watch.memory.fd, watch.number, watch.stacks.fd)
+    _Process(ids, stream.fd, ways, habits.look_for, begin).run(env_fns)
 
 
 class _Process:
     """The envs of this process, and its ways to the parent."""
 
-    def __init__(self, ids: Sequence[int], stream: int, ways: Ways, look_for: float) -> None:
+    def __init__(
+        self,
+        ids: Sequence[int],
+        stream: int,
+        ways: Ways,
+        look_for: float,
+        begin: Begin | None,
+    ) -> None:
         self._ids = ids
         self._stream = socket.socket(fileno=stream)
         self._results = ways.results.fd
         self._memory = ways.memory
         self._look_for = look_for
+        self._begin = begin
         self._executors: dict[int, Executor] = {}
         self._steps: dict[int, Callable[[Any], Any]] = {}
+        self._requests: dict[int, Callable[[Request], Any]] = {}
         self._store: Callable[..., Any] | None = None  # None: rows are pickled
         self._action_of: Callable[[int], Any] = lambda _: None
         self._done: list[int] = []
@@ -152,7 +179,10 @@ class _Process:
 
     def run(self, env_fns: Sequence[Any]) -> None:
         if self._build(env_fns):
-            for kind, body in _frames(self._stream, self._look_for):
+            frames = _frames(self._stream, self._look_for)
+            if self._begin is not None:
+                frames = self._begin.counted(frames)
+            for kind, body in frames:
                 if kind in _TOKEN_FRAMES:
                     if kind == RESET:
                         self._reset(memoryview(body).cast("i"))
@@ -180,7 +210,8 @@ class _Process:
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
                 executor = Executor(make)
                 self._executors[i] = executor
-                self._steps[i] = executor.step
+                self._steps[i] = self._watched(executor.step, i)
+                self._requests[i] = self._watched(executor, i)
                 first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
                 if first != i:
                     raise ValueError(  # noqa: TRY301 - one way out for every failure
@@ -196,6 +227,9 @@ class _Process:
         self._publish()
         return True
 
+    def _watched(self, carry_out: Callable[[Any], Any], i: int) -> Callable[[Any], Any]:
+        return carry_out if self._begin is None else self._begin.watched(carry_out, i)
+
     def _step(self, body: bytes, *, prompt: bool) -> None:
         store = self._store
         assert store is not None  # noqa: S101 - for the type checker
@@ -210,7 +244,7 @@ class _Process:
             try:
                 side = store(i, *steps[i](action_of(i)))
             except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-                self._fail(token, "step", error)
+                self._fail(token, self._executors[i].failing("step"), error)
             else:
                 if side is None:
                     done.append(token)
@@ -236,7 +270,10 @@ class _Process:
         i = token & ID_MASK
         kind = request.kind
         try:
-            reply = self._executors[i](request)
+            carry_out: Callable[[Request], Any] = self._requests[i]
+            if kind == "rebuild" and self._begin is not None:
+                carry_out = self._begin.untimed(self._executors[i])  # longer than a step, rightly
+            reply = carry_out(request)
             if kind == "reset":
                 obs, info = reply
                 reply = (obs, 0.0, False, False, info)
@@ -252,7 +289,7 @@ class _Process:
                 else:
                     self._add_value(token, SIDE, kind, side)
         except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-            self._fail(token, kind, error)
+            self._fail(token, self._executors[i].failing(kind), error)
 
     def _add_value(self, token: int, status: int, kind: str, value: Any) -> None:
         try:

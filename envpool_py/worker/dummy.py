@@ -127,7 +127,8 @@ class DummyGroup(WorkerGroup):
                 self.torn = (i,)
                 raise
             except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
-                self.errors[i] = env_error(error, i, request.kind)
+                kind = self._executors[i].failing(request.kind)
+                self.errors[i] = env_error(error, i, kind)
             self.finished.append(i)
             if deadline is not None and time.monotonic() >= deadline:
                 return

@@ -54,6 +54,7 @@ class Executor:
         self._root: int | None = None
         self._reset_fn: ResetFn | None = None
         self._episode = -1
+        self._in_reset = False  # an automatic one
 
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
@@ -77,6 +78,11 @@ class Executor:
         self._make()
         self._closed = False
         self._before_step = None
+        self._in_reset = False
+
+    def failing(self, kind: str) -> str:
+        """What it was that raised just now, in a request of this kind: maybe an automatic reset."""
+        return "reset" if kind == "step" and self._in_reset else kind
 
     def configure(
         self,
@@ -85,6 +91,7 @@ class Executor:
         autoreset_mode: str | None = None,
         root: int | None = None,
         reset_fn: ResetFn | None = None,
+        episode: int = -1,
     ) -> None:
         """Take the options of the pool.
 
@@ -93,11 +100,13 @@ class Executor:
             autoreset_mode: None, ``"next_step"`` or ``"same_step"``.
             root: the seed from which every episode is seeded; None leaves it to the env's stream.
             reset_fn: gives seed and options of every reset that was not given its own.
+            episode: the number of the last episode; -1 before the first.
         """
         self._env_id = env_id
         self._autoreset = autoreset_mode
         self._root = root
         self._reset_fn = reset_fn
+        self._episode = episode
 
     def facts(self) -> EnvFacts:
         """The env's spaces, each None where it has none, and the shape of its reward."""
@@ -190,6 +199,7 @@ class Executor:
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
         self._episode = episode
         self._before_step = None
+        self._in_reset = False
         return obs, info
 
     def _same_step(self, ended: Row) -> Row:
@@ -204,6 +214,7 @@ class Executor:
 
             def raise_late() -> Row:
                 self._before_step = None
+                self._in_reset = True
                 raise late
 
             # The ended row comes first, whole.
@@ -212,6 +223,7 @@ class Executor:
         return obs, reward, terminated, truncated, {**info, **final}
 
     def _next_step(self) -> Row:
+        self._in_reset = True
         obs, info = self._reset(None, None, {})
         return obs, 0.0, False, False, {**info, "is_reset": True}
 

@@ -45,6 +45,8 @@ class WorkerGroup:
         self.replies: dict[int, Any] = {}
         self.errors: dict[int, EnvError] = {}
         self.died: list[int] = []
+        #: What each env was told of the pool's options; it is told again when it is made anew.
+        self.configured: dict[int, Request] = {}
         #: Whether rows are wanted as they end, or all together; the pool says.
         self.prompt = True
         #: Envs whose request or reply may be lost, because ``wait`` was interrupted just then.
@@ -197,6 +199,9 @@ class WorkerGroup:
         self.send(ids, requests)
         while missing := [i for i in ids if i not in self.replies and i not in self.errors]:
             self.wait(1, None, missing)
+            for i in set(missing).intersection(self.died):
+                self.errors[i] = self.death_of(i)
+                self.finished.append(i)
         failed = [self.errors.pop(i) for i in ids if i in self.errors]
         for i in ids:
             self.replies.pop(i, None)

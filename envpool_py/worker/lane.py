@@ -90,18 +90,23 @@ class Lane:
         env_fns: Sequence[Any],
         ways: child.Ways,
         habits: child.Habits,
+        watch: child.Watch | None = None,
     ) -> None:
         self.ids = ids
         self.torn = False
         self.exit: str | None = None
         self.started = False
+        #: Frames written, or waiting to be.
+        self.sent = 0
+        #: Why this process was killed, where the pool did it.
+        self.verdict: str | None = None
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         self.fd = claim(ours.detach())
         try:
             self.process = context.Process(  # type: ignore[attr-defined]
                 target=child.main,
-                args=(ids, env_fns, child.Descriptor(theirs.fileno()), ways, habits),
+                args=(ids, env_fns, child.Descriptor(theirs.fileno()), ways, habits, watch),
                 name=f"envpool_py {ids[0]}-{ids[-1]}",
                 daemon=False,
             )
@@ -129,6 +134,7 @@ class Lane:
 
     def write(self, data: bytes) -> bool:
         """Send ``data``, as far as that does not block; False if a rest is left to ``flush``."""
+        self.sent += 1
         if self._outbox:
             self._outbox.append(memoryview(data))
             return False
@@ -206,6 +212,12 @@ class Lane:
                 kill(self.pid, signum)
             except (ProcessLookupError, PermissionError):
                 continue
+
+    def ends(self, seconds: float) -> bool:
+        """Wait for the end of the process; False if it has not ended after ``seconds``."""
+        poll = select.poll()
+        poll.register(self.death, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def bury(self) -> None:
         """Take note of the end of the process, end what it left running, free the descriptors."""

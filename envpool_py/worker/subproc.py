@@ -33,6 +33,7 @@ import numpy as np
 from envpool_py import shm, spaces
 from envpool_py.errors import (
     EnvError,
+    EnvTimeoutError,
     Failure,
     WorkerDiedError,
     combine,
@@ -48,6 +49,7 @@ from envpool_py.worker.execute import EnvFacts
 from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.lane import Lane, Poller, claim, release
 from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.watch import Overdue, Watch
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
@@ -161,6 +163,7 @@ class SubprocEnvWorker(EnvWorker):
         num_processes: int | None = None,
         num_threads: int | None = 1,
         affinity: bool = False,
+        step_timeout: float | None = None,
         **options: Any,
     ) -> WorkerGroup:
         """Batch hooks with one message per process and batch.
@@ -171,6 +174,8 @@ class SubprocEnvWorker(EnvWorker):
                 one for each.
             num_threads: the threads with which each process may compute; None does not limit them.
             affinity: keep each process on one core, in turn.
+            step_timeout: seconds that an env may take over one request, from when it begins; None
+                is for ever. It is looked at while the pool waits for rows.
             **options: none.
         """
         if options:
@@ -178,7 +183,13 @@ class SubprocEnvWorker(EnvWorker):
         changed = cls.send is not SubprocEnvWorker.send or cls.recv is not SubprocEnvWorker.recv
         if changed:  # a subclass that changes how a request travels keeps its way
             return WorkerGroup(workers)
-        return ProcessGroup(workers, num_processes, num_threads=num_threads, affinity=affinity)
+        return ProcessGroup(
+            workers,
+            num_processes,
+            num_threads=num_threads,
+            affinity=affinity,
+            step_timeout=step_timeout,
+        )
 
 
 class ProcessGroup(WorkerGroup):
@@ -189,6 +200,7 @@ class ProcessGroup(WorkerGroup):
         num_processes: None is one for each worker.
         num_threads: the threads of each process; None does not limit them.
         affinity: keep each process on one core.
+        step_timeout: seconds that an env may take over one request; None is for ever.
     """
 
     workers: Sequence[SubprocEnvWorker]
@@ -200,6 +212,7 @@ class ProcessGroup(WorkerGroup):
         *,
         num_threads: int | None = 1,
         affinity: bool = False,
+        step_timeout: float | None = None,
     ) -> None:
         super().__init__(workers)
         num_envs = len(workers)
@@ -208,6 +221,8 @@ class ProcessGroup(WorkerGroup):
         self.num_processes = check_num_processes(num_processes, num_envs)
         if num_threads is not None and num_threads < 1:
             raise ValueError(f"num_threads must be 1 or more, got {num_threads}")
+        self._step_timeout = check_step_timeout(step_timeout)
+        self._watch: Watch | None = None
         self._num_threads = num_threads
         self._affinity = affinity
         self.context = check_context(workers[0].context)
@@ -216,6 +231,8 @@ class ProcessGroup(WorkerGroup):
         self._by_fd: dict[int, Lane] = {}
         self._by_death: dict[int, Lane] = {}
         self._deaths: dict[int, WorkerDiedError] = {}
+        # Of those that took too long: for the request that did, the deaths for all later ones.
+        self._overdue: dict[int, EnvTimeoutError] = {}
         self._home: IdArray = np.empty(0, dtype=np.intp)
         self._tokens = np.arange(num_envs, dtype=np.int32)
         self._raised_generation = False
@@ -223,7 +240,6 @@ class ProcessGroup(WorkerGroup):
         self._unflushed: set[Lane] = set()
         self._close_errors: list[EnvError] = []
         self._attach = b""
-        self._configured: dict[int, Request] = {}
         self._heard: dict[int, EnvFacts] = {}
         self._pid = os.getpid()
         self._closed = False
@@ -258,6 +274,8 @@ class ProcessGroup(WorkerGroup):
         if self._shared:
             self._memory = shm.create()
             self._fds.append(self._memory)
+        if self._step_timeout is not None:
+            self._watch = Watch(self.num_processes, self._step_timeout)
         self._poller.watch(self._results)
         shares = np.array_split(np.arange(len(self.workers)), self.num_processes)
         self._home = np.repeat(np.arange(self.num_processes), [len(share) for share in shares])
@@ -293,7 +311,13 @@ class ProcessGroup(WorkerGroup):
             self._num_threads,
             cores[number % len(cores)] if self._affinity else None,
         )
-        lane = Lane(self.context, ids, [self._sent_fns[i] for i in ids], ways, habits)
+        watch = None
+        if self._watch is not None:
+            self._watch.forget(number)
+            watch = child.Watch(
+                child.Descriptor(self._watch.memory), child.Descriptor(self._watch.stacks), number
+            )
+        lane = Lane(self.context, ids, [self._sent_fns[i] for i in ids], ways, habits, watch)
         self._by_fd[lane.fd] = lane
         self._by_death[lane.death] = lane
         self._poller.watch(lane.fd)
@@ -330,15 +354,24 @@ class ProcessGroup(WorkerGroup):
             self._lanes[number] = self._start_lane(number, self._lanes[number].ids)
         lanes = [self._lanes[number] for number in ended]
         made = [i for lane in lanes for i in lane.ids]
-        self._await_started(lanes)
+        try:
+            self._await_started(lanes)
+        except BaseException:
+            for lane in lanes:
+                if lane.exit is None:  # half made, it has no use
+                    lane.kill()
+                    lane.ends(5)
+                    self._bury(lane)
+            raise
         for lane in lanes:
             if self._attach:
                 self._write(lane, self._attach)
         for i in made:
             self._deaths.pop(i, None)
+            self._overdue.pop(i, None)
         self._ask(
-            [i for i in made if i in self._configured],
-            [self._configured[i] for i in made if i in self._configured],
+            [i for i in made if i in self.configured],
+            [self.configured[i] for i in made if i in self.configured],
         )
         return made + super().restart([i for i in ids if i not in made])
 
@@ -386,6 +419,9 @@ class ProcessGroup(WorkerGroup):
             release(self._own_fds.pop())
         while self._fds:
             os.close(self._fds.pop())
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         self._poller.close()
         # The mapping holds a descriptor of its own; the pool may be referenced for long.
         self.__dict__.pop("block", None)
@@ -436,7 +472,7 @@ class ProcessGroup(WorkerGroup):
         by_lane: dict[int, list[tuple[int, Request]]] = {}
         for i, request in pairs:
             if request.kind == "configure":
-                self._configured[i] = request
+                self.configured[i] = request
             by_lane.setdefault(int(self._home[i]), []).append((int(self._tokens[i]), request))
         frames = []
         for number, part in by_lane.items():
@@ -514,7 +550,8 @@ class ProcessGroup(WorkerGroup):
     def _pump(self, timeout: float | None) -> None:
         """Wait for something to happen, and take in all that has."""
         dead = []
-        for fd, _ in self._poller.poll(timeout):
+        watch = self._watch
+        for fd, _ in self._poller.poll(timeout if watch is None else watch.wait(timeout)):
             if fd == self._results:
                 self._read_results()
             elif (lane := self._by_fd.get(fd)) is not None:
@@ -527,6 +564,32 @@ class ProcessGroup(WorkerGroup):
                 dead.append(lane)
         for lane in dead:
             self._bury(lane)
+        if watch is not None and not self._closed:
+            sent = [-1 if lane.exit or not lane.started else lane.sent for lane in self._lanes]
+            for overdue in watch.look(sent):
+                self._end_stuck(watch, overdue)
+
+    def _end_stuck(self, watch: Watch, overdue: Overdue) -> None:
+        """Kill a process in which an env takes too long, and say so to all of its envs."""
+        lane = self._lanes[overdue.number]
+        named = lane.ids if overdue.env_id is None else [overdue.env_id]
+        did = "begin" if overdue.env_id is None else "end"
+        fact = f"did not {did} its request within step_timeout={watch.limit} seconds"
+        lane.verdict = f"was killed: {name_ids(named)} {fact}"
+        # What it still answers, woken by the signal perhaps, comes too late.
+        waiting = [i for i in named if i not in self.finished]
+        self.cancel(waiting)
+        stack = ""
+        try:
+            stack = watch.stack_of(lane.kill)
+        finally:
+            lane.kill()
+        shown = f" here:\n\n{stack.rstrip()}" if stack else "; it did not show its Python stack"
+        for i in waiting:
+            text = f"env {i}: {fact}; its process was killed{shown}"
+            self._overdue[i] = EnvTimeoutError(text, (i,))
+        lane.ends(5)
+        self._bury(lane)
 
     def _read_results(self) -> None:
         self.torn = range(len(self.workers))
@@ -586,7 +649,7 @@ class ProcessGroup(WorkerGroup):
         self._by_death.pop(lane.death, None)
         self._unflushed.discard(lane)
         lane.bury()
-        text = f"the worker process {lane.exit}"
+        text = f"the worker process {lane.verdict or lane.exit}"
         if not lane.started:
             text += " while starting"
             if self.context.get_start_method() != "fork":
@@ -607,6 +670,8 @@ class ProcessGroup(WorkerGroup):
 
     def death_of(self, i: int) -> EnvError:
         """A new error that says how env ``i``'s process ended."""
+        if i in self._overdue:
+            return self._overdue.pop(i)
         error = self._deaths[i]
         return WorkerDiedError(error.message, error.env_ids)
 
@@ -655,6 +720,22 @@ def check_context(context: str | BaseContext | None) -> BaseContext:
                     stacklevel=2,
                 )
     return found
+
+
+def check_step_timeout(step_timeout: float | None) -> float | None:
+    """``step_timeout`` in seconds, positive, or None.
+
+    Raises:
+        TypeError: no number.
+        ValueError: not positive.
+    """
+    if step_timeout is None:
+        return None
+    if isinstance(step_timeout, bool) or not isinstance(step_timeout, (int, float, np.number)):
+        raise TypeError(f"step_timeout must be seconds or None, got {step_timeout!r}")
+    if not step_timeout > 0:
+        raise ValueError(f"step_timeout must be positive, got {step_timeout}")
+    return float(step_timeout)
 
 
 def check_num_processes(num_processes: int | None, num_envs: int) -> int:

@@ -1,0 +1,247 @@
+"""`step_timeout`: an env that hangs is named, shown and ended; nobody else pays for it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from gymnasium.error import ResetNeeded
+
+from envpool_py import (
+    BaseVectorEnv,
+    DummyVectorEnv,
+    EnvError,
+    EnvTimeoutError,
+    ShmemVectorEnv,
+    SubprocVectorEnv,
+    WorkerDiedError,
+    make,
+)
+from envpool_py.worker import EnvWorker
+from envpool_py.worker.execute import Executor
+from tests import envs
+from tests.places import PLACES, PROCESSES
+from tests.test_faults import FNS, GOOD, goes_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LIMIT = 0.3
+EACH_METHOD = (
+    "subproc-fork",
+    "shmem-fork",
+    "subproc-spawn",
+    "shmem-spawn",
+    "subproc-forkserver",
+    "shmem-forkserver",
+)
+
+
+class StuckEnv(envs.FaultEnv):
+    """Hangs in more ways than a FaultEnv."""
+
+    def _fault(self, name: str) -> None:
+        if name == "gil":
+            while True:  # a signal ends the sleep, and not the loop
+                ctypes.PyDLL(None).sleep(60)
+        if name == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if name == "loop":
+            while True:
+                pass
+        super()._fault(name)
+
+
+STUCK: list[Callable[[], Any]] = [functools.partial(StuckEnv, tag) for tag in range(3)]
+# how an env hangs, and the function that the stack must name; pause returns when the signal comes
+HANGS = {"hang": "_fault", "gil": "_fault", "loop": "_fault", "stop": "_fault"}
+
+
+@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize("place", ["subproc-fork", "shmem-fork"])
+def test_an_env_that_hangs_is_named_with_its_stack(place: str, hang: str) -> None:
+    with PLACES[place](STUCK, step_timeout=LIMIT) as pool:
+        pool.reset()
+        pid = pool.call("pid", id=[1])[0]
+        with pytest.raises(EnvTimeoutError, match=r"env 1: did not end its request within") as got:
+            pool.step(["", hang, ""])
+        error = got.value
+        assert (error.env_ids, error.env_id, error.request) == ((1,), 1, "step")
+        assert isinstance(error, EnvError)
+        assert "step_timeout=0.3 seconds" in str(error)
+        assert "most recent call first" in str(error)
+        assert f"in {HANGS[hang]}" in str(error)
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        # The rows of the others are kept.
+        assert sorted(info["env_id"] for info in pool.drain()[4]) == [0, 2]
+        for again in (lambda: pool.step([""], [1]), lambda: pool.reset([1])):
+            with pytest.raises(WorkerDiedError, match="env 1: .* did not end its request within"):
+                again()
+        goes_on(pool, [0, 2])
+        pool.restart([1])
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("place", EACH_METHOD)
+def test_under_every_start_method(place: str) -> None:
+    with PLACES[place](STUCK[:2], step_timeout=LIMIT) as pool:
+        pool.reset()
+        with pytest.raises(EnvTimeoutError, match="env 0: did not end(.|\n)*in _fault"):
+            pool.step(["hang", ""])
+        goes_on(pool, [1])
+
+
+@pytest.mark.parametrize("kind", ["reset", "call"])
+@pytest.mark.parametrize("place", PROCESSES)
+def test_any_request_has_the_limit(place: str, kind: str) -> None:
+    asks: dict[str, Callable[[BaseVectorEnv], Any]] = {
+        "reset": lambda pool: pool.reset(options=[None, {"fault": "hang"}, None]),
+        "call": lambda pool: pool.call("fault", "hang", id=[1]),
+    }
+    with PLACES[place](STUCK, step_timeout=LIMIT) as pool:
+        pool.reset()
+        with pytest.raises(EnvError, match="env 1: did not end") as got:
+            asks[kind](pool)
+        assert isinstance(got.value, EnvTimeoutError)
+        pool.restart([1])
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("place", ["subproc-fork", "shmem-fork"])
+def test_rows_of_the_same_process_are_kept_and_its_mates_are_told(place: str) -> None:
+    with PLACES[place](STUCK, step_timeout=LIMIT, num_processes=1, wait_num=1) as pool:
+        pool.reset()
+        pool.send(["", "gil", ""])
+        seen, errors = [], {}
+        while pool.waiting_id:
+            try:
+                seen += [info["env_id"] for info in pool.recv()[4]]
+            except EnvError as error:
+                errors.update(dict.fromkeys(error.env_ids, error))
+        assert seen == [0]
+        assert isinstance(errors[1], EnvTimeoutError)
+        # Env 0 has had its row, and dies with the process all the same.
+        for i in (0, 2):
+            with pytest.raises(WorkerDiedError, match=f"env {i}: .*env 1 did not end its request"):
+                pool.reset([i])
+        pool.restart()
+        pool.wait_num = 3
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("place", ["subproc-fork", "shmem-fork"])
+def test_waiting_for_ones_turn_is_no_step(place: str, gates: list[envs.Gate]) -> None:
+    """Four envs of one process, each of which takes most of the limit, take more than it."""
+    fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(4)]
+    with PLACES[place](fns, step_timeout=0.6, num_processes=1, wait_num=1) as pool:
+        pool.reset()
+        pool.send([envs.BLOCK] * 4)
+        begun = time.monotonic()
+        rows: list[int] = []
+        for gate in gates:
+            with gate.held():  # the pool looks for the whole of a step, and finds nothing wrong
+                end = time.monotonic() + 0.25
+                pool.timeout, pool.strict_timeout = 0.05, True
+                while time.monotonic() < end:
+                    rows += [info["env_id"] for info in pool.recv()[4]]
+        pool.timeout, pool.strict_timeout = None, False
+        while pool.waiting_id:
+            rows += [info["env_id"] for info in pool.recv()[4]]
+        assert sorted(rows) == [0, 1, 2, 3]
+        assert time.monotonic() - begun > 0.6
+
+
+@pytest.mark.parametrize("place", ["subproc-fork", "shmem-fork"])
+def test_a_process_that_does_not_begin(place: str) -> None:
+    with PLACES[place](STUCK, step_timeout=LIMIT) as pool:
+        pool.reset()
+        os.kill(pool.call("pid", id=[2])[0], signal.SIGSTOP)
+        with pytest.raises(EnvTimeoutError, match=r"env 2: did not begin its request within"):
+            pool.step(GOOD)
+        goes_on(pool, [0, 1])
+
+
+@pytest.mark.parametrize("place", ["subproc-fork", "shmem-fork"])
+def test_several_hang_at_once(place: str) -> None:
+    with PLACES[place](STUCK, step_timeout=LIMIT) as pool:
+        pool.reset()
+        pool.send(["hang", "", "gil"])
+        late: set[int] = set()
+        rows: list[int] = []
+        while pool.waiting_id:
+            try:
+                rows += [info["env_id"] for info in pool.recv()[4]]
+            except EnvTimeoutError as error:
+                late.update(error.env_ids)
+        assert (late, rows) == ({0, 2}, [1])
+
+
+@pytest.mark.parametrize("place", ["subproc-fork", "shmem-fork"])
+def test_a_request_that_was_given_up_may_still_be_what_hangs(place: str) -> None:
+    def alarm(*_: Any) -> None:
+        raise InterruptedError("mine")
+
+    with PLACES[place](STUCK, step_timeout=0.8) as pool:
+        pool.reset()
+        before = signal.signal(signal.SIGUSR1, alarm)
+        bell = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        bell.start()
+        try:
+            with pytest.raises(InterruptedError, match="mine"):
+                pool.step(["", "hang", ""])
+            bell.join()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        with pytest.raises(ResetNeeded):
+            pool.step([""], [1])
+        with pytest.raises(EnvTimeoutError, match="env 1: did not end"):
+            pool.reset([1])
+        goes_on(pool, [0, 2])
+
+
+def test_the_dummy_pool_and_other_workers_refuse_it() -> None:
+    with pytest.raises(TypeError, match="DummyVectorEnv does not take step_timeout; an env that"):
+        DummyVectorEnv(FNS, step_timeout=1.0)
+
+    class Here(EnvWorker):
+        def __init__(self, env_fn: Callable[[], Any]) -> None:
+            super().__init__(env_fn)
+            self.executor, self.reply = Executor(env_fn), None
+
+        def send(self, request: Any) -> None:
+            self.reply = self.executor(request)
+
+        def recv(self) -> Any:
+            return self.reply
+
+        def close(self) -> None:
+            self.executor.close()
+
+    with pytest.raises(TypeError, match="Here does not take step_timeout"):
+        BaseVectorEnv(FNS, Here, step_timeout=1.0)
+
+
+@pytest.mark.parametrize("kind", [SubprocVectorEnv, ShmemVectorEnv])
+def test_wrong_limits(kind: Any) -> None:
+    for wrong, error in ((0, ValueError), (-1.0, ValueError), ("1", TypeError), (True, TypeError)):
+        with pytest.raises(error, match="step_timeout must be"):
+            kind(FNS, step_timeout=wrong)
+
+
+def test_make_takes_processes_where_there_is_a_limit() -> None:
+    with make(functools.partial(envs.CountEnv, 3), 2, step_timeout=5.0) as pool:
+        assert isinstance(pool, ShmemVectorEnv)
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_without_a_fault_nothing_is_different(place: str) -> None:
+    with PLACES[place](FNS, step_timeout=20.0) as pool:
+        for _ in range(3):
+            goes_on(pool, [0, 1, 2])
