@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -9,12 +10,14 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
+from multiprocessing.util import Finalize
 from typing import Any
 
 from envpool_py.errors import name_exit
 from envpool_py.worker import child
 
 _READ = 1 << 18
+_LONGEST = 1e6  # seconds; the system takes no more in one wait
 
 #: Descriptors that only this process may hold: a fork, of ours or of anybody, closes its copies. A
 #: copy of the parent's end of ``parent_alive`` would keep the workers alive after the parent.
@@ -66,9 +69,9 @@ class Poller:
     def poll(self, timeout: float | None) -> list[tuple[int, int]]:
         """(descriptor, events) of those that are ready; waits up to ``timeout`` seconds."""
         if self._epoll is not None:
-            return self._epoll.poll(timeout)
+            return self._epoll.poll(None if timeout is None else min(timeout, _LONGEST))
         assert self._poll is not None  # noqa: S101 - for the type checker
-        return self._poll.poll(None if timeout is None else timeout * 1000)
+        return self._poll.poll(None if timeout is None else min(timeout, _LONGEST) * 1000)
 
     def close(self) -> None:
         """Free the descriptor."""
@@ -117,6 +120,8 @@ class Lane:
         finally:
             theirs.close()
         self.pid: int = self.process.pid
+        # Should everything else fail, a process must not keep the interpreter from ending.
+        self._finalizer = Finalize(None, self.kill, exitpriority=5)
         # EOF and the sentinel are no proof of death: what an env has forked holds both open.
         try:
             self.death = (
@@ -125,12 +130,15 @@ class Lane:
                 else self.process.sentinel
             )
         except OSError:  # no descriptor is left
+            self.exit = ""
+            self._finalizer.cancel()
             self.process.kill()
             self.process.join()
             release(self.fd)
             raise
         self._outbox: deque[memoryview] = deque()
         self._inbox = bytearray()
+        self._chunks: list[bytes] = []
 
     def write(self, data: bytes) -> bool:
         """Send ``data``, as far as that does not block; False if a rest is left to ``flush``."""
@@ -170,16 +178,23 @@ class Lane:
         except ConnectionError:
             return len(data)  # the process has ended; its death is noticed elsewhere
 
-    def read(self) -> list[tuple[int, int, bytes]]:
-        """The frames that have arrived whole: (token, status, pickle)."""
+    def read(self, into: deque[tuple[int, int, bytes]]) -> bool:
+        """Append the frames that have arrived whole, (token, status, pickle); False if nothing has.
+
+        Args:
+            into: where what was read is safe, whatever interrupts the caller.
+        """
+        chunks = self._chunks
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            # In one call: no signal handler can come between the read and the list.
+            chunks.extend(map(os.read, (self.fd,), (_READ,)))
+        if not any(chunks):
+            chunks.clear()
+            return False
         self.torn = True
-        try:
-            data = os.read(self.fd, _READ)
-        except (BlockingIOError, ConnectionError):
-            data = b""
         inbox = self._inbox
-        inbox += data
-        frames = []
+        inbox += b"".join(chunks)
+        chunks.clear()
         start = 0
         header = child.ITEM
         while len(inbox) - start >= header.size:
@@ -187,21 +202,16 @@ class Lane:
             end = start + header.size + length
             if len(inbox) < end:
                 break
-            frames.append((token, status, bytes(memoryview(inbox)[start + header.size : end])))
+            into.append((token, status, bytes(memoryview(inbox)[start + header.size : end])))
             start = end
         del inbox[:start]
         self.torn = False
-        return frames
+        return True
 
-    def read_rest(self) -> list[tuple[int, int, bytes]]:
-        """Everything that a process wrote before it ended."""
-        frames: list[tuple[int, int, bytes]] = []
-        while True:
-            before = len(self._inbox)
-            more = self.read()
-            if not more and len(self._inbox) == before:
-                return frames
-            frames += more
+    @property
+    def full(self) -> bool:
+        """Whether something is left to ``flush``."""
+        return bool(self._outbox)
 
     def kill(self, signum: int = signal.SIGKILL) -> None:
         """Signal the process and everything that it has started."""
@@ -221,13 +231,13 @@ class Lane:
 
     def bury(self) -> None:
         """Take note of the end of the process, end what it left running, free the descriptors."""
-        if self.exit is not None:
-            return
-        self.kill()  # its children; the pid is not free for others until the process is joined
-        self.process.join(5)
-        self.exit = name_exit(self.process.exitcode)
-        release(self.fd)
-        if self.death != self.process.sentinel:
-            release(self.death)
-        if self.process.exitcode is not None:
-            self.process.close()
+        if self.exit is None:
+            self.kill()  # its children; the pid is not free for others until the process is joined
+            self.process.join(5)
+            self.exit = name_exit(self.process.exitcode)
+            self._finalizer.cancel()
+        for name in ("fd", "death"):  # each once, also where an interrupt came between
+            fd = getattr(self, name)
+            setattr(self, name, -1)
+            if fd >= 0 and (name == "fd" or hasattr(os, "pidfd_open")):
+                release(fd)
