@@ -353,7 +353,7 @@ class EnvLives:
             if mark:
                 self._stamp(ids)
         except BaseException:
-            self.give_up(ids)
+            self.give_up(ids, landed=True)
             raise
         return batch.obs, batch.reward, batch.terminated, batch.truncated, infos
 

@@ -11,13 +11,16 @@ from collections import deque
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from envpool_py.errors import name_exit
 from envpool_py.worker import child
 
 _READ = 1 << 18
 _LONGEST = 1e6  # seconds; the system takes no more in one wait
+
+#: (token, status, pickle)
+Frame: TypeAlias = "tuple[int, int, bytes]"
 
 #: Descriptors that only this process may hold: a fork, of ours or of anybody, closes its copies. A
 #: copy of the parent's end of ``parent_alive`` would keep the workers alive after the parent.
@@ -79,6 +82,33 @@ class Poller:
             self._epoll.close()
 
 
+class _Received(NamedTuple):
+    """What has come from a process, replaced as a whole.
+
+    ``rest`` and ``chunks`` have ``needed`` bytes at the least before there is another frame.
+    """
+
+    rest: bytes
+    frames: deque[Frame]
+    chunks: list[bytes]
+    needed: int
+
+
+def _parsed(data: bytes, before: deque[Frame]) -> _Received:
+    frames = deque(before)
+    header = child.ITEM
+    start, needed = 0, header.size
+    while len(data) - start >= header.size:
+        token, status, length = header.unpack_from(data, start)
+        end = start + header.size + length
+        if len(data) < end:
+            needed = header.size + length
+            break
+        frames.append((token, status, data[start + header.size : end]))
+        start = end
+    return _Received(data[start:], frames, [], needed)
+
+
 class Lane:
     """One worker process, with the envs ``ids``.
 
@@ -137,8 +167,7 @@ class Lane:
             release(self.fd)
             raise
         self._outbox: deque[memoryview] = deque()
-        self._inbox = bytearray()
-        self._chunks: list[bytes] = []
+        self._received = _Received(b"", deque(), [], 0)
 
     def write(self, data: bytes) -> bool:
         """Send ``data``, as far as that does not block; False if a rest is left to ``flush``."""
@@ -178,35 +207,31 @@ class Lane:
         except ConnectionError:
             return len(data)  # the process has ended; its death is noticed elsewhere
 
-    def read(self, into: deque[tuple[int, int, bytes]]) -> bool:
-        """Append the frames that have arrived whole, (token, status, pickle); False if nothing has.
+    def read(self) -> bool:
+        """Take in what has arrived, whole frames into ``frames``; False if nothing has.
 
-        Args:
-            into: where what was read is safe, whatever interrupts the caller.
+        Each change is one store or one call, so that no signal handler can come in between.
         """
-        chunks = self._chunks
+        received = self._received
+        chunks = received.chunks
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            # In one call: no signal handler can come between the read and the list.
             chunks.extend(map(os.read, (self.fd,), (_READ,)))
         if not any(chunks):
-            chunks.clear()
             return False
-        self.torn = True
-        inbox = self._inbox
-        inbox += b"".join(chunks)
-        chunks.clear()
-        start = 0
-        header = child.ITEM
-        while len(inbox) - start >= header.size:
-            token, status, length = header.unpack_from(inbox, start)
-            end = start + header.size + length
-            if len(inbox) < end:
-                break
-            into.append((token, status, bytes(memoryview(inbox)[start + header.size : end])))
-            start = end
-        del inbox[:start]
-        self.torn = False
-        return True
+        available = len(received.rest) + sum(map(len, chunks))
+        if available >= received.needed:
+            self._received = _parsed(received.rest + b"".join(chunks), received.frames)
+        return available > len(received.rest)
+
+    @property
+    def frames(self) -> deque[Frame]:
+        """The frames that have arrived and nobody has taken."""
+        return self._received.frames
+
+    @property
+    def unread(self) -> bool:
+        """Whether an interrupt has left something read and not yet made into frames."""
+        return bool(self._received.chunks)
 
     @property
     def full(self) -> bool:

@@ -23,7 +23,6 @@ import signal
 import sys
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
@@ -244,7 +243,7 @@ class ProcessGroup(WorkerGroup):
         self._unflushed: set[Lane] = set()
         # What has been read and not yet worked on: ids, frames, ends.
         self._chunks: list[bytes] = []
-        self._items: deque[tuple[int, int, bytes]] = deque()
+        self._fresh: dict[Lane, None] = {}
         self._dying: list[Lane] = []
         self._close_errors: list[EnvError] = []
         self._attach = b""
@@ -540,7 +539,7 @@ class ProcessGroup(WorkerGroup):
         goal = len(self.finished) + wait_num
         deadline = None if timeout is None else time.monotonic() + timeout
         left = timeout
-        if self._chunks or self._items or self._dying:  # an interrupt has left them
+        if self._chunks or self._fresh or self._dying:  # an interrupt has left them
             self._take_in()
         while len(self.finished) < goal and not self.died:
             self._pump(left)
@@ -581,7 +580,8 @@ class ProcessGroup(WorkerGroup):
                 if lane in self._unflushed and lane.flush():
                     self._unflushed.discard(lane)
                     self._poller.watch(fd, known=True)
-                lane.read(self._items)
+                self._fresh[lane] = None
+                lane.read()
             elif (lane := self._by_death.get(fd)) is not None and lane not in self._dying:
                 self._dying.append(lane)
         self._take_in()
@@ -622,7 +622,7 @@ class ProcessGroup(WorkerGroup):
 
     def _take_in(self) -> None:
         """Work on all that has been read."""
-        chunks, items = self._chunks, self._items
+        chunks = self._chunks
         while chunks:
             if self._raised_generation:
                 tokens = np.frombuffer(chunks[0], dtype=np.int32)
@@ -634,11 +634,16 @@ class ProcessGroup(WorkerGroup):
             self.finished.extend(listed)
             del chunks[0]
             self.torn = ()
-        while items:
-            self.torn = (items[0][0] & child.ID_MASK,)
-            self._take_item(*items[0])
-            items.popleft()
-            self.torn = ()
+        for lane in list(self._fresh):
+            if lane.unread and lane.exit is None:
+                lane.read()
+            frames = lane.frames
+            while frames:
+                self.torn = (frames[0][0] & child.ID_MASK,)
+                self._take_item(*frames[0])
+                frames.popleft()
+                self.torn = ()
+            del self._fresh[lane]
         while self._dying:
             self._bury(self._dying[0])
             del self._dying[0]
@@ -677,13 +682,14 @@ class ProcessGroup(WorkerGroup):
         """Take in what the process has left, and note its envs down as died."""
         if lane.fd in self._by_fd:
             self._read_results()
-            while lane.read(self._items):
+            self._fresh[lane] = None
+            while lane.read():
                 pass
             del self._by_fd[lane.fd]
             self._poller.forget(lane.fd)
             del self._by_death[lane.death]
             self._poller.forget(lane.death)
-        if self._chunks or self._items:
+        if self._chunks or self._fresh:
             dying, self._dying = self._dying, []
             try:
                 self._take_in()
