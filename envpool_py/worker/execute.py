@@ -6,12 +6,13 @@ Used by every backend: in this process, in a worker process, in a Ray actor.
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from envpool_py import seeding, spaces
+from envpool_py import checks, seeding, spaces
 from envpool_py.worker.base import Request
 
 #: The reply to a step.
@@ -46,6 +47,11 @@ class Executor:
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self._env_fn = env_fn
         self._closed = False
+        #: Called with what is strange about a row that is taken all the same.
+        self.complain: Callable[[str], object] = _warn
+        self._validate = checks.FIRST
+        # Whether the next reset, and the next step, are to be looked at.
+        self._check_reset = self._check_step = True
         self._make()
         # What the next step does in place of a step: an automatic reset, or raise the error of one.
         self._before_step: Callable[[], Row] | None = None
@@ -69,7 +75,11 @@ class Executor:
                 " it must return an environment"
             )
         self.env = env
-        self._env_step = env.step
+        self._choose_step()
+
+    def _choose_step(self) -> None:
+        """Have the env's own step called at once, where its rows are not to be looked at."""
+        self._env_step = self._checked_step if self._check_step else self.env.step
 
     def rebuild(self) -> None:
         """Close the env, whatever state it is in, and make a new one by its ``env_fn``."""
@@ -92,6 +102,7 @@ class Executor:
         root: int | None = None,
         reset_fn: ResetFn | None = None,
         episode: int = -1,
+        validate: str = checks.FIRST,
     ) -> None:
         """Take the options of the pool.
 
@@ -101,12 +112,17 @@ class Executor:
             root: the seed from which every episode is seeded; None leaves it to the env's stream.
             reset_fn: gives seed and options of every reset that was not given its own.
             episode: the number of the last episode; -1 before the first.
+            validate: which rows are looked at: ``"first"``, ``"always"`` or ``"off"``.
         """
         self._env_id = env_id
         self._autoreset = autoreset_mode
         self._root = root
         self._reset_fn = reset_fn
         self._episode = episode
+        self._validate = validate
+        if validate != checks.FIRST:
+            self._check_reset = self._check_step = validate == checks.ALWAYS
+            self._choose_step()
 
     def facts(self) -> EnvFacts:
         """The env's spaces, each None where it has none, and the shape of its reward."""
@@ -159,7 +175,7 @@ class Executor:
         layers = _layers(self.env)
         target = next((layer for layer in layers if _has(layer, name)), layers[-1])
         setattr(target, name, value)
-        self._env_step = self.env.step  # it may just have been replaced
+        self._choose_step()  # it may just have been replaced
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the method of the outermost layer that has it."""
@@ -197,10 +213,32 @@ class Executor:
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
+        if self._check_reset:
+            self._check_reset = self._validate == checks.ALWAYS
+            self._check(obs, None)
         self._episode = episode
         self._before_step = None
         self._in_reset = False
         return obs, info
+
+    def _checked_step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        if self._validate == checks.FIRST:
+            self._check_step = False
+            self._choose_step()
+        if isinstance(result, (tuple, list)) and len(result) == 5:
+            self._check(result[0], result[1])
+        return result
+
+    def _check(self, obs: Any, reward: Any) -> None:
+        space = getattr(self.env, "observation_space", None)
+        text = checks.complaint(space, obs) if isinstance(space, gym.Space) else None
+        text = text or checks.reward_complaint(reward)
+        if text is None:
+            return
+        if self._validate == checks.ALWAYS:
+            raise ValueError(text)
+        self.complain(text)
 
     def _same_step(self, ended: Row) -> Row:
         last, reward, terminated, truncated, final_info = ended
@@ -226,6 +264,10 @@ class Executor:
         self._in_reset = True
         obs, info = self._reset(None, None, {})
         return obs, 0.0, False, False, {**info, "is_reset": True}
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=2)
 
 
 def _checked_row(result: Any) -> Row:
