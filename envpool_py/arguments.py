@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import seeding
+from envpool_py import checks, seeding
 from envpool_py.errors import EnvError, env_error
 from envpool_py.restarts import Policy
 from envpool_py.seeding import Seed
@@ -106,6 +106,17 @@ def check_policy(
             raise ValueError("on_restart is never called with on_error='raise'")
         return None
     return Policy(max_restarts, float(restart_backoff), on_restart)
+
+
+def check_validate(validate: str) -> str:
+    """``validate`` as the executor knows it.
+
+    Raises:
+        ValueError: none of its values.
+    """
+    if validate not in (checks.FIRST, checks.ALWAYS, checks.OFF):
+        raise ValueError(f"validate must be 'first', 'always' or 'off', got {validate!r}")
+    return validate
 
 
 def make_worker(

@@ -15,6 +15,7 @@ holds here:
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -310,6 +311,14 @@ class EnvLives:
             raise
         if group.died:
             self._note_deaths()
+        if group.complaints:
+            self._warn()
+
+    def _warn(self) -> None:
+        complaints = self._group.complaints
+        while complaints:
+            text = f'{complaints.pop(0)}; validate="off" takes it in silence'
+            warnings.warn(text, UserWarning, stacklevel=6)
 
     def _note_deaths(self) -> None:
         group = self._group

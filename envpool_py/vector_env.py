@@ -22,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import arguments, seeding
+from envpool_py import arguments, checks, seeding
 from envpool_py import ids as ids_
 from envpool_py.arguments import Options
 from envpool_py.errors import EnvError
@@ -54,6 +54,10 @@ class BaseVectorEnv:
             an object array of one dict or tuple per env.
         copy: False: a batch of all envs in order may be views that hold until those envs are
             stepped again.
+        validate: which rows are looked at for NaN, values out of bounds and whatever
+            ``observation_space.contains`` refuses. ``"first"``: the first reset and the first step
+            of each env; what is found is warned of. ``"always"``: every row; what is found is an
+            error of that env. ``"off"``: none.
         on_error: ``"raise"``: what an env raises reaches the caller. ``"restart"``: the env is made
             anew, its process too where that has ended; its lost step comes as a row that is
             truncated, with the last observation, reward 0 and the error's text in
@@ -70,6 +74,9 @@ class BaseVectorEnv:
         TypeError, ValueError: an argument is wrong, or an env_fn made no env.
         EnvError: an env_fn raised.
         WorkerDiedError: a process ended before its envs were there.
+
+    Warns:
+        UserWarning: in a later call; see ``validate``.
     """
 
     def __init__(
@@ -85,6 +92,7 @@ class BaseVectorEnv:
         reset_fn: ResetFn | None = None,
         columns: bool = False,
         copy: bool = True,
+        validate: str = checks.FIRST,
         on_error: str = "raise",
         max_restarts: int | None = 10,
         restart_backoff: float = 0.1,
@@ -103,6 +111,7 @@ class BaseVectorEnv:
             raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
         if reset_fn is not None and episode_seeds:
             raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
+        self._validate = arguments.check_validate(validate)
         policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
         self._facts: dict[str, list[Any]] = {}
         self.workers: list[EnvWorker] = []
@@ -138,7 +147,8 @@ class BaseVectorEnv:
 
     def _configure(self, episode_seeds: bool, reset_fn: ResetFn | None) -> None:
         """Send the envs those options that are not the defaults."""
-        if self._autoreset is None and not episode_seeds and reset_fn is None:
+        plain = self._autoreset is None and self._validate == checks.FIRST
+        if plain and not episode_seeds and reset_fn is None:
             return
         entropy = np.random.SeedSequence()
         roots: list[int | None] = [None] * self.env_num
@@ -152,6 +162,7 @@ class BaseVectorEnv:
                     "autoreset_mode": self._autoreset,
                     "root": roots[i],
                     "reset_fn": reset_fn,
+                    "validate": self._validate,
                 },
             )
             for i in range(self.env_num)

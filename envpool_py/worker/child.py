@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import pickle
 import select
@@ -48,7 +49,7 @@ STEP, STEP_PROMPT, RESET, REQUESTS, ATTACH, CLOSE = range(6)
 _TOKEN_FRAMES = frozenset({STEP, STEP_PROMPT, RESET})
 
 ITEM = struct.Struct("=iiq")
-STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE = range(7)
+STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE, COMPLAINT = range(8)
 
 IDS_PER_WRITE = select.PIPE_BUF // 4
 
@@ -209,6 +210,7 @@ class _Process:
             for i, env_fn in zip(self._ids, env_fns, strict=True):
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
                 executor = Executor(make)
+                executor.complain = functools.partial(self._complain, i)
                 self._executors[i] = executor
                 self._steps[i] = self._watched(executor.step, i)
                 self._requests[i] = self._watched(executor, i)
@@ -226,6 +228,9 @@ class _Process:
             return False
         self._publish()
         return True
+
+    def _complain(self, i: int, text: str) -> None:
+        self._add(i, COMPLAINT, text.encode(errors="replace"))
 
     def _watched(self, carry_out: Callable[[Any], Any], i: int) -> Callable[[Any], Any]:
         return carry_out if self._begin is None else self._begin.watched(carry_out, i)

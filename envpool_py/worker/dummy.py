@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,9 +83,14 @@ class DummyGroup(WorkerGroup):
                     " every env_fn must make its own"
                 )
         self._executors = [worker.executor for worker in self.workers]
+        for i, executor in enumerate(self._executors):
+            executor.complain = functools.partial(self._complain, i)
         self._pending: dict[int, Request] = {}
         # The parent's own copies, as with every other backend: sampling does not touch the env's.
         return [_own_facts(executor) for executor in self._executors]
+
+    def _complain(self, i: int, text: str) -> None:
+        self.complaints.append(f"env {i}: {text}")
 
     def use_block(self, block: Block) -> None:
         """Keep rows and actions in ``block`` from now on."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from envpool_py import seeding, spaces
+from envpool_py import checks, seeding, spaces
 from envpool_py.rows import FinalInfo, ResetInfo
 from envpool_py.worker.base import Request
 
@@ -48,6 +49,11 @@ class Executor:
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self._env_fn = env_fn
         self._closed = False
+        #: Called with what is strange about a row that is taken all the same.
+        self.complain: Callable[[str], object] = _warn
+        self._validate = checks.FIRST
+        # Whether the next reset, and the next step, are to be looked at.
+        self._check_reset = self._check_step = True
         self._make()
         # The row of the episode that the last step ended, in same_step mode.
         self._ended: Row | None = None
@@ -95,6 +101,7 @@ class Executor:
         root: int | None = None,
         reset_fn: ResetFn | None = None,
         episode: int = -1,
+        validate: str = checks.FIRST,
     ) -> None:
         """Take the options of the pool.
 
@@ -104,12 +111,16 @@ class Executor:
             root: the seed from which every episode is seeded; None leaves it to the env's stream.
             reset_fn: gives seed and options of every reset that was not given its own.
             episode: the number of the last episode; -1 before the first.
+            validate: which rows are looked at: ``"first"``, ``"always"`` or ``"off"``.
         """
         self._env_id = env_id
         self._autoreset = autoreset_mode
         self._root = root
         self._reset_fn = reset_fn
         self._episode = episode
+        self._validate = validate
+        if validate != checks.FIRST:
+            self._check_reset = self._check_step = validate == checks.ALWAYS
 
     def facts(self) -> EnvFacts:
         """The env's spaces, each None where it has none, and the shape of its reward."""
@@ -124,7 +135,8 @@ class Executor:
         if self._before_step is not None:
             return self._before_step()
         self._ended = None
-        result: Row = self.env.step(action)  # looked up each time: an env may rebind it
+        # Looked up each time: an env may rebind its step.
+        result: Row = self._checked_step(action) if self._check_step else self.env.step(action)
         if type(result) is not tuple or len(result) != 5:
             result = _checked_row(result)
         if type(result[4]) is not dict and not isinstance(result[4], dict):
@@ -200,10 +212,31 @@ class Executor:
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
+        if self._check_reset:
+            self._check_reset = self._validate == checks.ALWAYS
+            self._check(obs, None)
         self._episode = episode
         self._before_step = None
         self._in_reset = False
         return obs, info
+
+    def _checked_step(self, action: Any) -> Any:
+        result = self.env.step(action)
+        if self._validate == checks.FIRST:
+            self._check_step = False
+        if isinstance(result, (tuple, list)) and len(result) == 5:
+            self._check(result[0], result[1])
+        return result
+
+    def _check(self, obs: Any, reward: Any) -> None:
+        space = getattr(self.env, "observation_space", None)
+        text = checks.complaint(space, obs) if isinstance(space, gym.Space) else None
+        text = text or checks.reward_complaint(reward)
+        if text is None:
+            return
+        if self._validate == checks.ALWAYS:
+            raise ValueError(text)
+        self.complain(text)
 
     def _same_step(self, ended: Row) -> Row:
         last, reward, terminated, truncated, final_info = ended
@@ -252,6 +285,10 @@ class Executor:
 def reward_shape(space: Any) -> tuple[int, ...]:
     """The shape of the rewards of an env that declares ``space`` for them."""
     return tuple(space.shape) if isinstance(space, gym.spaces.Box) else ()
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=2)
 
 
 def _checked_row(result: Any) -> Row:

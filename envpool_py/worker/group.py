@@ -48,6 +48,8 @@ class WorkerGroup:
         self.replies: dict[int, Any] = {}
         self.errors: dict[int, EnvError] = {}
         self.died: list[int] = []
+        #: What is strange about rows that came all the same, for the pool to warn of.
+        self.complaints: list[str] = []
         #: What each env was told of the pool's options; it is told again when it is made anew.
         self.configured: dict[int, Request] = {}
         #: Whether rows are wanted as they end, or all together; the pool says.

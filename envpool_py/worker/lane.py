@@ -266,3 +266,5 @@ class Lane:
             setattr(self, name, -1)
             if fd >= 0 and (name == "fd" or hasattr(os, "pidfd_open")):
                 release(fd)
+        with contextlib.suppress(ValueError):  # it lives on, against all
+            self.process.close()

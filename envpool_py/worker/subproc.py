@@ -659,6 +659,9 @@ class ProcessGroup(WorkerGroup):
             kind, *failure = pickle.loads(data)  # noqa: S301
             self._close_errors.append(unpack_failure(Failure(*failure), i, kind))
             return
+        if status == child.COMPLAINT:
+            self.complaints.append(f"env {i}: {data.decode()}")
+            return
         if int(self._tokens[i]) != token:
             return
         if status == child.FAILURE:

@@ -1,0 +1,175 @@
+"""`validate`: what is looked at in a row beyond its shape and dtype, and when."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envpool_py import EnvError
+from tests import envs
+from tests.places import PLACES, QUICK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BOX = spaces.Box(0, 1, (2, 2), np.float32)
+NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
+HIGH = np.array([[0, 0], [0, 1.5]], np.float32)
+# a space, an observation that is not in it, and what is said of it
+WRONG: dict[str, tuple[spaces.Space, Any, str]] = {
+    "nan": (BOX, NAN, r"obs\[1, 0\] is nan"),
+    "nan without bounds": (spaces.Box(-np.inf, np.inf, (2, 2)), NAN, r"obs\[1, 0\] is nan"),
+    "nan in float64": (BOX, NAN.astype(np.float64), r"obs\[1, 0\] is nan"),
+    "too high": (BOX, HIGH, r"obs\[1, 1\] is 1.5, but observation_space has 0.0 to 1.0"),
+    "too low": (BOX, -HIGH, r"obs\[1, 1\] is -1.5, but observation_space has 0.0 to 1.0"),
+    "a dict's leaf": (
+        spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple((BOX,))}),
+        {"a": 1, "b": (HIGH,)},
+        r"obs\['b'\]\[0\]\[1, 1\] is 1.5, but observation_space has",
+    ),
+    "discrete": (spaces.Discrete(3), 3, r"obs is .*3.*, which is not in observation_space Discr"),
+    "binary": (spaces.MultiBinary(2), np.array([0, 2], np.int8), r"obs is .*, which is not in"),
+    "text": (spaces.Text(3), "long text", r"obs is 'long text', which is not in observation_sp"),
+    "custom": (envs.Cards(3), envs.Card("hearts", 9), r"obs is Card\(.*, which is not in"),
+}
+# What is in a space though its dtype or type is another.
+RIGHT: dict[str, tuple[spaces.Space, Any]] = {
+    "float64": (BOX, np.full((2, 2), 0.1)),
+    "list": (BOX, [[0, 1], [1, 0.5]]),
+    "infinite": (spaces.Box(-np.inf, np.inf, (2,)), np.array([np.inf, -np.inf], np.float32)),
+    "int": (spaces.Discrete(3), np.int32(2)),
+    "bound": (spaces.Box(0.1, 0.3, (1,), np.float32), np.array([0.3], np.float32)),
+}
+
+
+class ShowsEnv(envs.CountEnv):
+    """Shows `shown` from its `resets`-th reset and its `steps`-th step on, before that `good`."""
+
+    def __init__(self, space: spaces.Space, shown: Any, reset: int, step: int) -> None:
+        super().__init__(0, length=3)
+        self.observation_space = space
+        self.good = envs.draw(space, np.random.default_rng(0))
+        self.shown, self.bad_reset, self.bad_step = shown, reset, step
+        self.asked = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        _, info = super().reset(seed=seed, options=options)
+        return self.shown if self.resets >= self.bad_reset else self.good, info
+
+    def step(self, action: Any) -> tuple:
+        _, *rest = super().step(action)
+        return self.shown if self.steps >= self.bad_step else self.good, *rest
+
+
+def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]:
+    space, obs = (WRONG.get(name) or RIGHT[name])[:2]
+    good = functools.partial(ShowsEnv, space, obs, 99, 99)
+    return [good, functools.partial(ShowsEnv, space, obs, reset, step)]
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("place", QUICK)
+def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
+    text = f'env 1: {WRONG[name][2]}(.|\n)*; validate="off" takes it in silence'
+    with PLACES[place](shows(name, reset=1)) as pool:
+        with pytest.warns(UserWarning, match=text) as warned:
+            obs, _ = pool.reset()
+        assert len(warned) == 1
+        assert len(obs) == 2  # it is taken all the same
+        pool.reset()
+    with PLACES[place](shows(name, step=1)) as pool:
+        pool.reset()
+        with pytest.warns(UserWarning, match=text) as warned:
+            pool.step([0, 0])
+        assert len(warned) == 1
+        pool.step([0, 0])
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("place", QUICK)
+def test_later_rows_pass(place: str, name: str) -> None:
+    with PLACES[place](shows(name, reset=2, step=2)) as pool:
+        for _ in range(2):
+            pool.reset()
+            pool.step([0, 0])
+            pool.step([0, 0])
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("place", QUICK)
+def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
+    with PLACES[place](shows(name, reset=2, step=2), validate="always") as pool:
+        pool.reset()
+        pool.step([0, 0])
+        with pytest.raises(EnvError, match=f"env 1: step raised ValueError: {WRONG[name][2]}"):
+            pool.step([0, 0])
+        pool.drain()
+        with pytest.raises(ValueError, match=f"env 1: reset raised ValueError: {WRONG[name][2]}"):
+            pool.reset()
+
+
+@pytest.mark.parametrize("name", ["nan", "text"])
+@pytest.mark.parametrize("place", QUICK)
+def test_off_takes_everything(place: str, name: str) -> None:
+    with PLACES[place](shows(name, reset=1, step=1), validate="off") as pool:
+        pool.reset()
+        pool.step([0, 0])
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("place", QUICK)
+def test_what_fits_is_right(place: str, name: str) -> None:
+    with PLACES[place](shows(name, reset=1, step=1), validate="always") as pool:
+        pool.reset()
+        pool.step([0, 0])
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("place", QUICK)
+def test_automatic_resets_are_looked_at_too(place: str, mode: str) -> None:
+    fns = shows("nan", reset=2)
+    with PLACES[place](fns, validate="always", autoreset_mode=mode) as pool:
+        pool.reset()
+        for _ in range(3):
+            pool.step([0, 0])
+        with pytest.raises(EnvError, match=r"env 1: reset raised ValueError: obs\[1, 0\] is nan"):
+            pool.step([0, 0])
+
+
+class NoNumber(envs.CountEnv):
+    """Its reward is NaN."""
+
+    def step(self, action: Any) -> tuple:
+        obs, _, *rest = super().step(action)
+        return obs, float("nan"), *rest
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_reward_that_is_nan(place: str) -> None:
+    with PLACES[place]([envs.CountEnv, NoNumber]) as pool:
+        pool.reset()
+        with pytest.warns(UserWarning, match="env 1: reward is nan"):
+            reward = pool.step([0, 0])[1]
+        assert np.isnan(reward).tolist() == [False, True]
+        pool.step([0, 0])
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_warning_that_is_made_an_error_leaves_the_pool_usable(place: str) -> None:
+    with PLACES[place](shows("nan", reset=1)) as pool:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="env 1: obs"):
+                pool.reset()
+        pool.reset()
+        pool.step([0, 0])
+
+
+def test_wrong_values() -> None:
+    with pytest.raises(ValueError, match="validate must be 'first', 'always' or 'off', got True"):
+        PLACES["dummy"]([envs.CountEnv], validate=True)
