@@ -427,6 +427,17 @@ class BaseVectorEnv:
             return self._lives.fetch_all()
         return self._lives.fetch_exactly(self._lives.waiting())
 
+    def cancel(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+        """Give up what these envs have in flight: it is dropped, however late it comes.
+
+        Those envs then accept only a reset; envs that have nothing in flight are left alone.
+
+        Args:
+            id: which; None is all.
+        """
+        self._assert_open()
+        self._lives.give_up(self._resolve(id))
+
     def _fetch(self, id: Ids) -> StepResult:  # noqa: A002 - Tianshou's name
         self._assert_open()
         if not self._lives.in_flight:
@@ -517,6 +528,30 @@ class BaseVectorEnv:
         if method in ("reset", "step", "close"):
             raise ValueError(f"call: {method!r} goes through the pool's own {method}()")
         return self._ask_each(id, Request("call", (method, *args), kwargs))
+
+    def apply(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Call ``function(env, *args, **kwargs)`` for each env, where it is.
+
+        Args:
+            function: takes the env, with its wrappers, first; pickled (by cloudpickle) on its way.
+            *args: its other arguments.
+            id: which envs; None is all.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            What each call returned, in the order of the ids.
+
+        Raises:
+            EnvError: the function raised, or what it returned can't be sent.
+            AlreadyPendingCallError: an env is in flight.
+        """
+        return self._ask_each(id, Request("apply", (function, *args), kwargs))
 
     def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002 - Tianshou's name
         """Render each env.

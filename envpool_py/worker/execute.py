@@ -179,6 +179,10 @@ class Executor:
         """Call the method of the outermost layer that has it."""
         return _lookup(self.env, method)(*args, **kwargs)
 
+    def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What ``function(env, *args, **kwargs)`` returns, called where the env is."""
+        return function(self.env, *args, **kwargs)
+
     def render(self, **kwargs: Any) -> Any:
         """What the env's ``render`` returns."""
         return self.env.render(**kwargs)
