@@ -1,5 +1,8 @@
 """Many Gymnasium or PettingZoo environments at a time, never waiting for the slowest."""
 
+import importlib as _importlib
+from typing import Any as _Any
+
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.making import make
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
@@ -29,3 +32,12 @@ __all__ = [
     "WorkerDiedError",
     "make",
 ]
+
+_MULTI_AGENT = {"ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"}
+
+
+def __getattr__(name: str) -> _Any:
+    """The multi-agent classes, imported when asked for: PettingZoo is an extra."""
+    if name in _MULTI_AGENT:
+        return getattr(_importlib.import_module("envpool_py.pettingzoo"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -88,6 +88,10 @@ class EnvLives:
         ids = np.flatnonzero(mask)
         return ids[np.argsort(self._order[ids])]
 
+    def take_as_reset(self) -> None:
+        """Have envs that were never reset take a step."""
+        self._state[self._state == NEVER_RESET] = READY
+
     # ---------------------------------------------------------------------------------- checking
 
     def check_free(self, ids: IdArray) -> None:

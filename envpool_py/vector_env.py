@@ -54,6 +54,7 @@ class BaseVectorEnv:
             an object array of one dict or tuple per env.
         copy: False: a batch of all envs in order may be views that hold until those envs are
             stepped again.
+        reset_first: False: a step before the first reset reaches the env, whatever it makes of it.
         validate: which rows are looked at for NaN, values out of bounds and whatever
             ``observation_space.contains`` refuses. ``"first"``: the first reset and the first step
             of each env; what is found is warned of. ``"always"``: every row; what is found is an
@@ -92,6 +93,7 @@ class BaseVectorEnv:
         reset_fn: ResetFn | None = None,
         columns: bool = False,
         copy: bool = True,
+        reset_first: bool = True,
         validate: str = checks.FIRST,
         on_error: str = "raise",
         max_restarts: int | None = 10,
@@ -136,6 +138,8 @@ class BaseVectorEnv:
                 )
             )
             self._all = self._lives.everything
+            if not reset_first:
+                self._lives.take_as_reset()
             self._configure(episode_seeds, reset_fn)
         except BaseException:
             self._abandon_construction()

@@ -97,13 +97,18 @@ def key_value(text: str) -> tuple[str, Any]:
     return key, value
 
 
+def find_in_working_directory() -> None:
+    """Let modules in the working directory be imported, as ``python -m`` does."""
+    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109 - a str, for sys.path
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+
+
 def imported(text: str) -> Imported:
     """The type of ``module:callable``; modules in the working directory are found too."""
     module_name, _, path = text.partition(":")
     if not module_name or not path:
         raise argparse.ArgumentTypeError(f"must be module:callable, got {text!r}")
-    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109 - a str, for sys.path
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    find_in_working_directory()
     try:
         value: Any = importlib.import_module(module_name)
     except Exception as error:  # noqa: BLE001 - importing runs the user's code

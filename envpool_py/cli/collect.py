@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
-import importlib
+import importlib.util
 import os
 import platform
 import secrets
@@ -19,12 +18,14 @@ from envpool_py.cli.arguments import (
     Imported,
     UsageError,
     complain,
+    find_in_working_directory,
     imported,
     installed_version,
     integer,
     key_value,
     seconds,
 )
+from envpool_py.cli.env_id import env_spec
 from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
 from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError, describe
@@ -56,7 +57,9 @@ def register(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("env_id", metavar="ENV_ID", help="as gymnasium.make takes it")
+    parser.add_argument(
+        "env_id", metavar="ENV_ID", help="as gymnasium.make takes it, or PettingZoo's name"
+    )
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
         "--steps",
@@ -236,13 +239,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _pool(args: argparse.Namespace) -> BaseVectorEnv:
-    env_fn = functools.partial(
-        make_env,
-        _spec(args.env_id),
-        {"disable_env_checker": True, **dict(args.env_kwarg)},
-        [wrapper.value for wrapper in args.wrapper],
-    )
-    env_fns = [env_fn] * args.num_envs
+    env_fns = [_env_fn(args)] * args.num_envs
     options: dict[str, Any] = {
         "wait_num": args.wait_num,
         "timeout": args.timeout,
@@ -261,6 +258,27 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
         raise UsageError(_first_line(error)) from None
 
 
+def _env_fn(args: argparse.Namespace) -> Callable[[], Any]:
+    kwargs = dict(args.env_kwarg)
+    wrappers = [wrapper.value for wrapper in args.wrapper]
+    if _is_pettingzoo(args.env_id):
+        from envpool_py.pettingzoo.making import MakeByName  # noqa: PLC0415 - an extra
+
+        return MakeByName(args.env_id, kwargs, wrappers)
+    spec = env_spec(args.env_id)
+    return functools.partial(make_env, spec, {"disable_env_checker": True, **kwargs}, wrappers)
+
+
+def _is_pettingzoo(env_id: str) -> bool:
+    """Whether PettingZoo, and not Gymnasium, knows an env of this name."""
+    if env_id.rpartition(":")[2] in gym.registry or importlib.util.find_spec("pettingzoo") is None:
+        return False
+    from envpool_py.pettingzoo.making import find_env  # noqa: PLC0415 - an extra
+
+    find_in_working_directory()
+    return find_env(env_id) is not None
+
+
 def make_env(
     spec: gym.envs.registration.EnvSpec,
     kwargs: dict[str, Any],
@@ -273,33 +291,8 @@ def make_env(
     return env
 
 
-def _spec(env_id: str) -> gym.envs.registration.EnvSpec:
-    """The spec of an env id, of ``module:env_id`` too.
-
-    Raises:
-        UsageError: there is none.
-    """
-    module, _, name = env_id.rpartition(":")
-    if name.startswith("ALE/"):
-        module = module or "ale_py"
-    if module:
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            hint = '; pip install "envpool-py[atari]"' if module == "ale_py" else ""
-            raise UsageError(f"{env_id}: {error}{hint}") from None
-    try:
-        return gym.spec(name)
-    except gym.error.Error:
-        near = difflib.get_close_matches(name, gym.registry)
-        hint = "MODULE:ENV_ID imports the module first"
-        if near:
-            hint = f"did you mean {', '.join(near)}"
-        raise UsageError(f"no env has the id {env_id!r}; {hint}") from None
-
-
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
-    given: Imported = args.policy or Imported("random", RandomPolicy)
+    given: Imported = args.policy or Imported("random", _random_policy(args))
     if not isinstance(given.value, type):
         return given.value
     try:
@@ -307,6 +300,14 @@ def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
     except Exception as error:  # noqa: BLE001 - the user's class may raise anything
         raise UsageError(f"--policy: {given.name} raised {describe(error)}") from None
     return made
+
+
+def _random_policy(args: argparse.Namespace) -> Callable[..., Any]:
+    if not _is_pettingzoo(args.env_id):
+        return RandomPolicy
+    from envpool_py.pettingzoo.making import RandomLegalPolicy  # noqa: PLC0415 - an extra
+
+    return RandomLegalPolicy
 
 
 def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | None:

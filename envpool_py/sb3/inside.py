@@ -6,7 +6,7 @@ asked for may be Stable-Baselines3's, whose import brings torch along.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -36,10 +36,22 @@ def is_wrapped_by(env: Any, names: Collection[str]) -> bool:
 def find_wrapper(env: Any, names: Collection[str]) -> Any:
     """The outermost wrapper of ``env`` that is an instance of a class of one of these names."""
     while isinstance(env, gym.Wrapper):
-        if any(_full_name(base) in names for base in type(env).__mro__):
+        if is_named(type(env), names):
             return env
         env = env.env
     return None
+
+
+def is_named(cls: type[Any], names: Collection[str]) -> bool:
+    """Whether a class, or a base class of it, has one of these names."""
+    return any(_full_name(base) in names for base in cls.__mro__)
+
+
+def call_method(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What the method of the outermost wrapper that has it returns."""
+    while not hasattr(env, name) and isinstance(env, gym.Wrapper):
+        env = env.env
+    return getattr(env, name)(*args, **kwargs)
 
 
 def has_attribute(env: Any, name: str) -> bool:

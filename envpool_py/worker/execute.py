@@ -141,7 +141,7 @@ class Executor:
             result = _checked_row(result)
         if type(result[4]) is not dict and not isinstance(result[4], dict):
             raise TypeError(f"step() must return an info dict, got {_named(result[4])}")
-        if self._autoreset is not None and (result[2] or result[3]):
+        if self._autoreset is not None and _has_ended(result):
             if self._autoreset == SAME_STEP:
                 return self._same_step(result)
             self._before_step = self._next_step
@@ -284,6 +284,12 @@ class Executor:
         self._in_reset = True
         obs, info = self._reset(None, None, {})
         return obs, 0.0, False, False, ResetInfo({**info, "is_reset": True})
+
+
+def _has_ended(row: Row) -> bool:
+    """Whether the episode is over; of a turn-based env one agent's flags don't tell."""
+    env_done = row[4].get("env_done")
+    return bool(row[2] or row[3] if env_done is None else env_done)
 
 
 def reward_shape(space: Any) -> tuple[int, ...]:

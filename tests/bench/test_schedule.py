@@ -48,6 +48,15 @@ def test_who_can_not_do_a_workload_is_left_out_with_a_reason() -> None:
     }
 
 
+def test_processes_for_partial_batches_count_too() -> None:
+    pool = BY_NAME["pufferlib-multiprocessing"]
+    assert why_not(pool, Workload("spin-100", 4096), 256) is None
+    assert why_not(pool, Workload("spin-100", 64, 8), 256) is None
+    assert why_not(pool, Workload("spin-100", 4096, 8), 256) == (
+        "would start 512 processes; --max-processes is 256"
+    )
+
+
 def test_our_pools_in_this_process_or_over_the_cores_do_everything() -> None:
     for workload in WORKLOADS:
         for name in ("dummy", "shmem", "subproc"):

@@ -183,6 +183,7 @@ def test_ctrl_c_keeps_what_was_measured(
     assert bench("CartPole-v1", "--json", tmp_path / "a.json") == 130
     captured = capsys.readouterr()
     assert "interrupted; what was measured until now is kept" in captured.err
+    assert "CartPole-v1 x 16" in captured.out
     assert "Summary" in captured.out
     assert [each.contestant for each in reports.read(tmp_path / "a.json").results] == [
         "bare",

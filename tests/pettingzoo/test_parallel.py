@@ -102,6 +102,21 @@ def test_seed_resets_once(pool: Any) -> None:
     pool.step([LEGAL] * 3)  # an env that was seeded was reset
 
 
+def test_seeds_reach_the_action_spaces(pool: Any) -> None:
+    def drawn() -> list[list[int]]:
+        own = [pool.action_space(a) for a in pool.possible_agents]
+        return [[int(space.sample()) for _ in range(9)] for space in own]
+
+    pool.reset(seed=3)
+    first = drawn()
+    assert first[0] != first[2], "agents of equal spaces draw from streams of their own"
+    assert drawn() != first
+    pool.reset(seed=[3, 4, 5])
+    assert drawn() == first
+    pool.seed(3)
+    assert drawn() == first
+
+
 def test_options_and_attributes(pool: Any) -> None:
     obs, _ = pool.reset([2, 0], options=[{"total": 3}, None])
     assert obs["hunter_1"][:, 1].tolist() == [3, 0]
@@ -226,6 +241,39 @@ def test_a_fault_names_the_env_and_the_others_go_on(backend: str) -> None:
         pool.set_env_attr("level", 1, [1])
         pool.reset([1])
         pool.step([legal], [1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+def test_an_env_that_is_made_anew(backend: str, mode: str | None) -> None:
+    legal = dict.fromkeys(LEGAL, 0)
+    fns = [PlainMeadowEnv, FaultyMeadowEnv]
+    with ParallelVectorEnv(fns, backend, autoreset_mode=mode, on_error="restart") as pool:
+        pool.reset(seed=1)
+        pool.set_env_attr("level", 2, [1])
+        pool.step([legal] * 2)
+        obs, *_ = pool.step([legal] * 2)
+        acts = {a: [0, 0] for a in PlainMeadowEnv.possible_agents}
+        again, rewards, terminated, truncated, info = pool.step(acts)
+        assert info["env_done"].tolist() == [False, True]
+        assert info["env_error"][0] is None
+        assert "the meadow burns" in info["env_error"][1]
+        for agent in PlainMeadowEnv.possible_agents:
+            assert rewards[agent][1] == 0
+            assert not terminated[agent][1]
+            assert truncated[agent][1]
+            assert info["valid"][agent][1]
+            seen = info["final_obs"][1][agent] if mode == "same_step" else again[agent][1]
+            assert same(seen, obs[agent][1]), "the last that was known"
+            there = mode == "same_step" and agent in LEGAL
+            assert info["alive"][agent][1] == there
+        if mode is None:
+            with pytest.raises(ResetNeeded):
+                pool.step(acts)
+            pool.reset([1])
+        elif mode == "next_step":
+            assert pool.step(acts)[4]["is_reset"].tolist() == [False, True]
+        assert pool.step([legal], [1])[4]["env_error"].tolist() == [None]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

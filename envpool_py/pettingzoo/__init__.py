@@ -1,0 +1,16 @@
+"""PettingZoo's environments over the pool: turn-based, simultaneous, and as a VecEnv."""
+
+try:
+    import pettingzoo as _pettingzoo
+except ImportError as error:
+    raise ImportError(
+        'envpool_py.pettingzoo: PettingZoo is missing; pip install "envpool_py[pettingzoo]"'
+    ) from error
+
+from envpool_py.pettingzoo.aec import PettingZooEnv
+from envpool_py.pettingzoo.multi_agent_vec_env import SB3MultiAgentVecEnv
+from envpool_py.pettingzoo.parallel import ParallelVectorEnv
+
+del _pettingzoo
+
+__all__ = ["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"]

@@ -1,0 +1,102 @@
+"""``make_vec_env``, and functions of single envs and their wrappers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from envpool_py.sb3.common.monitor import Monitor
+from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
+from envpool_py.sb3.inside import class_names, find_wrapper
+
+
+def unwrap_wrapper(env: Any, wrapper_class: type[Any]) -> Any:
+    """The outermost wrapper of this class around an env; None where there is none.
+
+    Args:
+        env: an env.
+        wrapper_class: the class, or a base class of it.
+    """
+    return find_wrapper(env, class_names(wrapper_class))
+
+
+def is_wrapped(env: Any, wrapper_class: type[Any]) -> bool:
+    """Whether an env has a wrapper of this class around it.
+
+    Args:
+        env: an env.
+        wrapper_class: the class, or a base class of it.
+    """
+    return unwrap_wrapper(env, wrapper_class) is not None
+
+
+def make_vec_env(
+    env_id: str | Callable[..., Any],
+    n_envs: int = 1,
+    seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_class: Callable[..., Any] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    vec_env_cls: Callable[..., Any] | None = None,
+    vec_env_kwargs: dict[str, Any] | None = None,
+    monitor_kwargs: dict[str, Any] | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``.
+
+    Args:
+        env_id: an id of Gymnasium, or a callable that makes an env. An env made by id renders as
+            ``"rgb_array"`` unless ``env_kwargs`` says otherwise.
+        n_envs: how many.
+        seed: env ``i`` takes ``seed + start_index + i`` at the first reset, and its action space
+            too; None draws the seeds.
+        start_index: the number of the first env.
+        monitor_dir: the directory of the monitors' csv files, ``{number}.monitor.csv``; None for
+            none.
+        wrapper_class: wraps the monitored env; a class, or a function of the env.
+        env_kwargs: of the env.
+        vec_env_cls: the VecEnv's class; None is ``DummyVecEnv``.
+        vec_env_kwargs: of ``vec_env_cls``.
+        monitor_kwargs: of ``Monitor``.
+        wrapper_kwargs: of ``wrapper_class``.
+
+    Returns:
+        The VecEnv, seeded for its first reset.
+
+    Raises:
+        ValueError: ``n_envs`` is below 1.
+        EnvError: an env could not be made.
+    """
+    if n_envs < 1:
+        raise ValueError(f"n_envs must be 1 or more, got {n_envs}")
+    if monitor_dir is not None:
+        Path(monitor_dir).mkdir(parents=True, exist_ok=True)
+
+    def maker(number: int) -> Callable[[], Any]:
+        def make() -> Any:
+            env = _make(env_id, env_kwargs or {})
+            if seed is not None:
+                env.action_space.seed(seed + number)
+            filename = None if monitor_dir is None else str(Path(monitor_dir) / str(number))
+            env = Monitor(env, filename, **(monitor_kwargs or {}))
+            return env if wrapper_class is None else wrapper_class(env, **(wrapper_kwargs or {}))
+
+        return make
+
+    env_fns = [maker(start_index + i) for i in range(n_envs)]
+    venv = (vec_env_cls or DummyVecEnv)(env_fns, **(vec_env_kwargs or {}))
+    venv.seed(None if seed is None else seed + start_index)
+    return venv
+
+
+def _make(env_id: str | Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    if not isinstance(env_id, str):
+        return env_id(**kwargs)
+    try:
+        return gym.make(env_id, **{"render_mode": "rgb_array", **kwargs})
+    except TypeError:  # it knows no render mode
+        return gym.make(env_id, **kwargs)

@@ -1,0 +1,189 @@
+"""``Monitor``: return, length and time of every episode, in the infos and in a csv file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+
+class Monitor(gym.Wrapper[Any, Any, Any, Any]):
+    """Adds ``info["episode"]`` to the last step of every episode.
+
+    That is a dict of ``r`` (the return, to 6 digits), ``l`` (the length), ``t`` (seconds since the
+    monitor was made, to 6 digits) and the keywords.
+
+    Args:
+        env: the env to monitor.
+        filename: a csv file of one line per episode; None for none. See ``ResultsWriter``.
+        allow_early_resets: whether ``reset`` may end an episode before its time.
+        reset_keywords: arguments of ``reset`` that are to be noted down; they must be given.
+        info_keywords: entries of the last info that are to be noted down.
+        override_existing: begin a file that exists anew; else it is appended to.
+    """
+
+    EXT = "monitor.csv"
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        filename: str | None = None,
+        allow_early_resets: bool = True,
+        reset_keywords: tuple[str, ...] = (),
+        info_keywords: tuple[str, ...] = (),
+        override_existing: bool = True,
+    ) -> None:
+        super().__init__(env)
+        self.t_start = time.time()
+        self.results_writer: ResultsWriter | None = None
+        if filename is not None:
+            self.results_writer = ResultsWriter(
+                filename,
+                {"t_start": self.t_start, "env_id": str(env.spec.id if env.spec else None)},
+                (*reset_keywords, *info_keywords),
+                override_existing,
+            )
+        self.allow_early_resets = allow_early_resets
+        self.reset_keywords = reset_keywords
+        self.info_keywords = info_keywords
+        self.rewards: list[float] = []
+        self.needs_reset = True
+        self.episode_returns: list[float] = []
+        self.episode_lengths: list[int] = []
+        self.episode_times: list[float] = []
+        self.total_steps = 0
+        self.current_reset_info: dict[str, Any] = {}
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Reset the env.
+
+        Args:
+            **kwargs: passed on.
+
+        Raises:
+            RuntimeError: the episode has not ended, and must.
+            ValueError: one of ``reset_keywords`` is missing.
+        """
+        if not self.allow_early_resets and not self.needs_reset:
+            raise RuntimeError(
+                "reset: the episode has not ended; Monitor(..., allow_early_resets=True) allows it"
+            )
+        for key in self.reset_keywords:
+            if kwargs.get(key) is None:
+                raise ValueError(
+                    f"reset: the argument {key!r} is missing, which Monitor notes down"
+                )
+            self.current_reset_info[key] = kwargs[key]
+        self.rewards = []
+        self.needs_reset = False
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Step the env.
+
+        Args:
+            action: passed on.
+
+        Raises:
+            RuntimeError: the episode has ended, or none was begun.
+        """
+        if self.needs_reset:
+            raise RuntimeError("step: the env was not reset since its last episode ended")
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.rewards.append(float(reward))
+        self.total_steps += 1
+        if terminated or truncated:
+            self.needs_reset = True
+            info = {**info, "episode": self._end_episode(info)}
+        return obs, reward, terminated, truncated, info
+
+    def _end_episode(self, info: Mapping[str, Any]) -> dict[str, Any]:
+        seconds = time.time() - self.t_start
+        self.episode_returns.append(sum(self.rewards))
+        self.episode_lengths.append(len(self.rewards))
+        self.episode_times.append(seconds)
+        episode = {
+            "r": round(self.episode_returns[-1], 6),
+            "l": self.episode_lengths[-1],
+            "t": round(seconds, 6),
+            **{key: info[key] for key in self.info_keywords},
+            **self.current_reset_info,
+        }
+        if self.results_writer is not None:
+            self.results_writer.write_row(episode)
+        return episode
+
+    def close(self) -> None:
+        """Close the env and the file."""
+        super().close()
+        if self.results_writer is not None:
+            self.results_writer.close()
+
+    def get_total_steps(self) -> int:
+        """How many steps were made."""
+        return self.total_steps
+
+    def get_episode_rewards(self) -> list[float]:
+        """The return of every episode that has ended."""
+        return self.episode_returns
+
+    def get_episode_lengths(self) -> list[int]:
+        """The length of every episode that has ended."""
+        return self.episode_lengths
+
+    def get_episode_times(self) -> list[float]:
+        """When every episode ended, seconds since the monitor was made."""
+        return self.episode_times
+
+
+class ResultsWriter:
+    """A csv file of episodes: ``#`` and a JSON header, the names of the columns, then the rows.
+
+    Args:
+        filename: where. A directory takes a file ``monitor.csv``; to another name that does not end
+            so, ``.monitor.csv`` is added. Missing directories are made.
+        header: what stands in the first line.
+        extra_keys: columns besides ``r``, ``l`` and ``t``.
+        override_existing: begin a file that exists anew; else it is appended to.
+    """
+
+    def __init__(
+        self,
+        filename: str = "",
+        header: Mapping[str, float | str] | None = None,
+        extra_keys: tuple[str, ...] = (),
+        override_existing: bool = True,
+    ) -> None:
+        path = Path(filename)
+        if path.is_dir():
+            path /= Monitor.EXT
+        elif not path.name.endswith(Monitor.EXT):
+            path = path.with_name(f"{path.name}.{Monitor.EXT}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        begins = override_existing or not path.exists()
+        self.file_handler = path.open("w" if override_existing else "a", newline="\n")
+        self.logger = csv.DictWriter(
+            self.file_handler, ("r", "l", "t", *extra_keys), lineterminator="\n"
+        )
+        if begins:
+            self.file_handler.write(f"#{json.dumps(dict(header or {}))}\n")
+            self.logger.writeheader()
+        self.file_handler.flush()
+
+    def write_row(self, epinfo: Mapping[str, Any]) -> None:
+        """Write one episode down.
+
+        Args:
+            epinfo: a value for every column.
+        """
+        self.logger.writerow(epinfo)
+        self.file_handler.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file_handler.close()

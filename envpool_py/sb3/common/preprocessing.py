@@ -1,0 +1,58 @@
+"""Which observation spaces are images, and where their channels are. Pure functions."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+def is_image_space(
+    observation_space: gym.Space[Any],
+    check_channels: bool = False,
+    normalized_image: bool = False,
+) -> bool:
+    """Whether a space is certainly one of images.
+
+    Args:
+        observation_space: any space.
+        check_channels: ask for 1, 3 or 4 channels as well.
+        normalized_image: leave dtype and bounds aside.
+
+    Returns:
+        True for a Box of three dimensions, uint8, from 0 to 255.
+    """
+    if not isinstance(observation_space, gym.spaces.Box) or len(observation_space.shape) != 3:
+        return False
+    if not normalized_image and not (
+        observation_space.dtype == np.uint8
+        and (observation_space.low == 0).all()
+        and (observation_space.high == 255).all()
+    ):
+        return False
+    if not check_channels:
+        return True
+    first = is_image_space_channels_first(observation_space)
+    return observation_space.shape[0 if first else -1] in (1, 3, 4)
+
+
+def is_image_space_channels_first(observation_space: gym.spaces.Box) -> bool:
+    """Whether the channels, taken to be the smallest of three dimensions, come first.
+
+    Args:
+        observation_space: of three dimensions.
+
+    Warns:
+        UserWarning: the second dimension is the smallest.
+    """
+    shape = observation_space.shape
+    smallest = shape.index(min(shape))
+    if smallest == 1:
+        warnings.warn(
+            f"images of shape {shape}: the second dimension is the smallest; the channels are"
+            " taken to be the last",
+            stacklevel=2,
+        )
+    return smallest == 0

@@ -1,0 +1,99 @@
+"""``VecMonitor``: return, length and time of every episode, in the infos and in a csv file."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+
+from envpool_py.sb3.common.monitor import Monitor, ResultsWriter
+from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
+
+
+class VecMonitor(VecEnvWrapper):
+    """Adds ``info["episode"]`` where an env is done.
+
+    That is a dict of ``r`` (the return, float32), ``l`` (the length, int32), ``t`` (seconds since
+    the monitor was made, to 6 digits) and the keywords.
+
+    Args:
+        venv: the VecEnv to monitor.
+        filename: a csv file of one line per episode; None for none. See ``ResultsWriter``.
+        info_keywords: entries of the last info that are to be noted down.
+
+    Attributes:
+        episode_count: how many episodes have ended.
+        episode_returns: float32 ``(num_envs,)``, of the episodes that go on.
+        episode_lengths: int32 ``(num_envs,)``, likewise.
+
+    Warns:
+        UserWarning: the envs have a ``Monitor`` already; its figures are overwritten.
+    """
+
+    def __init__(
+        self,
+        venv: Any,
+        filename: str | None = None,
+        info_keywords: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(venv)
+        try:
+            monitored = venv.env_is_wrapped(Monitor)[0]
+        except AttributeError:  # a VecEnv whose envs are no objects
+            monitored = False
+        if monitored:
+            warnings.warn(
+                "the envs have a Monitor already; VecMonitor overwrites its info['episode']",
+                stacklevel=2,
+            )
+        self.episode_count = 0
+        self.t_start = time.time()
+        self.info_keywords = info_keywords
+        self.results_writer: ResultsWriter | None = None
+        if filename:
+            spec = getattr(venv, "spec", None)
+            self.results_writer = ResultsWriter(
+                filename,
+                {"t_start": self.t_start, "env_id": str(getattr(spec, "id", None))},
+                info_keywords,
+            )
+        self._begin()
+
+    def _begin(self) -> None:
+        self.episode_returns = np.zeros(self.num_envs, np.float32)
+        self.episode_lengths = np.zeros(self.num_envs, np.int32)
+
+    def reset(self) -> VecEnvObs:
+        """Reset all envs; return the first observations."""
+        obs = self.venv.reset()
+        self._begin()
+        return obs
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Wait for the step begun; return ``obs, rewards, dones, infos``."""
+        obs, rewards, dones, infos = self.venv.step_wait()
+        self.episode_returns += rewards
+        self.episode_lengths += 1
+        infos = list(infos)
+        for i in np.flatnonzero(dones).tolist():
+            episode = {
+                "r": self.episode_returns[i],
+                "l": self.episode_lengths[i],
+                "t": round(time.time() - self.t_start, 6),
+                **{key: infos[i][key] for key in self.info_keywords},
+            }
+            infos[i] = {**infos[i], "episode": episode}
+            self.episode_count += 1
+            self.episode_returns[i] = 0
+            self.episode_lengths[i] = 0
+            if self.results_writer is not None:
+                self.results_writer.write_row(episode)
+        return obs, rewards, dones, infos
+
+    def close(self) -> None:
+        """Close what is wrapped, and the file."""
+        if self.results_writer is not None:
+            self.results_writer.close()
+        self.venv.close()

@@ -1,0 +1,112 @@
+"""``VecTransposeImage``: images with their channels first, as torch's convolutions take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
+from envpool_py.sb3.common.vec_env.base_vec_env import (
+    UnsuitableEnvError,
+    VecEnvObs,
+    VecEnvStepReturn,
+    VecEnvWrapper,
+)
+
+
+class VecTransposeImage(VecEnvWrapper):
+    """Images ``(height, width, channels)`` become ``(channels, height, width)``.
+
+    Of Dict observations the entries that are images; terminal observations too.
+
+    Args:
+        venv: a VecEnv with images, or with a Dict space, as observations.
+        skip: leave everything as it is.
+
+    Raises:
+        UnsuitableEnvError: the observations are no images, or have their channels first already.
+    """
+
+    def __init__(self, venv: Any, skip: bool = False) -> None:
+        space = venv.observation_space
+        if not is_image_space(space) and not isinstance(space, gym.spaces.Dict):
+            raise UnsuitableEnvError(
+                f"VecTransposeImage: observation_space is {space}, but images or a Dict are needed"
+            )
+        self.skip = skip
+        self.image_space_keys: list[str] = []
+        if not skip and isinstance(space, gym.spaces.Dict):
+            self.image_space_keys = [key for key, part in space.items() if is_image_space(part)]
+            # Pairs, and not a dict, whose keys would be sorted: models go by their order.
+            space = gym.spaces.Dict(
+                [
+                    (key, self.transpose_space(part, key) if is_image_space(part) else part)
+                    for key, part in space.items()
+                ]
+            )
+        elif not skip:
+            space = self.transpose_space(space)
+        super().__init__(venv, observation_space=space)
+
+    @staticmethod
+    def transpose_space(observation_space: Any, key: str = "") -> gym.spaces.Box:
+        """The space of the images with their channels first.
+
+        Args:
+            observation_space: of images, channels last.
+            key: what to call it in messages.
+
+        Raises:
+            UnsuitableEnvError: no images, or channels first.
+        """
+        name = f"observation space {key}".rstrip()
+        if not is_image_space(observation_space):
+            raise UnsuitableEnvError(f"{name}: {observation_space} is not one of images")
+        if is_image_space_channels_first(observation_space):
+            raise UnsuitableEnvError(
+                f"{name}: images of shape {observation_space.shape} have their channels first,"
+                " but they must come last"
+            )
+        height, width, channels = observation_space.shape
+        return gym.spaces.Box(0, 255, (channels, height, width), observation_space.dtype.type)
+
+    @staticmethod
+    def transpose_image(image: NDArray[Any]) -> NDArray[Any]:
+        """A view of an image, or of a batch, with the channels before height and width.
+
+        Args:
+            image: ``(..., height, width, channels)``.
+        """
+        return np.moveaxis(image, -1, -3)
+
+    def transpose_observations(self, observations: Any) -> Any:
+        """Observations with their images transposed.
+
+        Args:
+            observations: one, or a batch.
+        """
+        if self.skip:
+            return observations
+        if isinstance(observations, dict):
+            return {
+                key: self.transpose_image(part) if key in self.image_space_keys else part
+                for key, part in observations.items()
+            }
+        return self.transpose_image(observations)
+
+    def reset(self) -> VecEnvObs:
+        """Reset all envs; return the first observations."""
+        return self.transpose_observations(self.venv.reset())
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Wait for the step begun; return ``obs, rewards, dones, infos``."""
+        obs, rewards, dones, infos = self.venv.step_wait()
+        for i in np.flatnonzero(dones).tolist():
+            if "terminal_observation" in infos[i]:
+                infos[i]["terminal_observation"] = self.transpose_observations(
+                    infos[i]["terminal_observation"]
+                )
+        return self.transpose_observations(obs), rewards, dones, infos

@@ -1,0 +1,38 @@
+"""The examples run; how well they learn at length is theirs to show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "last"),
+    [
+        ("knights_async", ["--episodes", "6"], "6 episodes; an agent lived"),
+        ("spread_ppo", ["--num-envs", "4", "--steps", "1200"], "after: "),
+        pytest.param(
+            "tictactoe_self_play",
+            ["--epochs", "1", "--epoch-steps", "96", "--games", "20"],
+            "trained, the first player wins",
+            marks=pytest.mark.skipif(
+                sys.version_info < (3, 11), reason="tianshou 2.0.1 asks for Python 3.11"
+            ),
+        ),
+    ],
+)
+def test_example(name: str, args: list[str], last: str) -> None:
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *args],
+        env={"PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy"},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=40,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1].startswith(last)

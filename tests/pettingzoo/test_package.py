@@ -1,0 +1,69 @@
+"""The sub-package as a whole: its names, what it imports, and processes that are not forked."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+import envpool_py.pettingzoo
+from envpool_py import ShmemVectorEnv
+from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv, SB3MultiAgentVecEnv
+from tests.conftest import ROOT
+from tests.pettingzoo.by_hand import same
+from tests.pettingzoo.envs import MeadowEnv, PlainMeadowEnv
+from tests.pettingzoo.places import make_aec
+
+
+def test_the_public_names() -> None:
+    names = {"PettingZooEnv", "ParallelVectorEnv", "SB3MultiAgentVecEnv"}
+    assert set(envpool_py.pettingzoo.__all__) == names
+    assert all(getattr(envpool_py.pettingzoo, name).__doc__ for name in names)
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_without_pettingzoo_the_extra_is_named() -> None:
+    done = run("import sys; sys.modules['pettingzoo'] = None; import envpool_py.pettingzoo")
+    assert done.returncode == 1
+    assert 'PettingZoo is missing; pip install "envpool_py[pettingzoo]"' in done.stderr
+
+
+def test_it_brings_neither_torch_nor_its_algorithms() -> None:
+    done = run("import sys, envpool_py.pettingzoo; print(*sys.modules)")
+    top = {name.split(".")[0] for name in done.stdout.split()}
+    assert "pettingzoo" in top
+    assert not top & {"stable_baselines3", "torch", "tianshou", "pygame", "ray"}
+
+
+def turns() -> Any:
+    return PettingZooEnv(make_aec("table"))
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_processes_that_are_not_forked(context: str) -> None:
+    with ShmemVectorEnv([turns] * 2, context=context, num_processes=1) as pool:
+        obs, _ = pool.reset(seed=1)
+        assert obs[0]["agent_id"] == "player_0"
+        assert pool.action_space[1]("player_3").n == 5
+    with ParallelVectorEnv([MeadowEnv] * 2, context=context, num_processes=1) as pool:
+        obs, _ = pool.reset(seed=1)
+        assert same(obs["hunter_1"][1], MeadowEnv().reset(seed=2)[0]["hunter_1"])
+    venv = SB3MultiAgentVecEnv(
+        [functools.partial(PlainMeadowEnv)] * 2, num_processes=1, context=context
+    )
+    venv.reset()
+    assert venv.step(np.zeros(8, int))[0].shape == (8, 3)
+    venv.close()
