@@ -421,6 +421,8 @@ class EnvLives:
         """
         self.check_free(ids[self._state[ids] != DEAD])
         self._state[ids[self._state[ids] != DEAD]] = ABANDONED  # should this be broken off
+        if self._group.died:
+            self._note_deaths()
         self._made_anew(self._group.restart(ids.tolist()))
 
     def _made_anew(self, made: Sequence[int]) -> None:

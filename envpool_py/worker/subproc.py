@@ -678,8 +678,8 @@ class ProcessGroup(WorkerGroup):
         error = self._deaths[i]
         return WorkerDiedError(error.message, error.env_ids)
 
-    def cancel(self, ids: Sequence[int]) -> None:
-        """Disown the requests of these envs."""
+    def disown(self, ids: Sequence[int]) -> None:
+        """Have the answers to requests under way dropped when they come."""
         for i in ids:
             generation = (int(self._tokens[i]) >> child.ID_BITS) + 1
             self._tokens[i] = (generation % _GENERATIONS) << child.ID_BITS | i
@@ -689,7 +689,6 @@ class ProcessGroup(WorkerGroup):
         for lane in self._living():
             if lane.torn:
                 lane.kill()
-        self.forget(ids)
 
 
 def check_context(context: str | BaseContext | None) -> BaseContext:

@@ -354,9 +354,7 @@ class PoolVecEnv(VecEnv):
         names = class_names(wrapper_class)
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
 
-    def _ask(
-        self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]
-    ) -> list[Any]:
+    def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
         ids = self._get_indices(indices)
         self._assert_idle()
         if len(set(ids)) == len(ids):
