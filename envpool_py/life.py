@@ -455,6 +455,8 @@ class EnvLives:
         """
         self.check_free(ids[self._state[ids] != DEAD])
         self._state[ids[self._state[ids] != DEAD]] = ABANDONED  # should this be broken off
+        if self._group.died:
+            self._note_deaths()
         try:
             self._made_anew(self._group.restart(ids.tolist()))
         finally:

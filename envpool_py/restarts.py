@@ -215,8 +215,14 @@ class RestartingLives(EnvLives):
     def _run_jobs(self, timeout: float | None) -> float | None:
         """Send what is due; return the seconds to the next that will be, or ``timeout``."""
         now = time.monotonic()
-        for i, request in list(self._jobs.items()):
-            if self._due[i] > now or i not in self._jobs:
+        for i in list(self._jobs):
+            # The last restart may have met the next fault.
+            if self._group.died:
+                self._note_deaths()
+            if self._group.errors:
+                self._convert()
+            request = self._jobs.get(i)
+            if request is None or self._due[i] > now:
                 continue
             if i in self._broken:
                 try:
@@ -350,12 +356,31 @@ class RestartingLives(EnvLives):
             return
         configured = self._group.configured
         for i in self._gone & configured.keys():
-            own = {"root": self._root[i], "episode": int(self._episode[i])}
+            root, episode = self._root[i], int(self._episode[i])
+            if i in self._finished and i not in self._group.errors:
+                # Counted when it is handed out.
+                root, episode = self._after_row(i, root, episode)
+            own = {"root": root, "episode": episode}
             before = configured[i]
             configured[i] = before._replace(kwargs={**before.kwargs, **own})
 
+    def _after_row(self, i: int, root: int | None, episode: int) -> tuple[int | None, int]:
+        """Where the schedule will be once the finished row of env ``i`` is handed out."""
+        request = self._resetting.get(i)
+        if request is not None:
+            return _after_reset(root, episode, request.kwargs.get("seed"))
+        block = self._group.block
+        if self._autoreset == NEXT_STEP:
+            reset = bool(self._ended[i])
+        else:
+            ended = bool(block.terminated[i] or block.truncated[i])
+            reset = ended and self._autoreset == SAME_STEP
+        return root, episode + reset
+
     def restart(self, ids: IdArray) -> None:
         """As ``EnvLives``; these envs have their whole budget again."""
+        if self._group.died:
+            self._note_deaths()
         self._resume_schedules()
         super().restart(ids)
         for i in ids.tolist():
@@ -398,10 +423,7 @@ class RestartingLives(EnvLives):
         self._ended[place] = ended
 
     def _count_reset(self, i: int, seed: int | None) -> None:
-        if seed is not None and self._root[i] is not None:
-            self._root[i], self._episode[i] = seed, 0
-        else:
-            self._episode[i] += 1
+        self._root[i], self._episode[i] = _after_reset(self._root[i], int(self._episode[i]), seed)
 
     # --------------------------------------------------------------- requests that bring no rows
 
@@ -432,3 +454,8 @@ class RestartingLives(EnvLives):
 
     def _death_of(self, i: int) -> EnvError:
         return self._broken[i] if i in self._broken else super()._death_of(i)
+
+
+def _after_reset(root: int | None, episode: int, seed: int | None) -> tuple[int | None, int]:
+    """Root and episode of a schedule after a reset that was given ``seed``."""
+    return (root, episode + 1) if seed is None or root is None else (seed, 0)

@@ -153,11 +153,10 @@ class DummyGroup(WorkerGroup):
         if side is not None:
             self.block.put_side(i, spaces.snapshot(side))
 
-    def cancel(self, ids: Sequence[int]) -> None:
+    def disown(self, ids: Sequence[int]) -> None:
         """Drop the requests."""
         for i in ids:
             self._pending.pop(i, None)
-        self.forget(ids)
 
     def close(self) -> list[EnvError]:
         """Close all envs; return what closing them raised."""

@@ -189,11 +189,15 @@ class WorkerGroup:
         self.errors[i] = env_error(error, i, kind)
 
     def cancel(self, ids: Sequence[int]) -> None:
-        """Give up the requests of these envs."""
+        """Give up the requests of these envs, and drop what they have left."""
+        self.disown(ids)
+        self.forget(ids)
+
+    def disown(self, ids: Sequence[int]) -> None:
+        """Have the answers to requests under way dropped when they come."""
         for i in ids:
             if self._under_way.pop(i, None) is not None:
                 self._cancelled.add(i)
-        self.forget(ids)
 
     def forget(self, ids: Sequence[int]) -> None:
         """Drop what ended requests of these envs have left."""
@@ -215,12 +219,26 @@ class WorkerGroup:
 
     def _ask(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Carry out requests that bring no rows, beside rows that wait to be handed out."""
+        # Of an earlier request, and not to be taken for the end of this one.
+        earlier = {i: self.errors.pop(i) for i in ids if i in self.errors}
+        try:
+            self._ask_now(ids, requests)
+        except EnvError:
+            raise
+        except BaseException:
+            self.disown(ids)
+            raise
+        finally:
+            self.errors.update(earlier)
+
+    def _ask_now(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         self.send(ids, requests)
         while missing := [i for i in ids if i not in self.replies and i not in self.errors]:
             self.wait(1, None, missing)
             for i in set(missing).intersection(self.died):
-                self.errors[i] = self.death_of(i)
-                self.finished.append(i)
+                if i not in self.replies and i not in self.errors:
+                    self.errors[i] = self.death_of(i)
+                    self.finished.append(i)
         failed = [self.errors.pop(i) for i in ids if i in self.errors]
         for i in ids:
             self.replies.pop(i, None)

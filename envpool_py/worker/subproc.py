@@ -726,8 +726,8 @@ class ProcessGroup(WorkerGroup):
         error = self._deaths[i]
         return WorkerDiedError(error.message, error.env_ids)
 
-    def cancel(self, ids: Sequence[int]) -> None:
-        """Disown the requests of these envs."""
+    def disown(self, ids: Sequence[int]) -> None:
+        """Have the answers to requests under way dropped when they come."""
         for i in ids:
             generation = (int(self._tokens[i]) >> child.ID_BITS) + 1
             self._tokens[i] = (generation % _GENERATIONS) << child.ID_BITS | i
@@ -740,7 +740,6 @@ class ProcessGroup(WorkerGroup):
             elif lane.full and lane not in self._unflushed:
                 self._unflushed.add(lane)
                 self._poller.watch(lane.fd, write=True, known=True)
-        self.forget(ids)
 
 
 def check_context(context: str | BaseContext | None) -> BaseContext:
