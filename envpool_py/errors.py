@@ -15,6 +15,7 @@ Misuse of the pool itself raises what Python and Gymnasium already have: ``Index
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import signal
 import sys
@@ -149,8 +150,6 @@ def unpack_failure(failure: Failure, env_id: int, request: str) -> EnvError:
 
 def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
     """The error that a pool raises for an exception in its own process."""
-    if isinstance(exception, WorkerDiedError):
-        return exception
     text = "".join(traceback.format_tb(exception.__traceback__))
     message = f"env {env_id}: {_verb(request)} {describe(exception)}\n\n{text}".rstrip()
     error = _make(message, env_id, request, exception)
@@ -199,14 +198,27 @@ def _make(message: str, env_id: int, request: str, cause: BaseException | None) 
     if isinstance(cause, Exception) and not isinstance(cause, (*_NEVER_MIXED_IN, EnvError)):
         try:
             error = _mixed(type(cause))(message, (env_id,), request)
-            for name, value in vars(cause).items():
-                if name not in vars(error):
-                    setattr(error, name, value)
+            error.args = cause.args
+            own = vars(error)
+            facts = {**_members(cause), **vars(cause)}
+            for name in facts.keys() - own.keys():
+                setattr(error, name, facts[name])
         except Exception:  # noqa: BLE001, S110 - a class may forbid subclasses, instances or attributes
             pass
         else:
             return error
     return EnvError(message, (env_id,), request)
+
+
+def _members(exception: BaseException) -> dict[str, Any]:
+    """What a built-in exception keeps outside its ``__dict__``: ``errno``, ``filename``, ..."""
+    return {
+        name: getattr(exception, name)
+        for base in type(exception).__mro__
+        if base.__module__ == "builtins" and base not in (BaseException, Exception, object)
+        for name, member in vars(base).items()
+        if inspect.ismemberdescriptor(member) and getattr(exception, name, None) is not None
+    }
 
 
 def _mixed(original: type[Exception]) -> type[EnvError]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -152,27 +152,44 @@ class EnvLives:
 
     # ----------------------------------------------------------------------------------- sending
 
-    def send_steps(self, ids: IdArray, actions: Any) -> None:
-        """Begin a step of each env; all of it or, where the actions are wrong, nothing."""
+    def step(self, ids: IdArray, actions: Any) -> StepResult:
+        """Step these envs and wait for all of them; broken off, they accept only a reset."""
+        return self._blocking(self.send_steps, ids, actions)
+
+    def reset(self, ids: IdArray, requests: Sequence[Request]) -> StepResult:
+        """Reset these envs and wait for all of them; broken off, they accept only a reset."""
+        return self._blocking(self.send_resets, ids, requests)
+
+    def _blocking(
+        self, send: Callable[[IdArray, Any], None], ids: IdArray, asked: Any
+    ) -> StepResult:
+        sent = False
         try:
-            self._take_off(ids, STEPPING)
-            self._group.send_steps(ids, actions)
-        except (TypeError, ValueError):
-            self._land(ids, READY)
+            send(ids, asked)
+            sent = True
+            self._wait_for(ids)
+            return self._hand_out(ids, mark=False)
+        except EnvError:
             raise
         except BaseException:
-            self.give_up(ids)
+            self.give_up(ids, landed=sent)
             raise
+
+    def send_steps(self, ids: IdArray, actions: Any) -> None:
+        """Begin a step of each env; all of it or, where the actions are wrong, nothing."""
+        # The user's own code may run here; whatever it raises, nothing has been touched.
+        post = self._group.pack_steps(ids, actions)
+        self._send(ids, STEPPING, post)
 
     def send_resets(self, ids: IdArray, requests: Sequence[Request]) -> None:
         """Begin a reset of each env; all of it or, where they can't be sent, nothing."""
-        before = self._state[ids]
+        post = self._group.pack(ids.tolist(), requests)
+        self._send(ids, RESETTING, post)
+
+    def _send(self, ids: IdArray, state: int, post: Callable[[], None]) -> None:
         try:
-            self._take_off(ids, RESETTING)
-            self._group.send(ids.tolist(), requests)
-        except (TypeError, ValueError):
-            self._land(ids, before)
-            raise
+            self._take_off(ids, state)
+            post()
         except BaseException:
             self.give_up(ids)
             raise
@@ -201,39 +218,46 @@ class EnvLives:
         self._state[self._place(ids)] = state
         self.in_flight -= len(ids)
         if self._fate:
-            for i in ids.tolist():
-                if i in self._fate:
-                    self._state[i] = self._fate[i]
-                    if self._fate[i] != DEAD:
-                        del self._fate[i]
+            self._settle(ids)
 
-    def give_up(self, ids: IdArray) -> None:
-        """Disown the requests of those of these envs that are in flight."""
-        state = self._state[ids]
-        flying = ids[(state >= KEPT) & (state < DEAD)]
-        if len(flying):
-            self._land(flying, ABANDONED)
-            self._group.cancel(flying.tolist())
+    def _settle(self, ids: IdArray) -> None:
+        for i in ids.tolist():
+            if i in self._fate:
+                self._state[i] = self._fate[i]
+                if self._fate[i] != DEAD:
+                    del self._fate[i]
 
-    # ---------------------------------------------------------------------------------- fetching
-
-    def fetch_exactly(self, ids: IdArray, *, own: bool = False) -> StepResult:
-        """Wait for these envs, all in flight, and hand their rows out in this order.
+    def give_up(self, ids: IdArray, *, landed: bool = False) -> None:
+        """Disown the requests of those of these envs that are in flight.
 
         Args:
             ids: shape ``(k,)``.
-            own: the caller has just sent these requests; if it is broken off they are given up.
+            landed: those too whose row was about to be handed out.
+        """
+        state = self._state[ids]
+        lost = (state >= KEPT) & (state < DEAD)
+        if landed:
+            lost |= state == READY
+        flying = ids[lost]
+        if len(flying):
+            self._state[flying] = ABANDONED
+            self._settle(flying)
+            self._group.cancel(flying.tolist())
+        # An interrupt may have come between a state and its count.
+        state = self._state
+        self.in_flight = int(((state >= KEPT) & (state < DEAD)).sum())
+        self._resets = int(((state == RESETTING) | (state == KEPT_RESET)).sum())
+
+    # ---------------------------------------------------------------------------------- fetching
+
+    def fetch_exactly(self, ids: IdArray) -> StepResult:
+        """Wait for these envs, all in flight, and hand their rows out in this order.
 
         Raises:
             EnvError: one has failed.
         """
-        try:
-            self._wait_for(ids)
-        except BaseException:
-            if own:
-                self.give_up(ids)
-            raise
-        return self._hand_out(ids, mark=not own)
+        self._wait_for(ids)
+        return self._hand_out(ids, mark=True)
 
     def fetch_next(self, wait_num: int, timeout: float | None, *, strict: bool) -> StepResult:
         """Wait for ``wait_num`` rows, or all in flight if they are fewer, and hand them out.
@@ -338,7 +362,7 @@ class EnvLives:
             if mark:
                 self._stamp(ids)
         except BaseException:
-            self.give_up(ids)
+            self.give_up(ids, landed=True)
             raise
         return batch.obs, batch.reward, batch.terminated, batch.truncated, infos
 
@@ -348,12 +372,17 @@ class EnvLives:
         if not failed:
             return
         found = [errors[i] for i in failed]
-        self._land(np.array(failed, dtype=np.intp), FAILED)
-        self._group.forget(failed)
-        rest = ids[~np.isin(ids, failed)]
-        state = self._state[rest]
-        self._state[rest[state == STEPPING]] = KEPT
-        self._state[rest[state == RESETTING]] = KEPT_RESET
+        try:
+            self._land(np.array(failed, dtype=np.intp), FAILED)
+            self._group.forget(failed)
+            rest = ids[~np.isin(ids, failed)]
+            state = self._state[rest]
+            self._state[rest[state == STEPPING]] = KEPT
+            self._state[rest[state == RESETTING]] = KEPT_RESET
+        except BaseException:
+            self._group.forget(failed)
+            self.give_up(ids)
+            raise
         raise combine(found)
 
     # --------------------------------------------------------------- requests that bring no rows
@@ -366,24 +395,25 @@ class EnvLives:
         """
         group = self._group
         listed = ids.tolist()
+        post = group.pack(listed, requests)
         try:
-            group.send(listed, requests)
+            post()
             while missing := set(listed).difference(self._finished, self._dead()):
                 self._wait(1, None, [i for i in listed if i in missing])
+            dead = self._dead()
+            errors = [
+                group.errors[i]
+                if i in group.errors
+                else self._death_of(i)
+                if i in dead and i not in group.replies
+                else None
+                for i in listed
+            ]
+            replies = [group.replies.get(i) for i in listed]
+            group.forget(listed)
         except BaseException:
             group.cancel(listed)
             raise
-        dead = self._dead()
-        errors = [
-            group.errors[i]
-            if i in group.errors
-            else self._death_of(i)
-            if i in dead and i not in group.replies
-            else None
-            for i in listed
-        ]
-        replies = [group.replies.get(i) for i in listed]
-        group.forget(listed)
         raised = [error for error in errors if error is not None]
         if raised:
             raise combine(raised)
@@ -423,7 +453,11 @@ class EnvLives:
         self._state[ids[self._state[ids] != DEAD]] = ABANDONED  # should this be broken off
         if self._group.died:
             self._note_deaths()
-        self._made_anew(self._group.restart(ids.tolist()))
+        try:
+            self._made_anew(self._group.restart(ids.tolist()))
+        finally:
+            if self._group.died:
+                self._note_deaths()
 
     def _made_anew(self, made: Sequence[int]) -> None:
         for i in made:

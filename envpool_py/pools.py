@@ -75,6 +75,7 @@ class SubprocVectorEnv(BaseVectorEnv):
         def worker_fn(env_fn: Callable[[], Any]) -> EnvWorker:
             return SubprocEnvWorker(env_fn, share_memory=share_memory, context=context)
 
+        env_fns = check_env_fns(env_fns)
         options["num_processes"] = _count(env_fns, num_processes, context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
 
@@ -108,6 +109,7 @@ class ShmemVectorEnv(BaseVectorEnv):
         def worker_fn(env_fn: Callable[[], Any]) -> EnvWorker:
             return ShmemEnvWorker(env_fn, context=context)
 
+        env_fns = check_env_fns(env_fns)
         options["num_processes"] = _count(env_fns, num_processes, context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
 
@@ -120,5 +122,4 @@ def _count(
         return num_processes
     if num_processes != "auto":
         raise ValueError(f"num_processes must be an int, None or 'auto', got {num_processes!r}")
-    checked = check_env_fns(env_fns)
-    return auto.choose_processes(auto.probe(checked[0], context), len(checked))
+    return auto.choose_processes(auto.probe(env_fns[0], context), len(env_fns))

@@ -182,9 +182,9 @@ class RestartingLives(EnvLives):
         self._resetting[i] = request
         self._jobs[i] = request
 
-    def give_up(self, ids: IdArray) -> None:
+    def give_up(self, ids: IdArray, *, landed: bool = False) -> None:
         """As ``EnvLives``."""
-        super().give_up(ids)
+        super().give_up(ids, landed=landed)
         for i in ids.tolist():
             self._jobs.pop(i, None)
             self._resetting.pop(i, None)

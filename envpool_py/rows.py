@@ -24,6 +24,14 @@ Side: TypeAlias = "tuple[list[Any] | None, dict[str, Any] | None, Array | None]"
 _ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
 
 
+class ResetInfo(dict[str, Any]):
+    """The info of a row that is an automatic reset's: it says ``is_reset``."""
+
+
+class FinalInfo(dict[str, Any]):
+    """The info of a row that ended an episode and began the next: it has ``final_obs``."""
+
+
 class Batch(NamedTuple):
     """The rows of one ``recv``, aligned with each other."""
 
@@ -156,10 +164,10 @@ class Block:
 
     def _store_mark(self, i: int, info: dict[str, Any], marks: Any) -> dict[str, Any]:
         """Write what an automatic reset has put into the info; return what is left of it."""
-        if info.get("is_reset") is True:
+        if type(info) is ResetInfo:
             marks[i] = _RESET_ROW
             return {key: value for key, value in info.items() if key != "is_reset"}
-        if self._finals and "final_obs" in info:
+        if self._finals and type(info) is FinalInfo:
             last = info["final_obs"]
             single = spaces.is_leaf(self.shape.obs)
             parts = [last] if single else spaces.split(self.shape.obs, last, "final_obs")

@@ -7,6 +7,7 @@ Elsewhere it is an unlinked temporary file.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -16,7 +17,8 @@ import tempfile
 def create() -> int:
     """A descriptor of new, empty shared memory; the caller closes it."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("envpool_py", os.MFD_CLOEXEC)
+        with contextlib.suppress(OSError):  # a sandbox may refuse the call
+            return os.memfd_create("envpool_py", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

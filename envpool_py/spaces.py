@@ -8,6 +8,7 @@ tuple of layouts (``Tuple``). A leaf with a fixed shape and dtype (``Box``, ``Di
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -195,8 +196,8 @@ def stack_objects(values: list[Any], leaf: Leaf) -> Array:
 def snapshot(value: Any) -> Any:
     """A copy that its owner can't change later.
 
-    Arrays and containers are copied; other objects, a Gymnasium ``GraphInstance`` apart, are handed
-    over as they are: they may be as large as a simulator, and may refuse to be copied.
+    Arrays and containers are copied, other objects by ``copy.deepcopy``. An env, and what refuses
+    to be copied, is handed over as it is.
     """
     kind = type(value)
     if kind in _IMMUTABLE_TYPES or isinstance(value, _IMMUTABLE):
@@ -214,8 +215,9 @@ def snapshot(value: Any) -> Any:
         return clone
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind(*map(snapshot, value))
-    if isinstance(value, (set, bytearray)):
-        return copy.copy(value)
+    if not isinstance(value, gym.Env):
+        with contextlib.suppress(Exception):
+            return copy.deepcopy(value)
     return value
 
 

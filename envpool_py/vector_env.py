@@ -28,7 +28,7 @@ from envpool_py.arguments import Options
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
 from envpool_py.life import EnvLives, StepResult
-from envpool_py.restarts import RestartingLives
+from envpool_py.restarts import Policy, RestartingLives
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker.base import EnvWorker, Request
@@ -121,6 +121,9 @@ class BaseVectorEnv:
             self.worker_class = arguments.common_class(self.workers)
             self._group = self.worker_class.group(self.workers, **worker_options)
             self._group.start(self._autoreset, columns=columns)
+            if policy is None and (episode_seeds or reset_fn is not None):
+                # An env made anew by hand must go on with its schedule as well.
+                policy = Policy(max_restarts=0, backoff=0.0, on_restart=None)
             self._lives = (
                 EnvLives(self._group, columns=columns, copy=copy)
                 if policy is None
@@ -304,8 +307,8 @@ class BaseVectorEnv:
         """
         self._assert_open()
         ids = self._resolve(env_id, id)
-        self._send_resets(ids, seed, options, kwargs)
-        batch = self._lives.fetch_exactly(ids, own=True)
+        requests = self._reset_requests(ids, seed, options, kwargs)
+        batch = self._lives.reset(ids, requests)
         return batch[0], batch[4]
 
     def step(self, action: Any, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
@@ -339,10 +342,12 @@ class BaseVectorEnv:
             return self._fetch(id)
         ids = self._steppable(id)
         lives = self._lives
+        if not self._is_async:
+            return lives.step(ids, action)
         lives.send_steps(ids, action)
-        if self._is_async and lives.in_flight:
-            return lives.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
-        return lives.fetch_exactly(ids, own=True)
+        if not lives.in_flight:  # no ids, and nothing to wait for
+            return lives.fetch_all()
+        return lives.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
 
     def send(self, action: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
         """Send envs their actions and return at once; ``recv`` brings the rows.
@@ -383,7 +388,8 @@ class BaseVectorEnv:
             AlreadyPendingCallError, IndexError, TypeError, ValueError: as ``reset``.
         """
         self._assert_open()
-        self._send_resets(self._resolve(env_id, id), seed, options, kwargs)
+        ids = self._resolve(env_id, id)
+        self._lives.send_resets(ids, self._reset_requests(ids, seed, options, kwargs))
 
     def recv(self) -> StepResult:
         """The next batch of rows, of steps and resets in flight.
@@ -420,6 +426,17 @@ class BaseVectorEnv:
         if self._is_async:
             return self._lives.fetch_all()
         return self._lives.fetch_exactly(self._lives.waiting())
+
+    def cancel(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+        """Give up what these envs have in flight: it is dropped, however late it comes.
+
+        Those envs then accept only a reset; envs that have nothing in flight are left alone.
+
+        Args:
+            id: which; None is all.
+        """
+        self._assert_open()
+        self._lives.give_up(self._resolve(id))
 
     def _fetch(self, id: Ids) -> StepResult:  # noqa: A002 - Tianshou's name
         self._assert_open()
@@ -512,6 +529,30 @@ class BaseVectorEnv:
             raise ValueError(f"call: {method!r} goes through the pool's own {method}()")
         return self._ask_each(id, Request("call", (method, *args), kwargs))
 
+    def apply(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Call ``function(env, *args, **kwargs)`` for each env, where it is.
+
+        Args:
+            function: takes the env, with its wrappers, first; pickled (by cloudpickle) on its way.
+            *args: its other arguments.
+            id: which envs; None is all.
+            **kwargs: its keyword arguments.
+
+        Returns:
+            What each call returned, in the order of the ids.
+
+        Raises:
+            EnvError: the function raised, or what it returned can't be sent.
+            AlreadyPendingCallError: an env is in flight.
+        """
+        return self._ask_each(id, Request("apply", (function, *args), kwargs))
+
     def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002 - Tianshou's name
         """Render each env.
 
@@ -569,8 +610,12 @@ class BaseVectorEnv:
     def __del__(self) -> None:
         if getattr(self, "is_closed", True) or sys.is_finalizing() or os.getpid() != self._pid:
             return
-        warnings.warn(f"unclosed {type(self).__name__}", ResourceWarning, source=self, stacklevel=2)
-        self.close()
+        try:
+            warnings.warn(
+                f"unclosed {type(self).__name__}", ResourceWarning, source=self, stacklevel=2
+            )
+        finally:  # a warning may be an error
+            self.close()
 
     # -------------------------------------------------------------------------------- the inside
 
@@ -586,6 +631,11 @@ class BaseVectorEnv:
     def _assert_open(self) -> None:
         if self.is_closed:
             raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
+        if self._group.pid not in (None, os.getpid()):
+            raise RuntimeError(
+                f"{type(self).__name__} was made in process {self._group.pid}; a fork of it cannot"
+                " use its workers and must make a pool of its own"
+            )
 
     def _resolve(self, env_id: Ids, other: Ids = None) -> IdArray:
         if env_id is None:
@@ -602,15 +652,16 @@ class BaseVectorEnv:
         self._lives.check_step(ids)
         return ids
 
-    def _send_resets(
+    def _reset_requests(
         self, ids: IdArray, seed: Seed, options: Options, kwargs: Mapping[str, Any]
-    ) -> None:
+    ) -> list[Request]:
+        """One request for each env, all of which take a reset now."""
         requests = arguments.reset_requests(ids.tolist(), seed, options, kwargs)
         self._lives.claim_reset(ids)
         if seed is not None:
             for i, request in zip(ids.tolist(), requests, strict=True):
                 self._seed_action_space(i, request.kwargs.get("seed"))
-        self._lives.send_resets(ids, requests)
+        return requests
 
     def _seed_action_space(self, i: int, seed: int | None) -> None:
         space = self.action_space[i]

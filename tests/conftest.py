@@ -44,11 +44,22 @@ def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     return True
 
 
+def wait_until_blocked(thread: threading.Thread) -> None:
+    """Wait until a thread stands still: in a call that blocks, whatever runs it in between."""
+    place, seen = None, 0
+    while seen < 20:
+        frame = sys._current_frames()[thread.ident]
+        here = id(frame), frame.f_lasti
+        place, seen = here, seen + 1 if here == place else 0
+        time.sleep(0.005)
+
+
 def children() -> set[int]:
     """Return the ids of this process's child processes, zombies included."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found.update(map(int, (task / "children").read_text().split()))
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
+            found.update(map(int, (task / "children").read_text().split()))
     return found
 
 
@@ -72,8 +83,29 @@ def descriptors() -> dict[int, str]:
 
 
 def shared_memory() -> set[str]:
-    """Return the names of shared memory files and semaphores on this machine."""
-    return {entry.name for entry in Path("/dev/shm").iterdir()}
+    """Return the names of shared memory files and semaphores on this machine, torch's left out."""
+    names = {entry.name for entry in Path("/dev/shm").iterdir()}
+    return {name for name in names if not name.startswith("torch_")}
+
+
+def shared_by_strangers() -> set[str]:
+    """Return the names in /dev/shm that processes other than this one and its children use."""
+    found: set[str] = set()
+    own = {os.getpid(), *children()}
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) in own:
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            lines = (process / "maps").read_text().splitlines()
+            lines += [str(link.readlink()) for link in (process / "fd").iterdir()]
+            found.update(Path(line.split()[-1]).name for line in lines if "/dev/shm/" in line)
+    return found
+
+
+def left_in_shared_memory(before: set[str]) -> set[str]:
+    """Return what has come into /dev/shm since then, and is no stranger's."""
+    new = shared_memory() - before
+    return new and new - shared_by_strangers()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -98,7 +130,7 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     processes, fds, shm, threads = before
     wait_until(lambda: children() <= processes, 3)
     wait_until(lambda: len(descriptors()) <= len(fds), 1)
-    wait_until(lambda: shared_memory() <= shm, 1)
+    wait_until(lambda: not left_in_shared_memory(shm), 2)
     wait_until(lambda: set(threading.enumerate()) <= threads, 1)
     left = children() - processes
     for pid in left:
@@ -107,7 +139,8 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     assert not left, f"child processes are left: {left}"
     opened = {fd: what for fd, what in descriptors().items() if fds.get(fd) != what}
     assert len(descriptors()) <= len(fds), f"descriptors are left open: {opened}"
-    assert shared_memory() <= shm, f"/dev/shm holds {shared_memory() - shm}"
+    shared = left_in_shared_memory(shm)
+    assert not shared, f"/dev/shm holds {shared}"
     alive = {t for t in threading.enumerate() if t not in threads}
     assert not alive, f"threads are left: {alive}"
 

@@ -582,6 +582,8 @@ RAISE: dict[str, Callable[[], BaseException]] = {
     "recursion": lambda: RecursionError("boom"),
     "os": lambda: FileNotFoundError(2, "no such file", "boom.txt"),
 }
+if sys.version_info >= (3, 11):
+    RAISE["group"] = lambda: ExceptionGroup("boom", [ValueError("inner")])  # noqa: F821
 DIE: dict[str, Callable[[], None]] = {
     "SIGKILL": lambda: die_by_signal(signal.SIGKILL),
     "SIGSEGV": lambda: die_by_signal(signal.SIGSEGV),
@@ -601,7 +603,8 @@ class FaultEnv(CountEnv):
 
     def _fault(self, name: str) -> None:
         if name in RAISE:
-            raise RAISE[name]()
+            error = RAISE[name]()
+            raise error
         if name in DIE:
             DIE[name]()
         if name == "hang":
@@ -736,6 +739,11 @@ class PoolEnv(CountEnv):
     def inner(self, seed: int) -> list:
         obs, _ = self.pool.reset(seed=seed)
         return obs.tolist()
+
+    def step(self, action: Any) -> tuple:
+        self.pool.reset()
+        self.pool.step(["", "value"] if action else ["", ""])
+        return super().step(action)
 
     def close(self) -> None:
         self.pool.close()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Row:
     """What one env gave: a reset's row has reward 0 and flags False.
 
-    `reward_shape` is that of the rewards that the pool's envs have given so far.
+    `reward_shapes` are those of the rewards that the envs of the pool have given by now.
     """
 
     env_id: int
@@ -26,7 +26,7 @@ class Row:
     reward: Any = 0.0
     terminated: bool = False
     truncated: bool = False
-    reward_shape: tuple[int, ...] = ()
+    reward_shapes: frozenset[tuple[int, ...]] | set[tuple[int, ...]] = frozenset()
 
     def marked(self) -> Row:
         """Return the row as `send_reset` delivers it."""
@@ -45,7 +45,7 @@ class HandStepped:
     ) -> None:
         self.envs = [make() for make in env_fns]
         self.mode = autoreset_mode
-        self.reward_shape: tuple[int, ...] = ()
+        self.reward_shapes: set[tuple[int, ...]] = set()
         self.ended = [False] * len(self.envs)
 
     def ids(self, ids: Iterable[int] | None) -> list[int]:
@@ -66,7 +66,7 @@ class HandStepped:
     def _reset(self, i: int, **kwargs: Any) -> Row:
         self.ended[i] = False
         obs, info = copy.deepcopy(self.envs[i].reset(**copy.deepcopy(kwargs)))
-        return Row(i, obs, {**info, "env_id": i}, reward_shape=self.reward_shape)
+        return Row(i, obs, {**info, "env_id": i}, reward_shapes=self.reward_shapes)
 
     def step(self, actions: Iterable[Any], ids: Iterable[int] | None = None) -> list[Row]:
         return [self._step(i, a) for i, a in zip(self.ids(ids), actions, strict=True)]
@@ -77,7 +77,7 @@ class HandStepped:
         result = copy.deepcopy(self.envs[i].step(copy.deepcopy(action)))
         obs, reward, terminated, truncated, info = result
         self.ended[i] = bool(terminated or truncated)
-        self.reward_shape = np.shape(reward)
+        self.reward_shapes.add(np.shape(reward))
         if self.mode == "same_step" and self.ended[i]:
             first = self._reset(i)
             final = {"final_obs": obs, "final_info": info}
@@ -192,7 +192,8 @@ def check_reward(reward: Any, rows: Sequence[Row]) -> None:
     assert len(reward) == len(rows)
     shape = max((np.shape(row.reward) for row in rows), key=len, default=())
     if not shape:  # resets alone: their zeros may have the shape of the rewards before them
-        assert reward.shape[1:] in {(), *(row.reward_shape for row in rows)} or not rows
+        known = frozenset[tuple[int, ...]]().union(*(row.reward_shapes for row in rows))
+        assert reward.shape[1:] in {(), *known} or not rows
         shape = reward.shape[1:]
     for got, row in zip(reward, rows, strict=True):
         assert same(np.array(got), np.array(np.broadcast_to(np.float64(row.reward), shape)))

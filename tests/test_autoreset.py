@@ -209,8 +209,8 @@ def test_final_observations_do_not_change_later(place: str, mode: str) -> None:
     with PLACES[place](fns, autoreset_mode=mode) as pool:
         pool.reset()
         hand.reset()
-        for _ in range(9):
-            held.append((pool.step([0, 0]), hand.step([np.int64(0)] * 2)))
+        for step in range(9):
+            held.append((pool.step([step] * 2), hand.step([np.int64(step)] * 2)))  # noqa: PERF401
         for batch, rows in held:
             check(batch, rows, space)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -437,13 +438,10 @@ def test_a_spoilt_row_is_the_error_of_its_env(place: str, name: str) -> None:
             pool.step([2, 1, 2])
         assert caught.value.env_ids == (1,)
         assert caught.value.request == "step"
-        wanted = hand.step([np.int64(2)] * 2, [0, 2])
+        wanted = {row.env_id: row for row in hand.step([np.int64(2)] * 2, [0, 2])}
         kept = pool.drain()
-        check(
-            kept,
-            sorted(wanted, key=lambda row: [i["env_id"] for i in kept[4]].index(row.env_id)),
-            SPACE,
-        )
+        check(kept, [wanted.pop(info["env_id"]) for info in kept[4]], SPACE)
+        assert not wanted
         with pytest.raises(ResetNeeded, match="env 1"):
             pool.step(good)
         hand.envs[1].steps += 1
@@ -641,7 +639,8 @@ def test_no_main_guard(tmp_path: Path, context: str) -> None:
     names = {"pool": "ShmemVectorEnv", "context": context}
     done = run_script(tmp_path / "unguarded.py", UNGUARDED, **names)
     assert done.returncode == 1
-    assert "WorkerDiedError: env 0: the worker process exited with code 1" in done.stderr
+    text = r"WorkerDiedError: env [01]: the worker process exited with code 1"  # both do
+    assert re.search(text, done.stderr)
     assert 'if __name__ == "__main__":' in done.stderr
     assert done.stdout == ""
 
@@ -663,7 +662,7 @@ def test_ids_in_flight(place: str) -> None:
         pool.send([2], [1])
         for ask in (
             lambda: pool.step([2, 2, 2]),
-            lambda: pool.reset(),
+            pool.reset,
             lambda: pool.get_env_attr("tag", 1),
         ):
             with pytest.raises(AlreadyPendingCallError, match="env 1"):

@@ -33,8 +33,8 @@ Log = dict[int, list[tuple[bytes, ...]]]
 
 
 def note(log: Log, i: int, obs: Any, reward: Any, ended: tuple, info: dict) -> None:
-    told = repr(sorted((k, v) for k, v in info.items() if k not in ("env_id", "is_reset")))
-    log[i].append((obs.tobytes(), np.float64(reward).tobytes(), repr(ended).encode(), told.encode()))
+    told = sorted((k, v) for k, v in info.items() if k not in ("env_id", "is_reset"))
+    log[i].append((obs.tobytes(), np.float64(reward).tobytes(), repr((ended, told)).encode()))
 
 
 def play_by_hand(seed: int) -> Log:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,8 @@ RAISED: dict[str, tuple[type[BaseException] | None, str, bool]] = {
     "recursion": (RecursionError, r"RecursionError: boom", True),
     "os": (FileNotFoundError, r"FileNotFoundError: .*boom\.txt", True),
 }
+if sys.version_info >= (3, 11):
+    RAISED["group"] = (None, r"ExceptionGroup: boom \(1 sub-exception\)", True)
 
 REQUESTS: dict[str, tuple[str, Callable[[BaseVectorEnv, str], Any]]] = {
     "step": ("step", lambda pool, name: pool.step(["", name, ""])),
@@ -77,7 +80,8 @@ def test_what_an_env_raises_reaches_the_caller(place: str, request_name: str, na
         assert "in _fault" in str(error), "the worker's traceback is in the text"
         if also is not None:
             assert isinstance(error, also)
-        assert not isinstance(error, (SystemExit, StopIteration, GeneratorExit, KeyboardInterrupt))
+        if also is None and (comes_home or place != "dummy"):
+            assert type(error) is EnvError
         cause = error.__cause__
         if comes_home or place == "dummy":
             assert type(cause) is type(envs.RAISE[name]())
@@ -208,6 +212,17 @@ class RefusesSeeds(envs.CountEnv):
         return super().reset(options=options)
 
 
+@pytest.mark.parametrize("place", QUICK)
+def test_an_error_of_a_pool_inside_an_env_is_the_outer_envs(place: str) -> None:
+    inner = functools.partial(PLACES["dummy"], FNS[:2])
+    with PLACES[place]([functools.partial(envs.PoolEnv, tag, inner) for tag in range(3)]) as pool:
+        pool.reset()
+        with pytest.raises(EnvError, match=r"env 2: step raised .*env 1: step raised") as caught:
+            pool.step([0, 0, 1])
+        assert caught.value.env_ids == (2,)
+        assert sorted(row["env_id"] for row in pool.drain()[4]) == [0, 1]
+
+
 # ------------------------------------------------------------------------------ worker dies
 
 DEATHS = {
@@ -291,8 +306,7 @@ def test_a_worker_killed_while_its_env_steps(place: str, gates: list[envs.Gate])
                 try:
                     rows += [info["env_id"] for info in pool.recv()[4]]
                 except WorkerDiedError as error:
-                    assert error.env_ids == (1,)
-                    died = True
+                    died = error.env_ids == (1,)
         assert sorted(rows) == [0, 2]
         assert pool.reset([0, 2])[0][:, 2].tolist() == [0, 0]
 

@@ -105,9 +105,7 @@ def test_every_form_means_its_ids_asynchronously(pool: BaseVectorEnv, hand: Hand
 
 
 @pytest.mark.parametrize("empty", EMPTY.values(), ids=EMPTY)
-def test_empty_ids_give_an_empty_batch(
-    pool: BaseVectorEnv, hand: HandStepped, empty: Any
-) -> None:
+def test_empty_ids_give_an_empty_batch(pool: BaseVectorEnv, hand: HandStepped, empty: Any) -> None:
     space = hand.envs[0].observation_space
     check_reset(pool.reset(), hand.reset(), space)
     check_empty(pool.step([], empty), space)

@@ -1,4 +1,8 @@
-"""Random sequences of everything a caller may do, against the oracle (Hypothesis)."""
+"""Random sequences of everything a caller may do, against the oracle (Hypothesis).
+
+Hypothesis draws the calls, each with a number from which its details follow: which envs are
+ready when a call is made is for the operating system to say, and what is drawn must not hang on it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gymnasium.error import ResetNeeded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envpool_py import EnvError
 from tests import envs
 from tests.places import PLACES, QUICK
 from tests.reference import HandStepped, Pending, check, check_empty, check_reset, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from envpool_py import BaseVectorEnv
 
@@ -30,33 +36,49 @@ SUBJECTS: dict[str, Callable[..., Any]] = {
     "buffers": functools.partial(envs.BufferEnv, length=2),
     "rewards": functools.partial(envs.VectorRewardEnv, length=2),
 }
-EXAMPLES = {"dummy": 60, "subproc-fork": 10, "subproc-fork-packed": 12}
-EXAMPLES |= {"shmem-fork": 10, "shmem-fork-packed": 12}
+EXAMPLES = {"dummy": 300, "subproc-fork": 40, "subproc-fork-packed": 50}
+EXAMPLES |= {"shmem-fork": 40, "shmem-fork-packed": 50}
 
 
 class Session:
-    """One pool and its oracle, driven by what Hypothesis draws."""
+    """One pool and its oracle; each method is a call that a caller may make."""
 
-    def __init__(self, data: st.DataObject, place: str, subject: str, mode: str | None) -> None:
-        fns = [functools.partial(SUBJECTS[subject], tag) for tag in range(NUM)]
-        self.data, self.fns = data, fns
+    def __init__(self, place: str, fns: Sequence[Callable[[], Any]], mode: str | None) -> None:
         self.hand = HandStepped(fns, mode)
         raw = self.hand.envs[0]
         self.space = getattr(raw, "observation_space", None)
         self.action_space = getattr(raw, "action_space", None)
         self.pending = Pending(self.space)
-        self.rng = np.random.default_rng(data.draw(st.integers(0, 99), "actions from"))
+        self.rng = np.random.default_rng(0)
         self.pool: BaseVectorEnv = PLACES[place](fns, autoreset_mode=mode)
 
-    def draw(self, strategy: st.SearchStrategy, label: str) -> Any:
-        return self.data.draw(strategy, label)
+    def run(self, calls: list[tuple[str, int]]) -> None:
+        check_reset(self.pool.reset(seed=0), self.hand.reset(seeds=[0, 1, 2]), self.space)
+        for name, number in calls:
+            self.rng = np.random.default_rng(number)
+            getattr(self, name)()
+            self.invariants()
+        self.drain()
+        self.invariants()
+        if self.space is not None:
+            check_empty(self.pool.drain(), self.space)
+        check_reset(self.pool.reset(), self.hand.reset(), self.space)
 
-    def ids(self, label: str, least: int = 0) -> list[int]:
-        """Draw some of the envs that are not in flight, in any order."""
-        ready = [i for i in range(NUM) if i not in self.pending.rows]
-        order = self.draw(st.permutations(range(NUM)), label)
-        count = self.draw(st.integers(least, NUM), f"how many to {label}")
-        return [i for i in order if i in ready][: max(count, least)]
+    def invariants(self) -> None:
+        waiting = sorted(self.pending.rows)
+        assert sorted(self.pool.waiting_id) == waiting
+        assert sorted(self.pool.ready_id) == [i for i in range(NUM) if i not in waiting]
+        assert self.pool.is_async == (self.pool.wait_num != NUM)
+
+    # What the details of a call are made of.
+
+    def some(self, among: Sequence[int]) -> list[int]:
+        """Choose some of these, in any order."""
+        order = self.rng.permutation(among).tolist() if len(among) else []
+        return [int(i) for i in order[: self.rng.integers(len(among) + 1)]]
+
+    def ids(self) -> list[int]:
+        return self.some([i for i in range(NUM) if i not in self.pending.rows])
 
     def written(self, ids: list[int]) -> Any:
         """Write ids in one of the ways there are."""
@@ -66,8 +88,8 @@ class Session:
         if ids == sorted(ids):
             forms.append(np.isin(np.arange(NUM), ids))
         if ids == list(range(NUM)):
-            forms.append(None)
-        return forms[self.draw(st.integers(0, len(forms) - 1), "form of ids")]
+            forms += [None, slice(None)]
+        return forms[self.rng.integers(len(forms))]
 
     def actions(self, count: int) -> list[Any]:
         if self.action_space is None:
@@ -75,48 +97,45 @@ class Session:
         return [envs.draw(self.action_space, self.rng) for _ in range(count)]
 
     def seeds(self, ids: list[int]) -> tuple[Any, list[int | None] | None]:
-        form = self.draw(st.sampled_from(["none", "int", "list"]), "seeds")
-        if form == "none":
+        """Choose seeds; return them as written and as meant."""
+        one, *many = self.rng.integers(2**31, size=1 + len(ids)).tolist()
+        if self.rng.random() < 0.4:
             return None, None
-        if form == "int":
-            seed = self.draw(st.integers(0, 2**31), "seed")
-            return seed, spread(seed, ids)
-        seeds = self.draw(
-            st.lists(
-                st.none() | st.integers(0, 2**31), min_size=len(ids), max_size=len(ids)
-            ),
-            "seeds",
-        )
-        return seeds, seeds
+        if self.rng.random() < 0.4:
+            return one, spread(one, ids)
+        mixed = [None if self.rng.random() < 0.3 else seed for seed in many]
+        return mixed, mixed
+
+    # The calls.
 
     def reset(self) -> None:
-        ids = self.ids("reset")
+        ids = self.ids()
         given_, meant = self.seeds(ids)
         rows = self.hand.reset(ids, meant)
         if ids or self.space is not None:
             check_reset(self.pool.reset(self.written(ids), seed=given_), rows, self.space)
 
     def step(self) -> None:
-        ids = self.ids("step")
+        ids = self.ids()
         actions = self.actions(len(ids))
+        if not ids and (self.space is None or self.pending):
+            return
+        rows = self.hand.step(actions, ids)
         if self.pool.is_async:
-            self.pending.add(self.hand.step(actions, ids))
+            self.pending.add(rows)
             in_flight = len(self.pending)
-            if in_flight:
-                batch = self.pool.step(actions, self.written(ids))
-                self.took(batch, in_flight)
-        elif ids or self.space is not None:
-            batch = self.pool.step(actions, self.written(ids))
-            check(batch, self.hand.step(actions, ids), self.space)
+            self.took(self.pool.step(actions, self.written(ids)), in_flight)
+        else:
+            check(self.pool.step(actions, self.written(ids)), rows, self.space)
 
     def send(self) -> None:
-        ids = self.ids("send")
+        ids = self.ids()
         actions = self.actions(len(ids))
         self.pool.send(actions, self.written(ids))
         self.pending.add(self.hand.step(actions, ids))
 
     def send_reset(self) -> None:
-        ids = self.ids("send_reset")
+        ids = self.ids()
         given_, meant = self.seeds(ids)
         self.pool.send_reset(self.written(ids), seed=given_)
         self.pending.add(row.marked() for row in self.hand.reset(ids, meant))
@@ -133,10 +152,7 @@ class Session:
                 self.pool.recv()
 
     def wait(self) -> None:
-        waiting = self.draw(st.permutations(sorted(self.pending.rows)), "wait for")
-        count = self.draw(st.integers(0, len(waiting)), "how many")
-        ids = waiting[:count]
-        if ids:
+        if ids := self.some(list(self.pending.rows)):
             rows = [self.pending.rows.pop(i) for i in ids]
             check(self.pool.step(None, id=ids), rows, self.space)
 
@@ -147,54 +163,122 @@ class Session:
 
     def seed(self) -> None:
         if not self.pending:
-            seed = self.draw(st.integers(0, 2**31), "seed")
+            seed = int(self.rng.integers(2**31))
             assert self.pool.seed(seed) == [[seed + i] for i in range(NUM)]
             self.hand.reset(seeds=spread(seed, range(NUM)))
 
     def attributes(self) -> None:
-        ids = self.ids("ask")
+        ids = self.ids()
         assert self.pool.get_env_attr("tag", self.written(ids)) == ids
 
     def wait_num(self) -> None:
-        self.pool.wait_num = self.draw(st.integers(1, NUM), "wait_num")
-
-    def invariants(self) -> None:
-        waiting = sorted(self.pending.rows)
-        assert sorted(self.pool.waiting_id) == waiting
-        assert sorted(self.pool.ready_id) == [i for i in range(NUM) if i not in waiting]
-        assert self.pool.is_async == (self.pool.wait_num != NUM)
+        self.pool.wait_num = int(self.rng.integers(1, NUM + 1))
 
 
-OPERATIONS = (
+CALLS = (
     *("step", "step", "step", "send", "recv", "reset", "send_reset", "wait"),
     *("drain", "seed", "attributes", "wait_num"),
 )
+NUMBERS = st.integers(0, 2**16)
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_any_sequence_of_calls_gives_what_raw_envs_give(place: str) -> None:
-    @settings(
+def searched(place: str) -> Callable:
+    """Return how long Hypothesis looks, which is the same search on every run."""
+    return settings(
         max_examples=EXAMPLES[place],
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
         derandomize=True,
     )
-    @given(st.data())
-    def run(data: st.DataObject) -> None:
-        subject = data.draw(st.sampled_from(sorted(SUBJECTS)), "subject")
-        mode = data.draw(st.sampled_from([None, "same_step", "next_step"]), "autoreset_mode")
-        session = Session(data, place, subject, mode)
-        with session.pool as pool:
-            every = range(NUM)
-            check_reset(pool.reset(seed=0), session.hand.reset(seeds=[0, 1, 2]), session.space)
-            for name in data.draw(st.lists(st.sampled_from(OPERATIONS), max_size=25), "calls"):
-                getattr(session, name)()
-                session.invariants()
-            session.drain()
-            session.invariants()
-            if session.space is not None:
-                check_empty(pool.drain(), session.space)
-            check_reset(pool.reset(), session.hand.reset(every), session.space)
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_any_sequence_of_calls_gives_what_raw_envs_give(place: str) -> None:
+    @searched(place)
+    @given(
+        subject=st.sampled_from(sorted(SUBJECTS)),
+        mode=st.sampled_from([None, "same_step", "next_step"]),
+        calls=st.lists(st.tuples(st.sampled_from(CALLS), NUMBERS), max_size=25),
+    )
+    def run(subject: str, mode: str | None, calls: list[tuple[str, int]]) -> None:
+        fns = [functools.partial(SUBJECTS[subject], tag) for tag in range(NUM)]
+        session = Session(place, fns, mode)
+        with session.pool:
+            session.run(calls)
+
+    run()
+
+
+class FaultySession(Session):
+    """Envs raise now and then: each error comes once, each row of the others comes once."""
+
+    failing: set[int]
+
+    def invariants(self) -> None:
+        """Take all that is in flight, errors too; then reset what has raised."""
+        if self.rng.random() < 0.5:
+            failed: list[int] = []
+            while not failed and (self.pending or self.failing):
+                failed = self.take(self.pool.recv)
+            # At once, beside what is still in flight.
+            check_reset(self.pool.reset(failed), self.hand.reset(failed), self.space)
+        failed = sorted(self.failing)
+        while self.pending or self.failing:
+            self.take(self.pool.drain)
+        assert list(self.pool.waiting_id) == []
+        for i in failed:
+            with pytest.raises(ResetNeeded, match=f"env {i}"):
+                self.pool.step([""], [i])
+        check_reset(self.pool.reset(failed), self.hand.reset(failed), self.space)
+
+    def take(self, fetch: Callable[[], Any]) -> list[int]:
+        """Take a batch, or an error, of which the envs are returned."""
+        try:
+            self.pending.take(fetch())
+        except EnvError as error:
+            failed = sorted(error.env_ids)
+        else:
+            failed = []
+        assert set(failed) <= self.failing
+        self.failing -= set(failed)
+        return failed
+
+    def send(self) -> None:
+        ids = self.ids()
+        raising = self.some(ids)
+        fine = [i for i in ids if i not in raising]
+        self.pending.add(self.hand.step([""] * len(fine), fine))
+        self.failing = set(raising)
+        self.pool.send(["value" if i in raising else "" for i in ids], self.written(ids))
+
+    def send_reset(self) -> None:
+        ids = self.ids()
+        raising = self.some(ids)
+        fine = [i for i in ids if i not in raising]
+        options = [{"fault": "os"} if i in raising else None for i in ids]
+        self.pending.add(row.marked() for row in self.hand.reset(fine))
+        self.failing = set(raising)
+        self.pool.send_reset(self.written(ids), options=options)
+
+    def drain(self) -> None:
+        self.failing = set()
+        super().drain()
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_any_sequence_of_errors_loses_no_row_and_no_error(place: str) -> None:
+    @searched(place)
+    @given(
+        calls=st.lists(
+            st.tuples(st.sampled_from(["send", "send_reset", "wait_num"]), NUMBERS), max_size=12
+        )
+    )
+    def run(calls: list[tuple[str, int]]) -> None:
+        fns = [functools.partial(envs.FaultEnv, tag) for tag in range(NUM)]
+        session = FaultySession(place, fns, None)
+        session.failing = set()
+        with session.pool:
+            session.run(calls)
 
     run()

@@ -206,13 +206,17 @@ def test_its_error_at_construction_is_named(worker: type[EnvWorker]) -> None:
 
 def test_it_must_be_an_env_worker() -> None:
     with pytest.raises(TypeError, match="EnvWorker"):
-        BaseVectorEnv([envs.CountEnv], lambda env_fn: env_fn())
+        BaseVectorEnv([envs.CountEnv], Executor)
 
 
 def test_all_workers_of_a_pool_are_of_one_class() -> None:
     kinds = iter([ThreadWorker, DummyEnvWorker])
+
+    def one_then_another(env_fn: Callable[[], Any]) -> EnvWorker:
+        return next(kinds)(env_fn)
+
     with pytest.raises(TypeError, match="env 1.*DummyEnvWorker.*ThreadWorker"):
-        BaseVectorEnv([envs.CountEnv] * 2, lambda env_fn: next(kinds)(env_fn))
+        BaseVectorEnv([envs.CountEnv] * 2, one_then_another)
 
 
 def test_an_option_that_it_does_not_take() -> None:

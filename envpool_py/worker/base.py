@@ -39,6 +39,7 @@ class Request(NamedTuple):
     ``get_attr``   ``name``                       the value
     ``set_attr``   ``name, value``                None
     ``call``       ``method, *args, **kwargs``    what the method returned
+    ``apply``      ``function, *args, **kwargs``  what ``function(env, ...)`` returned
     ``render``     ``**kwargs``                   what the env returned
     ``rebuild``                                   None; a new env, made by the same ``env_fn``
     ``configure``  the pool's options             None; asked only where they are not the defaults

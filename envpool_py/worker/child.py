@@ -246,15 +246,16 @@ class _Process:
         tokens = memoryview(body).cast("i").tolist()
         for token in tokens:
             i = token & ID_MASK
+            row = None
             try:
-                side = store(i, *steps[i](action_of(i)))
-            except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-                self._fail(token, self._executors[i].failing("step"), error)
-            else:
+                row = steps[i](action_of(i))
+                side = store(i, *row)
                 if side is None:
                     done.append(token)
                 else:
-                    self._add_value(token, SIDE, "step", side)
+                    self._add(token, SIDE, _dumps_named(side))
+            except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
+                self._fail_row(token, "step", row, error)
             if prompt and clock() > due:
                 self._publish()
                 due = clock() + PUBLISH_AFTER
@@ -274,6 +275,7 @@ class _Process:
         """Carry out any request."""
         i = token & ID_MASK
         kind = request.kind
+        reply = None
         try:
             carry_out: Callable[[Request], Any] = self._requests[i]
             if kind == "rebuild" and self._begin is not None:
@@ -282,29 +284,35 @@ class _Process:
             if kind == "reset":
                 obs, info = reply
                 reply = (obs, 0.0, False, False, info)
-            if kind not in ("step", "reset"):
-                self._add_value(token, REPLY, kind, reply)
-            elif self._store is None:
-                status = STEP_ROW if kind == "step" else RESET_ROW
-                self._add_value(token, status, kind, reply)
+            if kind in ("step", "reset"):
+                self._keep_row(token, kind, reply)
             else:
-                side = self._store(i, *reply)
-                if side is None:
-                    self._done.append(token)
-                else:
-                    self._add_value(token, SIDE, kind, side)
+                self._add(token, REPLY, _dumps_named(reply, "result"))
         except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-            self._fail(token, self._executors[i].failing(kind), error)
+            self._fail_row(token, kind, reply, error)
 
-    def _add_value(self, token: int, status: int, kind: str, value: Any) -> None:
-        try:
-            data = _dumps(value)
-        except Exception as error:  # noqa: BLE001 - pickling runs the user's code
-            what = "info or observation" if kind in ("step", "reset") else "result"
-            refusal = TypeError(f"the {what} cannot be pickled: {error}")
-            self._fail(token, kind, refusal.with_traceback(error.__traceback__))
+    def _keep_row(self, token: int, kind: str, row: Any) -> None:
+        if self._store is None:
+            self._add(token, STEP_ROW if kind == "step" else RESET_ROW, _dumps_named(row))
+            return
+        side = self._store(token & ID_MASK, *row)
+        if side is None:
+            self._done.append(token)
         else:
-            self._add(token, status, data)
+            self._add(token, SIDE, _dumps_named(side))
+
+    def _fail_row(self, token: int, kind: str, row: Any, error: BaseException) -> None:
+        """Tell of an error; where it is only of the reset behind an ended row, hand that on."""
+        executor = self._executors[token & ID_MASK]
+        ended = executor.ended_row(error) if kind == "step" and row is not None else None
+        if ended is not None:
+            try:
+                self._keep_row(token, kind, ended)
+            except Exception as second:  # noqa: BLE001 - the end of the episode can't be kept either
+                error = second
+            else:
+                return
+        self._fail(token, executor.failing(kind), error)
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
         self._add(token, FAILURE, pickle.dumps((kind, *pack_failure(error))))
@@ -385,6 +393,13 @@ def _dumps(value: Any) -> bytes:
         return pickle.dumps(value, protocol=5)
     except Exception:  # noqa: BLE001 - pickling runs the user's code; cloudpickle may still know a way
         return cast("bytes", cloudpickle.dumps(value, protocol=5))
+
+
+def _dumps_named(value: Any, what: str = "info or observation") -> bytes:
+    try:
+        return _dumps(value)
+    except Exception as error:
+        raise TypeError(f"the {what} cannot be pickled: {error}") from error
 
 
 def _die_with_parent(alive: int) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import gymnasium as gym
 
 from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.execute import EnvFacts, Executor
+from envpool_py.worker.execute import EnvFacts, Executor, Row
 from envpool_py.worker.group import WorkerGroup
 
 # A step whose action lies in the block.
@@ -95,49 +97,61 @@ class DummyGroup(WorkerGroup):
         super().use_block(block)
         self._action_of = block.action_reader()
 
-    def send_steps(self, ids: IdArray, actions: Any) -> None:
-        """Note the steps down."""
+    def pack_steps(self, ids: IdArray, actions: Any) -> Callable[[], None]:
+        """Make the steps ready to be noted down."""
         listed = ids.tolist()
         layout = self.block.shape.action
         if self.block.fixed_actions:
             columns = spaces.batch_actions(layout, actions, listed)
             if columns is not None:
-                self.block.put_actions(ids, columns)
-                self._pending.update(dict.fromkeys(listed, _STEP))
-                return
-        for i, action in zip(listed, spaces.list_actions(layout, actions, listed), strict=True):
-            # The env's own: what the caller does to its action later does not reach the env.
-            self._pending[i] = Request("step", (spaces.snapshot(action),))
 
-    def send(self, ids: Iterable[int], requests: Iterable[Request]) -> None:
-        """Note the requests down."""
-        self._pending.update(zip(ids, requests, strict=True))
+                def post() -> None:
+                    self.block.put_actions(ids, columns)
+                    self._pending.update(dict.fromkeys(listed, _STEP))
+
+                return post
+        rows = spaces.list_actions(layout, actions, listed)
+        # The env's own: what the caller does to its action later does not reach the env.
+        return self.pack(listed, [Request("step", (spaces.snapshot(row),)) for row in rows])
+
+    def _send_one(self, i: int, request: Request) -> None:
+        self._pending[i] = request
 
     def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
         """Carry out ``wait_num`` requests; a KeyboardInterrupt passes through."""
         deadline = None if timeout is None else time.monotonic() + timeout
         chosen = list(self._pending) if only is None else [i for i in only if i in self._pending]
         for i in chosen[:wait_num]:
+            self.torn = (i,)
             request = self._pending.pop(i)
             try:
                 if request.kind == "step":
                     action = self._action_of(i) if request is _STEP else request.args[0]
-                    side = self.store(i, *self._executors[i].step(action))
-                    if side is not None:
-                        self.block.put_side(i, spaces.snapshot(side))
+                    self._keep_row(i, self._executors[i].step(action))
                 else:
                     reply = self._executors[i](request)
                     kept = spaces.snapshot(reply) if request.kind == "reset" else reply
                     self.take(i, request.kind, kept)
             except KeyboardInterrupt:
-                self.torn = (i,)
                 raise
             except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
                 kind = self._executors[i].failing(request.kind)
                 self.errors[i] = env_error(error, i, kind)
             self.finished.append(i)
+            self.torn = ()
             if deadline is not None and time.monotonic() >= deadline:
                 return
+
+    def _keep_row(self, i: int, row: Row) -> None:
+        try:
+            side = self.store(i, *row)
+        except (TypeError, ValueError) as error:
+            ended = self._executors[i].ended_row(error)
+            if ended is None:
+                raise
+            side = self.store(i, *ended)
+        if side is not None:
+            self.block.put_side(i, spaces.snapshot(side))
 
     def disown(self, ids: Sequence[int]) -> None:
         """Drop the requests."""
@@ -153,6 +167,12 @@ class DummyGroup(WorkerGroup):
 def _own_facts(executor: Executor) -> EnvFacts:
     facts = executor.facts()
     return facts._replace(
-        observation_space=copy.deepcopy(facts.observation_space),
-        action_space=copy.deepcopy(facts.action_space),
+        observation_space=_own(facts.observation_space), action_space=_own(facts.action_space)
     )
+
+
+def _own(space: gym.Space[Any] | None) -> gym.Space[Any] | None:
+    try:
+        return copy.deepcopy(space)
+    except Exception:  # noqa: BLE001 - a space of the user's own may refuse to be copied
+        return space

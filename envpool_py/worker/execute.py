@@ -6,6 +6,7 @@ Used by every backend: in this process, in a worker process, in a Ray actor.
 from __future__ import annotations
 
 import contextlib
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from envpool_py import checks, seeding, spaces
+from envpool_py.rows import FinalInfo, ResetInfo
 from envpool_py.worker.base import Request
 
 #: The reply to a step.
@@ -53,6 +55,8 @@ class Executor:
         # Whether the next reset, and the next step, are to be looked at.
         self._check_reset = self._check_step = True
         self._make()
+        # The row of the episode that the last step ended, in same_step mode.
+        self._ended: Row | None = None
         # What the next step does in place of a step: an automatic reset, or raise the error of one.
         self._before_step: Callable[[], Row] | None = None
         self._autoreset: str | None = None
@@ -75,11 +79,6 @@ class Executor:
                 " it must return an environment"
             )
         self.env = env
-        self._choose_step()
-
-    def _choose_step(self) -> None:
-        """Have the env's own step called at once, where its rows are not to be looked at."""
-        self._env_step = self._checked_step if self._check_step else self.env.step
 
     def rebuild(self) -> None:
         """Close the env, whatever state it is in, and make a new one by its ``env_fn``."""
@@ -122,22 +121,22 @@ class Executor:
         self._validate = validate
         if validate != checks.FIRST:
             self._check_reset = self._check_step = validate == checks.ALWAYS
-            self._choose_step()
 
     def facts(self) -> EnvFacts:
         """The env's spaces, each None where it has none, and the shape of its reward."""
-        reward_space = _lookup(self.env, "reward_space", None)
         return EnvFacts(
             getattr(self.env, "observation_space", None),
             getattr(self.env, "action_space", None),
-            tuple(reward_space.shape) if isinstance(reward_space, gym.spaces.Box) else (),
+            reward_shape(_lookup(self.env, "reward_space", None)),
         )
 
     def step(self, action: Any) -> Row:
         """Step the env, and reset it where the autoreset mode says so."""
         if self._before_step is not None:
             return self._before_step()
-        result: Row = self._env_step(action)
+        self._ended = None
+        # Looked up each time: an env may rebind its step.
+        result: Row = self._checked_step(action) if self._check_step else self.env.step(action)
         if type(result) is not tuple or len(result) != 5:
             result = _checked_row(result)
         if type(result[4]) is not dict and not isinstance(result[4], dict):
@@ -175,11 +174,14 @@ class Executor:
         layers = _layers(self.env)
         target = next((layer for layer in layers if _has(layer, name)), layers[-1])
         setattr(target, name, value)
-        self._choose_step()  # it may just have been replaced
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the method of the outermost layer that has it."""
         return _lookup(self.env, method)(*args, **kwargs)
+
+    def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What ``function(env, *args, **kwargs)`` returns, called where the env is."""
+        return function(self.env, *args, **kwargs)
 
     def render(self, **kwargs: Any) -> Any:
         """What the env's ``render`` returns."""
@@ -203,6 +205,7 @@ class Executor:
             seed = seeding.of_episode(self._root, episode)
         if self._reset_fn is not None and seed is None and options is None:
             seed, options = self._reset_fn(self._env_id, episode)
+            seed = None if seed is None else operator.index(seed)
         if seed is not None:
             kwargs = {"seed": seed, **kwargs}
         if options is not None:
@@ -225,7 +228,6 @@ class Executor:
         result = self.env.step(action)
         if self._validate == checks.FIRST:
             self._check_step = False
-            self._choose_step()
         if isinstance(result, (tuple, list)) and len(result) == 5:
             self._check(result[0], result[1])
         return result
@@ -244,26 +246,49 @@ class Executor:
         last, reward, terminated, truncated, final_info = ended
         # The env may reuse its buffers for the reset.
         last, final_info = spaces.snapshot(last), spaces.snapshot(final_info)
-        final = {"final_obs": last, "final_info": final_info}
+        final = FinalInfo(final_obs=last, final_info=final_info)
+        self._ended = (last, reward, terminated, truncated, final)
         try:
             obs, info = self._reset(None, None, {})
-        except Exception as error:  # noqa: BLE001 - raised with the next request
-            late = error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised with the next request
+            return self._put_off(error)
+        return obs, reward, terminated, truncated, FinalInfo({**info, **final})
 
-            def raise_late() -> Row:
-                self._before_step = None
-                self._in_reset = True
-                raise late
+    def ended_row(self, error: BaseException) -> Row | None:
+        """The row of the episode's end, where the row of its automatic reset can't be handed on.
 
-            # The ended row comes first, whole.
-            self._before_step = raise_late
-            return last, reward, terminated, truncated, final
-        return obs, reward, terminated, truncated, {**info, **final}
+        Args:
+            error: why not; the next request will raise it.
+
+        Returns:
+            None where the last row was not of an automatic reset.
+        """
+        return None if self._ended is None else self._put_off(error)
+
+    def _put_off(self, error: BaseException) -> Row:
+        """The ended row comes first, whole; the error of the reset with the next request."""
+
+        def raise_late() -> Row:
+            self._before_step = None
+            self._in_reset = True
+            raise error
+
+        self._before_step = raise_late
+        row, self._ended = self._ended, None
+        assert row is not None  # noqa: S101 - both callers have seen to it
+        return row
 
     def _next_step(self) -> Row:
         self._in_reset = True
         obs, info = self._reset(None, None, {})
-        return obs, 0.0, False, False, {**info, "is_reset": True}
+        return obs, 0.0, False, False, ResetInfo({**info, "is_reset": True})
+
+
+def reward_shape(space: Any) -> tuple[int, ...]:
+    """The shape of the rewards of an env that declares ``space`` for them."""
+    return tuple(space.shape) if isinstance(space, gym.spaces.Box) else ()
 
 
 def _warn(text: str) -> None:

@@ -2,7 +2,8 @@
 
 The pool speaks to its workers through this interface alone, by env ids and whole batches:
 
-* ``send_steps`` and ``send`` begin requests and do not wait for their end;
+* ``pack_steps`` and ``pack`` make requests ready, which is where a user's own code may run; what
+  they return begins the requests, and does not wait for their end;
 * ``wait`` blocks until some have ended and appends their ids to ``finished``, in the order in which
   they ended; what they left is then in ``block`` (rows), ``replies`` or ``errors``;
 * ``cancel`` gives up requests: what they still bring is dropped, however late it comes;
@@ -13,7 +14,7 @@ This class loops over the per-env methods, for a worker class that has nothing e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -23,7 +24,7 @@ from envpool_py.errors import EnvError, WorkerDiedError, combine, env_error
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.execute import SAME_STEP, EnvFacts
+from envpool_py.worker.execute import SAME_STEP, EnvFacts, reward_shape
 
 #: Requests whose reply is a row.
 ROW_KINDS = frozenset({"step", "reset"})
@@ -40,6 +41,8 @@ class WorkerGroup:
 
     def __init__(self, workers: Sequence[EnvWorker]) -> None:
         self.workers = workers
+        #: The process that alone can use the workers; None: any fork of it can.
+        self.pid: int | None = None
         self.facts: list[EnvFacts] = []
         self.finished: list[int] = []
         self.replies: dict[int, Any] = {}
@@ -75,12 +78,14 @@ class WorkerGroup:
 
     def _facts_of(self, i: int) -> EnvFacts:
         found: list[gym.Space[Any] | None] = []
-        for name in ("observation_space", "action_space"):
+        for name in ("observation_space", "action_space", "reward_space"):
             try:
                 found.append(self.workers[i].get_env_attr(name))
             except AttributeError:
                 found.append(None)
-        return EnvFacts(found[0], found[1], ())
+            except Exception as error:
+                raise env_error(error, i, "get_attr") from error
+        return EnvFacts(found[0], found[1], reward_shape(found[2]))
 
     def make_block(self, shape: Shape) -> Block:
         """A block of this shape."""
@@ -91,31 +96,48 @@ class WorkerGroup:
         self.block = block
         self.store = block.writer()
 
-    def send_steps(self, ids: IdArray, actions: Any) -> None:
-        """Begin a step of each env; ``actions`` as ``spaces.batch_actions`` takes them.
+    def pack_steps(self, ids: IdArray, actions: Any) -> Callable[[], None]:
+        """Make a step of each env ready to be sent; calling what is returned sends it.
+
+        Args:
+            ids: shape ``(k,)``.
+            actions: as ``spaces.batch_actions`` takes them.
 
         Raises:
-            TypeError, ValueError: the actions are wrong; then nothing was sent.
+            TypeError, ValueError: the actions are wrong.
         """
         listed = ids.tolist()
-        requests = [
-            Request("step", (action,))
-            for action in spaces.list_actions(self.block.shape.action, actions, listed)
-        ]
-        self.send(listed, requests)
+        layout = self.block.shape.action
+        actions = spaces.list_actions(layout, actions, listed)
+        return self.pack(listed, [Request("step", (action,)) for action in actions])
 
-    def send(self, ids: Iterable[int], requests: Iterable[Request]) -> None:
+    def pack(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[[], None]:
+        """Make one request on each env ready to be sent; calling what is returned sends them.
+
+        Raises:
+            TypeError: a request can't be pickled, where it must be.
+        """
+
+        def post() -> None:
+            for i, request in zip(ids, requests, strict=True):
+                self._send_one(i, request)
+
+        return post
+
+    def send(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Begin one request on each env."""
-        for i, request in zip(ids, requests, strict=True):
-            worker = self.workers[i]
-            if i in self._cancelled:
-                self._cancelled.discard(i)
-                worker.cancel()
-            self._under_way[i] = request.kind
-            try:
-                worker.send(request)
-            except Exception as error:  # noqa: BLE001 - it belongs to this env, and comes home with its row
-                self._fail(i, error)
+        self.pack(ids, requests)()
+
+    def _send_one(self, i: int, request: Request) -> None:
+        worker = self.workers[i]
+        if i in self._cancelled:
+            self._cancelled.discard(i)
+            worker.cancel()
+        self._under_way[i] = request.kind
+        try:
+            worker.send(request)
+        except Exception as error:  # noqa: BLE001 - it belongs to this env, and comes home with its row
+            self._fail(i, error)
 
     def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
         """Block until ``wait_num`` requests more have ended, or ``timeout`` seconds have passed.
@@ -137,19 +159,16 @@ class WorkerGroup:
         )
         for worker in ready:
             i = by_worker[id(worker)]
+            self.torn = (i,)
             try:
                 reply = worker.recv()
                 self.take(i, self._under_way[i], reply)
-            except Exception as error:  # noqa: BLE001 - the env's own, whatever it is
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the env's own, whatever it is
                 self._fail(i, error)
-            except SystemExit as error:
-                self._fail(i, error)
-            except BaseException:
-                self.torn = (i,)
-                raise
             else:
                 self._under_way.pop(i)
                 self.finished.append(i)
+            self.torn = ()
 
     def take(self, i: int, kind: str, reply: Any) -> None:
         """Keep the reply to a request: a row in the block, anything else in ``replies``."""
@@ -167,8 +186,6 @@ class WorkerGroup:
     def _fail(self, i: int, error: BaseException) -> None:
         kind = self._under_way.pop(i)
         self.finished.append(i)
-        if isinstance(error, WorkerDiedError):
-            self.died.append(i)
         self.errors[i] = env_error(error, i, kind)
 
     def cancel(self, ids: Sequence[int]) -> None:
@@ -204,8 +221,10 @@ class WorkerGroup:
         """Carry out requests that bring no rows, beside rows that wait to be handed out."""
         # Of an earlier request, and not to be taken for the end of this one.
         earlier = {i: self.errors.pop(i) for i in ids if i in self.errors}
+        # Those that the pool has yet to take note of; a wait would end at once for them.
+        deaths, self.died = self.died, []
         try:
-            self._ask_now(ids, requests)
+            self._ask_now(ids, requests, deaths)
         except EnvError:
             raise
         except BaseException:
@@ -213,8 +232,9 @@ class WorkerGroup:
             raise
         finally:
             self.errors.update(earlier)
+            self.died = deaths + self.died
 
-    def _ask_now(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
+    def _ask_now(self, ids: Sequence[int], requests: Sequence[Request], deaths: list[int]) -> None:
         self.send(ids, requests)
         while missing := [i for i in ids if i not in self.replies and i not in self.errors]:
             self.wait(1, None, missing)
@@ -222,6 +242,8 @@ class WorkerGroup:
                 if i not in self.replies and i not in self.errors:
                     self.errors[i] = self.death_of(i)
                     self.finished.append(i)
+            deaths += self.died
+            self.died = []
         failed = [self.errors.pop(i) for i in ids if i in self.errors]
         for i in ids:
             self.replies.pop(i, None)

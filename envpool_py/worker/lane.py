@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -9,12 +10,17 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
-from typing import Any
+from multiprocessing.util import Finalize
+from typing import Any, NamedTuple, TypeAlias
 
 from envpool_py.errors import name_exit
 from envpool_py.worker import child
 
 _READ = 1 << 18
+_LONGEST = 1e6  # seconds; the system takes no more in one wait
+
+#: (token, status, pickle)
+Frame: TypeAlias = "tuple[int, int, bytes]"
 
 #: Descriptors that only this process may hold: a fork, of ours or of anybody, closes its copies. A
 #: copy of the parent's end of ``parent_alive`` would keep the workers alive after the parent.
@@ -66,14 +72,41 @@ class Poller:
     def poll(self, timeout: float | None) -> list[tuple[int, int]]:
         """(descriptor, events) of those that are ready; waits up to ``timeout`` seconds."""
         if self._epoll is not None:
-            return self._epoll.poll(timeout)
+            return self._epoll.poll(None if timeout is None else min(timeout, _LONGEST))
         assert self._poll is not None  # noqa: S101 - for the type checker
-        return self._poll.poll(None if timeout is None else timeout * 1000)
+        return self._poll.poll(None if timeout is None else min(timeout, _LONGEST) * 1000)
 
     def close(self) -> None:
         """Free the descriptor."""
         if self._epoll is not None:
             self._epoll.close()
+
+
+class _Received(NamedTuple):
+    """What has come from a process, replaced as a whole.
+
+    ``rest`` and ``chunks`` have ``needed`` bytes at the least before there is another frame.
+    """
+
+    rest: bytes
+    frames: deque[Frame]
+    chunks: list[bytes]
+    needed: int
+
+
+def _parsed(data: bytes, before: deque[Frame]) -> _Received:
+    frames = deque(before)
+    header = child.ITEM
+    start, needed = 0, header.size
+    while len(data) - start >= header.size:
+        token, status, length = header.unpack_from(data, start)
+        end = start + header.size + length
+        if len(data) < end:
+            needed = header.size + length
+            break
+        frames.append((token, status, data[start + header.size : end]))
+        start = end
+    return _Received(data[start:], frames, [], needed)
 
 
 class Lane:
@@ -117,6 +150,8 @@ class Lane:
         finally:
             theirs.close()
         self.pid: int = self.process.pid
+        # Should everything else fail, a process must not keep the interpreter from ending.
+        self._finalizer = Finalize(None, self.kill, exitpriority=5)
         # EOF and the sentinel are no proof of death: what an env has forked holds both open.
         try:
             self.death = (
@@ -125,12 +160,14 @@ class Lane:
                 else self.process.sentinel
             )
         except OSError:  # no descriptor is left
+            self.exit = ""
+            self._finalizer.cancel()
             self.process.kill()
             self.process.join()
             release(self.fd)
             raise
         self._outbox: deque[memoryview] = deque()
-        self._inbox = bytearray()
+        self._received = _Received(b"", deque(), [], 0)
 
     def write(self, data: bytes) -> bool:
         """Send ``data``, as far as that does not block; False if a rest is left to ``flush``."""
@@ -170,38 +207,36 @@ class Lane:
         except ConnectionError:
             return len(data)  # the process has ended; its death is noticed elsewhere
 
-    def read(self) -> list[tuple[int, int, bytes]]:
-        """The frames that have arrived whole: (token, status, pickle)."""
-        self.torn = True
-        try:
-            data = os.read(self.fd, _READ)
-        except (BlockingIOError, ConnectionError):
-            data = b""
-        inbox = self._inbox
-        inbox += data
-        frames = []
-        start = 0
-        header = child.ITEM
-        while len(inbox) - start >= header.size:
-            token, status, length = header.unpack_from(inbox, start)
-            end = start + header.size + length
-            if len(inbox) < end:
-                break
-            frames.append((token, status, bytes(memoryview(inbox)[start + header.size : end])))
-            start = end
-        del inbox[:start]
-        self.torn = False
-        return frames
+    def read(self) -> bool:
+        """Take in what has arrived, whole frames into ``frames``; False if nothing has.
 
-    def read_rest(self) -> list[tuple[int, int, bytes]]:
-        """Everything that a process wrote before it ended."""
-        frames: list[tuple[int, int, bytes]] = []
-        while True:
-            before = len(self._inbox)
-            more = self.read()
-            if not more and len(self._inbox) == before:
-                return frames
-            frames += more
+        Each change is one store or one call, so that no signal handler can come in between.
+        """
+        received = self._received
+        chunks = received.chunks
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            chunks.extend(map(os.read, (self.fd,), (_READ,)))
+        if not any(chunks):
+            return False
+        available = len(received.rest) + sum(map(len, chunks))
+        if available >= received.needed:
+            self._received = _parsed(received.rest + b"".join(chunks), received.frames)
+        return available > len(received.rest)
+
+    @property
+    def frames(self) -> deque[Frame]:
+        """The frames that have arrived and nobody has taken."""
+        return self._received.frames
+
+    @property
+    def unread(self) -> bool:
+        """Whether an interrupt has left something read and not yet made into frames."""
+        return bool(self._received.chunks)
+
+    @property
+    def full(self) -> bool:
+        """Whether something is left to ``flush``."""
+        return bool(self._outbox)
 
     def kill(self, signum: int = signal.SIGKILL) -> None:
         """Signal the process and everything that it has started."""
@@ -221,13 +256,15 @@ class Lane:
 
     def bury(self) -> None:
         """Take note of the end of the process, end what it left running, free the descriptors."""
-        if self.exit is not None:
-            return
-        self.kill()  # its children; the pid is not free for others until the process is joined
-        self.process.join(5)
-        self.exit = name_exit(self.process.exitcode)
-        release(self.fd)
-        if self.death != self.process.sentinel:
-            release(self.death)
-        if self.process.exitcode is not None:
+        if self.exit is None:
+            self.kill()  # its children; the pid is not free for others until the process is joined
+            self.process.join(5)
+            self.exit = name_exit(self.process.exitcode)
+            self._finalizer.cancel()
+        for name in ("fd", "death"):  # each once, also where an interrupt came between
+            fd = getattr(self, name)
+            setattr(self, name, -1)
+            if fd >= 0 and (name == "fd" or hasattr(os, "pidfd_open")):
+                release(fd)
+        with contextlib.suppress(ValueError):  # it lives on, against all
             self.process.close()

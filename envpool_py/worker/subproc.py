@@ -15,6 +15,7 @@ What holds, whatever the envs do:
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import pickle
@@ -22,7 +23,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
@@ -182,6 +183,8 @@ class SubprocEnvWorker(EnvWorker):
             raise TypeError(f"{cls.__name__} does not take {', '.join(sorted(options))}")
         changed = cls.send is not SubprocEnvWorker.send or cls.recv is not SubprocEnvWorker.recv
         if changed:  # a subclass that changes how a request travels keeps its way
+            if num_processes is not None:
+                raise TypeError(f"{cls.__name__} has a send or recv of its own: one env a process")
             return WorkerGroup(workers)
         return ProcessGroup(
             workers,
@@ -238,10 +241,14 @@ class ProcessGroup(WorkerGroup):
         self._raised_generation = False
         self._whole_frames: dict[int, list[bytes]] = {}
         self._unflushed: set[Lane] = set()
+        # What has been read and not yet worked on: ids, frames, ends.
+        self._chunks: list[bytes] = []
+        self._fresh: dict[Lane, None] = {}
+        self._dying: list[Lane] = []
         self._close_errors: list[EnvError] = []
         self._attach = b""
         self._heard: dict[int, EnvFacts] = {}
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._closed = False
         self._fds: list[int] = []  # ends that the processes hold: alive, results, memory
         self._own_fds: list[int] = []  # the other ends, the parent's alone
@@ -400,21 +407,28 @@ class ProcessGroup(WorkerGroup):
         Returns:
             What closing the envs raised.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or os.getpid() != self.pid:
             return []
         self._closed = True
+        try:
+            frame = child.FRAME.pack(child.CLOSE, 0)
+            for lane in self._living():
+                self._write(lane, frame)
+            self._await_exits(GRACE)
+            for lane in self._living():
+                lane.kill(signal.SIGTERM)
+                lane.kill(signal.SIGCONT)
+            self._await_exits(min(0.2, GRACE))
+        finally:  # a second Ctrl-C is not patient
+            for lane in self._living():
+                lane.kill()
+            self._await_exits(5)
+            self._free()
+        return self._close_errors
+
+    def _free(self) -> None:
+        """Free what the group holds, once its processes have ended."""
         self._finalizer_off()
-        frame = child.FRAME.pack(child.CLOSE, 0)
-        for lane in self._living():
-            self._write(lane, frame)
-        self._await_exits(GRACE)
-        for lane in self._living():
-            lane.kill(signal.SIGTERM)
-            lane.kill(signal.SIGCONT)
-        self._await_exits(min(0.2, GRACE))
-        for lane in self._living():
-            lane.kill()
-        self._await_exits(5)
         while self._own_fds:  # should a process have survived all this, the kernel has it now
             release(self._own_fds.pop())
         while self._fds:
@@ -426,7 +440,6 @@ class ProcessGroup(WorkerGroup):
         # The mapping holds a descriptor of its own; the pool may be referenced for long.
         self.__dict__.pop("block", None)
         self.__dict__.pop("store", None)
-        return self._close_errors
 
     def _finalizer_off(self) -> None:
         finalizer = getattr(self, "_finalizer", None)
@@ -446,29 +459,31 @@ class ProcessGroup(WorkerGroup):
 
     # ----------------------------------------------------------------------------------- sending
 
-    def send_steps(self, ids: IdArray, actions: Any) -> None:
-        """Begin a step of each env; the actions through the block where they fit in it."""
+    def pack_steps(self, ids: IdArray, actions: Any) -> Callable[[], None]:
+        """Make a step of each env ready; the actions go through the block where they fit in it."""
         layout = self.block.shape.action
         listed = ids.tolist()
         if self._shared and self.block.fixed_actions:
             columns = spaces.batch_actions(layout, actions, listed)
             if columns is not None:
-                self.block.put_actions(ids, columns)
-                self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
-                return
-        rows = spaces.list_actions(layout, actions, listed)
-        self.send(listed, [Request("step", (action,)) for action in rows])
 
-    def send(self, ids: Iterable[int], requests: Iterable[Request]) -> None:
-        """Begin one request on each env.
+                def post() -> None:
+                    self.block.put_actions(ids, columns)
+                    self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
+
+                return post
+        rows = spaces.list_actions(layout, actions, listed)
+        return self.pack(listed, [Request("step", (action,)) for action in rows])
+
+    def pack(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[[], None]:
+        """Pickle one request on each env, one message for each process.
 
         Raises:
-            TypeError: a request can't be pickled; then nothing was sent.
+            TypeError: a request can't be pickled.
         """
         pairs = list(zip(ids, requests, strict=True))
         if all(request == _RESET for _, request in pairs):
-            self._post(child.RESET, np.array([i for i, _ in pairs], dtype=np.intp))
-            return
+            return functools.partial(self._post, child.RESET, np.array(ids, dtype=np.intp))
         by_lane: dict[int, list[tuple[int, Request]]] = {}
         for i, request in pairs:
             if request.kind == "configure":
@@ -477,9 +492,13 @@ class ProcessGroup(WorkerGroup):
         frames = []
         for number, part in by_lane.items():
             body = _pickled_requests(part)
-            frames.append((self._lanes[number], child.FRAME.pack(child.REQUESTS, len(body)) + body))
-        for lane, frame in frames:
-            self._write(lane, frame)
+            frames.append((number, child.FRAME.pack(child.REQUESTS, len(body)) + body))
+
+        def post() -> None:
+            for number, frame in frames:
+                self._write(self._lanes[number], frame)
+
+        return post
 
     def _post(self, kind: int, ids: IdArray) -> None:
         """Send tokens alone."""
@@ -520,10 +539,10 @@ class ProcessGroup(WorkerGroup):
         goal = len(self.finished) + wait_num
         deadline = None if timeout is None else time.monotonic() + timeout
         left = timeout
-        while True:
+        if self._chunks or self._fresh or self._dying:  # an interrupt has left them
+            self._take_in()
+        while len(self.finished) < goal and not self.died:
             self._pump(left)
-            if len(self.finished) >= goal or self.died:
-                return
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -548,8 +567,11 @@ class ProcessGroup(WorkerGroup):
         raise self.death_of(i)
 
     def _pump(self, timeout: float | None) -> None:
-        """Wait for something to happen, and take in all that has."""
-        dead = []
+        """Wait for something to happen, and take in all that has.
+
+        Safe to interrupt: what has been read is noted down before it is worked on, and ``torn``
+        names the envs of what is just being worked on.
+        """
         watch = self._watch
         for fd, _ in self._poller.poll(timeout if watch is None else watch.wait(timeout)):
             if fd == self._results:
@@ -558,12 +580,11 @@ class ProcessGroup(WorkerGroup):
                 if lane in self._unflushed and lane.flush():
                     self._unflushed.discard(lane)
                     self._poller.watch(fd, known=True)
-                for token, status, data in lane.read():
-                    self._take_item(token, status, data)
-            elif (lane := self._by_death.get(fd)) is not None:
-                dead.append(lane)
-        for lane in dead:
-            self._bury(lane)
+                self._fresh[lane] = None
+                lane.read()
+            elif (lane := self._by_death.get(fd)) is not None and lane not in self._dying:
+                self._dying.append(lane)
+        self._take_in()
         if watch is not None and not self._closed:
             sent = [-1 if lane.exit or not lane.started else lane.sent for lane in self._lanes]
             for overdue in watch.look(sent):
@@ -592,21 +613,40 @@ class ProcessGroup(WorkerGroup):
         self._bury(lane)
 
     def _read_results(self) -> None:
-        self.torn = range(len(self.workers))
-        while True:
-            try:
-                data = os.read(self._results, _READ)
-            except BlockingIOError:
-                break
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                # In one call: no signal handler can come between the read and the list.
+                self._chunks.extend(map(os.read, (self._results,), (_READ,)))
+                if len(self._chunks[-1]) < _READ:
+                    return
+
+    def _take_in(self) -> None:
+        """Work on all that has been read."""
+        chunks = self._chunks
+        while chunks:
             if self._raised_generation:
-                tokens = np.frombuffer(data, dtype=np.int32)
+                tokens = np.frombuffer(chunks[0], dtype=np.int32)
                 ids = tokens & child.ID_MASK
-                self.finished.extend(ids[self._tokens[ids] == tokens].tolist())
+                listed = ids[self._tokens[ids] == tokens].tolist()
             else:
-                self.finished.extend(memoryview(data).cast("i").tolist())
-            if len(data) < _READ:
-                break
-        self.torn = ()
+                listed = memoryview(chunks[0]).cast("i").tolist()
+            self.torn = listed
+            self.finished.extend(listed)
+            del chunks[0]
+            self.torn = ()
+        for lane in list(self._fresh):
+            if lane.unread and lane.exit is None:
+                lane.read()
+            frames = lane.frames
+            while frames:
+                self.torn = (frames[0][0] & child.ID_MASK,)
+                self._take_item(*frames[0])
+                frames.popleft()
+                self.torn = ()
+            del self._fresh[lane]
+        while self._dying:
+            self._bury(self._dying[0])
+            del self._dying[0]
 
     def _take_item(self, token: int, status: int, data: bytes) -> None:
         i = token & child.ID_MASK
@@ -643,13 +683,21 @@ class ProcessGroup(WorkerGroup):
 
     def _bury(self, lane: Lane) -> None:
         """Take in what the process has left, and note its envs down as died."""
-        self._read_results()
-        for item in lane.read_rest():
-            self._take_item(*item)
-        self._poller.forget(lane.fd)
-        self._poller.forget(lane.death)
-        self._by_fd.pop(lane.fd, None)
-        self._by_death.pop(lane.death, None)
+        if lane.fd in self._by_fd:
+            self._read_results()
+            self._fresh[lane] = None
+            while lane.read():
+                pass
+            del self._by_fd[lane.fd]
+            self._poller.forget(lane.fd)
+            del self._by_death[lane.death]
+            self._poller.forget(lane.death)
+        if self._chunks or self._fresh:
+            dying, self._dying = self._dying, []
+            try:
+                self._take_in()
+            finally:
+                self._dying = dying
         self._unflushed.discard(lane)
         lane.bury()
         text = f"the worker process {lane.verdict or lane.exit}"
@@ -689,6 +737,9 @@ class ProcessGroup(WorkerGroup):
         for lane in self._living():
             if lane.torn:
                 lane.kill()
+            elif lane.full and lane not in self._unflushed:
+                self._unflushed.add(lane)
+                self._poller.watch(lane.fd, write=True, known=True)
 
 
 def check_context(context: str | BaseContext | None) -> BaseContext:
@@ -771,9 +822,17 @@ def _pickled_requests(part: list[tuple[int, Request]]) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(part, protocol=5)
     except Exception as error:
-        token, request = part[0]
+        token, request = next((pair for pair in part if not _can_be_pickled(pair[1])), part[0])
         raise TypeError(
             f"env {token & child.ID_MASK}: the arguments of {request.kind} cannot be pickled:"
             f" {error}"
         ) from error
     return data
+
+
+def _can_be_pickled(request: Request) -> bool:
+    try:
+        cloudpickle.dumps(request)
+    except Exception:  # noqa: BLE001 - pickling runs the user's code
+        return False
+    return True

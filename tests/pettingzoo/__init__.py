@@ -1,0 +1,1 @@
+"""Tests of PettingZoo's environments over the pool."""

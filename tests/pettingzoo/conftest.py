@@ -1,0 +1,32 @@
+"""What the envs of these tests need: no screen, and patience with their own warnings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+
+HERE = Path(__file__).resolve().parent
+
+# All of them are raised by PettingZoo, its envs or Stable-Baselines3, and not by what is tested.
+THEIRS = (
+    "ignore:.*pkg_resources.*",
+    "ignore:.*render method without.*",
+    "ignore:.*pygame.*",
+    "ignore:.*render.mode.*:UserWarning",
+    "ignore:.*observation_space.*:UserWarning",
+    "ignore:.*[Oo]bservation.*:UserWarning",
+    "ignore:.*Agent.*:UserWarning",
+    "ignore:.*[Aa]ction.*:UserWarning",
+    "ignore::DeprecationWarning",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            for text in THEIRS:
+                item.add_marker(pytest.mark.filterwarnings(text))

@@ -1,0 +1,269 @@
+"""What ``PettingZooEnv`` is by itself: its spaces, its attributes, what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pettingzoo
+import pytest
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+from pettingzoo.utils.conversions import aec_to_parallel
+from pettingzoo.utils.wrappers import BaseWrapper
+
+from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
+from envpool_py.pettingzoo import PettingZooEnv
+from tests.pettingzoo.by_hand import same
+from tests.pettingzoo.envs import MeadowEnv, TableEnv
+from tests.pettingzoo.places import BACKENDS, KAZ, POOLS, make_aec
+
+
+def tictactoe(**options: Any) -> PettingZooEnv:
+    return PettingZooEnv(make_aec("classic/tictactoe-v3"), **options)
+
+
+def played(env: PettingZooEnv, *actions: int | None) -> Any:
+    env.reset()
+    row = None
+    for action in actions:
+        row = env.step(action)
+    return row
+
+
+WIN = (0, 3, 1, 4, 2)
+
+
+def test_spaces_describe_what_is_returned() -> None:
+    for name in ("classic/tictactoe-v3", "classic/leduc_holdem-v4", "sisl/multiwalker-v9", "table"):
+        env = PettingZooEnv(make_aec(name))
+        obs, _ = env.reset(seed=1)
+        assert env.observation_space.contains(obs)
+        assert isinstance(env.observation_space, spaces.Dict)
+        assert ("mask" in obs) == isinstance(env.action_space, spaces.Discrete)
+        assert env.reward_space.shape == (len(env.possible_agents),)
+        env.close()
+
+
+def test_spaces_are_pettingzoos_when_called() -> None:
+    env = tictactoe()
+    assert env.action_space.n == 9
+    assert env.action_space("player_1") is env.env.action_space("player_1")
+    assert env.observation_space("player_2") is env.env.observation_space("player_2")
+    assert env.observation_space["observation"] == env.observation_space["obs"]
+    assert env.observation_space.spaces["action_mask"] == env.observation_space["mask"]
+    with pytest.raises(KeyError, match="unknown agent 'nobody'; the agents are 'player_1'"):
+        env.action_space("nobody")
+    with pytest.raises(KeyError):
+        _ = env.observation_space["nothing"]
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda space: pickle.loads(pickle.dumps(space))])
+def test_spaces_can_be_sent(clone: Any) -> None:
+    env = tictactoe()
+    for space in (env.action_space, env.observation_space):
+        sent = clone(space)
+        assert sent == space
+        assert sent("player_1") == space("player_1")
+        assert type(sent) is type(space)
+        space.seed(3)
+        again = clone(space)
+        assert same(again.sample(), space.sample())
+
+
+def test_attributes_are_pettingzoos() -> None:
+    env = tictactoe()
+    assert isinstance(env, pettingzoo.AECEnv)
+    assert isinstance(env, BaseWrapper)
+    assert env.agents == env.possible_agents == ["player_1", "player_2"]
+    assert env.agent_idx == {"player_1": 0, "player_2": 1}
+    played(env, *WIN)
+    assert env.rewards == {"player_1": 1, "player_2": -1}
+    assert env.terminations == {"player_1": True, "player_2": True}
+    env.step(None)
+    assert len(env.agents) == 1
+    assert env.metadata["name"] == "tictactoe_v3"
+
+
+def test_the_end_of_an_episode_row_by_row() -> None:
+    env = tictactoe()
+    obs, rewards, terminated, truncated, info = played(env, *WIN)
+    first = obs["agent_id"]
+    assert (terminated, truncated, info["env_done"]) == (True, False, False)
+    assert same(rewards, np.array([1.0, -1.0]))
+    assert same(info["terminations"], np.array([True, True]))
+    assert same(info["truncations"], np.array([False, False]))
+    assert info["last_reward"] == rewards[env.agent_idx[first]]
+    obs, after, terminated, _, info = env.step(None)
+    assert obs["agent_id"] != first
+    assert (terminated, info["env_done"]) == (True, False)
+    assert info["last_reward"] == rewards[env.agent_idx[obs["agent_id"]]]
+    assert same(after, np.zeros(2)), "rewards are those of this step"
+    last = obs
+    obs, after, terminated, _, info = env.step(None)
+    assert same(obs, last), "nobody is left to see anything else"
+    assert (terminated, info["env_done"], info["last_reward"]) == (True, True, 0.0)
+    assert same(after, np.zeros(2))
+    assert same(rewards, np.array([1.0, -1.0])), "what was returned does not change"
+    with pytest.raises(ResetNeeded, match="all agents are done"):
+        env.step(None)
+    _, info = env.reset()
+    assert not info["terminations"].any()
+
+
+def test_skipping_dead_steps() -> None:
+    env = tictactoe(dead_steps="skip")
+    obs, rewards, terminated, _, info = played(env, *WIN)
+    assert (terminated, info["env_done"]) == (True, True)
+    assert same(rewards, np.array([1.0, -1.0]))
+    assert info["final_rewards"] == {"player_1": 1.0, "player_2": -1.0}
+    assert info["last_reward"] == info["final_rewards"][obs["agent_id"]]
+    assert env.agents == []
+
+
+def test_seed_serves_the_next_reset() -> None:
+    env = PettingZooEnv(TableEnv())
+    env.reset(seed=4)
+    mask = env.infos["player_0"]["action_mask"]
+    env.seed(4)
+    obs, _ = env.reset()
+    assert same(obs["mask"], mask != 0)
+    _, later = env.reset()
+    assert not same(later["action_mask"], mask)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_seed_of_a_pool_resets_once(backend: str) -> None:
+    raw = TableEnv()
+    raw.reset(seed=9)
+    raw.reset()
+    with POOLS[backend]([lambda: PettingZooEnv(TableEnv())]) as pool:
+        assert pool.seed(9) == [[9]]
+        obs, _ = pool.reset()
+        assert same(obs[0]["mask"], raw.infos["player_0"]["action_mask"] != 0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attributes_of_the_inner_env_are_set_there(backend: str) -> None:
+    with POOLS[backend]([lambda: PettingZooEnv(TableEnv())] * 2) as pool:
+        pool.set_env_attr("level", 5, id=[1])
+        assert pool.get_env_attr("level") == [1, 5]
+        assert [env.level for env in pool.get_env_attr("unwrapped")] == [1, 5]
+
+
+def test_a_loop_over_agent_iter_is_pettingzoos() -> None:
+    env = PettingZooEnv(TableEnv())
+    env.reset(seed=1)
+    turns = 0
+    for _ in env.agent_iter():
+        _, _, terminated, truncated, info = env.last()
+        dead = terminated or truncated
+        assert env.step(None if dead else int(info["action_mask"].argmax())) is None
+        turns += 1
+    assert turns > 12
+    assert not env.agents
+    env.reset(seed=1)
+    assert env.step(0) is not None
+
+
+def test_a_parallel_env_is_converted() -> None:
+    parallel = aec_to_parallel(make_aec(KAZ))
+    env = PettingZooEnv(parallel)
+    obs, _ = env.reset(seed=1)
+    assert obs["agent_id"] == "archer_0"
+    env.close()
+    mixed = PettingZooEnv(MeadowEnv(), heterogeneous=True)
+    obs, _ = mixed.reset(seed=1)
+    assert obs["agent_id"] == "hunter_0"
+    assert mixed.observation_space.contains(obs)
+    assert mixed.action_space("fawn_0").n == 3
+    mixed.action_space.seed(1)
+    assert mixed.action_space.sample() in mixed.action_space
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(TypeError, match="got CartPoleEnv, which is neither"):
+        PettingZooEnv(gym.make("CartPole-v1").unwrapped)
+    with pytest.raises(ValueError, match="heterogeneous=True"):
+        PettingZooEnv(MeadowEnv())
+    with pytest.raises(ValueError, match="dead_steps must be 'caller' or 'skip', got 'always'"):
+        tictactoe(dead_steps="always")
+    nameless = TableEnv()
+    nameless.possible_agents = []
+    with pytest.raises(ValueError, match="table_v0 has no possible_agents"):
+        PettingZooEnv(nameless)
+    numbered = TableEnv()
+    numbered.possible_agents = [1, 2]
+    with pytest.raises(TypeError, match="must be a str, got 1"):
+        PettingZooEnv(numbered)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_faults_name_the_env_and_the_pool_goes_on(backend: str) -> None:
+    with POOLS[backend]([tictactoe] * 2, wait_num=1) as pool:
+        pool.reset()
+        pool.send([None, 0])
+        with pytest.raises(
+            ValueError, match="env 0: step raised ValueError: agent 'player_1'"
+        ) as e:
+            [pool.recv() for _ in range(2)]
+        assert isinstance(e.value, EnvError)
+        assert e.value.env_ids == (0,)
+        assert "Traceback" in str(e.value) or backend == "dummy"
+        while 1 in pool.waiting_id:
+            assert pool.recv()[4][0]["env_id"] == 1
+        with pytest.raises(ResetNeeded):
+            pool.step([0], [0])
+        pool.reset([0])
+        pool.step([4], [1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_action_for_a_dead_agent(backend: str) -> None:
+    with POOLS[backend]([tictactoe] * 2) as pool:
+        pool.reset()
+        for action in WIN:
+            _, _, terminated, _, _ = pool.step([action, action])
+        assert terminated.all()
+        with pytest.raises(ValueError, match="is dead; its action must be None, got 5"):
+            pool.step([None, 5])
+        _, rewards, _, _, infos = pool.step(None, [0])
+        assert same(rewards, np.zeros((1, 2)))
+        assert not infos[0]["env_done"]
+
+
+def test_an_env_fn_that_makes_none() -> None:
+    with pytest.raises(TypeError, match="env 1: env_fn raised TypeError: got CartPoleEnv"):
+        DummyVectorEnv([tictactoe, lambda: PettingZooEnv(gym.make("CartPole-v1").unwrapped)])
+
+
+def test_rows_travel_in_the_block() -> None:
+    with ShmemVectorEnv([tictactoe] * 2, columns=True) as pool:
+        obs, _ = pool.reset()
+        assert obs["obs"].dtype == np.int8
+        assert obs["mask"].dtype == np.bool_
+        assert obs["agent_id"].tolist() == ["player_1"] * 2
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_autoreset_is_at_the_end_of_the_env(backend: str, mode: str) -> None:
+    with POOLS[backend]([tictactoe], autoreset_mode=mode) as pool:
+        pool.reset()
+        rows = [pool.step([action]) for action in (*WIN, None, None)]
+        done = [bool(row[4][0]["env_done"]) for row in rows[:-1]]
+        assert not any(done), "one agent's death is not the end"
+        *_, info = rows[-1]
+        if mode == "same_step":
+            assert info[0]["final_info"]["env_done"]
+            assert info[0]["final_obs"]["agent_id"] == rows[-2][0][0]["agent_id"]
+        else:
+            assert info[0]["env_done"]
+            assert pool.step([0])[4][0]["is_reset"]
+        obs, _, terminated, _, _ = pool.step([8])
+        assert obs[0]["agent_id"] == "player_2"
+        assert not terminated[0]
+        assert obs[0]["mask"].sum() == 8

@@ -1,0 +1,348 @@
+"""What ``ParallelVectorEnv`` is beside its rows: groups, states, seeds, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+
+from envpool_py import EnvError, WorkerDiedError
+from envpool_py.pettingzoo import ParallelVectorEnv
+from tests.pettingzoo.by_hand import same
+from tests.pettingzoo.envs import FaultyMeadowEnv, MeadowEnv, PlainMeadowEnv, TableEnv, TalkEnv
+from tests.pettingzoo.places import BACKENDS, make_aec, make_parallel
+
+LEGAL = {"hunter_0": 0, "fawn_0": 0, "hunter_1": 0}
+
+
+@pytest.fixture(params=BACKENDS)
+def pool(request: pytest.FixtureRequest) -> Any:
+    with ParallelVectorEnv([MeadowEnv] * 3, request.param) as made:
+        yield made
+
+
+def test_agents_of_equal_spaces_lie_side_by_side(pool: Any) -> None:
+    assert pool.groups == {"hunter": ("hunter_0", "hunter_1"), "fawn": ("fawn_0", "fawn_1")}
+    obs, info = pool.reset(seed=1)
+    hunters = pool.group(obs, "hunter")
+    assert hunters.shape == (3, 2, 3)
+    assert np.shares_memory(hunters, obs["hunter_1"])
+    assert same(hunters[:, 1], obs["hunter_1"])
+    fawns = pool.group(obs, "fawn")
+    assert fawns["observation"].shape == (3, 2, 2, 2)
+    assert np.shares_memory(fawns["observation"], obs["fawn_0"]["observation"])
+    assert pool.group(info["action_mask"], "hunter").shape == (3, 2, 4)
+    _, rewards, terminated, _, info = pool.step([LEGAL] * 3)
+    # Their places in possible_agents are 0 and 2.
+    assert same(pool.group(rewards, "hunter")[:, 1], rewards["hunter_1"])
+    assert pool.group(terminated, "fawn").shape == (3, 2)
+    own = {a: np.arange(3) for a in pool.possible_agents}
+    assert pool.group(own, "hunter").shape == (3, 2)
+    with pytest.raises(KeyError, match="unknown group 'wolf'; the groups are hunter, fawn"):
+        pool.group(obs, "wolf")
+    with pytest.raises(ValueError, match="the spaces of the agents differ"):
+        pool.group(obs)
+
+
+def test_all_agents_side_by_side() -> None:
+    with ParallelVectorEnv([functools.partial(make_parallel, "simple_spread")] * 2) as pool:
+        obs, _ = pool.reset(seed=1)
+        assert pool.group(obs).shape == (2, 3, 18)
+
+
+def test_spaces(pool: Any) -> None:
+    assert pool.observation_space("hunter_0") == MeadowEnv().observation_space("hunter_0")
+    assert pool.action_space("fawn_1") == spaces.Discrete(3)
+    assert pool.action_space("fawn_1") is pool.action_space("fawn_1")
+    with pytest.raises(KeyError, match="unknown agent 'wolf'"):
+        pool.action_space("wolf")
+    assert pool.metadata["name"] == "meadow_v0"
+    assert (len(pool), pool.num_envs, pool.is_async) == (3, 3, False)
+
+
+def test_state(pool: Any) -> None:
+    pool.reset(seed=1)
+    pool.step([LEGAL], [1])
+    assert pool.state()[:, 0].tolist() == [0, 1, 0]
+    assert pool.state([1]).shape == (1, 3)
+    assert pool.state_space == MeadowEnv.state_space
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_state_in_info(backend: str) -> None:
+    with ParallelVectorEnv([MeadowEnv] * 2, backend, state_in_info=True) as pool:
+        _, info = pool.reset(seed=1)
+        assert info["state"].shape == (2, 3)
+        _, _, _, _, info = pool.step([LEGAL] * 2)
+        assert same(info["state"], pool.state())
+
+
+def test_what_is_returned_does_not_change(pool: Any) -> None:
+    obs, info = pool.reset(seed=1)
+    kept = {a: np.array(o) for a, o in obs.items() if a.startswith("hunter")}
+    alive = {a: f.copy() for a, f in info["alive"].items()}
+    for _ in range(3):
+        pool.step({a: [0] * 3 for a in LEGAL} | {"fawn_1": np.zeros(3, int)})
+    assert all(same(obs[a], kept[a]) for a in kept)
+    assert same(dict(info["alive"]), alive)
+
+
+def test_seed_resets_once(pool: Any) -> None:
+    assert pool.seed(5) == [[5], [6], [7]]
+    obs, _ = pool.reset()
+    raw = MeadowEnv()
+    raw.reset(seed=6)
+    assert same(obs["hunter_1"][1], raw.reset()[0]["hunter_1"])
+    pool.seed([5, 6, 7])
+    pool.step([LEGAL] * 3)  # an env that was seeded was reset
+
+
+def test_options_and_attributes(pool: Any) -> None:
+    obs, _ = pool.reset([2, 0], options=[{"total": 3}, None])
+    assert obs["hunter_1"][:, 1].tolist() == [3, 0]
+    pool.set_env_attr("level", 4, [1])
+    assert pool.get_env_attr("level") == [1, 4, 1]
+    assert [env.level for env in pool.get_env_attr("unwrapped")] == [1, 4, 1]
+    assert pool.call("bits", 2, id=[1])[0].shape == (2,)
+    assert [image.shape for image in pool.render([2, 0])] == [(4, 6, 3)] * 2
+
+
+def test_agents_may_be_left_out_where_they_are_not_alive(pool: Any) -> None:
+    pool.reset(seed=1)
+    pool.step({"hunter_0": [0, 1, 2], "hunter_1": np.array([0, 1, 2]), "fawn_0": (0, 1, 2)})
+    pool.step([{**LEGAL, "fawn_1": None}] * 3)
+
+
+def test_empty_ids(pool: Any) -> None:
+    pool.reset(seed=1)
+    obs, rewards, terminated, _, info = pool.step([], [])
+    assert obs["hunter_0"].shape == (0, 3)
+    assert obs["fawn_0"]["observation"].shape == (0, 2, 2)
+    assert rewards["fawn_0"].shape == terminated["fawn_0"].shape == (0,)
+    assert info["env_id"].shape == (0,)
+
+
+BAD_ACTIONS = [
+    ([{**LEGAL, "wolf_0": 1}], ValueError, "env 1: unknown agent 'wolf_0'"),
+    ([{"hunter_0": 0, "fawn_0": 0}], ValueError, "env 1: no action for agent 'hunter_1', which is"),
+    ([{**LEGAL, "fawn_1": 1}], ValueError, "env 1: an action for agent 'fawn_1', which is not"),
+    ([{**LEGAL, "fawn_0": None}], ValueError, "env 1: the action of agent 'fawn_0' is None"),
+    ([LEGAL, LEGAL], ValueError, "got 2 actions for 1 envs"),
+    ([3], TypeError, "env 1: actions must be a dict {agent: action}, got int"),
+    (3, TypeError, "actions: got a int; pass a dict"),
+    ([{**LEGAL, "fawn_0": [1, 2]}], ValueError, "env 1: action of agent 'fawn_0' has shape"),
+    ([{**LEGAL, "fawn_0": "up"}], TypeError, "env 1: action of agent 'fawn_0' is 'up'"),
+    ({**{a: [0] for a in LEGAL}, "wolf_0": [1]}, ValueError, "actions: unknown agent 'wolf_0'"),
+    ({"hunter_0": [0], "fawn_0": [0]}, ValueError, "env 1: no action for agent 'hunter_1'"),
+    (
+        {**{a: [0] for a in LEGAL}, "fawn_0": [0, 1]},
+        ValueError,
+        "agent 'fawn_0': got 2 actions for",
+    ),
+    (
+        {**{a: [0] for a in LEGAL}, "fawn_0": [None]},
+        ValueError,
+        "agent 'fawn_0': env 1: the action",
+    ),
+    ({**{a: [0] for a in LEGAL}, "fawn_0": [0.5]}, ValueError, "agent 'fawn_0': env 1: action"),
+]
+
+
+@pytest.mark.parametrize(("actions", "error", "text"), BAD_ACTIONS)
+def test_bad_actions_are_refused_before_any_env_steps(
+    pool: Any, actions: Any, error: Any, text: str
+) -> None:
+    pool.reset(seed=1)
+    with pytest.raises(error) as caught:
+        pool.step(actions, [1])
+    assert str(caught.value).startswith(text)
+    assert pool.state()[:, 0].tolist() == [0, 0, 0]
+    pool.step([LEGAL] * 3)
+
+
+def test_bad_ids(pool: Any) -> None:
+    with pytest.raises(ResetNeeded, match="envs 0 to 2: no agent is alive; reset before step"):
+        pool.step([LEGAL] * 3)
+    pool.reset(seed=1)
+    for ids, error in (
+        ([3], IndexError),
+        ([-1], IndexError),
+        ([0, 0], ValueError),
+        ("a", TypeError),
+    ):
+        with pytest.raises(error):
+            pool.step([LEGAL] * 2, ids)
+    pool.send([LEGAL], [1])
+    with pytest.raises(AlreadyPendingCallError, match="env 1: still stepping"):
+        pool.step([LEGAL] * 3)
+    with pytest.raises(AlreadyPendingCallError):
+        pool.state()
+    with pytest.raises(TypeError, match="send needs actions"):
+        pool.send(None)
+    assert pool.waiting_id == [1]
+    assert pool.drain()[4]["env_id"].tolist() == [1]
+    with pytest.raises(ValueError, match="nothing|no env is in flight"):
+        pool.step(None)
+
+
+def test_an_env_that_is_over_asks_for_a_reset(pool: Any) -> None:
+    _, info = pool.reset(seed=1)
+    while not info["env_done"].any():
+        alive = info["alive"]
+        acts = [{a: 0 for a in alive if alive[a][k]} for k in range(3)]
+        *_, info = pool.step(acts)
+    over = np.flatnonzero(info["env_done"])
+    assert not any(info["alive"][a][over].any() for a in pool.possible_agents)
+    with pytest.raises(
+        ResetNeeded, match=f"env.* {over[0]}.*: no agent is alive; reset before step"
+    ):
+        pool.step([{}] * 3)
+    _, info = pool.reset(over)
+    assert all(info["alive"][a].all() for a in LEGAL)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_fault_names_the_env_and_the_others_go_on(backend: str) -> None:
+    legal = dict.fromkeys(LEGAL, 0)
+    with ParallelVectorEnv([PlainMeadowEnv, FaultyMeadowEnv, PlainMeadowEnv], backend) as pool:
+        pool.reset(seed=1)
+        pool.set_env_attr("level", 3, [1])
+        with pytest.raises(
+            ValueError, match="env 1: step raised ValueError: obs of 'hunter_0'"
+        ) as e:
+            pool.step([legal] * 3)
+        assert isinstance(e.value, EnvError)
+        assert e.value.env_ids == (1,)
+        assert "has shape (2,), but its space has (3,)" in str(e.value)
+        batch = pool.recv()
+        assert batch[4]["env_id"].tolist() == [0, 2]
+        with pytest.raises(ResetNeeded):
+            pool.step([legal], [1])
+        pool.set_env_attr("level", 1, [1])
+        pool.reset([1])
+        pool.step([legal], [1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_action_outside_its_space_raises_in_the_env(backend: str) -> None:
+    with ParallelVectorEnv([MeadowEnv] * 2, backend) as pool:
+        pool.reset(seed=1)
+        with pytest.raises(
+            AssertionError, match="env 1: step raised AssertionError: fawn_0 can't do 9"
+        ):
+            pool.step([LEGAL, {**LEGAL, "fawn_0": 9}])
+        assert pool.recv()[4]["env_id"].tolist() == [0]
+
+
+def test_a_dead_process_is_named() -> None:
+    with ParallelVectorEnv([MeadowEnv] * 2) as pool:
+        pool.reset(seed=1)
+        pool.pool.workers[1].process.kill()
+        with pytest.raises(
+            WorkerDiedError, match="env 1: the worker process was killed by SIGKILL"
+        ):
+            pool.step([LEGAL] * 2)
+        assert pool.recv()[4]["env_id"].tolist() == [0]
+
+
+class Renamed(MeadowEnv):
+    possible_agents: ClassVar = ["hunter_0", "fawn_0", "hunter_1", "fawn_9"]
+
+
+class Reordered(MeadowEnv):
+    possible_agents: ClassVar = ["fawn_0", "hunter_0", "hunter_1", "fawn_1"]
+
+
+class Bounded(MeadowEnv):
+    def observation_space(self, agent: str) -> Any:
+        space = super().observation_space(agent)
+        return space if isinstance(space, spaces.Dict) else spaces.Box(-9, 9, (3,), np.float32)
+
+
+class Wider(MeadowEnv):
+    def action_space(self, agent: str) -> Any:
+        return spaces.MultiDiscrete([3, 3]) if agent == "hunter_1" else super().action_space(agent)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (Renamed, "env 1: possible_agents is ['hunter_0', 'fawn_0', 'hunter_1', 'fawn_9']"),
+        (Reordered, "env 1: observation_space is {fawn_0: Dict("),
+        (Bounded, "env 1: observation_space of agent 'hunter_0' is Box(-9"),
+        (Wider, "env 1: observation_space is {hunter_0: Box("),
+    ],
+)
+def test_envs_with_other_agents_or_spaces_are_refused(other: Any, text: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        ParallelVectorEnv([MeadowEnv, other])
+    assert str(caught.value).startswith(text)
+
+
+def cart_pole() -> Any:
+    return gym.make("CartPole-v1")
+
+
+def nameless() -> Any:
+    env = MeadowEnv()
+    env.possible_agents = []
+    return env
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("env_fn", "error", "text"),
+    [
+        (cart_pole, TypeError, "which is neither a PettingZoo AECEnv nor a ParallelEnv"),
+        (TableEnv, TypeError, "table_v0 is turn-based .* put PettingZooEnv around it"),
+        (nameless, ValueError, "meadow_v0 has no possible_agents"),
+    ],
+)
+def test_what_is_no_parallel_env_is_refused(
+    backend: str, env_fn: Any, error: Any, text: str
+) -> None:
+    with pytest.raises(error, match=f"env 1: env_fn raised {error.__name__}: .*{text}"):
+        ParallelVectorEnv([MeadowEnv, env_fn], backend)
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ValueError, match="backend must be one of dummy, subproc, shmem, got 'ray'"):
+        ParallelVectorEnv([MeadowEnv], "ray")
+    with pytest.raises(TypeError, match="num_processes"):
+        ParallelVectorEnv([MeadowEnv], "dummy", num_processes=1)
+    with pytest.raises(TypeError, match="columns"):
+        ParallelVectorEnv([MeadowEnv], "dummy", columns=True)
+    with pytest.raises(ValueError, match="empty"):
+        ParallelVectorEnv([])
+    with pytest.raises(ValueError, match="wait_num"):
+        ParallelVectorEnv([MeadowEnv], "dummy", 2)
+
+
+def test_an_aec_env_that_can_be_converted() -> None:
+    with ParallelVectorEnv([functools.partial(make_aec, "classic/rps-v2")] * 2, "dummy") as pool:
+        pool.reset(seed=1)
+        _, rewards, _, _, _ = pool.step({a: [0, 1] for a in pool.possible_agents})
+        assert rewards["player_0"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_values_without_a_fixed_shape(backend: str) -> None:
+    with ParallelVectorEnv([TalkEnv] * 2, backend) as pool:
+        obs, _ = pool.reset(seed=1)
+        assert obs["talker_0"].tolist() == ["", ""]
+        obs, _, _, _, info = pool.step([{"talker_0": "ab", "talker_1": "c"}] * 2)
+        assert obs["talker_0"].tolist() == ["c", "c"]
+        assert obs["talker_1"].tolist() == ["ab", "ab"]
+        assert "action_mask" not in info
+        obs, *_ = pool.step({"talker_0": ["x", "y"], "talker_1": ["p", "q"]})
+        assert obs["talker_1"].tolist() == ["x", "y"]
+
+
+def test_repr() -> None:
+    with ParallelVectorEnv([MeadowEnv] * 2, "dummy") as pool:
+        assert repr(pool).startswith("ParallelVectorEnv(4 agents, DummyVectorEnv(num_envs=2")

@@ -1,0 +1,230 @@
+"""Envs of the tests of the SB3 face, importable by name."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+def drawn(space: gym.Space, rng: np.random.Generator) -> Any:
+    """An element of a space, from a generator that is not the space's own."""
+    if isinstance(space, spaces.Dict):
+        return {key: drawn(part, rng) for key, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(drawn(part, rng) for part in space)
+    if isinstance(space, spaces.Discrete):
+        return int(rng.integers(space.n)) + int(space.start)
+    if isinstance(space, spaces.MultiDiscrete):
+        return rng.integers(space.nvec).astype(space.dtype)
+    if isinstance(space, spaces.MultiBinary):
+        return rng.integers(2, size=space.shape).astype(space.dtype)
+    if np.issubdtype(space.dtype, np.integer):
+        return rng.integers(space.low, space.high, endpoint=True).astype(space.dtype)
+    return rng.uniform(-1, 1, space.shape).astype(space.dtype)
+
+
+IMAGE = spaces.Box(0, 255, (12, 10, 3), np.uint8)
+SPACES = {
+    "box": spaces.Box(-1, 1, (3,), np.float32),
+    "double": spaces.Box(-1, 1, (2, 2), np.float64),
+    "discrete": spaces.Discrete(7),
+    "multi-discrete": spaces.MultiDiscrete([3, 4, 5]),
+    "multi-binary": spaces.MultiBinary(4),
+    "image": IMAGE,
+    "dict": spaces.Dict(
+        [("z", spaces.Box(-1, 1, (3,), np.float32)), ("image", IMAGE), ("a", spaces.Discrete(4))]
+    ),
+    "vectors": spaces.Dict(
+        [("z", spaces.Box(-1, 1, (3,), np.float32)), ("b", spaces.Box(-1, 1, (2,), np.float64))]
+    ),
+    "tuple": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(5))),
+}
+ACTIONS = {
+    "discrete": spaces.Discrete(3),
+    "box": spaces.Box(-1, 1, (2,), np.float32),
+    "multi-discrete": spaces.MultiDiscrete([3, 2]),
+    "multi-binary": spaces.MultiBinary(3),
+}
+
+
+class WalkEnv(gym.Env):
+    """Draws everything from its own generator; episodes are short and end either way."""
+
+    metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 7}  # noqa: RUF012
+
+    def __init__(
+        self, obs: str = "box", action: str = "discrete", render_mode: str | None = None
+    ) -> None:
+        # Stable-Baselines3's VecNormalize writes into the space it is given.
+        self.observation_space = copy.deepcopy(SPACES[obs])
+        self.action_space = copy.deepcopy(ACTIONS[action])
+        self.drawn_from = SPACES[obs]
+        self.render_mode = render_mode
+        self.tag = 0
+        self.log: list[tuple] = []
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed)
+        self.log.append((seed, options))
+        self.left = int(self.np_random.integers(1, 7))
+        task = int(self.np_random.integers(100))
+        return self._obs(), {"task": task, "options": options, "from": "reset"}
+
+    def step(self, action: Any) -> tuple:
+        self.left -= 1
+        ended, kind = self.left == 0, int(self.np_random.integers(3))
+        reward = float(self.np_random.normal()) + float(np.sum(action)) / 3
+        info = {"left": self.left, "nested": {"array": np.full(2, self.left)}}
+        # Terminated, truncated, or both at once.
+        return self._obs(), reward, ended and kind != 1, ended and kind != 0, info
+
+    def _obs(self) -> Any:
+        return drawn(self.drawn_from, self.np_random)
+
+    def render(self) -> Any:
+        return np.full((4, 6, 3), 10 * self.tag, np.uint8)
+
+    # What is called and read from outside.
+
+    def add(self, number: int, *, times: int = 1) -> int:
+        return self.tag + number * times
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def loaded(self, *names: str) -> list[str]:
+        return [name for name in names if name in sys.modules]
+
+    def action_masks(self) -> np.ndarray:
+        return np.ones(3, bool)
+
+
+class ReuseEnv(gym.Env):
+    """Returns the same array and the same info dict every time; counts steps in both."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, length: int = 3) -> None:
+        self.length = length
+        self.obs = np.zeros(2, np.float32)
+        self.info: dict = {}
+        self.episode = 0
+
+    def _tell(self) -> tuple:
+        self.obs[:] = self.episode, self.t
+        self.info["t"] = self.t
+        return self.obs, self.info
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self._tell()
+
+    def step(self, _: Any) -> tuple:
+        self.t += 1
+        obs, info = self._tell()
+        return obs, 1.0, False, self.t >= self.length, info
+
+
+class FaultEnv(gym.Env):
+    """Fails where it is told to, in the step whose action is 1."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    render_mode = None
+
+    def __init__(self, where: str = "", how: str = "raise") -> None:
+        self.where, self.how = where, how
+        self.lock = threading.Lock()
+        self.resets = 0
+
+    def _fail(self) -> None:
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise LookupError("boom")
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
+        super().reset(seed=seed)
+        self.resets += 1
+        if self.where == "reset" and self.resets > 1:
+            self._fail()
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple:
+        if self.where == "step" and action == 1:
+            self._fail()
+        info = {"lock": self.lock} if self.where == "info" and action == 1 else {}
+        return np.zeros(1, np.float32), 0.0, False, False, info
+
+    @property
+    def broken(self) -> int:
+        raise LookupError("boom")
+
+    def fail(self) -> None:
+        self._fail()
+
+    def give_lock(self) -> Any:
+        return self.lock
+
+
+class MaskedEnv(gym.Env):
+    """Rewards the action that is allowed; one of three is, told by the observation."""
+
+    observation_space = spaces.Box(0, 1, (3,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def _obs(self) -> np.ndarray:
+        return np.eye(3, dtype=np.float32)[self.allowed]
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
+        super().reset(seed=seed)
+        self.t, self.allowed = 0, int(self.np_random.integers(3))
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple:
+        assert action == self.allowed, "the mask was not heeded"
+        self.t, self.allowed = self.t + 1, int(self.np_random.integers(3))
+        return self._obs(), 1.0, False, self.t >= 8, {}
+
+    def action_masks(self) -> np.ndarray:
+        return np.arange(3) == self.allowed
+
+
+class GoalEnv(gym.Env):
+    """A point that is to reach a goal; for HER."""
+
+    def __init__(self) -> None:
+        box = spaces.Box(-1, 1, (2,), np.float32)
+        self.observation_space = spaces.Dict(
+            {"observation": box, "achieved_goal": box, "desired_goal": box}
+        )
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def _obs(self) -> dict:
+        place = self.place.copy()
+        return {"observation": place, "achieved_goal": place.copy(), "desired_goal": self.goal}
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
+        super().reset(seed=seed)
+        self.t = 0
+        self.place = np.zeros(2, np.float32)
+        self.goal = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple:
+        self.t += 1
+        self.place = np.clip(self.place + 0.3 * np.asarray(action), -1, 1).astype(np.float32)
+        reward = self.compute_reward(self.place, self.goal, {})
+        return self._obs(), float(reward), False, self.t >= 10, {}
+
+    def compute_reward(self, achieved: Any, desired: Any, _: Any) -> Any:
+        return -(np.linalg.norm(achieved - desired, axis=-1) > 0.2).astype(np.float32)

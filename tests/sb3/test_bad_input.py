@@ -1,0 +1,287 @@
+"""What goes wrong is said, with the env's id, within seconds; and close always returns."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
+
+import envpool_py as ep
+import envpool_py.sb3 as own
+from tests.sb3.envs import FaultEnv, WalkEnv
+
+FAIL_1 = np.array([0, 1, 0])
+IDLE = np.zeros(3, int)
+
+
+def faulty(**kwargs: Any) -> list[Any]:
+    """Three envs, of which the second fails."""
+    return [FaultEnv, functools.partial(FaultEnv, **kwargs), FaultEnv]
+
+
+def test_an_exception_in_step(make: Any) -> None:
+    venv = make(faulty(where="step"))
+    venv.reset()
+    with pytest.raises(ep.EnvError, match="env 1: step raised LookupError: boom") as caught:
+        venv.step(FAIL_1)
+    assert caught.value.env_ids == (1,)
+    assert isinstance(caught.value, LookupError)
+    assert "_fail" in str(caught.value), "the worker's traceback"
+    # Attributes can be read, and nothing of the failed step is left over.
+    assert venv.get_attr("resets") == [1, 1, 1]
+    with pytest.raises(ResetNeeded, match="env 1: it has raised"):
+        venv.step(IDLE)
+    assert venv.reset().shape == (3, 1)
+    assert len(venv.step(IDLE)) == 4
+
+
+def test_one_env_alone_can_be_mended(make: Any) -> None:
+    venv = make(faulty(where="step"))
+    venv.reset()
+    with pytest.raises(ep.EnvError):
+        venv.step(FAIL_1)
+    venv.env_method("reset", indices=1)
+    assert venv.get_attr("resets") == [1, 2, 1]
+    venv.step(IDLE)
+
+
+def test_an_exception_in_reset(make: Any) -> None:
+    venv = make(faulty(where="reset"))
+    venv.reset()
+    venv.seed(4)
+    with pytest.raises(LookupError, match="env 1: reset raised LookupError: boom"):
+        venv.reset()
+    assert venv.get_attr("resets") == [2, 2, 2]
+    venv.set_attr("where", "", 1)
+    venv.reset()
+
+
+def test_an_exception_in_a_method_or_attribute(make: Any) -> None:
+    venv = make([FaultEnv] * 2)
+    venv.reset()
+    for use, text in (
+        (lambda: venv.env_method("fail", indices=1), "env 1: call raised LookupError: boom"),
+        (lambda: venv.get_attr("broken", 1), "env 1: get_attr raised LookupError: boom"),
+        (lambda: venv.env_method("nothing", indices=1), "env 1: .*nothing"),
+    ):
+        with pytest.raises(ep.EnvError, match=text):
+            use()
+    venv.step(np.zeros(2, int))  # no reset was needed
+
+
+@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+def test_a_result_that_can_not_be_sent(make: Any) -> None:
+    venv = make(faulty(where="info"))
+    venv.reset()
+    for use in (lambda: venv.get_attr("lock", 1), lambda: venv.env_method("give_lock", indices=1)):
+        with pytest.raises(ep.EnvError, match="env 1: .*pickle"):
+            use()
+    venv.step(IDLE)
+    with pytest.raises(ep.EnvError, match="env 1: .*pickle"):
+        venv.step(FAIL_1)
+    venv.reset()
+    venv.step(IDLE)
+
+
+@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+@pytest.mark.parametrize("where", ["step", "reset"])
+def test_a_killed_worker(make: Any, where: str) -> None:
+    venv = make(faulty(where=where, how="kill"), num_processes=3)
+    venv.reset()
+    for _ in range(2):  # and again, at once
+        with pytest.raises(ep.WorkerDiedError, match="env 1: .*killed by SIGKILL"):
+            venv.step(FAIL_1) if where == "step" else venv.reset()
+    with pytest.raises(ep.WorkerDiedError, match="env 1"):
+        venv.get_attr("where")
+    assert venv.get_attr("where", [0, 2]) == ["", ""]
+    venv.close()
+
+
+@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+def test_a_worker_killed_while_idle(make: Any) -> None:
+    venv = make([FaultEnv] * 2, num_processes=2)
+    venv.reset()
+    venv.processes[1].kill()
+    with pytest.raises(ep.WorkerDiedError, match="env 1"):
+        venv.step(np.zeros(2, int))
+
+
+class Stuck(WalkEnv):
+    """Never comes back from a step."""
+
+    def step(self, _: Any) -> Any:
+        signal.pause()
+
+
+@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+def test_close_with_a_stuck_env(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.2)
+    venv = make([WalkEnv, Stuck])
+    venv.reset()
+    venv.step_async(np.zeros(2, int))
+    venv.close()
+
+
+def other_space() -> gym.Env:
+    return WalkEnv("double")
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_spaces_that_differ(make: Any, name: str) -> None:
+    other = functools.partial(
+        WalkEnv, **({"obs": "double"} if name[0] == "o" else {"action": "box"})
+    )
+    with pytest.raises(ValueError, match=f"env 1: {name} is .*, but that of env 0"):
+        make([WalkEnv, other])
+
+
+def test_bounds_that_differ(make: Any) -> None:
+    class Wider(WalkEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.observation_space = spaces.Box(-2, 2, (3,), np.float32)
+
+    with pytest.raises(ValueError, match="env 1: observation_space is"):
+        make([WalkEnv, Wider])
+
+
+def test_render_modes_that_differ(make: Any) -> None:
+    for error in (ValueError, AssertionError):
+        with pytest.raises(error, match="env 1: render_mode is 'ansi', but that of env 0 is None"):
+            make([WalkEnv, functools.partial(WalkEnv, render_mode="ansi")])
+
+
+def test_too_few_actions_and_too_many(make: Any) -> None:
+    venv = make([FaultEnv] * 3)
+    venv.reset()
+    with pytest.raises(ValueError, match="got 2 actions for 3 envs"):
+        venv.step(np.zeros(2, int))
+    with pytest.raises(TypeError, match="actions: got int"):
+        venv.step(0)
+    with pytest.raises(TypeError, match="actions: got NoneType"):
+        venv.step(None)
+    with pytest.raises((TypeError, ValueError), match="action"):
+        venv.step(np.array(["a", "b", "c"]))
+    venv.step(IDLE)  # nothing was sent
+    with pytest.warns(UserWarning, match="got 4 actions for 3 envs"):
+        rows = venv.step(np.zeros(4, int))
+    assert rows[0].shape == (3, 1)
+
+
+def test_wrong_seeds_and_options(make: Any) -> None:
+    venv = make([WalkEnv] * 3)
+    for use, error, text in (
+        (lambda: venv.seed([1, 2]), ValueError, "got 2 seeds for 3 envs"),
+        (lambda: venv.seed("a"), TypeError, "seed"),
+        (lambda: venv.seed(-1), ValueError, "seed must be 0 or more, got -1"),
+        (lambda: venv.set_options([{}, {}]), ValueError, "got 2 options for 3 envs"),
+        (lambda: venv.set_options([{}, 3, {}]), TypeError, "env 1: options must be a dict"),
+    ):
+        with pytest.raises(error, match=text):
+            use()
+    venv.reset()
+
+
+def test_wrong_env_fns(make: Any) -> None:
+    env = WalkEnv()
+    for env_fns, error, text in (
+        ([], ValueError, "env_fns is empty"),
+        ([env], TypeError, "env 0: env_fn must be callable, got WalkEnv; .*lambda"),
+        (WalkEnv, TypeError, "env_fns must be a sequence"),
+        ([WalkEnv, lambda: None], ep.EnvError, "env 1: env_fn .*NoneType"),
+        ([WalkEnv, lambda: 1 / 0], ZeroDivisionError, "env 1: env_fn raised ZeroDivisionError"),
+    ):
+        with pytest.raises(error, match=text):
+            make(env_fns)
+
+
+def test_the_same_instance_twice() -> None:
+    env = WalkEnv()
+    with pytest.raises(ValueError, match="env 1: env_fn returned the instance that env 0 has"):
+        own.DummyVecEnv([lambda: env, lambda: env])
+    with pytest.raises(ValueError, match="env 1: .*the instance that env 0 has"):
+        own.SubprocVecEnv([lambda: env] * 2, start_method="fork", num_processes=1)
+
+
+@pytest.mark.parametrize("cls", [own.SubprocVecEnv, own.ShmemVecEnv])
+def test_a_bad_start_method(cls: Any) -> None:
+    with pytest.raises(ValueError, match="start_method must be one of fork, .*, got 'vfork'"):
+        cls([WalkEnv], start_method="vfork")
+
+
+@pytest.mark.parametrize("name", ["autoreset_mode", "columns", "reset_first"])
+def test_options_that_a_vec_env_decides(make: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=f"{name} can't be given"):
+        make([WalkEnv], **{name: None})
+
+
+def test_what_is_no_pool() -> None:
+    with pytest.raises(TypeError, match="got list, but a pool is needed"):
+        own.PoolVecEnv([WalkEnv])
+    with ep.DummyVectorEnv([WalkEnv]) as pool:
+        with pytest.raises(ValueError, match="autoreset_mode is None.*autoreset_mode='same_step'"):
+            own.PoolVecEnv(pool)
+        assert not pool.is_closed
+
+
+def test_an_observation_that_does_not_fit(make: Any) -> None:
+    """Stable-Baselines3 broadcasts it, or casts it."""
+
+    class Small(FaultEnv):
+        observation_space = spaces.Box(0, 255, (3,), np.uint8)
+
+        def __init__(self, obs: Any) -> None:
+            super().__init__()
+            self.obs = obs
+
+        def reset(self, **_: Any) -> Any:
+            return self.obs, {}
+
+    for obs, text in (
+        (np.zeros(1, np.uint8), r"env 0: .*shape \(1,\)"),
+        (np.full(3, 300.7), "env 0: .*can't hold without loss"),
+    ):
+        venv = make([functools.partial(Small, obs)])
+        with pytest.raises(ValueError, match=text):
+            venv.reset()
+
+
+def test_the_default_start_method_needs_its_guard(tmp_path: Path) -> None:
+    """A program without the guard gets told so, and ends."""
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "import gymnasium, envpool_py.sb3 as own\n"
+        "own.SubprocVecEnv([lambda: gymnasium.make('CartPole-v1')], start_method='spawn')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": str(Path(ep.__file__).parent.parent), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=40,
+    )
+    assert done.returncode == 1
+    assert '__name__ == "__main__"' in done.stderr
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_other_start_methods(context: str) -> None:
+    venv = own.make_vec_env(
+        WalkEnv,
+        2,
+        seed=0,
+        vec_env_cls=own.ShmemVecEnv,
+        vec_env_kwargs={"start_method": context, "num_processes": 1},
+    )
+    plain = own.make_vec_env(WalkEnv, 2, seed=0)
+    np.testing.assert_array_equal(venv.reset(), plain.reset())

@@ -1,0 +1,112 @@
+"""The same seeds and actions: the same answers as Stable-Baselines3's classes, to the last bit."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import stable_baselines3.common.vec_env as sb3
+
+import envpool_py.sb3 as own
+from tests.sb3.envs import ACTIONS, SPACES, WalkEnv
+from tests.sb3.reference import assert_same, walk_together
+
+
+def walkers(n: int = 3, **kwargs: Any) -> list[Any]:
+    return [functools.partial(WalkEnv, **kwargs) for _ in range(n)]
+
+
+@pytest.mark.parametrize("obs", SPACES)
+def test_observations_of_every_space(make: Any, obs: str) -> None:
+    env_fns = walkers(obs=obs, render_mode="rgb_array")
+    assert walk_together(make(env_fns), sb3.DummyVecEnv(env_fns)) > 20
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_actions_of_every_space(make: Any, action: str) -> None:
+    env_fns = walkers(action=action)
+    assert walk_together(make(env_fns), sb3.DummyVecEnv(env_fns)) > 20
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCarContinuous-v0", "FrozenLake-v1"])
+def test_envs_of_gymnasium(env_id: str) -> None:
+    env_fns = [lambda: gym.make(env_id, max_episode_steps=15)] * 2
+    ours, theirs = own.DummyVecEnv(env_fns), sb3.DummyVecEnv(env_fns)
+    assert walk_together(ours, theirs, steps=100) > 8
+
+
+# ------------------------------------------------------------------------------------ wrappers
+
+WRAPPERS = {
+    "VecNormalize": ({}, "box"),
+    "VecNormalize-dict": ({"norm_obs_keys": ["z"]}, "dict"),
+    "VecNormalize-all-keys": ({}, "vectors"),
+    "VecNormalize-images": ({"norm_reward": False, "clip_obs": 2.0}, "image"),
+    "VecNormalize-rewards": ({"norm_obs": False, "clip_reward": 0.5, "gamma": 0.5}, "discrete"),
+    "VecNormalize-still": ({"training": False}, "box"),
+    "VecFrameStack": ({"n_stack": 3}, "box"),
+    "VecFrameStack-images": ({"n_stack": 2}, "image"),
+    "VecFrameStack-first": ({"n_stack": 2, "channels_order": "first"}, "double"),
+    "VecFrameStack-last": ({"n_stack": 2, "channels_order": "last"}, "double"),
+    "VecFrameStack-keys": ({"n_stack": 4, "channels_order": {"z": "first", "b": None}}, "vectors"),
+    "VecMonitor": ({"info_keywords": ("left",)}, "box"),
+    "VecTransposeImage": ({}, "image"),
+    "VecTransposeImage-dict": ({}, "dict"),
+    "VecTransposeImage-skip": ({"skip": True}, "image"),
+    "VecCheckNan": ({}, "box"),
+    "VecExtractDictObs": ({"key": "z"}, "dict"),
+}
+
+
+@pytest.mark.parametrize("case", WRAPPERS)
+@pytest.mark.parametrize("around", ["own", "mixed", "theirs"])
+def test_wrappers_through_many_episodes(case: str, around: str) -> None:
+    """Ours around our VecEnv and around theirs, and theirs around ours: all like theirs alone."""
+    kwargs, obs = WRAPPERS[case]
+    name = case.split("-", maxsplit=1)[0]
+    env_fns = walkers(obs=obs)
+    venv = (sb3 if around == "mixed" else own).DummyVecEnv(env_fns)
+    tested = getattr(sb3 if around == "theirs" else own, name)(venv, **kwargs)
+    reference = getattr(sb3, name)(sb3.DummyVecEnv(env_fns), **kwargs)
+    assert walk_together(tested, reference, steps=120) > 60
+
+
+def test_statistics_of_vec_normalize() -> None:
+    env_fns = walkers(obs="dict")
+    ours = own.VecNormalize(own.DummyVecEnv(env_fns), norm_obs_keys=["z", "image"])
+    theirs = sb3.VecNormalize(sb3.DummyVecEnv(env_fns), norm_obs_keys=["z", "image"])
+    walk_together(ours, theirs, steps=200)
+    for one, other in (
+        (ours.ret_rms, theirs.ret_rms),
+        *((ours.obs_rms[key], theirs.obs_rms[key]) for key in ("z", "image")),
+    ):
+        assert_same([one.mean, one.var, one.count], [other.mean, other.var, other.count])
+    assert_same(ours.returns, theirs.returns)
+    assert_same(ours.get_original_obs(), dict(theirs.get_original_obs()))
+    assert_same(ours.get_original_reward(), theirs.get_original_reward())
+    obs = ours.get_original_obs()
+    assert_same(
+        ours.unnormalize_obs(ours.normalize_obs(obs)),
+        dict(theirs.unnormalize_obs(theirs.normalize_obs(obs))),
+    )
+    reward = ours.get_original_reward()
+    assert_same(
+        ours.unnormalize_reward(ours.normalize_reward(reward)),
+        theirs.unnormalize_reward(theirs.normalize_reward(reward)),
+    )
+
+
+@pytest.mark.parametrize(
+    "order", [("VecNormalize", "VecFrameStack"), ("VecMonitor", "VecNormalize")]
+)
+def test_stacks_of_wrappers(order: tuple[str, str]) -> None:
+    env_fns = walkers()
+    arguments: dict[str, dict] = {"VecFrameStack": {"n_stack": 2}}
+    ours: Any = own.DummyVecEnv(env_fns)
+    theirs: Any = sb3.DummyVecEnv(env_fns)
+    for name in order:
+        ours = getattr(own, name)(ours, **arguments.get(name, {}))
+        theirs = getattr(sb3, name)(theirs, **arguments.get(name, {}))
+    assert walk_together(ours, theirs, steps=100) > 40

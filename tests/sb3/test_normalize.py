@@ -1,0 +1,377 @@
+"""VecNormalize: what it keeps, saves and loads."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import stable_baselines3.common.running_mean_std as sb3_rms
+import stable_baselines3.common.vec_env as sb3
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import envpool_py.sb3 as own
+from envpool_py.sb3.common.running_mean_std import RunningMeanStd
+from tests.sb3.envs import WalkEnv
+from tests.sb3.reference import assert_same
+
+
+def walkers(obs: str = "box", n: int = 3) -> list[Any]:
+    return [lambda: WalkEnv(obs)] * n
+
+
+def trained(package: Any, obs: str = "box", **kwargs: Any) -> Any:
+    """A VecNormalize that has seen some steps."""
+    venv = package.VecNormalize(package.DummyVecEnv(walkers(obs)), **kwargs)
+    venv.seed(0)
+    venv.reset()
+    for _ in range(30):
+        venv.step(np.zeros(3, int))
+    return venv
+
+
+def statistics(venv: Any) -> list[Any]:
+    rms = venv.obs_rms if hasattr(venv, "obs_rms") else {}
+    each = rms if isinstance(rms, dict) else {"": rms}
+    parts = {"returns": venv.ret_rms, **each}
+    return [(key, np.asarray(r.mean), np.asarray(r.var), r.count) for key, r in parts.items()]
+
+
+SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
+SETTINGS += ["norm_obs_keys"]
+
+CASES: dict[str, tuple[str, dict]] = {
+    "box": ("box", {"gamma": 0.9, "training": False}),
+    "dict": ("dict", {"norm_obs_keys": ["z", "image"], "clip_obs": 3.0}),
+    "images": ("image", {"norm_reward": False}),
+    "rewards": ("discrete", {"norm_obs": False, "clip_reward": 2.0, "epsilon": 1e-3}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("suffix", ["pkl", "npz"])
+def test_a_round_trip(case: str, suffix: str, tmp_path: Path) -> None:
+    obs, kwargs = CASES[case]
+    venv = trained(own, obs, **kwargs)
+    venv.save(tmp_path / f"a.{suffix}")
+    other = own.VecNormalize.load(tmp_path / f"a.{suffix}", own.DummyVecEnv(walkers(obs, n=2)))
+    assert_same(statistics(other), statistics(venv))
+    assert [getattr(other, n) for n in SETTINGS] == [getattr(venv, n) for n in SETTINGS]
+    assert other.observation_space == venv.observation_space
+    assert other.num_envs == 2
+    assert other.reset_infos == [{}, {}]
+    for each in (venv, other):
+        each.training = False
+        each.seed(4)
+        obs = each.reset()
+    rows = venv.normalize_obs(venv.get_original_obs())
+    assert_same(
+        {k: v[:2] for k, v in rows.items()} if isinstance(rows, dict) else rows[:2],
+        other.normalize_obs(other.get_original_obs()),
+    )
+    other.step(np.zeros(2, int))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_their_files_are_read_here_and_ours_there(case: str, tmp_path: Path) -> None:
+    obs, kwargs = CASES[case]
+    for writer, reader in ((sb3, own), (own, sb3)):
+        venv = trained(writer, obs, **kwargs)
+        venv.save(str(tmp_path / "a.pkl"))
+        other = reader.VecNormalize.load(str(tmp_path / "a.pkl"), own.DummyVecEnv(walkers(obs)))
+        assert_same(statistics(other), statistics(venv))
+        assert [getattr(other, n) for n in SETTINGS] == [getattr(venv, n) for n in SETTINGS]
+        other.reset()
+        other.step(np.zeros(3, int))
+        venv.close()
+        other.close()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_is_read(protocol: int, tmp_path: Path) -> None:
+    venv = trained(sb3, "dict", norm_obs_keys=["z"])
+    venv.observation_space.seed(0)  # generators go with it
+    venv.action_space.seed(0)
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(venv, protocol))
+    other = own.VecNormalize.load(tmp_path / "a.pkl", own.DummyVecEnv(walkers("dict")))
+    assert_same(statistics(other), statistics(venv))
+
+
+class Bomb:
+    """Does something when it is unpickled."""
+
+    went_off = False
+
+    def __reduce__(self) -> Any:
+        return setattr, (Bomb, "went_off", True)
+
+
+def eval_of(text: str) -> Any:
+    class Eval:
+        def __reduce__(self) -> Any:
+            return eval, (text,)
+
+    return Eval()
+
+
+class Subclass(own.VecNormalize):
+    """One of a user's own."""
+
+
+@pytest.mark.parametrize("where", ["itself", "gamma", "within the space"])
+@pytest.mark.parametrize("payload", [Bomb, lambda: eval_of("1+1"), collections.Counter])
+def test_a_file_runs_nothing(where: str, payload: Any, tmp_path: Path) -> None:
+    venv = trained(own)
+    if where == "itself":
+        content = payload()
+    else:
+        content = venv
+        if where == "gamma":
+            venv.gamma = payload()
+        else:
+            venv.observation_space.low = payload()
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(content))
+    with pytest.raises(pickle.UnpicklingError, match="trusted=True|holds a"):
+        own.VecNormalize.load(tmp_path / "a.pkl", venv.venv)
+    assert not Bomb.went_off
+
+
+DOTTED = b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.name\x93."
+"""Protocol 4 can name an attribute of an attribute."""
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", DOTTED, pickle.dumps(3)])
+def test_a_file_of_something_else(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.pkl").write_bytes(content)
+    venv = own.DummyVecEnv(walkers())
+    with pytest.raises((pickle.UnpicklingError, EOFError)):
+        own.VecNormalize.load(tmp_path / "a.pkl", venv)
+
+
+def test_an_archive_of_something_else(tmp_path: Path) -> None:
+    venv = own.DummyVecEnv(walkers())
+    np.savez(tmp_path / "a.npz", settings=np.array("{}"))
+    with pytest.raises(ValueError, match="has no 'mean0'; VecNormalize did not write it"):
+        own.VecNormalize.load(tmp_path / "a.npz", venv)
+    np.savez(tmp_path / "b.npz", settings=np.array([Bomb()], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle"):
+        own.VecNormalize.load(tmp_path / "b.npz", venv)
+    assert not Bomb.went_off
+
+
+def test_the_archive_holds_no_pickle(tmp_path: Path) -> None:
+    venv = trained(own, "dict", norm_obs_keys=["z"])
+    venv.save(tmp_path / "a.npz")
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        for name in archive.namelist():
+            assert np.load(io.BytesIO(archive.read(name)), allow_pickle=False).dtype != object
+
+
+def test_a_subclass_is_read_when_trusted(tmp_path: Path) -> None:
+    venv = Subclass(own.DummyVecEnv(walkers()))
+    venv.save(tmp_path / "a.pkl")
+    with pytest.raises(pickle.UnpicklingError, match="names .*Subclass.*trusted=True"):
+        own.VecNormalize.load(tmp_path / "a.pkl", venv.venv)
+    other = own.VecNormalize.load(tmp_path / "a.pkl", venv.venv, trusted=True)
+    assert type(other) is Subclass
+
+
+@pytest.mark.parametrize("suffix", ["pkl", "npz"])
+def test_other_observations(suffix: str, tmp_path: Path) -> None:
+    venv = trained(own)
+    venv.save(tmp_path / f"a.{suffix}")
+    for obs in ("image", "dict", "double"):
+        other = own.DummyVecEnv(walkers(obs))
+        with pytest.raises(ValueError, match="shape|Dict|Box"):
+            own.VecNormalize.load(tmp_path / f"a.{suffix}", other)
+        other.close()
+
+
+def test_copies_and_pickles_have_no_vec_env_yet() -> None:
+    venv = trained(own)
+    for other in (copy.deepcopy(venv), pickle.loads(pickle.dumps(venv))):
+        assert other.venv is None
+        with pytest.raises(AttributeError):
+            other.reset()
+        assert_same(statistics(other), statistics(venv))
+        other.set_venv(own.DummyVecEnv(walkers()))
+        other.reset()
+        with pytest.raises(ValueError, match="there is a VecEnv already"):
+            other.set_venv(venv.venv)
+        other.close()
+
+
+def test_running_averages_as_of_old(tmp_path: Path) -> None:
+    venv = trained(own, "vectors")
+    venv.save_running_average(tmp_path / "averages")
+    assert {p.name for p in (tmp_path / "averages").iterdir()} == {"obs_rms.pkl", "ret_rms.pkl"}
+    other = own.VecNormalize(own.DummyVecEnv(walkers("vectors")))
+    other.load_running_average(tmp_path / "averages")
+    assert_same(statistics(other), statistics(venv))
+    # Theirs too, and nothing but statistics of the right shape.
+    rms = sb3_rms.RunningMeanStd(shape=())
+    rms.update(np.arange(5.0))
+    (tmp_path / "averages" / "ret_rms.pkl").write_bytes(pickle.dumps(rms))
+    other.load_running_average(tmp_path / "averages")
+    assert other.ret_rms.mean == rms.mean
+    for wrong in (RunningMeanStd(shape=(2,)), {"a": rms}, 3):
+        (tmp_path / "averages" / "ret_rms.pkl").write_bytes(pickle.dumps(wrong))
+        with pytest.raises(ValueError, match="ret_rms.pkl has the shapes"):
+            other.load_running_average(tmp_path / "averages")
+    (tmp_path / "averages" / "ret_rms.pkl").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(pickle.UnpicklingError):
+        other.load_running_average(tmp_path / "averages")
+    assert not Bomb.went_off
+
+
+def test_terminal_observations_are_normalized() -> None:
+    venv = own.VecNormalize(own.DummyVecEnv(walkers("image")))
+    plain = own.DummyVecEnv(walkers("image"))
+    for each in (venv, plain):
+        each.seed(0)
+        each.reset()
+    seen = 0
+    for _ in range(30):
+        _, _, dones, infos = venv.step(np.zeros(3, int))
+        raw = plain.step(np.zeros(3, int))[3]
+        for i in np.flatnonzero(dones):
+            terminal = infos[i]["terminal_observation"]
+            assert terminal.dtype == np.float32
+            expected = (raw[i]["terminal_observation"] - venv.obs_rms.mean) / np.sqrt(
+                venv.obs_rms.var + 1e-8
+            )
+            np.testing.assert_array_equal(terminal, np.clip(expected, -10, 10).astype(np.float32))
+            seen += 1
+    assert seen > 3
+
+
+def test_what_is_returned_is_the_callers_own() -> None:
+    for kwargs in ({}, {"norm_obs": False, "norm_reward": False}):
+        venv = trained(own, **kwargs)
+        obs, rewards, *_ = venv.step(np.zeros(3, int))
+        obs[:] = 77
+        rewards[:] = 77
+        assert not (venv.get_original_obs() == 77).any()
+        assert not (venv.get_original_reward() == 77).any()
+        venv.get_original_obs()[:] = 77
+        assert not (venv.get_original_obs() == 77).any()
+        venv.close()
+
+
+def test_their_spaces_are_left_alone() -> None:
+    venv = own.DummyVecEnv(walkers("dict"))
+    before = copy.deepcopy(venv.observation_space)
+    normalized = own.VecNormalize(venv, norm_obs_keys=["image"], clip_obs=4.0)
+    assert venv.observation_space == before
+    assert normalized.observation_space["image"].dtype == np.float32
+    assert normalized.observation_space["image"].high.max() == 4
+    assert list(normalized.observation_space.spaces) == list(before.spaces)
+
+
+def test_nothing_is_learnt_when_not_training() -> None:
+    venv = trained(own)
+    before = copy.deepcopy(statistics(venv))
+    venv.training = False
+    venv.reset()
+    venv.step(np.zeros(3, int))
+    assert_same(statistics(venv), before)
+
+
+@pytest.mark.parametrize(
+    ("obs", "kwargs", "text"),
+    [
+        ("discrete", {}, r"observation_space is Discrete\(7\), but Box or Dict is needed"),
+        ("dict", {}, "observation space 'a': Discrete.* can't be normalized"),
+        ("dict", {"norm_obs_keys": ["q"]}, "there is no 'q', the space has"),
+        ("box", {"norm_obs_keys": ["z"]}, "has no keys, only a Dict has"),
+    ],
+)
+def test_what_can_not_be_normalized(obs: str, kwargs: dict, text: str) -> None:
+    venv = own.DummyVecEnv(walkers(obs))
+    with pytest.raises(ValueError, match=text):
+        own.VecNormalize(venv, **kwargs)
+
+
+def test_nothing_original_before_the_first_reset() -> None:
+    venv = own.VecNormalize(own.DummyVecEnv(walkers()))
+    with pytest.raises(ValueError, match="nothing was reset or stepped yet"):
+        venv.get_original_obs()
+    assert venv.get_original_reward().shape == (0,)
+
+
+# ----------------------------------------------------------------------------- statistics alone
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 10**6))
+def test_running_statistics_are_those_of_all_rows(lengths: list[int], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ours, theirs = RunningMeanStd(shape=(2,)), sb3_rms.RunningMeanStd(shape=(2,))
+    batches = [rng.normal(3, 2, (k, 2)).astype(np.float32) for k in lengths]
+    for batch in batches:
+        ours.update(batch)
+        theirs.update(batch)
+    assert_same([ours.mean, ours.var, ours.count], [theirs.mean, theirs.var, theirs.count])
+    rows = np.concatenate(batches).astype(np.float64)
+    weight, n = 1e-4, len(rows)
+    mean = rows.sum(axis=0) / (n + weight)
+    second = ((rows**2).sum(axis=0) + weight) / (n + weight)
+    np.testing.assert_allclose(ours.mean, mean, rtol=1e-5)
+    np.testing.assert_allclose(ours.var, second - mean**2, rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_are_combined_and_copied() -> None:
+    parts = [np.arange(10.0), np.arange(10.0, 35.0)]
+    whole, left, right = RunningMeanStd(), RunningMeanStd(), RunningMeanStd()
+    for part in parts:
+        whole.update(part)
+    left.update(parts[0])
+    right.update(parts[1])
+    kept = left.copy()
+    left.combine(right)
+    np.testing.assert_allclose([left.mean, left.var], [whole.mean, whole.var], rtol=1e-2)
+    assert kept.count == pytest.approx(10, rel=1e-4)
+    assert kept.mean == pytest.approx(4.5, rel=1e-3)
+
+
+# -------------------------------------------------------------------------------------- syncing
+
+
+def both(package: Any, other: Any) -> tuple[Any, Any]:
+    return (
+        package.VecNormalize(package.VecMonitor(trained(package).venv)),
+        other.VecNormalize(other.VecMonitor(other.DummyVecEnv(walkers()))),
+    )
+
+
+@pytest.mark.parametrize("pair", [(own, own), (own, sb3), (sb3, own)])
+def test_sync_copies(pair: tuple[Any, Any]) -> None:
+    venv, evaluated = both(*pair)
+    venv.reset()
+    own.sync_envs_normalization(venv, evaluated)
+    assert_same(statistics(evaluated), statistics(venv))
+    assert evaluated.obs_rms is not venv.obs_rms
+    before = copy.deepcopy(statistics(evaluated))
+    venv.reset()
+    assert_same(statistics(evaluated), before)
+    assert statistics(venv)[1][3] > before[1][3]
+
+
+def test_sync_of_different_stacks() -> None:
+    venv = own.VecNormalize(own.DummyVecEnv(walkers()))
+    plain = own.DummyVecEnv(walkers())
+    for other, text in (
+        (plain, "eval_env has 0 wrappers, but env has a VecNormalize as number 1"),
+        (own.VecMonitor(plain), "wrapper number 1 of eval_env is VecMonitor"),
+    ):
+        for error in (ValueError, AssertionError):
+            with pytest.raises(error, match=text):
+                own.sync_envs_normalization(venv, other)
+    own.sync_envs_normalization(own.VecMonitor(plain), own.VecMonitor(plain))

@@ -1,0 +1,638 @@
+"""The interface, on every backend."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import signal
+import sys
+import types
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+
+import envpool_py as ep
+import envpool_py.sb3 as own
+from envpool_py.sb3.common.vec_env.base_vec_env import resolve_indices, tile_images
+from tests.sb3.envs import FaultEnv, ReuseEnv, WalkEnv
+from tests.sb3.reference import assert_same
+
+IDLE = np.zeros(3, int)
+RGB = functools.partial(WalkEnv, render_mode="rgb_array")
+
+
+class Tagged(gym.Wrapper):
+    """A wrapper with an attribute and a method of its own."""
+
+    label = "wrapper"
+
+    def times(self, number: int) -> int:
+        return 2 * number
+
+
+class Labelled(Tagged):
+    """A subclass, to be found by its base class."""
+
+
+# ------------------------------------------------------------------------------------- reset, step
+
+
+def test_values_have_their_types(make: Any) -> None:
+    venv = make([WalkEnv] * 3)
+    obs = venv.reset()
+    assert (obs.shape, obs.dtype) == ((3, 3), np.float32)
+    assert type(venv.reset_infos) is list
+    obs, rewards, dones, infos = venv.step(IDLE)
+    assert (rewards.dtype, rewards.shape) == (np.float32, (3,))
+    assert (dones.dtype, dones.shape) == (np.bool_, (3,))
+    assert type(infos) is list
+    assert all(type(info) is dict for info in infos)
+
+
+def test_nothing_returned_changes_later(make: Any) -> None:
+    venv = make([RGB] * 3)
+    venv.seed(0)
+    kept: list[Any] = [(venv.reset(), copy.deepcopy(venv.reset_infos))]
+    kept += [venv.step(IDLE) for _ in range(20)]
+    then = copy.deepcopy(kept)
+    for _ in range(20):
+        venv.step(IDLE)
+    venv.reset()
+    assert_same(kept, then)
+
+
+def test_an_env_may_reuse_its_observation_and_info(make: Any) -> None:
+    venv = make([ReuseEnv] * 2)
+    venv.reset()
+    rows = [venv.step(np.zeros(2, int)) for _ in range(6)]
+    assert [row[0][0].tolist() for row in rows] == [[1, 1], [1, 2], [2, 0], [2, 1], [2, 2], [3, 0]]
+    for episode, row in ((1, rows[2]), (2, rows[5])):
+        info = row[3][1]
+        assert info["terminal_observation"].tolist() == [episode, 3]
+        assert info["t"] == 3
+        assert info["TimeLimit.truncated"] is True
+    assert [row[3][0]["t"] for row in rows] == [1, 2, 3, 1, 2, 3]
+    assert "terminal_observation" not in rows[3][3][0]
+    assert [info["t"] for info in venv.reset_infos] == [0, 0]
+
+
+class EndEnv(gym.Env):
+    """Ends as its action says: by 1 terminated, by 2 truncated, by 3 both."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(4)
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action: Any) -> tuple:
+        return 1, 0.0, bool(action & 1), bool(action & 2), {}
+
+
+def test_time_limit_is_said_at_every_step(make: Any) -> None:
+    venv = make([EndEnv] * 4)
+    venv.reset()
+    _, _, dones, infos = venv.step(np.arange(4))
+    assert dones.tolist() == [False, True, True, True]
+    assert [info["TimeLimit.truncated"] for info in infos] == [False, False, True, False]
+    assert ["terminal_observation" in info for info in infos] == dones.tolist()
+
+
+def test_the_info_says_just_what_the_env_said(make: Any) -> None:
+    venv = make([WalkEnv] * 3)
+    venv.seed(0)
+    venv.reset()
+    for _ in range(10):
+        _, _, dones, infos = venv.step(IDLE)
+        for info, done in zip(infos, dones, strict=True):
+            own_keys = {"left", "nested", "TimeLimit.truncated"}
+            assert set(info) == own_keys | ({"terminal_observation"} if done else set())
+        assert all(set(info) == {"task", "options", "from"} for info in venv.reset_infos)
+
+
+def test_seeds_and_options_serve_one_reset(make: Any) -> None:
+    venv = make([WalkEnv] * 3)
+    assert venv.seed(10) == [10, 11, 12]
+    options = {"level": {"n": 1}}
+    venv.set_options(options)
+    options["level"]["n"] = 2  # too late: a copy was taken
+    venv.reset()
+    venv.reset()
+    venv.seed([7, None, 9])
+    venv.set_options([{"a": 1}, None, {}])
+    while not venv.step(IDLE)[2].all(where=[True, False, False]):
+        continue
+    venv.reset()
+    logs = venv.get_attr("log")
+    assert logs[0][:2] == [(10, {"level": {"n": 1}}), (None, None)]
+    # Automatic resets in between take neither.
+    assert set(logs[0][2:-1]) == {(None, None)}
+    assert [log[-1] for log in logs] == [(7, {"a": 1}), (None, None), (9, None)]
+
+
+def test_a_seed_of_none_is_drawn_and_leaves_numpy_alone(make: Any) -> None:
+    venv = make([WalkEnv] * 2)
+    np.random.seed(0)  # noqa: NPY002 - it is what is watched
+    before = np.random.get_state()  # noqa: NPY002
+    first, second = list(venv.seed()), list(venv.seed())
+    assert first != second
+    assert first[1] == first[0] + 1
+    assert_same(np.random.get_state()[1], before[1])  # noqa: NPY002
+
+
+def plan(env_id: int, episode: int) -> tuple[int, dict]:
+    return 100 * env_id + episode, {"episode": episode}
+
+
+def test_seeds_and_options_for_automatic_resets_too(make: Any) -> None:
+    venv = make([WalkEnv] * 2, reset_fn=plan)
+    venv.reset()
+    for _ in range(12):
+        venv.step(np.zeros(2, int))
+    for i, log in enumerate(venv.get_attr("log")):
+        assert len(log) > 2
+        assert log == [(100 * i + k, {"episode": k}) for k in range(len(log))]
+
+
+def test_every_episode_can_be_seeded(make: Any) -> None:
+    def episodes() -> list[list[int]]:
+        venv = make([WalkEnv] * 2, episode_seeds=True)
+        venv.seed(5)
+        venv.reset()
+        for _ in range(15):
+            venv.step(np.zeros(2, int))
+        seeds = [[seed for seed, _ in log] for log in venv.get_attr("log")]
+        venv.close()
+        return seeds
+
+    first = episodes()
+    assert first == episodes()
+    assert [seeds[0] for seeds in first] == [5, 6]
+    assert len({seed for seeds in first for seed in seeds}) == sum(map(len, first))
+
+
+def test_a_step_before_the_first_reset_reaches_the_env(make: Any) -> None:
+    venv = make([EndEnv] * 2)
+    assert venv.step(np.array([0, 1]))[2].tolist() == [False, True]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_nested_observations(columns: bool) -> None:
+    class Nested(WalkEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            box = spaces.Box(-1, 1, (2,), np.float32)
+            inner = spaces.Dict({"x": box, "y": spaces.Tuple((spaces.Discrete(3), box))})
+            self.drawn_from = self.observation_space = spaces.Dict({"in": inner, "b": box})
+
+    pool = ep.DummyVectorEnv([Nested] * 3, autoreset_mode="same_step", columns=columns)
+    venv = own.PoolVecEnv(pool)
+    venv.seed(0)
+    obs = venv.reset()
+    alone = Nested()
+    first, _ = alone.reset(seed=0)
+    assert obs["in"]["x"].shape == (3, 2)
+    assert (obs["in"]["y"][0].shape, obs["in"]["y"][0].dtype) == ((3,), np.int64)
+    assert obs["in"]["y"][1].dtype == np.float32
+    assert obs["in"]["y"][0][0] == first["in"]["y"][0]
+    np.testing.assert_array_equal(obs["in"]["x"][0], first["in"]["x"])
+
+
+# -------------------------------------------------------------------------------- the protocol
+
+
+def test_a_step_can_be_begun_and_awaited(make: Any) -> None:
+    venv, again = make([WalkEnv] * 3), make([WalkEnv] * 3)
+    for each in (venv, again):
+        each.seed(1)
+        each.reset()
+    for _ in range(8):
+        venv.step_async(IDLE)
+        assert_same(venv.step_wait(), again.step(IDLE))
+
+
+def test_misuse_of_the_protocol_is_refused_and_does_no_harm(make: Any) -> None:
+    venv = make([RGB] * 3)
+    venv.reset()
+    with pytest.raises(NoAsyncCallError, match="no step is under way"):
+        venv.step_wait()
+    venv.step_async(IDLE)
+    for misuse in (
+        lambda: venv.step_async(IDLE),
+        lambda: venv.get_attr("tag"),
+        lambda: venv.set_attr("tag", 1),
+        lambda: venv.has_attr("tag"),
+        lambda: venv.env_method("add", 1),
+        lambda: venv.env_is_wrapped(Tagged),
+        venv.render,
+    ):
+        with pytest.raises(AlreadyPendingCallError, match="a step is under way"):
+            misuse()
+    assert len(venv.step_wait()) == 4
+    assert venv.get_attr("tag") == [0, 0, 0]
+    with pytest.raises(NoAsyncCallError):
+        venv.step_wait()
+
+
+def test_reset_gives_up_a_step(make: Any) -> None:
+    venv = make([ReuseEnv] * 2)
+    venv.reset()
+    venv.step_async(np.zeros(2, int))
+    assert [obs[1] for obs in venv.reset().tolist()] == [0, 0]
+    with pytest.raises(NoAsyncCallError):
+        venv.step_wait()
+    assert venv.step(np.zeros(2, int))[0][:, 1].tolist() == [1, 1]
+
+
+def test_a_closed_one_says_so(make: Any) -> None:
+    venv = make([WalkEnv] * 3)
+    venv.reset()
+    venv.close()
+    for use in (
+        venv.reset,
+        lambda: venv.step(IDLE),
+        venv.step_wait,
+        lambda: venv.get_attr("tag"),
+        lambda: venv.set_attr("tag", 1),
+        lambda: venv.env_method("add", 1),
+        lambda: venv.has_attr("tag"),
+        lambda: venv.env_is_wrapped(Tagged),
+        venv.get_images,
+    ):
+        with pytest.raises(ClosedEnvironmentError, match="VecEnv is closed"):
+            use()
+
+
+def test_close_with_a_step_under_way(make: Any) -> None:
+    venv = make([WalkEnv] * 3)
+    venv.reset()
+    venv.step_async(IDLE)
+
+
+# ------------------------------------------------------------------------------- into the envs
+
+
+def test_attributes_and_methods(make: Any) -> None:
+    venv = make([lambda: Tagged(WalkEnv())] * 3)
+    assert venv.get_attr("label") == ["wrapper"] * 3
+    venv.set_attr("tag", 5, indices=[0, 2])
+    assert venv.get_attr("tag") == [5, 0, 5]
+    assert venv.env_method("add", 2, times=3, indices=np.int64(-1)) == [11]
+    assert venv.env_method("times", 4, indices=slice(2)) == [8, 8]
+    # What is set stays one: the env itself sees it.
+    assert venv.env_method("add", 0) == [5, 0, 5]
+    assert venv.has_attr("tag")
+    assert venv.has_attr("label")
+    assert not venv.has_attr("nothing")
+    with pytest.raises(AttributeError, match="env 0: .*nothing"):
+        venv.get_attr("nothing")
+
+
+def test_has_attr_needs_no_pickle(make: Any) -> None:
+    venv = make([FaultEnv] * 2)
+    assert venv.has_attr("lock")
+    assert venv.has_attr("give_lock")
+
+
+@pytest.mark.parametrize(
+    ("indices", "which"),
+    [
+        (None, [0, 1, 2]),
+        (1, [1]),
+        (-1, [2]),
+        (np.int64(2), [2]),
+        ([2, 0], [2, 0]),
+        ((0, -2), [0, 1]),
+        ([1, 1, 0], [1, 1, 0]),
+        (range(2), [0, 1]),
+        (np.array([0, 2]), [0, 2]),
+        ([True, False, True], [0, 2]),
+        (np.array([False, True, False]), [1]),
+        (slice(None, None, -1), [2, 1, 0]),
+        ((i for i in (1, 2)), [1, 2]),
+        ([], []),
+    ],
+)
+def test_indices_in_every_form(indices: Any, which: list[int]) -> None:
+    assert resolve_indices(indices, 3) == which
+
+
+@pytest.mark.parametrize(
+    ("indices", "error", "text"),
+    [
+        (3, IndexError, "index 3 is out of range: there are envs 0 to 2"),
+        ([0, -4], IndexError, "index -4"),
+        ([True], IndexError, "the mask has 1 entries, but there are 3 envs"),
+        (1.0, TypeError, "got 1.0"),
+        (["0"], TypeError, "got '0'"),
+        ("01", TypeError, "got '01'"),
+        (True, TypeError, "got True"),
+    ],
+)
+def test_indices_that_are_none(indices: Any, error: type, text: str) -> None:
+    with pytest.raises(error, match=text):
+        resolve_indices(indices, 3)
+
+
+def test_the_same_env_named_twice(make: Any) -> None:
+    venv = make([WalkEnv] * 2)
+    venv.set_attr("tag", 3, indices=[1, 1])
+    assert venv.get_attr("tag", [1, 0, 1]) == [3, 0, 3]
+
+
+def test_one_env_can_be_reset_alone(make: Any) -> None:
+    venv = make([WalkEnv] * 3)
+    venv.seed(0)
+    venv.reset()
+    [(obs, info)] = venv.env_method("reset", seed=8, options={"x": 1}, indices=1)
+    alone = WalkEnv()
+    expected_obs, expected_info = alone.reset(seed=8, options={"x": 1})
+    np.testing.assert_array_equal(obs, expected_obs)
+    assert info == expected_info
+    assert venv.reset_infos[1] == expected_info
+    assert [log[-1] for log in venv.get_attr("log")] == [(0, None), (8, {"x": 1}), (2, None)]
+    for method in ("step", "close"):
+        with pytest.raises(ValueError, match=method):
+            venv.env_method(method)
+
+
+def test_wrappers_of_the_envs(make: Any) -> None:
+    venv = make([WalkEnv, lambda: Labelled(WalkEnv()), lambda: Tagged(Tagged(WalkEnv()))])
+    assert venv.env_is_wrapped(Tagged) == [False, True, True]
+    assert venv.env_is_wrapped(Labelled, indices=[1, 2]) == [True, False]
+    assert venv.env_is_wrapped(gym.Wrapper, 1) == [True]
+    with pytest.raises(TypeError, match="must be a class"):
+        venv.env_is_wrapped("Tagged")
+
+
+def test_what_scripts_reach_for() -> None:
+    envs = [WalkEnv(), WalkEnv()]
+    venv = own.DummyVecEnv([lambda: envs[0], lambda: envs[1]])
+    assert venv.envs == envs
+    venv.close()
+    venv = own.SubprocVecEnv([WalkEnv] * 2, start_method="fork")
+    assert [process.pid for process in venv.processes] == venv.env_method("pid")
+    assert not venv.closed
+    venv.reset()
+    venv.step_async(np.zeros(2, int))
+    assert venv.waiting
+    venv.step_wait()
+    assert not venv.waiting
+    venv.close()
+    assert venv.closed
+
+
+# ----------------------------------------------------------------------------------- rendering
+
+
+def test_images_are_tiled(make: Any) -> None:
+    venv = make([RGB] * 5)
+    for i in range(5):
+        venv.set_attr("tag", i + 1, indices=i)
+    images = venv.get_images()
+    assert [int(image[0, 0, 0]) for image in images] == [10, 20, 30, 40, 50]
+    tiled = venv.render()
+    # Three rows of two, the last place black.
+    assert tiled.shape == (12, 12, 3)
+    assert tiled[::4, ::6, 0].tolist() == [[10, 20], [30, 40], [50, 0]]
+    assert_same(venv.render(mode="rgb_array"), tiled)
+
+
+@pytest.mark.parametrize(("n", "rows", "columns"), [(1, 1, 1), (2, 2, 1), (4, 2, 2), (7, 3, 3)])
+def test_the_tile_is_nearly_square(n: int, rows: int, columns: int) -> None:
+    assert tile_images([np.ones((2, 3, 3), np.uint8)] * n).shape == (2 * rows, 3 * columns, 3)
+
+
+def test_images_that_can_not_be_tiled() -> None:
+    with pytest.raises(ValueError, match="got none"):
+        tile_images([])
+    with pytest.raises(ValueError, match=r"env 1: .*\(3, 2, 3\).*env 0 has \(2, 2, 3\)"):
+        tile_images([np.ones((2, 2, 3)), np.ones((3, 2, 3))])
+    with pytest.raises(ValueError, match=r"env 0: the image has shape \(2, 2\)"):
+        tile_images([np.ones((2, 2))])
+
+
+def test_human_shows_the_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
+    cv2 = types.SimpleNamespace(
+        imshow=lambda name, image: shown.append((name, image)), waitKey=lambda _: None
+    )
+    monkeypatch.setitem(sys.modules, "cv2", cv2)
+    venv = own.DummyVecEnv([RGB] * 2)
+    assert venv.render("human") is None
+    name, image = shown[0]
+    assert isinstance(name, str)
+    np.testing.assert_array_equal(image, venv.render()[..., ::-1])
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(gym.error.DependencyNotInstalled, match="opencv"):
+        venv.render("human")
+
+
+@pytest.mark.parametrize(
+    ("own_mode", "asked", "text"),
+    [
+        (None, None, "no render_mode"),
+        (None, "human", "mode is 'human', but the envs' render_mode is None"),
+        ("ansi", "rgb_array", "mode is 'rgb_array', but the envs' render_mode is 'ansi'"),
+        ("rgb_array", "ansi", "mode is 'ansi'"),
+    ],
+)
+def test_a_mode_that_can_not_be_rendered(own_mode: Any, asked: Any, text: str) -> None:
+    venv = own.DummyVecEnv([functools.partial(WalkEnv, render_mode=own_mode)])
+    with pytest.warns(UserWarning, match=text):
+        assert venv.render(asked) is None
+
+
+def test_other_modes_are_rendered_by_the_envs() -> None:
+    venv = own.DummyVecEnv([functools.partial(WalkEnv, render_mode="ansi")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert venv.render() is None
+        assert venv.render("ansi") is None
+    with pytest.warns(UserWarning, match="images need 'rgb_array'"):
+        assert venv.get_images() == [None]
+
+
+def test_facts_of_the_envs(make: Any) -> None:
+    venv = make([RGB] * 2)
+    assert venv.render_mode == "rgb_array"
+    assert venv.metadata == WalkEnv.metadata
+    assert venv.spec is None
+    assert venv.unwrapped is venv
+    assert venv.num_envs == 2
+    assert type(venv).__name__ in repr(venv)
+
+
+def test_the_spec_of_the_envs(make: Any) -> None:
+    assert make([functools.partial(gym.make, "CartPole-v1")] * 2).spec.id == "CartPole-v1"
+
+
+def test_envs_without_a_render_mode() -> None:
+    class Plain:
+        observation_space = spaces.Discrete(2)
+        action_space = spaces.Discrete(2)
+
+        def reset(self, **_: Any) -> tuple:
+            return 0, {}
+
+        def step(self, _: Any) -> tuple:
+            return 0, 0.0, False, False, {}
+
+    with pytest.warns(UserWarning, match="no render_mode"):
+        venv = own.DummyVecEnv([Plain])
+    assert venv.render_mode is None
+    assert venv.metadata == {"render_modes": []}
+
+
+# -------------------------------------------------------------------------------- over any pool
+
+
+def test_over_a_partial_pool() -> None:
+    pool = ep.ShmemVectorEnv(
+        [WalkEnv] * 4, wait_num=1, num_processes=2, context="fork", autoreset_mode="same_step"
+    )
+    venv, other = own.PoolVecEnv(pool), own.DummyVecEnv([WalkEnv] * 4)
+    for each in (venv, other):
+        each.seed(2)
+    np.testing.assert_array_equal(venv.reset(), other.reset())
+    for _ in range(20):
+        assert_same(venv.step(np.ones(4, int)), other.step(np.ones(4, int)))
+    assert venv.unwrapped.pool is pool
+    venv.close()
+    assert pool.is_closed
+
+
+def test_over_a_wrapped_pool() -> None:
+    pool = ep.DummyVectorEnv([WalkEnv] * 2, autoreset_mode="same_step")
+    venv = own.PoolVecEnv(ep.VectorEnvNormObs(pool))
+    venv.seed(0)
+    venv.reset()
+    done = False
+    while not done:
+        obs, _, dones, infos = venv.step(np.zeros(2, int))
+        done = dones.any()
+    assert obs.shape == (2, 3)
+    assert "terminal_observation" in infos[int(dones.argmax())]
+
+
+def test_the_caller_owns_its_spaces() -> None:
+    env = WalkEnv()
+    venv = own.DummyVecEnv([lambda: env])
+    venv.action_space.seed(0)
+    expected = [venv.action_space.sample() for _ in range(3)]
+    venv.action_space.seed(0)
+    venv.seed(5)
+    venv.reset()  # seeds the pool's
+    env.action_space.seed(1)
+    assert [venv.action_space.sample() for _ in range(3)] == expected
+    assert venv.observation_space is not env.observation_space
+
+
+# ----------------------------------------------------------------------------- broken off
+
+
+class Interrupted(WalkEnv):
+    """Ctrl-C comes while it steps by action 1."""
+
+    def step(self, action: Any) -> Any:
+        if action == 1:
+            raise KeyboardInterrupt
+        return super().step(action)
+
+
+def test_a_step_that_is_broken_off() -> None:
+    venv = own.DummyVecEnv([WalkEnv, Interrupted, WalkEnv])
+    venv.reset()
+    with pytest.raises(KeyboardInterrupt):
+        venv.step(np.array([0, 1, 0]))
+    assert venv.get_attr("tag") == [0, 0, 0]
+    with pytest.raises(gym.error.ResetNeeded, match="broken off"):
+        venv.step(IDLE)
+    venv.reset()
+    venv.step(IDLE)
+
+
+@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    venv = make([ReuseEnv] * 2)
+    venv.reset()
+    with monkeypatch.context() as patch:
+        patch.setattr(venv.pool, "recv", lambda: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            venv.step(np.zeros(2, int))
+    with pytest.raises(gym.error.ResetNeeded, match="broken off"):
+        venv.step(np.zeros(2, int))
+    # The late answers are not taken for those of the reset.
+    assert venv.reset().tolist() == [[2, 0], [2, 0]]
+    assert venv.step(np.zeros(2, int))[0].tolist() == [[2, 1], [2, 1]]
+
+
+# ------------------------------------------------------------------------- a VecEnv of a user's own
+
+
+class Native(own.VecEnv):
+    """Steps all its envs at once, in NumPy; an env is one number that falls to 0."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.state = np.zeros(num_envs, np.float32)
+        super().__init__(num_envs, spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2))
+
+    def reset(self) -> Any:
+        self.state[:] = 9 if self._seeds[0] is None else self._seeds[0] % 9
+        self._reset_seeds()
+        return self.state[:, None].copy()
+
+    def step_async(self, actions: Any) -> None:
+        self.state -= actions + 1
+
+    def step_wait(self) -> Any:
+        dones = self.state <= 0
+        infos: list[dict] = [{} for _ in dones]
+        for i in np.flatnonzero(dones):
+            infos[i]["terminal_observation"] = self.state[i : i + 1].copy()
+        self.state[dones] = 9
+        return self.state[:, None].copy(), np.ones(self.num_envs, np.float32), dones, infos
+
+    def close(self) -> None:
+        pass
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list:
+        return [getattr(self, attr_name, None) for _ in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, *_: Any, **__: Any) -> list:
+        raise NotImplementedError
+
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list:
+        del wrapper_class
+        return [False for _ in self._get_indices(indices)]
+
+
+def test_a_vec_env_of_a_users_own() -> None:
+    venv = own.VecMonitor(own.VecNormalize(own.VecFrameStack(Native(4), 2)))
+    assert venv.seed(5) == [5, 6, 7, 8]
+    assert venv.reset().shape == (4, 2)
+    for _ in range(12):
+        venv.step(np.ones(4, int))
+    # From 5 by twos to 0 or below, three steps; then from 9, five.
+    assert venv.episode_count == 4 * 2
+    assert venv.unwrapped.num_envs == 4
+    assert venv.render_mode is None
+    assert venv.has_attr("state")
+    with pytest.raises(NotImplementedError, match="Native has no images"):
+        venv.get_images()
+    venv.close()
+
+
+def test_the_interface_is_abstract() -> None:
+    for cls in (own.VecEnv, own.VecEnvWrapper):
+        with pytest.raises(TypeError, match="abstract"):
+            cls(1, spaces.Discrete(2), spaces.Discrete(2))

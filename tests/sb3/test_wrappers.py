@@ -1,0 +1,487 @@
+"""The wrappers: attributes of what they hold, and what each does besides its equality to theirs."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import stable_baselines3.common.vec_env as sb3
+from gymnasium import spaces
+from imageio_ffmpeg import get_ffmpeg_exe
+from stable_baselines3.common.monitor import Monitor as Sb3Monitor
+from stable_baselines3.common.monitor import load_results
+
+import envpool_py.sb3 as own
+from envpool_py.sb3.common.monitor import Monitor, ResultsWriter
+from tests.sb3.envs import WalkEnv
+
+IDLE = np.zeros(3, int)
+RGB = functools.partial(WalkEnv, render_mode="rgb_array")
+
+
+class Pass(own.VecEnvWrapper):
+    """Changes nothing; has an attribute."""
+
+    name = "outer"
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        return self.venv.step_wait()
+
+
+class Inner(Pass):
+    depth = 1
+
+
+# --------------------------------------------------------------------------- what they hand on
+
+
+def test_everything_is_handed_on(make: Any) -> None:
+    base = make([RGB] * 3)
+    venv = Pass(Inner(base))
+    assert venv.seed(5) == [5, 6, 7]
+    venv.set_options({"a": 1})
+    np.testing.assert_array_equal(venv.reset().shape, (3, 3))
+    assert [log[0] for log in venv.get_attr("log")] == [(5, {"a": 1}), (6, {"a": 1}), (7, {"a": 1})]
+    venv.set_attr("tag", 4, 1)
+    assert venv.env_method("add", 1, times=2, indices=[1]) == [6]
+    assert venv.has_attr("tag")
+    assert not venv.has_attr("nothing")
+    assert venv.env_is_wrapped(Monitor) == [False] * 3
+    assert venv.get_images()[1][0, 0, 0] == 40
+    assert venv.render().shape == (8, 12, 3)
+    assert venv.render_mode == "rgb_array"
+    assert venv.unwrapped is base
+    assert venv.metadata == {"render_modes": ["human", "rgb_array"]}
+    venv.close()
+    assert base.pool.is_closed
+
+
+@pytest.mark.parametrize("package", [own, sb3])
+def test_reset_infos_are_seen_through_wrappers(package: Any) -> None:
+    base = package.DummyVecEnv([WalkEnv] * 3)
+    venv = Pass(Inner(base))
+    venv.reset()
+    assert [set(info) for info in venv.reset_infos] == [{"task", "options", "from"}] * 3
+    while not venv.step(IDLE)[2].any():
+        continue
+    assert venv.reset_infos == base.reset_infos
+    venv.reset_infos = [{"n": i} for i in range(3)]
+    assert base.reset_infos == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+def test_attributes_of_what_they_hold() -> None:
+    base = own.DummyVecEnv([WalkEnv])
+    base.only_base = 1
+    venv = own.VecMonitor(Inner(base))
+    assert venv.depth == 1
+    assert venv.only_base == 1
+    assert venv.pool is base.pool
+    assert not hasattr(venv, "nothing")
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = venv.nothing
+    # An attribute of two inner layers: which is meant?
+    base.depth = 2
+    with pytest.raises(AttributeError, match="has no 'depth'.*hides that of .*DummyVecEnv"):
+        _ = venv.depth
+    assert venv.venv.depth == 1
+
+
+@pytest.mark.parametrize("order", [(own, sb3, own), (sb3, own, sb3)])
+def test_attributes_through_mixed_wrappers(order: tuple) -> None:
+    base = own.DummyVecEnv([WalkEnv])
+    venv = order[0].VecCheckNan(order[1].VecMonitor(order[2].VecNormalize(base)))
+    assert venv.episode_count == 0
+    assert venv.clip_obs == 10.0
+    assert venv.pool is base.pool
+    base.clip_obs = 3
+    with pytest.raises(AttributeError, match="clip_obs"):
+        _ = venv.clip_obs
+
+
+# -------------------------------------------------------------------------------- VecFrameStack
+
+
+def test_stacks_are_the_callers_own() -> None:
+    venv = own.VecFrameStack(own.DummyVecEnv([WalkEnv] * 3), 2)
+    first = venv.reset()
+    kept = first.copy()
+    second = venv.step(IDLE)[0]
+    second[:] = 99
+    np.testing.assert_array_equal(first, kept)
+    assert not (venv.step(IDLE)[0] == 99).any()
+    venv.reset()
+    np.testing.assert_array_equal(first, kept)
+
+
+def test_stacks_begin_anew_with_each_episode() -> None:
+    venv = own.VecFrameStack(own.DummyVecEnv([WalkEnv] * 3), 3)
+    venv.seed(0)
+    obs = venv.reset()
+    assert (obs[:, :6] == 0).all()
+    ends = 0
+    for _ in range(20):
+        before = obs
+        obs, _, dones, infos = venv.step(IDLE)
+        for i in range(3):
+            if dones[i]:
+                ends += 1
+                terminal = infos[i]["terminal_observation"]
+                assert terminal.shape == (9,)
+                np.testing.assert_array_equal(terminal[:6], before[i, 3:])
+                assert (obs[i, :6] == 0).all()
+            else:
+                np.testing.assert_array_equal(obs[i, :6], before[i, 3:])
+    assert ends > 5
+
+
+@pytest.mark.parametrize(
+    ("space", "order", "error", "text"),
+    [
+        ("discrete", None, ValueError, "VecFrameStack: observation_space is Discrete"),
+        ("dict", None, TypeError, "frames are stacked of Box and Dict"),
+        ("box", {"z": "first"}, TypeError, "channels_order is a mapping"),
+        ("box", "middle", ValueError, "must be 'first', 'last' or None, got 'middle'"),
+        ("box", 0, ValueError, "n_stack must be 1 or more, got 0"),
+    ],
+)
+def test_what_can_not_be_stacked(space: str, order: Any, error: type, text: str) -> None:
+    venv = own.DummyVecEnv([functools.partial(WalkEnv, space)])
+    n_stack, order = (0, None) if order == 0 else (2, order)
+    with pytest.raises(error, match=text):
+        own.VecFrameStack(venv, n_stack, order)
+
+
+def test_a_terminal_observation_that_is_missing() -> None:
+    class Forgetful(Pass):
+        def step_wait(self) -> Any:
+            obs, rewards, _, _ = self.venv.step_wait()
+            return obs, rewards, np.array([True]), [{}]
+
+    venv = own.VecFrameStack(Forgetful(own.DummyVecEnv([WalkEnv])), 2)
+    venv.reset()
+    with pytest.warns(UserWarning, match="env 0: done, but its info has no terminal_observation"):
+        venv.step(np.zeros(1, int))
+
+
+# ---------------------------------------------------------------------------- VecTransposeImage
+
+
+def test_images_and_terminal_images_are_transposed() -> None:
+    plain = own.DummyVecEnv([functools.partial(WalkEnv, "image")] * 3)
+    venv = own.VecTransposeImage(own.DummyVecEnv([functools.partial(WalkEnv, "image")] * 3))
+    assert venv.observation_space.shape == (3, 12, 10)
+    for each in (plain, venv):
+        each.seed(0)
+    np.testing.assert_array_equal(venv.reset(), plain.reset().transpose(0, 3, 1, 2))
+    ends = 0
+    for _ in range(20):
+        obs, _, dones, infos = venv.step(IDLE)
+        expected, _, _, plain_infos = plain.step(IDLE)
+        np.testing.assert_array_equal(obs, expected.transpose(0, 3, 1, 2))
+        for i in np.flatnonzero(dones):
+            ends += 1
+            np.testing.assert_array_equal(
+                infos[i]["terminal_observation"],
+                plain_infos[i]["terminal_observation"].transpose(2, 0, 1),
+            )
+    assert ends > 5
+
+
+def test_what_can_not_be_transposed() -> None:
+    with pytest.raises(ValueError, match="observation_space is Box.*, but images or a Dict"):
+        own.VecTransposeImage(own.DummyVecEnv([WalkEnv]))
+    images = own.VecTransposeImage(own.DummyVecEnv([functools.partial(WalkEnv, "image")]))
+    for error in (ValueError, AssertionError):
+        with pytest.raises(error, match=r"shape \(3, 12, 10\) have their channels first"):
+            own.VecTransposeImage(images)
+    with pytest.raises(ValueError, match="observation space k: .* is not one of images"):
+        own.VecTransposeImage.transpose_space(spaces.Box(0, 1, (2, 2, 3)), "k")
+
+
+# ------------------------------------------------------------------------------ VecCheckNan
+
+
+class NanEnv(gym.Env):
+    """Observes, and is rewarded by, its action."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple:
+        # 9 stands for a NaN, 8 for an infinity.
+        names = {9: np.nan, 8: np.inf}
+        value = names.get(float(action[0]), 0.0)
+        return np.full(2, value, np.float32), names.get(float(action[1]), 0.0), False, False, {}
+
+
+def nan_action(row: int, obs: float = 0, reward: float = 0) -> np.ndarray:
+    actions = np.zeros((3, 2), np.float32)
+    actions[row] = obs, reward
+    return actions
+
+
+@pytest.mark.parametrize(
+    ("actions", "text"),
+    [
+        (nan_action(1, obs=9), "env 1: found nan in observations; it comes from the envs, whose"),
+        (nan_action(2, obs=8), "env 2: found inf in observations"),
+        (nan_action(0, reward=9), "env 0: found nan in rewards"),
+        (nan_action(1, obs=np.nan), "env 1: found nan in actions; it comes from the model, whose"),
+    ],
+)
+def test_nan_is_traced_to_its_env(actions: np.ndarray, text: str) -> None:
+    base = own.DummyVecEnv([NanEnv] * 3)
+    venv = own.VecCheckNan(base, raise_exception=True)
+    venv.reset()
+    venv.step(nan_action(0))
+    with pytest.raises(ValueError, match=text):
+        venv.step(actions)
+    base.reset()
+    venv = own.VecCheckNan(base)
+    venv.reset()
+    with pytest.warns(UserWarning, match=text):
+        venv.step(actions)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        venv.step(actions)  # warned once
+
+
+def test_nan_at_reset_and_in_dicts() -> None:
+    class Dicts(NanEnv):
+        observation_space = spaces.Dict({"n": spaces.Discrete(2), "x": NanEnv.observation_space})
+
+        def reset(self, **_: Any) -> tuple:
+            return {"n": 1, "x": np.array([0, np.nan], np.float32)}, {}
+
+    venv = own.VecCheckNan(own.DummyVecEnv([NanEnv, NanEnv]), check_inf=False, raise_exception=True)
+    venv.reset()
+    venv.step(nan_action(0, obs=8)[:2])  # infinities pass
+    assert venv.check_array_value("x", np.array([np.inf, 0])) == []
+    assert venv.check_array_value("x", np.array([np.nan])) == [("x", "nan")]
+    venv = own.VecCheckNan(own.DummyVecEnv([Dicts]), raise_exception=True)
+    with pytest.raises(ValueError, match="env 0: found nan in observations.x; .* at reset"):
+        venv.reset()
+
+
+def test_actions_in_dicts_are_not_looked_into() -> None:
+    class Dicts(NanEnv):
+        action_space = spaces.Dict({"x": NanEnv.action_space})
+
+    with pytest.raises(NotImplementedError, match="dicts"):
+        own.VecCheckNan(own.DummyVecEnv([Dicts]))
+
+
+# ---------------------------------------------------------------------------- VecExtractDictObs
+
+
+def test_what_can_not_be_extracted() -> None:
+    with pytest.raises(ValueError, match="but a Dict is needed"):
+        own.VecExtractDictObs(own.DummyVecEnv([WalkEnv]), "z")
+    with pytest.raises(KeyError, match="got key 'q', but the space has"):
+        own.VecExtractDictObs(own.DummyVecEnv([functools.partial(WalkEnv, "dict")]), "q")
+
+
+# ----------------------------------------------------------------------------------- monitors
+
+
+def read(path: Path) -> tuple[dict, list[dict]]:
+    with path.open() as file:
+        header = json.loads(file.readline()[1:])
+        return header, list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("package", [own, sb3])
+def test_the_file_of_vec_monitor(package: Any, tmp_path: Path) -> None:
+    make = functools.partial(gym.make, "CartPole-v1", max_episode_steps=5)
+    base = own.DummyVecEnv([make] * 3)
+    venv = package.VecMonitor(base, str(tmp_path / "run"), info_keywords=("TimeLimit.truncated",))
+    venv.seed(0)
+    venv.reset()
+    episodes = []
+    for _ in range(40):
+        infos = venv.step(IDLE)[3]
+        episodes += [info["episode"] for info in infos if "episode" in info]
+    venv.close()
+    header, rows = read(tmp_path / "run.monitor.csv")
+    assert header["env_id"] == "CartPole-v1"
+    assert venv.episode_count == len(rows) == len(episodes) > 10
+    assert [float(row["r"]) for row in rows] == [episode["r"] for episode in episodes]
+    frame = load_results(str(tmp_path))
+    assert frame["l"].tolist() == [episode["l"] for episode in episodes]
+    assert set(frame["TimeLimit.truncated"]) == {True}
+
+
+def test_episodes_are_counted_by_the_wrapper_alone() -> None:
+    venv = own.VecMonitor(own.DummyVecEnv([WalkEnv] * 3))
+    venv.reset()
+    returns, lengths = np.zeros(3, np.float32), np.zeros(3)
+    for _ in range(30):
+        _, rewards, dones, infos = venv.step(IDLE)
+        returns += rewards
+        lengths += 1
+        for i in range(3):
+            assert ("episode" in infos[i]) == dones[i]
+            if dones[i]:
+                assert infos[i]["episode"]["r"] == returns[i]
+                assert infos[i]["episode"]["l"] == lengths[i]
+                assert infos[i]["episode"]["t"] >= 0
+                returns[i] = lengths[i] = 0
+
+
+@pytest.mark.parametrize("monitor", [Monitor, Sb3Monitor])
+def test_two_monitors_are_warned_of(monitor: Any) -> None:
+    venv = own.DummyVecEnv([lambda: monitor(WalkEnv())])
+    with pytest.warns(UserWarning, match="the envs have a Monitor already"):
+        own.VecMonitor(venv)
+
+
+def test_the_monitor_of_one_env_is_like_theirs(tmp_path: Path) -> None:
+    ours = Monitor(WalkEnv(), str(tmp_path / "ours"), info_keywords=("left",))
+    theirs = Sb3Monitor(WalkEnv(), str(tmp_path / "theirs"), info_keywords=("left",))
+    for each in (ours, theirs):
+        for episode in range(6):
+            each.reset(seed=episode)
+            done = False
+            while not done:
+                *_, terminated, truncated, info = each.step(1)
+                done = terminated or truncated
+            assert "episode" in info
+        each.close()
+    assert ours.get_episode_rewards() == theirs.get_episode_rewards()
+    assert ours.get_episode_lengths() == theirs.get_episode_lengths()
+    assert ours.get_total_steps() == theirs.get_total_steps()
+    assert len(ours.get_episode_times()) == 6
+    (header, rows), (their_header, their_rows) = (
+        read(tmp_path / f"{name}.monitor.csv") for name in ("ours", "theirs")
+    )
+    assert set(header) == set(their_header)
+    for row in (*rows, *their_rows):
+        row.pop("t")
+    assert rows == their_rows
+
+
+def test_the_monitor_keeps_its_rules(tmp_path: Path) -> None:
+    env = Monitor(WalkEnv(), allow_early_resets=False, reset_keywords=("options",))
+    with pytest.raises(RuntimeError, match="was not reset"):
+        env.step(0)
+    with pytest.raises(ValueError, match="the argument 'options' is missing"):
+        env.reset(seed=0)
+    env.reset(seed=0, options={"a": 1})
+    with pytest.raises(RuntimeError, match="the episode has not ended"):
+        env.reset(options={"a": 1})
+    done = False
+    while not done:
+        *_, terminated, truncated, info = env.step(0)
+        done = terminated or truncated
+    assert info["episode"]["options"] == {"a": 1}
+    with pytest.raises(RuntimeError, match="was not reset"):
+        env.step(0)
+    del tmp_path
+
+
+def test_a_file_is_begun_anew_or_appended_to(tmp_path: Path) -> None:
+    for override, rows in ((True, 1), (False, 2), (True, 1)):
+        writer = ResultsWriter(str(tmp_path), {"n": 1}, override_existing=override)
+        writer.write_row({"r": 1, "l": 2, "t": 3})
+        writer.close()
+        header, found = read(tmp_path / "monitor.csv")
+        assert header == {"n": 1}
+        assert len(found) == rows
+
+
+# ------------------------------------------------------------------------------------- videos
+
+
+def frames(path: Path, height: int, width: int) -> np.ndarray:
+    """The frames of a video, by ffmpeg itself."""
+    command = [get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    return np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3)
+
+
+def big(tag: int = 0) -> gym.Env:
+    class Big(WalkEnv):
+        def render(self) -> np.ndarray:
+            shade = 40 * (len(self.log) % 5) + 40
+            return np.full((32, 48, 3), shade, np.uint8)
+
+    env = Big(render_mode="rgb_array")
+    env.tag = tag
+    return env
+
+
+def test_videos_are_recorded(tmp_path: Path) -> None:
+    base = own.DummyVecEnv([big] * 2)
+    venv = own.VecVideoRecorder(
+        base, str(tmp_path), lambda step: step in (0, 10), video_length=4, name_prefix="walk"
+    )
+    assert venv.frames_per_sec == 7
+    venv.reset()
+    assert venv.recording
+    for _ in range(4):
+        venv.step(np.zeros(2, int))
+    assert not venv.recording
+    for _ in range(8):
+        venv.step(np.zeros(2, int))
+    assert venv.recording
+    venv.close()  # writes what there is
+    first, second = (tmp_path / f"walk-step-{a}-to-step-{a + 4}.mp4" for a in (0, 10))
+    video = frames(first, 64, 48)  # two envs
+    assert len(video) == 5  # the frame before the first step
+    assert abs(int(video[0].mean()) - 80) < 12
+    assert len(frames(second, 64, 48)) == 3
+    assert venv.video_path == str(second)
+    assert base.pool.is_closed
+
+
+def test_their_recorder_around_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # a thread of its progress bar
+    venv = sb3.VecVideoRecorder(own.DummyVecEnv([big]), str(tmp_path), lambda s: s == 0, 3)
+    venv.reset()
+    for _ in range(3):
+        venv.step(np.zeros(1, int))
+    venv.close()
+    assert len(list(tmp_path.glob("*.mp4"))) == 1
+
+
+def test_what_can_not_be_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (ValueError, AssertionError):
+        with pytest.raises(error, match="render_mode is None, but 'rgb_array' is needed"):
+            own.VecVideoRecorder(own.DummyVecEnv([WalkEnv]), str(tmp_path), bool)
+    with pytest.raises(ValueError, match="video_length must be 1 or more, got 0"):
+        own.VecVideoRecorder(own.DummyVecEnv([RGB]), str(tmp_path), bool, 0)
+    monkeypatch.setitem(sys.modules, "moviepy.video.io.ffmpeg_writer", None)
+    with pytest.raises(gym.error.DependencyNotInstalled, match="pip install moviepy"):
+        own.VecVideoRecorder(own.DummyVecEnv([RGB]), str(tmp_path), bool)
+
+
+def test_a_recording_that_nobody_ended(tmp_path: Path) -> None:
+    venv = own.VecVideoRecorder(own.DummyVecEnv([RGB]), str(tmp_path), lambda _: True, 9)
+    venv.reset()
+    with pytest.warns(ResourceWarning, match="rl-video-step-0-to-step-9.mp4 was not ended"):
+        del venv
+
+
+def test_a_frame_that_is_none(tmp_path: Path) -> None:
+    base = own.DummyVecEnv([RGB])
+    venv = own.VecVideoRecorder(base, str(tmp_path), lambda step: step == 0)
+    base.render = lambda mode=None: None  # noqa: ARG005
+    with pytest.warns(UserWarning, match="render returned a NoneType"):
+        venv.reset()
+    assert not venv.recording

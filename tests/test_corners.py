@@ -1,0 +1,204 @@
+"""Corners that users come to: what goes wrong at the edge of a call, and what must not."""
+
+from __future__ import annotations
+
+import collections
+import errno
+import functools
+import gc
+import os
+import sys
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, SubprocVectorEnv, shm
+from tests import envs
+from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
+
+FNS = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
+
+
+class OddEnv(gym.Env):
+    """Does what it was made to do."""
+
+    def __init__(self, odd: str, length: int = 3) -> None:
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = gym.spaces.Discrete(3)
+        self.odd, self.length, self.steps, self.resets = odd, length, 0, 0
+        self.queue: collections.deque = collections.deque([1])
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed, options=options)
+        self.steps = 0
+        self.resets += 1
+        if self.odd == "rebinds":
+            self.step = lambda _: (np.zeros(2), 42.0, False, False, {})
+        if self.resets > 1 and self.odd == "exits":
+            sys.exit(5)
+        if self.resets > 1 and self.odd == "shape":
+            return np.zeros(3), {}
+        if self.resets > 1 and self.odd == "info":
+            return np.zeros(2), {"generator": (i for i in range(3))}
+        return np.full(2, float(self.resets)), {"seed": seed}
+
+    def step(self, _: Any) -> tuple:
+        if self.odd == "open":
+            with open("/no/such/file"):  # noqa: PTH123
+                pass
+        if self.odd == "decode":
+            b"\xff".decode("utf-8")
+        self.steps += 1
+        self.queue[0] = self.steps
+        info = {"final_obs": "mine", "is_reset": True} if self.odd == "keys" else {}
+        if self.odd == "queue":
+            info["queue"] = self.queue
+        return np.full(2, 0.5), 7.0, self.steps >= self.length, False, info
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_mixed_in_exception_keeps_what_its_class_promises(place: str) -> None:
+    with PLACES[place]([functools.partial(OddEnv, odd) for odd in ("open", "decode")]) as pool:
+        pool.reset()
+        with pytest.raises(FileNotFoundError) as missing:
+            pool.step([0], [0])
+        assert missing.value.errno == errno.ENOENT
+        assert missing.value.filename == "/no/such/file"
+        assert missing.value.args == (errno.ENOENT, "No such file or directory")
+        with pytest.raises(UnicodeDecodeError) as undecoded:
+            pool.step([0], [1])
+        assert (undecoded.value.object, undecoded.value.start) == (b"\xff", 0)
+        assert str(undecoded.value).startswith("env 1: step raised UnicodeDecodeError")
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_whatever_an_action_raises_at_the_door_nothing_is_sent(place: str) -> None:
+    with PLACES[place]([functools.partial(OddEnv, "") for _ in range(2)]) as pool:
+        pool.reset()
+        with pytest.raises(RuntimeError, match="grad"):
+            pool.step(torch.zeros(2, requires_grad=True))
+        assert pool.waiting_id == []
+        assert pool.step(torch.zeros(2, dtype=torch.int64))[1].tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_an_env_may_rebind_its_step(place: str) -> None:
+    with PLACES[place]([functools.partial(OddEnv, "rebinds")]) as pool:
+        pool.reset()
+        assert pool.step([0])[1].tolist() == [42]
+
+
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+@pytest.mark.parametrize("place", BACKENDS)
+def test_an_env_may_use_our_words_in_its_info(place: str, mode: str | None) -> None:
+    with PLACES[place]([functools.partial(OddEnv, "keys")], autoreset_mode=mode) as pool:
+        pool.reset()
+        info = pool.step([0])[4][0]
+        assert info == {"final_obs": "mine", "is_reset": True, "env_id": 0}
+
+
+@pytest.mark.parametrize("odd", ["exits", "shape", "info"])
+@pytest.mark.parametrize("place", ["dummy", "subproc-fork", "shmem-fork"])
+def test_the_ended_row_comes_before_the_error_of_its_reset(place: str, odd: str) -> None:
+    if (place, odd) in {("dummy", "info"), ("subproc-fork", "shape")}:
+        odd = "exits"  # nothing is pickled there; the parent alone sees the shape there
+    fns = [functools.partial(OddEnv, odd, 1)]
+    with PLACES[place](fns, autoreset_mode="same_step") as pool:
+        pool.reset()
+        obs, reward, terminated, _, infos = pool.step([0])
+        assert obs.tolist() == [[0.5, 0.5]]
+        assert reward.tolist() == [7]
+        assert terminated.tolist() == [True]
+        assert infos[0]["final_obs"].tolist() == [0.5, 0.5]
+        with pytest.raises(EnvError, match="env 0: reset raised"):
+            pool.step([0])
+
+
+@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("timeout", [float("inf"), 1e8])
+def test_a_timeout_may_be_endless(place: str, timeout: float) -> None:
+    with PLACES[place](FNS, timeout=timeout) as pool:
+        pool.reset()
+        assert len(pool.step([pool.action_space[0].sample()] * 3)[0]) == 3
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_forked_copy_says_that_it_is_one(place: str) -> None:
+    with PLACES[place](FNS) as pool:
+        pool.reset()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                pool.step([0, 0, 0])
+            except RuntimeError as error:
+                code = 0 if "was made in process" in str(error) else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert pool.reset()[0].shape == (3, 3)
+
+
+def test_an_unclosed_pool_is_closed_where_warnings_are_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unraisable: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda it: unraisable.append(str(it.exc_value)))
+    pool = ShmemVectorEnv(FNS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del pool
+        gc.collect()
+    assert unraisable == ["unclosed ShmemVectorEnv"]  # and no process is left: see conftest
+
+
+def test_a_seed_of_reset_fn_may_be_numpys() -> None:
+    fns = [functools.partial(OddEnv, "")]
+    with DummyVectorEnv(fns, reset_fn=lambda i, k: (np.int64(5 + i + k), None)) as pool:
+        assert pool.reset()[1][0]["seed"] == 5
+        assert pool.reset()[1][0]["seed"] == 6
+
+
+def test_a_refused_memfd_is_replaced_by_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EPERM, "seccomp")
+
+    monkeypatch.setattr(shm.os, "memfd_create", refused)
+    with ShmemVectorEnv(FNS) as pool:
+        assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]
+
+
+def test_an_unpicklable_action_is_named_by_its_env() -> None:
+    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
+    with SubprocVectorEnv(fns, num_processes=1) as pool:
+        pool.reset()
+        with pytest.raises(TypeError, match="env 2: the arguments of step cannot be pickled"):
+            pool.step(["", "", (i for i in range(3))])
+        assert pool.step([""] * 3)[0][:, 2].tolist() == [1, 1, 1]
+
+
+def test_nothing_returned_changes_later_whatever_it_is() -> None:
+    with DummyVectorEnv([functools.partial(OddEnv, "queue")]) as pool:
+        pool.reset()
+        first = pool.step([0])[4][0]["queue"]
+        pool.step([0])
+        assert list(first) == [1]
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_restarted_env_goes_on_with_its_schedule(place: str) -> None:
+    def played(*, kill: bool) -> list[Any]:
+        with PLACES[place]([functools.partial(OddEnv, "")] * 2, episode_seeds=True) as pool:
+            seeds = [pool.reset(seed=5)[1][0]["seed"], pool.reset()[1][0]["seed"]]
+            if kill:
+                os.kill(pool.apply(lambda _: os.getpid(), id=0)[0], 9)
+                with pytest.raises(EnvError):
+                    pool.step([0], [0])
+                pool.restart(0)
+            return [*seeds, pool.reset(0)[1][0]["seed"], pool.reset(0)[1][0]["seed"]]
+
+    assert played(kill=True) == played(kill=False)
