@@ -221,8 +221,10 @@ class WorkerGroup:
         """Carry out requests that bring no rows, beside rows that wait to be handed out."""
         # Of an earlier request, and not to be taken for the end of this one.
         earlier = {i: self.errors.pop(i) for i in ids if i in self.errors}
+        # Those that the pool has yet to take note of; a wait would end at once for them.
+        deaths, self.died = self.died, []
         try:
-            self._ask_now(ids, requests)
+            self._ask_now(ids, requests, deaths)
         except EnvError:
             raise
         except BaseException:
@@ -230,8 +232,9 @@ class WorkerGroup:
             raise
         finally:
             self.errors.update(earlier)
+            self.died = deaths + self.died
 
-    def _ask_now(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
+    def _ask_now(self, ids: Sequence[int], requests: Sequence[Request], deaths: list[int]) -> None:
         self.send(ids, requests)
         while missing := [i for i in ids if i not in self.replies and i not in self.errors]:
             self.wait(1, None, missing)
@@ -239,6 +242,8 @@ class WorkerGroup:
                 if i not in self.replies and i not in self.errors:
                     self.errors[i] = self.death_of(i)
                     self.finished.append(i)
+            deaths += self.died
+            self.died = []
         failed = [self.errors.pop(i) for i in ids if i in self.errors]
         for i in ids:
             self.replies.pop(i, None)
