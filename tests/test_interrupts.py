@@ -78,6 +78,8 @@ def idle(pool: BaseVectorEnv) -> list[int]:
     return [i for i in range(NUM_ENVS) if i not in waiting]
 
 
+# Where the handler fires in a callback of the collector or in a __del__, Python can only warn.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("wait_num", [None, 2])
 @pytest.mark.parametrize("place", PLACES_TRIED)
 def test_interrupts_at_random_moments(
