@@ -76,22 +76,23 @@ class _Probed:
     def measure(self, seconds: float) -> tuple[float, float]:
         """Wall and CPU seconds of a step, over as many as fit into ``seconds``.
 
-        An env that refuses random actions is measured as far as it goes.
+        An env that refuses random actions is measured as far as it goes. The CPU time is that of the
+        thread that steps: others may be a library's, which spins while it starts.
         """
         steps = 0
-        start = wall, cpu = time.perf_counter(), time.process_time()
+        start = wall, cpu = time.perf_counter(), time.thread_time()
         with contextlib.suppress(Exception):
             space = self._executor.facts().action_space
             sample = space.sample if space is not None else _nothing
             self.reset()
             self.step(sample())  # what happens at the first step only
-            start = wall, cpu = time.perf_counter(), time.process_time()
+            start = wall, cpu = time.perf_counter(), time.thread_time()
             while time.perf_counter() < start[0] + seconds:
                 terminated, truncated = self.step(sample())[2:4]
                 if terminated or truncated:
                     self.reset()
                 steps += 1
-                wall, cpu = time.perf_counter(), time.process_time()
+                wall, cpu = time.perf_counter(), time.thread_time()
         return (wall - start[0]) / max(steps, 1), (cpu - start[1]) / max(steps, 1)
 
 

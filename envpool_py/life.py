@@ -71,6 +71,8 @@ class EnvLives:
         # What an env becomes when it lands, where that is not for the caller to say.
         self._fate: dict[int, int] = {}
         self._resets = 0  # how many of those in flight
+        # Whether the last to be sent were all envs, in order.
+        self._sent_all = False
         #: How many envs are in flight.
         self.in_flight = 0
 
@@ -78,6 +80,8 @@ class EnvLives:
 
     def waiting(self) -> IdArray:
         """The envs in flight, the oldest request first."""
+        if self._sent_all and self.in_flight == len(self.everything):
+            return self.everything
         return self._ordered((self._state >= KEPT) & (self._state < DEAD))
 
     def ready(self) -> IdArray:
@@ -204,6 +208,7 @@ class EnvLives:
         if state == RESETTING:
             self._resets += count
         self._state[self._place(ids)] = state
+        self._sent_all = ids is self.everything
         self._stamp(ids)
 
     def _place(self, ids: IdArray) -> Any:

@@ -116,20 +116,20 @@ def test_names_that_only_some_pools_have(pool: DummyVectorEnv) -> None:
         def budget(self, value: int) -> None:
             self._budget = 2 * value
 
-        def restart(self, ids: list[int]) -> list[int]:
+        def rewind(self, ids: list[int]) -> list[int]:
             return ids[::-1]
 
     with Later(env_fns("float32")) as venv:
         wrapper = VectorEnvWrapper(Shifted(venv))
-        assert wrapper.restart([1, 2]) == [2, 1]
+        assert wrapper.rewind([1, 2]) == [2, 1]
         wrapper.budget = 4
         assert wrapper.budget == venv.budget == 8
         wrapper.step_timeout = 1.0
         assert venv.step_timeout == 1.0
         assert set(vars(wrapper)) == {"venv"}
-    assert not hasattr(VectorEnvWrapper(pool), "restart")
-    with pytest.raises(AttributeError, match="'DummyVectorEnv' object has no attribute 'restart'"):
-        VectorEnvWrapper(pool).restart  # noqa: B018
+    assert not hasattr(VectorEnvWrapper(pool), "rewind")
+    with pytest.raises(AttributeError, match="'DummyVectorEnv' object has no attribute 'rewind'"):
+        VectorEnvWrapper(pool).rewind  # noqa: B018
 
 
 def test_setting_what_the_pool_has_sets_it_there(pool: DummyVectorEnv) -> None:
