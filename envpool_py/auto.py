@@ -76,8 +76,8 @@ class _Probed:
     def measure(self, seconds: float) -> tuple[float, float]:
         """Wall and CPU seconds of a step, over as many as fit into ``seconds``.
 
-        An env that refuses random actions is measured as far as it goes. The CPU time is that of the
-        thread that steps: others may be a library's, which spins while it starts.
+        An env that refuses random actions is measured as far as it goes. The CPU time is that of
+        the thread that steps: others may be a library's, which spins while it starts.
         """
         steps = 0
         start = wall, cpu = time.perf_counter(), time.thread_time()

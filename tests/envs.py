@@ -607,8 +607,8 @@ class FaultEnv(CountEnv):
             raise error
         if name in DIE:
             DIE[name]()
-        if name == "hang":
-            signal.pause()
+        while name == "hang":
+            signal.pause()  # a signal that is handled, such as that for the stack, ends it
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         self._fault((options or {}).get("fault", ""))

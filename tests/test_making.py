@@ -58,7 +58,7 @@ def test_an_env_that_waits_gets_a_process_of_its_own() -> None:
 def test_an_env_that_computes_shares_a_core() -> None:
     measured = auto.probe(BusyEnv)
     assert not measured.waits
-    assert measured.cpu >= 0.001
+    assert 0.0009 <= measured.cpu <= measured.wall * 1.01
     with envpool_py.SubprocVectorEnv([BusyEnv] * (CORES + 3), num_processes="auto") as pool:
         assert f"num_processes={CORES}" in repr(pool)
 
