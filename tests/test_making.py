@@ -30,11 +30,11 @@ class WaitingEnv(CountingEnv):
 
 
 class BusyEnv(CountingEnv):
-    """A step takes a millisecond of the processor."""
+    """A step takes a millisecond of the processor, of the thread that steps."""
 
     def step(self, _: Any) -> Any:
-        end = time.process_time() + 0.001
-        while time.process_time() < end:
+        end = time.thread_time() + 0.001
+        while time.thread_time() < end:
             pass
         return super().step(0)
 
