@@ -158,10 +158,21 @@ def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
 
 
 def combine(errors: Sequence[EnvError]) -> EnvError:
-    """One error for all: the first, which also names the others."""
+    """One error for all: the first, which also names the others.
+
+    Of envs that died with one process one error is enough: it names them all.
+    """
     first = errors[0]
     if len(errors) > 1:
-        others = [error for error in errors[1:] if error is not first]
+        others: list[EnvError] = []
+        lost: list[set[int]] = []
+        for error in errors:
+            envs = set(error.env_ids)
+            if not isinstance(error, WorkerDiedError) or envs not in lost:
+                others.append(error)
+            if isinstance(error, WorkerDiedError) and len(envs) > 1:
+                lost.append(envs)
+        others.remove(first)
         first.env_ids = tuple(dict.fromkeys(i for error in errors for i in error.env_ids))
         first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)
     return first

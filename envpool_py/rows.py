@@ -8,18 +8,22 @@ travels beside the block and is kept on the pool's side until the row is handed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py import infos as infos_
 from envpool_py import spaces
 from envpool_py.ids import IdArray
 from envpool_py.spaces import Array, Leaf
 
 #: What the block can't hold of a row: (object leaves, info, reward), each None where there is none.
 Side: TypeAlias = "tuple[list[Any] | None, dict[str, Any] | None, Array | None]"
+
+#: (obs, reward, terminated, truncated, info): the reply to a step.
+Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
 
 _ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
 
@@ -46,7 +50,7 @@ class Shape(NamedTuple):
     """All that fixes the fields of a block; small, and picklable.
 
     ``marks``: rows may be those of automatic resets, or bring a final observation; ``finals``: that
-    then lies in the block as well.
+    then lies in the block as well. ``infos``: so do infos that are numbers.
     """
 
     num_envs: int
@@ -55,10 +59,13 @@ class Shape(NamedTuple):
     reward: tuple[int, ...] = ()
     marks: bool = False
     finals: bool = False
+    infos: bool = False
 
 
-# What a row is besides the row of a step.
+# What a row is besides the row of a step; in the bits above, the form of its info, 0 for none.
 _PLAIN, _RESET_ROW, _FINAL_ROW = range(3)
+_FORM_SHIFT = 2
+_KIND_MASK = (1 << _FORM_SHIFT) - 1
 
 
 class Block:
@@ -93,7 +100,14 @@ class Block:
             None if leaf.dtype is None else next(rest) for leaf in self._action_leaves
         ]
         self._finals = [next(rest) for _ in self._obs_leaves] if shape.finals else []
-        self._marks = next(rest) if shape.marks else None
+        self._marks = next(rest) if shape.marks or shape.infos else None
+        self._info_rows = next(rest) if shape.infos else None
+        self._forms = next(rest) if shape.infos else None
+        self._reader = (
+            None
+            if self._info_rows is None or self._forms is None
+            else infos_.Reader(_cells(self._info_rows), _cells(self._forms))
+        )
         self.fixed_actions = spaces.is_fixed(shape.action)
         self._objects: dict[int, list[Any]] = {
             n: [None] * num_envs for n, array in enumerate(self._obs) if array is None
@@ -107,8 +121,8 @@ class Block:
 
     # --------------------------------------------------------------- the side that steps the env
 
-    def writer(self) -> Callable[[int, Any, Any, Any, Any, dict[str, Any]], Side | None]:
-        """A function ``store(i, obs, reward, terminated, truncated, info)``.
+    def writer(self, *, pack_infos: bool = False) -> Callable[[int, Row], Side | None]:
+        """A function ``store(i, (obs, reward, terminated, truncated, info))``.
 
         It writes the row of env ``i``, and returns what the block can't hold of it, or None. It
         raises TypeError or ValueError where the observation does not fit the observation space, the
@@ -116,6 +130,10 @@ class Block:
 
         A closure, and through views made once: attribute look-ups, and indexing an array for each
         store, would cost as much as the stores themselves.
+
+        Args:
+            pack_infos: write infos that are numbers into the block; only for the one that steps the
+                env, in a block whose shape says ``infos``.
         """
         ndarray = np.ndarray
         leaf = self._obs_leaves[0] if self._obs_leaves else Leaf((), (), None)
@@ -127,15 +145,14 @@ class Block:
         dtype = None if leaf.dtype is None else np.dtype(leaf.dtype.str)
         store_leaves = self._store_leaves
         store_reward = self._store_reward
-        store_mark = self._store_mark
+        store_info = self._info_writer(pack_infos=pack_infos)
         rewards = _cells(self.reward) if self._scalar_rewards else None
         terminations = _cells(self.terminated)
         truncations = _cells(self.truncated)
         marks = None if self._marks is None else _cells(self._marks)
 
-        def store(
-            i: int, obs: Any, reward: Any, terminated: Any, truncated: Any, info: dict[str, Any]
-        ) -> Side | None:
+        def store(i: int, row: Row) -> Side | None:
+            obs, reward, terminated, truncated, info = row
             objects: list[Any] | None = None
             odd: Array | None = None
             if not single:
@@ -153,33 +170,53 @@ class Block:
             )
             truncations[i] = truncated if type(truncated) is bool else _flag(truncated, "truncated")
             if marks is not None:
-                marks[i] = _PLAIN
                 if info:
-                    info = store_mark(i, info, marks)
+                    info = store_info(i, info)
+                else:
+                    marks[i] = _PLAIN
             if info or objects is not None or odd is not None:
                 return objects, info or None, odd
             return None
 
         return store
 
-    def _store_mark(self, i: int, info: dict[str, Any], marks: Any) -> dict[str, Any]:
-        """Write what an automatic reset has put into the info; return what is left of it."""
-        if type(info) is ResetInfo:
-            marks[i] = _RESET_ROW
-            return {key: value for key, value in info.items() if key != "is_reset"}
-        if self._finals and type(info) is FinalInfo:
-            last = info["final_obs"]
-            single = spaces.is_leaf(self.shape.obs)
-            parts = [last] if single else spaces.split(self.shape.obs, last, "final_obs")
-            for leaf, array, part in zip(self._obs_leaves, self._finals, parts, strict=True):
-                array[i] = spaces.fit(
-                    part, leaf.shape, _dtype(leaf), "final_obs", "observation_space"
-                )
-            marks[i] = _FINAL_ROW
-            info = dict(info)
-            del info["final_obs"]
-            if not info.get("final_info", True):
-                del info["final_info"]
+    def _info_writer(self, *, pack_infos: bool) -> Callable[[int, dict[str, Any]], dict[str, Any]]:
+        """A function that writes the mark of a row, and returns what is left of its info."""
+        marks = self._marks
+        packer = None
+        if pack_infos and self._info_rows is not None and self._forms is not None:
+            packer = infos_.Packer(_cells(self._info_rows), _cells(self._forms))
+
+        def store_info(i: int, info: dict[str, Any]) -> dict[str, Any]:
+            mark = _PLAIN
+            if type(info) is ResetInfo:
+                mark = _RESET_ROW
+                info = {key: value for key, value in info.items() if key != "is_reset"}
+            elif type(info) is FinalInfo and self._finals:
+                mark = _FINAL_ROW
+                info = self._store_final(i, info)
+            if info and packer is not None:
+                form = packer.pack(i, info)
+                if form:
+                    mark |= form << _FORM_SHIFT
+                    info = {}
+            if marks is not None:
+                marks[i] = mark
+            return info
+
+        return store_info
+
+    def _store_final(self, i: int, info: dict[str, Any]) -> dict[str, Any]:
+        """Write the final observation that an info brings; return what is left of the info."""
+        last = info["final_obs"]
+        single = spaces.is_leaf(self.shape.obs)
+        parts = [last] if single else spaces.split(self.shape.obs, last, "final_obs")
+        for leaf, array, part in zip(self._obs_leaves, self._finals, parts, strict=True):
+            array[i] = spaces.fit(part, leaf.shape, _dtype(leaf), "final_obs", "observation_space")
+        info = dict(info)
+        del info["final_obs"]
+        if not info.get("final_info", True):
+            del info["final_info"]
         return info
 
     def _store_leaves(self, i: int, obs: Any) -> list[Any] | None:
@@ -257,6 +294,12 @@ class Block:
         if odd is not None:
             self._odd_rewards[i] = odd
             self._odd_shape = odd.shape
+
+    def forget_forms(self, ids: Iterable[int]) -> None:
+        """These envs are stepped by another process from now on, which learns their infos anew."""
+        if self._reader is not None:
+            for i in ids:
+                self._reader.forget(i)
 
     def drop_side(self, i: int) -> None:
         """Forget the side of a row that nobody will gather."""
@@ -339,7 +382,7 @@ class Block:
         if self._marks is not None:
             marks = self._marks.take(ids)
             if marks.any():
-                self._add_marks(infos, ids, marks)
+                self._add_marks(infos, listed, marks)
         return Batch(obs, reward, take(self.terminated, ids), take(self.truncated, ids), infos)
 
     def _note_last(self, ids: IdArray, parts: Sequence[Any]) -> None:
@@ -361,22 +404,31 @@ class Block:
             ],
         )
 
-    def _final_of(self, i: int) -> Any:
-        parts = [
-            leaf.one(array, i).copy()
-            for leaf, array in zip(self._obs_leaves, self._finals, strict=True)
-        ]
-        return parts[0] if spaces.is_leaf(self.shape.obs) else spaces.join(self.shape.obs, parts)
+    def _add_marks(self, infos: list[dict[str, Any]], ids: list[int], marks: Array) -> None:
+        ended: list[int] = []
+        reader = self._reader
+        for k, mark in enumerate(marks.tolist()):
+            if not mark:
+                continue
+            if mark > _KIND_MASK and reader is not None:
+                infos[k] = info = reader.read(ids[k], mark >> _FORM_SHIFT)
+                info["env_id"] = ids[k]
+            kind = mark & _KIND_MASK
+            if kind == _RESET_ROW:
+                infos[k]["is_reset"] = True
+            elif kind == _FINAL_ROW:
+                ended.append(k)
+        if ended:
+            for k, final in zip(ended, self._final_rows([ids[k] for k in ended]), strict=True):
+                infos[k]["final_obs"] = final
+                infos[k].setdefault("final_info", {})
 
-    def _add_marks(self, infos: list[dict[str, Any]], ids: IdArray, marks: Array) -> None:
-        kinds = marks.tolist()
-        for k in np.flatnonzero(marks).tolist():
-            info = infos[k]
-            if kinds[k] == _RESET_ROW:
-                info["is_reset"] = True
-            else:
-                info["final_obs"] = self._final_of(ids[k])
-                info.setdefault("final_info", {})
+    def _final_rows(self, ids: list[int]) -> Iterable[Any]:
+        """The final observations of these envs, each its own."""
+        parts = [array.take(ids, axis=0) for array in self._finals]
+        if spaces.is_leaf(self.shape.obs) and self._obs_leaves[0].shape:
+            return parts[0]
+        return [self._one_obs(parts, k) for k in range(len(ids))]
 
     def _with_odd_rewards(self, reward: Array, ids: list[int], dims: tuple[int, ...]) -> Array:
         """Vector rewards whose length no space has told, beside the zeros of resets."""
@@ -415,8 +467,11 @@ def _fields(shape: Shape) -> tuple[list[tuple[tuple[int, ...], np.dtype[Any], in
         for leaf in spaces.leaves(layout)
         if leaf.dtype is not None
     ]
-    if shape.marks:
-        wanted.append(((num_envs,), np.dtype(np.uint8)))
+    byte = np.dtype(np.uint8)
+    if shape.marks or shape.infos:
+        wanted.append(((num_envs,), byte))
+    if shape.infos:
+        wanted += [((num_envs * infos_.ROW_BYTES,), byte), ((num_envs * infos_.TABLE_BYTES,), byte)]
     fields = []
     offset = 0
     for dims, dtype in wanted:

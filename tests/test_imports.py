@@ -17,7 +17,7 @@ PACKAGE = Path(envpool_py.__file__).parent
 
 # From the ground up. A module imports from rows below its own alone; within a row, nothing.
 LAYERS: list[set[str]] = [
-    {"ids", "shm", "spaces", "seeding", "errors", "worker.limits"},
+    {"ids", "shm", "spaces", "seeding", "errors", "infos", "worker.limits"},
     {"rows", "checks"},
     {"worker.base", "worker.watch"},
     {"worker.execute"},

@@ -196,7 +196,7 @@ class _Process:
                 elif kind == ATTACH:
                     assert self._memory is not None  # noqa: S101 - for the type checker
                     block = Block(pickle.loads(body), shm.attach(self._memory.fd))  # noqa: S301
-                    self._store = block.writer()
+                    self._store = block.writer(pack_infos=True)
                     self._action_of = block.action_reader()
                 elif kind == CLOSE:
                     break
@@ -249,7 +249,7 @@ class _Process:
             row = None
             try:
                 row = steps[i](action_of(i))
-                side = store(i, *row)
+                side = store(i, row)
                 if side is None:
                     done.append(token)
                 else:
@@ -295,7 +295,7 @@ class _Process:
         if self._store is None:
             self._add(token, STEP_ROW if kind == "step" else RESET_ROW, _dumps_named(row))
             return
-        side = self._store(token & ID_MASK, *row)
+        side = self._store(token & ID_MASK, row)
         if side is None:
             self._done.append(token)
         else:

@@ -13,9 +13,9 @@ import gymnasium as gym
 from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
-from envpool_py.rows import Block
+from envpool_py.rows import Block, Row
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.execute import EnvFacts, Executor, Row
+from envpool_py.worker.execute import EnvFacts, Executor
 from envpool_py.worker.group import WorkerGroup
 
 # A step whose action lies in the block.
@@ -144,12 +144,12 @@ class DummyGroup(WorkerGroup):
 
     def _keep_row(self, i: int, row: Row) -> None:
         try:
-            side = self.store(i, *row)
+            side = self.store(i, row)
         except (TypeError, ValueError) as error:
             ended = self._executors[i].ended_row(error)
             if ended is None:
                 raise
-            side = self.store(i, *ended)
+            side = self.store(i, ended)
         if side is not None:
             self.block.put_side(i, spaces.snapshot(side))
 

@@ -14,11 +14,9 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from envpool_py import checks, seeding, spaces
-from envpool_py.rows import FinalInfo, ResetInfo
+from envpool_py.rows import FinalInfo, ResetInfo, Row
 from envpool_py.worker.base import Request
 
-#: The reply to a step.
-Row = tuple[Any, Any, Any, Any, dict[str, Any]]
 #: From (env_id, episode) to the (seed, options) of that reset.
 ResetFn = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
 

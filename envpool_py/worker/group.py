@@ -173,10 +173,10 @@ class WorkerGroup:
     def take(self, i: int, kind: str, reply: Any) -> None:
         """Keep the reply to a request: a row in the block, anything else in ``replies``."""
         if kind == "step":
-            side = self.store(i, *reply)
+            side = self.store(i, reply)
         elif kind == "reset":
             obs, info = reply
-            side = self.store(i, obs, 0.0, False, False, info)
+            side = self.store(i, (obs, 0.0, False, False, info))
         else:
             self.replies[i] = reply
             return

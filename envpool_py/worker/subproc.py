@@ -373,6 +373,7 @@ class ProcessGroup(WorkerGroup):
         for lane in lanes:
             if self._attach:
                 self._write(lane, self._attach)
+        self.block.forget_forms(made)
         for i in made:
             self._deaths.pop(i, None)
             self._overdue.pop(i, None)
@@ -390,6 +391,7 @@ class ProcessGroup(WorkerGroup):
         """
         if self._memory is None:
             return super().make_block(shape)
+        shape = shape._replace(infos=True)
         memory = shm.allocate(self._memory, nbytes(shape), "observations and actions")
         attach = pickle.dumps(shape)
         self._attach = child.FRAME.pack(child.ATTACH, len(attach)) + attach
@@ -672,7 +674,7 @@ class ProcessGroup(WorkerGroup):
             try:
                 value = pickle.loads(data)  # noqa: S301
                 if kind in ROW_KINDS:
-                    side = value if status == child.SIDE else self.store(i, *value)
+                    side = value if status == child.SIDE else self.store(i, value)
                     if side is not None:
                         self.block.put_side(i, side)
                 else:

@@ -1,0 +1,253 @@
+"""Infos that are numbers travel in the block: equal in value and type, each in its own row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import envpool_py
+from envpool_py import infos as infos_
+from envpool_py.worker import subproc
+
+NUMBERS = st.one_of(
+    st.floats(),
+    st.integers(-(2**80), 2**80),
+    st.booleans(),
+    st.builds(np.bool_, st.booleans()),
+    st.builds(np.float64, st.floats()),
+    st.builds(np.float32, st.floats(width=32)),
+    st.builds(np.float16, st.floats(width=16)),
+    st.builds(np.int64, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(np.uint64, st.integers(0, 2**64 - 1)),
+    st.builds(np.int8, st.integers(-128, 127)),
+    st.lists(st.floats(), max_size=4).map(np.array),
+    st.lists(st.booleans(), min_size=1, max_size=4).map(np.array),
+    st.integers(0, 9).map(np.array),
+)
+OTHERS = st.one_of(
+    st.none(), st.text(), st.lists(st.integers()), st.just(np.array(["a"])), st.just({"deep": 1})
+)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal in value and in type, NaN included."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and repr(a) == repr(b)
+    if isinstance(a, (float, np.floating)) and math.isnan(a):
+        return math.isnan(b)
+    return bool(a == b)
+
+
+def same_info(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+
+
+def memory(num_envs: int) -> tuple[memoryview, memoryview]:
+    return (
+        memoryview(bytearray(num_envs * infos_.ROW_BYTES)),
+        memoryview(bytearray(num_envs * infos_.TABLE_BYTES)),
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.dictionaries(st.text(max_size=3), st.one_of(NUMBERS, OTHERS), max_size=6),
+        ),
+        max_size=30,
+    )
+)
+def test_what_is_packed_is_read_back(rows: list[tuple[int, dict[str, Any]]]) -> None:
+    rest, tables = memory(3)
+    packer = infos_.Packer(rest, tables)
+    reader = infos_.Reader(rest, tables)
+    latest: dict[int, tuple[int, dict[str, Any]]] = {}
+    for i, info in rows:
+        number = packer.pack(i, info)
+        if number:
+            latest[i] = number, info
+        else:
+            latest.pop(i, None)
+        for other, (form, written) in latest.items():
+            assert same_info(reader.read(other, form), written)
+
+
+def test_ints_of_any_length() -> None:
+    rest, tables = memory(1)
+    packer, reader = infos_.Packer(rest, tables), infos_.Reader(rest, tables)
+    number = packer.pack(0, {"n": 2**63 - 1})
+    assert number
+    assert reader.read(0, number) == {"n": 2**63 - 1}
+    assert packer.pack(0, {"n": 2**63}) == 0
+    assert packer.pack(0, {"n": 3}) == number
+
+
+def test_more_forms_than_there_is_room_for() -> None:
+    rest, tables = memory(2)
+    packer, reader = infos_.Packer(rest, tables), infos_.Reader(rest, tables)
+    numbers = [packer.pack(1, {f"key {n}": n}) for n in range(200)]
+    assert numbers[0] == 1
+    assert numbers[-1] == 0
+    assert set(bytes(tables[: infos_.TABLE_BYTES])) == {0}  # the neighbour's
+    number = packer.pack(1, {"key 0": 7})
+    assert reader.read(1, number) == {"key 0": 7}
+    assert packer.pack(1, {"values": np.zeros(infos_.ROW_BYTES)}) == 0
+
+
+class InfoEnv(gym.Env[Any, Any]):
+    """Its infos are what its script says, in turn, those of resets too."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._count = 0
+
+    def _info(self) -> dict[str, Any]:
+        self._count += 1
+        x = float(self._rng.normal())
+        kinds: list[Callable[[], dict[str, Any]]] = [
+            lambda: {"x": x, "n": self._count, "alive": x > 0},
+            lambda: {"x": np.float64(x), "speed": np.float32(x), "at": np.array([x, -x])},
+            dict,
+            lambda: {"x": self._count, "n": x},
+            lambda: {"x": x, "name": "a name"},
+            lambda: {"x": x, "huge": 10**30, "n": self._count},
+        ]
+        return kinds[int(self._rng.choice([0, 0, 0, 0, 1, 1, 2, 3, 4, 5]))]()
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return np.zeros(2, np.float32), self._info()
+
+    def step(self, action: Any) -> Any:
+        del action
+        done = bool(self._rng.random() < 0.2)
+        return np.zeros(2, np.float32), 0.0, done, False, self._info()
+
+
+def makers(num_envs: int) -> list[Callable[[], Any]]:
+    return [lambda i=i: InfoEnv(i) for i in range(num_envs)]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+@pytest.mark.parametrize("wait_num", [None, 2])
+def test_rows_equal_those_of_the_dummy_pool(mode: str | None, wait_num: int | None) -> None:
+    options: dict[str, Any] = {"autoreset_mode": mode, "validate": "off"}
+    seen: list[dict[int, list[Any]]] = []
+    for pool in (
+        envpool_py.DummyVectorEnv(makers(4), wait_num=wait_num, **options),
+        envpool_py.ShmemVectorEnv(makers(4), wait_num=wait_num, num_processes=2, **options),
+    ):
+        with pool:
+            rows: dict[int, list[Any]] = {i: [] for i in range(4)}
+            for info in pool.reset()[1]:
+                rows[info["env_id"]].append(info)
+            ids = list(range(4))
+            for _ in range(150):
+                infos = pool.step(np.zeros(len(ids), dtype=int), ids)[4]
+                ids = [info["env_id"] for info in infos]
+                for info in infos:
+                    rows[info["env_id"]].append(info)
+            seen.append(rows)
+    for i in range(4):
+        count = min(len(seen[0][i]), len(seen[1][i]))
+        assert count > 40
+        for own, other in zip(seen[0][i][:count], seen[1][i][:count], strict=True):
+            a, b = dict(own), dict(other)
+            assert (a.pop("final_obs", None) is None) == (b.pop("final_obs", None) is None)
+            finals = a.pop("final_info", {}), b.pop("final_info", {})
+            assert same_info(*finals)
+            assert same_info(a, b)
+
+
+class Scalars(gym.Env[Any, Any]):
+    """Ten numbers in each info."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return np.zeros(2, np.float32), {"first": self._count}
+
+    def step(self, action: Any) -> Any:
+        del action
+        self._count += 1
+        return np.zeros(2, np.float32), 0.0, False, False, self.numbers(self._count)
+
+    @staticmethod
+    def numbers(count: int) -> dict[str, Any]:
+        return {f"number {n}": count * 10.0 + n for n in range(10)}
+
+
+def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    take_item = subproc.ProcessGroup._take_item
+
+    def counting(self: Any, token: int, status: int, data: bytes) -> None:
+        taken.append(status)
+        take_item(self, token, status, data)
+
+    with envpool_py.ShmemVectorEnv([Scalars] * 4, num_processes=2) as pool:
+        monkeypatch.setattr(subproc.ProcessGroup, "_take_item", counting)
+        assert [info["first"] for info in pool.reset()[1]] == [0] * 4
+        for count in range(1, 20):
+            infos = pool.step(np.zeros(4, dtype=int))[4]
+            assert [dict(info) for info in infos] == [
+                {**Scalars.numbers(count), "env_id": i} for i in range(4)
+            ]
+    assert taken == []
+
+
+def test_a_new_process_learns_anew() -> None:
+    with envpool_py.ShmemVectorEnv([Scalars] * 2, num_processes=1) as pool:
+        pool.reset()
+        pool.step([0, 0])
+        pool.workers[0].process.kill()  # type: ignore[attr-defined]
+        with pytest.raises(envpool_py.WorkerDiedError):
+            pool.step([0, 0])
+        pool.restart()
+        # The forms come in another order now: a step's before that of a second reset.
+        pool.reset()
+        infos = pool.step([0, 0])[4]
+        assert infos[1] == {**Scalars.numbers(1), "env_id": 1}
+
+
+def test_given_up_rows_take_no_form_with_them() -> None:
+    """The row that brought a form is dropped; the next of that form is read all the same."""
+    with envpool_py.ShmemVectorEnv([Scalars] * 2, num_processes=1, wait_num=1) as pool:
+        pool.reset()
+        for round_ in range(1, 4):
+            pool.send([0, 0])
+            pool.cancel()
+            pool.reset()
+            pool.send([0, 0])
+            infos = pool.drain()[4]
+            assert {info["env_id"]: info["number 3"] for info in infos} == dict.fromkeys(
+                range(2), round_ * 20.0 + 3
+            )
+            pool.reset()
+
+
+def test_what_is_handed_out_is_the_callers() -> None:
+    with envpool_py.ShmemVectorEnv([Scalars] * 2, num_processes=1) as pool:
+        pool.reset()
+        first = pool.step([0, 0])[4]
+        before = [dict(info) for info in first]
+        pool.step([0, 0])
+        assert [dict(info) for info in first] == before
