@@ -141,9 +141,8 @@ class Block:
         single = spaces.is_leaf(self.shape.obs) and first is not None and bool(leaf.shape)
         rows = list(first) if single and first is not None else []
         dims = leaf.shape
-        # Of NumPy's own dtypes there is one object each, and identity is quicker than equality.
-        dtype = None if leaf.dtype is None else np.dtype(leaf.dtype.str)
-        store_leaves = self._store_leaves
+        dtype = _own(leaf)
+        store_leaves = self._leaves_writer()
         store_reward = self._store_reward
         store_info = self._info_writer(pack_infos=pack_infos)
         rewards = _cells(self.reward) if self._scalar_rewards else None
@@ -218,6 +217,45 @@ class Block:
         if not info.get("final_info", True):
             del info["final_info"]
         return info
+
+    def _leaves_writer(self) -> Callable[[int, Any], list[Any] | None]:
+        """A function that writes an observation of several leaves; it returns the objects in it."""
+        layout = self.shape.obs
+        if not isinstance(layout, dict) or not all(
+            spaces.is_leaf(leaf) and leaf.dtype is not None for leaf in layout.values()
+        ):
+            return self._store_leaves
+        ndarray = np.ndarray
+        # For each key views of the rows made once, and what a value must be to be stored unseen.
+        plan = [
+            (
+                key,
+                [array[i, ...] for i in range(self.shape.num_envs)],
+                leaf.shape,
+                _own(leaf),
+                array.dtype.type if leaf.scalar else None,
+            )
+            for (key, leaf), array in zip(layout.items(), self._obs, strict=True)
+            if array is not None
+        ]
+        count = len(plan)
+        store_leaves = self._store_leaves
+
+        def store(i: int, obs: Any) -> list[Any] | None:
+            if type(obs) is dict and len(obs) == count:
+                for key, rows, dims, dtype, kind in plan:
+                    part = obs.get(key)
+                    if (
+                        type(part) is ndarray and part.dtype is dtype and part.shape == dims
+                    ) or type(part) is kind:
+                        rows[i][...] = part
+                    else:
+                        break
+                else:
+                    return None
+            return store_leaves(i, obs)
+
+        return store
 
     def _store_leaves(self, i: int, obs: Any) -> list[Any] | None:
         parts = spaces.split(self.shape.obs, obs, "obs")
@@ -369,8 +407,8 @@ class Block:
             obs = spaces.join(layout, parts)
         else:
             obs = np.empty(count, dtype=object)
-            for k in range(count):
-                obs[k] = self._one_obs(parts, k)
+            for k, row in enumerate(spaces.join_rows(layout, parts)):
+                obs[k] = row
         reward = take(self.reward, ids)
         if self._odd_shape is not None:
             reward = self._with_odd_rewards(reward, listed, self._odd_shape)
@@ -394,16 +432,6 @@ class Block:
                 for k, i in enumerate(ids.tolist()):
                     last[i] = spaces.snapshot(part[k])
 
-    def _one_obs(self, parts: Sequence[Any], k: int) -> Any:
-        """Observation ``k`` of a batch, given leaf by leaf."""
-        return spaces.join(
-            self.shape.obs,
-            [
-                part[k] if leaf.dtype is None else leaf.one(part, k)
-                for leaf, part in zip(self._obs_leaves, parts, strict=True)
-            ],
-        )
-
     def _add_marks(self, infos: list[dict[str, Any]], ids: list[int], marks: Array) -> None:
         ended: list[int] = []
         reader = self._reader
@@ -423,12 +451,9 @@ class Block:
                 infos[k]["final_obs"] = final
                 infos[k].setdefault("final_info", {})
 
-    def _final_rows(self, ids: list[int]) -> Iterable[Any]:
+    def _final_rows(self, ids: list[int]) -> list[Any]:
         """The final observations of these envs, each its own."""
-        parts = [array.take(ids, axis=0) for array in self._finals]
-        if spaces.is_leaf(self.shape.obs) and self._obs_leaves[0].shape:
-            return parts[0]
-        return [self._one_obs(parts, k) for k in range(len(ids))]
+        return spaces.join_rows(self.shape.obs, [array.take(ids, axis=0) for array in self._finals])
 
     def _with_odd_rewards(self, reward: Array, ids: list[int], dims: tuple[int, ...]) -> Array:
         """Vector rewards whose length no space has told, beside the zeros of resets."""
@@ -489,6 +514,11 @@ def _cells(array: Array) -> Any:
 def _dtype(leaf: Leaf) -> np.dtype[Any]:
     assert leaf.dtype is not None  # noqa: S101 - for the type checker
     return leaf.dtype
+
+
+def _own(leaf: Leaf) -> np.dtype[Any] | None:
+    """The leaf's dtype as NumPy's own: of those there is one each, and identity is quick to see."""
+    return None if leaf.dtype is None else np.dtype(leaf.dtype.str)
 
 
 def _flag(value: Any, name: str) -> bool:

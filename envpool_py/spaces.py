@@ -47,6 +47,12 @@ class Leaf(NamedTuple):
         """Value ``k`` of an array of values, in the type that the space samples."""
         return column[k] if self.scalar else column[k, ...]
 
+    def each(self, column: Array) -> list[Any]:
+        """The values of an array of values, each as ``one`` gives it; an object as it is."""
+        if self.shape or self.scalar or self.dtype is None:
+            return list(column)
+        return [column[k, ...] for k in range(len(column))]
+
 
 #: A leaf, or a dict or tuple of layouts.
 Layout: TypeAlias = "Leaf | dict[Any, Layout] | tuple[Layout, ...]"
@@ -131,6 +137,14 @@ def _join(layout: Any, take: Callable[[], Any]) -> Any:
     if isinstance(layout, dict):
         return {key: _join(part, take) for key, part in layout.items()}
     return tuple(_join(part, take) for part in layout)
+
+
+def join_rows(layout: Any, columns: Sequence[Array]) -> list[Any]:
+    """The values of a batch one by one, from an array ``(k, ...)`` for each leaf."""
+    parts = [leaf.each(column) for leaf, column in zip(leaves(layout), columns, strict=True)]
+    if isinstance(layout, dict) and all(map(is_leaf, layout.values())):
+        return [dict(zip(layout, row, strict=True)) for row in zip(*parts, strict=True)]
+    return [join(layout, row) for row in zip(*parts, strict=True)]
 
 
 def fit(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], what: str, space: str) -> Array:

@@ -16,7 +16,7 @@ from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Row
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import EnvFacts, Executor
-from envpool_py.worker.group import WorkerGroup
+from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 
 # A step whose action lies in the block.
 _STEP = Request("step")
@@ -121,37 +121,49 @@ class DummyGroup(WorkerGroup):
         """Carry out ``wait_num`` requests; a KeyboardInterrupt passes through."""
         deadline = None if timeout is None else time.monotonic() + timeout
         chosen = list(self._pending) if only is None else [i for i in only if i in self._pending]
+        finished, executors, action_of, store = (
+            self.finished,
+            self._executors,
+            self._action_of,
+            self.store,
+        )
         for i in chosen[:wait_num]:
             self.torn = (i,)
             request = self._pending.pop(i)
+            row = None
             try:
-                if request.kind == "step":
-                    action = self._action_of(i) if request is _STEP else request.args[0]
-                    self._keep_row(i, self._executors[i].step(action))
+                if request is _STEP:
+                    row = executors[i].step(action_of(i))
+                    side = store(i, row)
+                    if side is not None:
+                        self.block.put_side(i, spaces.snapshot(side))
                 else:
-                    reply = self._executors[i](request)
-                    kept = spaces.snapshot(reply) if request.kind == "reset" else reply
+                    reply = executors[i](request)
+                    if request.kind == "step":
+                        row = reply
+                    kept = spaces.snapshot(reply) if request.kind in ROW_KINDS else reply
                     self.take(i, request.kind, kept)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
-                kind = self._executors[i].failing(request.kind)
-                self.errors[i] = env_error(error, i, kind)
-            self.finished.append(i)
+                self._fail_row(i, request.kind, row, error)
+            finished.append(i)
             self.torn = ()
             if deadline is not None and time.monotonic() >= deadline:
                 return
 
-    def _keep_row(self, i: int, row: Row) -> None:
-        try:
-            side = self.store(i, row)
-        except (TypeError, ValueError) as error:
-            ended = self._executors[i].ended_row(error)
-            if ended is None:
-                raise
-            side = self.store(i, ended)
-        if side is not None:
-            self.block.put_side(i, spaces.snapshot(side))
+    def _fail_row(self, i: int, kind: str, row: Row | None, error: BaseException) -> None:
+        """Note an error down; where it is only of the reset behind an ended row, keep that."""
+        executor = self._executors[i]
+        ended = None if row is None else executor.ended_row(error)
+        if ended is not None:
+            try:
+                self.take(i, kind, spaces.snapshot(ended))
+            except Exception as second:  # noqa: BLE001 - the end of the episode can't be kept either
+                error = second
+            else:
+                return
+        self.errors[i] = env_error(error, i, executor.failing(kind))
 
     def disown(self, ids: Sequence[int]) -> None:
         """Drop the requests."""

@@ -132,18 +132,21 @@ class Executor:
         """Step the env, and reset it where the autoreset mode says so."""
         if self._before_step is not None:
             return self._before_step()
-        self._ended = None
+        if self._ended is not None:
+            self._ended = None
         # Looked up each time: an env may rebind its step.
-        result: Row = self._checked_step(action) if self._check_step else self.env.step(action)
-        if type(result) is not tuple or len(result) != 5:
-            result = _checked_row(result)
-        if type(result[4]) is not dict and not isinstance(result[4], dict):
-            raise TypeError(f"step() must return an info dict, got {_named(result[4])}")
-        if self._autoreset is not None and _has_ended(result):
+        row: Row = self._checked_step(action) if self._check_step else self.env.step(action)
+        if type(row) is not tuple or len(row) != 5:
+            row = _checked_row(row)
+        info = row[4]
+        if type(info) is not dict and not isinstance(info, dict):
+            raise TypeError(f"step() must return an info dict, got {_named(info)}")
+        # Where nothing has ended and the info is empty, which is most often, no more is asked.
+        if self._autoreset is not None and (row[2] or row[3] or info) and _has_ended(row):
             if self._autoreset == SAME_STEP:
-                return self._same_step(result)
+                return self._same_step(row)
             self._before_step = self._next_step
-        return result
+        return row
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any

@@ -10,40 +10,37 @@ import numpy as np
 from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.bench.job import Job, Running
 
-_SAME_STEP = "same_step"
+# Observations as Gymnasium and SB3 return them: one array for each leaf.
+_OPTIONS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
 
 
 def dummy(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """All envs in this process."""
-    pool = DummyVectorEnv(env_fns, job.wait_num, autoreset_mode=_SAME_STEP)
+    pool = DummyVectorEnv(env_fns, job.wait_num, **_OPTIONS)
     return _run(pool, batches)
 
 
 def subproc(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """A process per core, rows through pipes."""
-    pool = SubprocVectorEnv(
-        env_fns, job.wait_num, num_processes=job.num_processes, autoreset_mode=_SAME_STEP
-    )
+    pool = SubprocVectorEnv(env_fns, job.wait_num, num_processes=job.num_processes, **_OPTIONS)
     return _run(pool, batches)
 
 
 def subproc_each(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """A process per env, rows through pipes."""
-    pool = SubprocVectorEnv(env_fns, job.wait_num, autoreset_mode=_SAME_STEP)
+    pool = SubprocVectorEnv(env_fns, job.wait_num, **_OPTIONS)
     return _run(pool, batches)
 
 
 def shmem(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """A process per core, rows in shared memory."""
-    pool = ShmemVectorEnv(
-        env_fns, job.wait_num, num_processes=job.num_processes, autoreset_mode=_SAME_STEP
-    )
+    pool = ShmemVectorEnv(env_fns, job.wait_num, num_processes=job.num_processes, **_OPTIONS)
     return _run(pool, batches)
 
 
 def shmem_each(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """A process per env, rows in shared memory."""
-    pool = ShmemVectorEnv(env_fns, job.wait_num, autoreset_mode=_SAME_STEP)
+    pool = ShmemVectorEnv(env_fns, job.wait_num, **_OPTIONS)
     return _run(pool, batches)
 
 
