@@ -75,6 +75,8 @@ class EnvLives:
         self._sent_all = False
         #: How many envs are in flight.
         self.in_flight = 0
+        #: How many batches were handed out, and rows in them.
+        self.batches = self.rows = 0
 
     # ----------------------------------------------------------------------------------- looking
 
@@ -370,6 +372,8 @@ class EnvLives:
             self._land(ids, READY)
             if mark:
                 self._stamp(ids)
+            self.batches += 1
+            self.rows += len(ids)
         except BaseException:
             self.give_up(ids, landed=True)
             raise

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from envpool_py.life import EnvLives, StepResult
 from envpool_py.restarts import Policy, RestartingLives
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
+from envpool_py.stats import Stats, summarise
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import NEXT_STEP, ResetFn
 
@@ -69,6 +71,8 @@ class BaseVectorEnv:
             each later one, 30 at the most. Only that env waits.
         on_restart: ``(env_id, error)``, called once an env has been made anew, before its reset; it
             must not use the pool.
+        measure: count steps and resets and the time that they take, for ``stats()``; it costs a
+            third of a microsecond for each step.
         **worker_options: what the worker class takes.
 
     Raises:
@@ -99,6 +103,7 @@ class BaseVectorEnv:
         max_restarts: int | None = 10,
         restart_backoff: float = 0.1,
         on_restart: Callable[[int, EnvError], object] | None = None,
+        measure: bool = False,
         **worker_options: Any,
     ) -> None:
         self.is_closed = True  # until there is something to close
@@ -122,6 +127,7 @@ class BaseVectorEnv:
                 self.workers.append(arguments.make_worker(worker_fn, env_fn, i))
             self.worker_class = arguments.common_class(self.workers)
             self._group = self.worker_class.group(self.workers, **worker_options)
+            self._group.measuring = measure
             self._group.start(self._autoreset, columns=columns)
             if policy is None and (episode_seeds or reset_fn is not None):
                 # An env made anew by hand must go on with its schedule as well.
@@ -148,6 +154,7 @@ class BaseVectorEnv:
         self.action_space = [fact.action_space for fact in self._group.facts]
         self.is_closed = False
         self._set_async()
+        self._begin_counting()
 
     def _configure(self, episode_seeds: bool, reset_fn: ResetFn | None) -> None:
         """Send the envs those options that are not the defaults."""
@@ -588,6 +595,43 @@ class BaseVectorEnv:
         """
         self._assert_open()
         self._lives.restart(self._resolve(id))
+
+    def stats(self, *, clear: bool = False) -> Stats:
+        """What the envs have done, and how long it took; at any time, steps under way included.
+
+        Args:
+            clear: begin to count anew afterwards.
+
+        Raises:
+            RuntimeError: the pool was made without ``measure=True``.
+            NotImplementedError: its workers are of a class that does not measure.
+        """
+        self._assert_open()
+        if not self._group.measuring:
+            raise RuntimeError("nothing was measured: make the pool with measure=True")
+        lives, group = self._lives, self._group
+        meter = group.meter
+        if meter is None:
+            raise NotImplementedError(f"{self.worker_class.__name__} does not measure its envs")
+        counts, restarts, since, batches, rows = self._counted
+        found = summarise(
+            meter.counts() - counts,
+            group.restarts - restarts,
+            group.processes(),
+            seconds=time.perf_counter() - since,
+            batches=lives.batches - batches,
+            rows=lives.rows - rows,
+        )
+        if clear:
+            self._begin_counting()
+        return found
+
+    def _begin_counting(self) -> None:
+        """Note down where all counters stand: ``stats`` tells what came since."""
+        lives, group = self._lives, self._group
+        counts = 0 if group.meter is None else group.meter.counts()
+        now = time.perf_counter()
+        self._counted = counts, group.restarts.copy(), now, lives.batches, lives.rows
 
     # --------------------------------------------------------------------------------------- end
 

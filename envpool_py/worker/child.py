@@ -39,6 +39,7 @@ from envpool_py.rows import Block
 from envpool_py.worker import limits
 from envpool_py.worker.base import Request
 from envpool_py.worker.execute import Executor
+from envpool_py.worker.meter import EnvMeter
 from envpool_py.worker.watch import Begin, attach
 
 ID_BITS = 20
@@ -85,12 +86,14 @@ class Ways(NamedTuple):
     """What all processes of a pool share.
 
     ``results``: the pipe for ids. ``memory``: the block's; None where rows are pickled.
-    ``parent_alive``: reading end of a pipe whose only other end is the parent's.
+    ``parent_alive``: reading end of a pipe whose only other end is the parent's. ``meter``: where
+    to count steps; None where nobody asked.
     """
 
     results: Descriptor
     memory: Descriptor | None
     parent_alive: Descriptor
+    meter: Descriptor | None
 
 
 class Watch(NamedTuple):
@@ -168,6 +171,7 @@ class _Process:
         self._stream = socket.socket(fileno=stream)
         self._results = ways.results.fd
         self._memory = ways.memory
+        self._meter = None if ways.meter is None else shm.attach(ways.meter.fd)
         self._look_for = look_for
         self._begin = begin
         self._executors: dict[int, Executor] = {}
@@ -212,6 +216,8 @@ class _Process:
                 executor = Executor(make)
                 executor.complain = functools.partial(self._complain, i)
                 self._executors[i] = executor
+                if self._meter is not None:
+                    executor.measure(EnvMeter(self._meter, i))
                 self._steps[i] = self._watched(executor.step, i)
                 self._requests[i] = self._watched(executor, i)
                 first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)

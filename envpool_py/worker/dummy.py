@@ -14,9 +14,11 @@ from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Row
+from envpool_py.worker import meter
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import EnvFacts, Executor
 from envpool_py.worker.group import ROW_KINDS, WorkerGroup
+from envpool_py.worker.meter import EnvMeter, Meter
 
 # A step whose action lies in the block.
 _STEP = Request("step")
@@ -86,6 +88,11 @@ class DummyGroup(WorkerGroup):
         for i, executor in enumerate(self._executors):
             executor.complain = functools.partial(self._complain, i)
         self._pending: dict[int, Request] = {}
+        if self.measuring:
+            memory = bytearray(meter.nbytes(len(self.workers)))
+            self.meter = Meter(memory, len(self.workers))
+            for i, executor in enumerate(self._executors):
+                executor.measure(EnvMeter(memory, i))
         # The parent's own copies, as with every other backend: sampling does not touch the env's.
         return [_own_facts(executor) for executor in self._executors]
 
@@ -164,6 +171,10 @@ class DummyGroup(WorkerGroup):
             else:
                 return
         self.errors[i] = env_error(error, i, executor.failing(kind))
+
+    def processes(self) -> list[list[int]]:
+        """All envs: they take turns."""
+        return [list(range(len(self.workers)))]
 
     def disown(self, ids: Sequence[int]) -> None:
         """Drop the requests."""

@@ -16,6 +16,7 @@ import gymnasium as gym
 from envpool_py import checks, seeding, spaces
 from envpool_py.rows import FinalInfo, ResetInfo, Row
 from envpool_py.worker.base import Request
+from envpool_py.worker.meter import EnvMeter
 
 #: From (env_id, episode) to the (seed, options) of that reset.
 ResetFn = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
@@ -63,6 +64,7 @@ class Executor:
         self._reset_fn: ResetFn | None = None
         self._episode = -1
         self._in_reset = False  # an automatic one
+        self._meter: EnvMeter | None = None
 
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
@@ -86,6 +88,22 @@ class Executor:
         self._closed = False
         self._before_step = None
         self._in_reset = False
+
+    def measure(self, meter: EnvMeter) -> None:
+        """Say to ``meter`` from now on what the env does and how long it takes."""
+        self._meter = meter
+        take_step = self.step
+
+        def step(action: Any) -> Row:
+            if self._before_step is not None:  # that is a reset, which is measured by itself
+                return take_step(action)
+            resets, begun = meter.reset_ns, meter.now()
+            try:
+                return take_step(action)
+            finally:
+                meter.note_step(meter.now() - begun - (meter.reset_ns - resets))
+
+        self.step = step  # type: ignore[method-assign] # nothing is asked where nothing is measured
 
     def failing(self, kind: str) -> str:
         """What it was that raised just now, in a request of this kind: maybe an automatic reset."""
@@ -211,7 +229,10 @@ class Executor:
             kwargs = {"seed": seed, **kwargs}
         if options is not None:
             kwargs = {"options": options, **kwargs}
+        begun = 0 if self._meter is None else self._meter.now()
         result = self.env.reset(**kwargs)
+        if self._meter is not None:
+            self._meter.note_reset(self._meter.now() - begun)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise TypeError(f"reset() must return (obs, info), got {_named(result)}")
         obs, info = result

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
 from envpool_py import spaces
 from envpool_py.errors import EnvError, WorkerDiedError, combine, env_error
@@ -25,6 +26,7 @@ from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import SAME_STEP, EnvFacts, reward_shape
+from envpool_py.worker.meter import Meter
 
 #: Requests whose reply is a row.
 ROW_KINDS = frozenset({"step", "reset"})
@@ -56,6 +58,12 @@ class WorkerGroup:
         self.prompt = True
         #: Envs whose request or reply may be lost, because ``wait`` was interrupted just then.
         self.torn: Sequence[int] = ()
+        #: Whether the envs are to be measured; set before ``start``.
+        self.measuring = False
+        #: What was measured; None where nobody asked, or the workers can't.
+        self.meter: Meter | None = None
+        #: How often each env was made anew.
+        self.restarts = np.zeros(len(workers), dtype=np.int64)
         self._under_way: dict[int, str] = {}  # env id -> kind, the oldest first
         self._cancelled: set[int] = set()
 
@@ -215,6 +223,7 @@ class WorkerGroup:
             EnvError: an env_fn raised.
         """
         self._ask(ids, [Request("rebuild")] * len(ids))
+        self.restarts[list(ids)] += 1
         return list(ids)
 
     def _ask(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
@@ -251,6 +260,10 @@ class WorkerGroup:
             del self.finished[len(self.finished) - 1 - self.finished[::-1].index(i)]
         if failed:
             raise combine(failed)
+
+    def processes(self) -> list[list[int]]:
+        """The ids of the envs of each process, or of each thread of execution."""
+        return [[i] for i in range(len(self.workers))]
 
     def described(self) -> str:
         """What the pool's ``repr`` says of the workers."""

@@ -44,12 +44,13 @@ from envpool_py.errors import (
 )
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape, nbytes
-from envpool_py.worker import child
+from envpool_py.worker import child, meter
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import EnvFacts
 from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.lane import Lane, Poller, claim, release
 from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.meter import Meter
 from envpool_py.worker.watch import Overdue, Watch
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
@@ -253,6 +254,7 @@ class ProcessGroup(WorkerGroup):
         self._fds: list[int] = []  # ends that the processes hold: alive, results, memory
         self._own_fds: list[int] = []  # the other ends, the parent's alone
         self._memory: int | None = None
+        self._meter_memory: int | None = None
         self._poller = Poller()
 
     # -------------------------------------------------------------------------------- start, end
@@ -281,6 +283,13 @@ class ProcessGroup(WorkerGroup):
         if self._shared:
             self._memory = shm.create()
             self._fds.append(self._memory)
+        if self.measuring:
+            self._meter_memory = shm.create()
+            self._fds.append(self._meter_memory)
+            size = meter.nbytes(len(self.workers))
+            self.meter = Meter(
+                shm.allocate(self._meter_memory, size, "the meter"), len(self.workers)
+            )
         if self._step_timeout is not None:
             self._watch = Watch(self.num_processes, self._step_timeout)
         self._poller.watch(self._results)
@@ -312,6 +321,7 @@ class ProcessGroup(WorkerGroup):
             child.Descriptor(results),
             None if self._memory is None else child.Descriptor(self._memory),
             child.Descriptor(alive),
+            None if self._meter_memory is None else child.Descriptor(self._meter_memory),
         )
         habits = child.Habits(
             child.LOOK_FOR if self.num_processes <= len(cores) else 0.0,
@@ -374,6 +384,7 @@ class ProcessGroup(WorkerGroup):
             if self._attach:
                 self._write(lane, self._attach)
         self.block.forget_forms(made)
+        self.restarts[made] += 1
         for i in made:
             self._deaths.pop(i, None)
             self._overdue.pop(i, None)
@@ -720,6 +731,10 @@ class ProcessGroup(WorkerGroup):
         """The start method and the number of processes."""
         method = self.context.get_start_method()
         return f", num_processes={self.num_processes}, context={method!r}"
+
+    def processes(self) -> list[list[int]]:
+        """The ids of the envs of each process."""
+        return [list(lane.ids) for lane in self._lanes]
 
     def death_of(self, i: int) -> EnvError:
         """A new error that says how env ``i``'s process ended."""

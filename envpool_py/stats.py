@@ -1,0 +1,132 @@
+"""What a pool has measured of its envs: who steps, who waits, how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envpool_py.spaces import Array
+from envpool_py.worker import meter
+
+_SHOWN = 5  # of the slowest envs
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What ``pool.stats()`` returns; all of it since the pool was made, or since ``clear=True``.
+
+    Attributes:
+        seconds: how long that was.
+        batches: batches handed out, those of resets included.
+        rows: rows in them.
+        batch_fill: rows per batch, as a part of ``num_envs``; NaN before the first.
+        steps: int64 ``(num_envs,)``: steps that each env has taken.
+        resets: int64 ``(num_envs,)``: its resets, automatic ones included.
+        restarts: int64 ``(num_envs,)``: how often it was made anew.
+        step_mean: float64 ``(num_envs,)``: seconds that a step took, automatic resets not included;
+            NaN before the first.
+        step_p50: float64 ``(num_envs,)``: the median of that, to about 5 %.
+        step_p99: float64 ``(num_envs,)``: the 99th percentile, to about 5 %.
+        reset_mean: float64 ``(num_envs,)``: seconds that a reset took; NaN before the first.
+        busy: float64 ``(num_envs,)``: the part of the time that the env was stepping or resetting.
+        processes: for each process the ids of its envs.
+        process_busy: float64 ``(num_processes,)``: the part of the time that one of its envs was.
+        process_idle: float64 ``(num_processes,)``: the rest.
+    """
+
+    seconds: float
+    batches: int
+    rows: int
+    batch_fill: float
+    steps: NDArray[np.int64]
+    resets: NDArray[np.int64]
+    restarts: NDArray[np.int64]
+    step_mean: NDArray[np.float64]
+    step_p50: NDArray[np.float64]
+    step_p99: NDArray[np.float64]
+    reset_mean: NDArray[np.float64]
+    busy: NDArray[np.float64]
+    processes: tuple[tuple[int, ...], ...]
+    process_busy: NDArray[np.float64]
+    process_idle: NDArray[np.float64]
+
+    def __str__(self) -> str:
+        """A summary of a few lines: the pool, its processes, its slowest envs."""
+        steps = int(self.steps.sum())
+        pace = f"{steps} steps, {steps / self.seconds:.0f} a second"
+        lines = [
+            f"{len(self.steps)} envs in {self.seconds:.3g} s: {pace}; {self.resets.sum()} resets",
+            f"{self.batches} batches, {self.batch_fill:.0%} full",
+        ]
+        if self.restarts.any():
+            lines.append(f"{int(self.restarts.sum())} restarts")
+        lines += [
+            f"process {number}, {len(envs)} envs: {self.process_busy[number]:.0%} busy"
+            for number, envs in enumerate(self.processes)
+        ]
+        slowest = np.argsort(-np.nan_to_num(self.step_p99), kind="stable")[:_SHOWN]
+        lines += [
+            f"env {i}: step {_time(self.step_mean[i])}, p50 {_time(self.step_p50[i])},"
+            f" p99 {_time(self.step_p99[i])}; reset {_time(self.reset_mean[i])};"
+            f" {self.busy[i]:.0%} busy"
+            for i in slowest.tolist()
+            if self.steps[i]
+        ]
+        return "\n".join(lines)
+
+
+def summarise(
+    counts: NDArray[np.int64],
+    restarts: NDArray[np.int64],
+    processes: Sequence[Sequence[int]],
+    *,
+    seconds: float,
+    batches: int,
+    rows: int,
+) -> Stats:
+    """Make ``Stats`` of what has been counted.
+
+    Args:
+        counts: rows of ``Meter.counts``.
+        restarts: shape ``(num_envs,)``.
+        processes: for each process the ids of its envs.
+        seconds: over how long.
+        batches: how many were handed out.
+        rows: how many were in them.
+    """
+    steps, resets = counts[:, meter.STEPS], counts[:, meter.RESETS]
+    step_seconds, reset_seconds = counts[:, meter.STEP_NS] * 1e-9, counts[:, meter.RESET_NS] * 1e-9
+    busy = (step_seconds + reset_seconds) / seconds
+    process_busy = np.array([busy[list(envs)].sum() for envs in processes])
+    return Stats(
+        seconds=seconds,
+        batches=batches,
+        rows=rows,
+        batch_fill=rows / (batches * len(steps)) if batches else float("nan"),
+        steps=steps.copy(),
+        resets=resets.copy(),
+        restarts=restarts,
+        step_mean=_mean(step_seconds, steps),
+        step_p50=meter.percentile(counts, 0.5),
+        step_p99=meter.percentile(counts, 0.99),
+        reset_mean=_mean(reset_seconds, resets),
+        busy=busy,
+        processes=tuple(tuple(int(i) for i in envs) for envs in processes),
+        process_busy=process_busy,
+        process_idle=1 - process_busy,
+    )
+
+
+def _mean(seconds: Array, count: Array) -> NDArray[np.float64]:
+    mean = np.full(len(count), np.nan)
+    np.divide(seconds, count, out=mean, where=count > 0)
+    return mean
+
+
+def _time(seconds: float) -> str:
+    if not seconds < 1:
+        return f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
