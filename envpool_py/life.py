@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from envpool_py.errors import EnvError, combine, name_ids
 from envpool_py.ids import IdArray
+from envpool_py.leases import Leases
 from envpool_py.spaces import Array
 from envpool_py.worker.base import Request
 from envpool_py.worker.group import WorkerGroup
@@ -53,7 +54,8 @@ class EnvLives:
     Args:
         group: carries requests out; started.
         columns: batches of Dict and Tuple observations as dicts and tuples of arrays.
-        copy: False: a batch of all envs in order may be views of the block.
+        copy: False: a batch of all envs in order may be views of the block, and the observations
+            of any other lie in a buffer that is used again.
     """
 
     def __init__(self, group: WorkerGroup, *, columns: bool, copy: bool) -> None:
@@ -64,6 +66,7 @@ class EnvLives:
         self._finished = group.finished
         self._columns = columns
         self._copy = copy
+        self._leases = None if copy else Leases(group.block)
         self._state = np.full(num_envs, NEVER_RESET, dtype=np.int8)
         # Of sending for envs in flight, of handing out for the others.
         self._order = np.arange(num_envs)
@@ -211,6 +214,8 @@ class EnvLives:
             self._resets += count
         self._state[self._place(ids)] = state
         self._sent_all = ids is self.everything
+        if self._leases is not None:
+            self._leases.release(ids)
         self._stamp(ids)
 
     def _place(self, ids: IdArray) -> Any:
@@ -363,7 +368,11 @@ class EnvLives:
             else:
                 gone = set(ids.tolist())
                 finished[:] = [i for i in finished if i not in gone]
-            batch = self._group.block.gather(ids, columns=self._columns, copy=self._copy)
+            block = self._group.block
+            out = None
+            if self._leases is not None and not block.is_whole(ids):
+                out = self._leases.take(ids)
+            batch = block.gather(ids, columns=self._columns, copy=self._copy, out=out)
             if mark and self._resets:
                 for info, state in zip(batch.infos, self._state[ids].tolist(), strict=True):
                     if state in (RESETTING, KEPT_RESET):

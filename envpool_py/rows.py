@@ -377,23 +377,43 @@ class Block:
         if self._marks is not None:
             self._marks[i] = _PLAIN
 
-    def gather(self, ids: IdArray, *, columns: bool, copy: bool) -> Batch:
+    def new_rows(self) -> list[Array | None]:
+        """Memory for the observations of a batch: for each leaf an array, None for objects."""
+        return [None if array is None else np.empty_like(array) for array in self._obs]
+
+    def is_whole(self, ids: IdArray) -> bool:
+        """Whether these are all envs, in order."""
+        return ids is self.everything or (
+            len(ids) == self.shape.num_envs and bool((ids == self.everything).all())
+        )
+
+    def gather(
+        self,
+        ids: IdArray,
+        *,
+        columns: bool,
+        copy: bool,
+        out: Sequence[Array | None] | None = None,
+    ) -> Batch:
         """The rows of envs ``ids``, in that order.
 
         Args:
             ids: shape ``(k,)``.
             columns: Dict and Tuple observations as a dict or tuple of arrays, not as rows.
             copy: False gives views of the block where ``ids`` are all envs in order.
+            out: memory for the observations, as that of ``new_rows``, of ``k`` rows.
         """
         count = len(ids)
-        whole = ids is self.everything or (
-            count == self.shape.num_envs and bool((ids == self.everything).all())
-        )
+        whole = self.is_whole(ids)
         take = _whole if whole and not copy else _copy if whole else _take
         listed = ids.tolist()
         parts: list[Any] = []
         for n, (leaf, array) in enumerate(zip(self._obs_leaves, self._obs, strict=True)):
-            if array is not None:
+            place = None if out is None else out[n]
+            if array is not None and place is not None:
+                # Any mode but "raise": that gathers into memory of its own first.
+                parts.append(array.take(ids, axis=0, out=place, mode="clip"))
+            elif array is not None:
                 parts.append(take(array, ids))
             else:
                 column = self._objects[n]

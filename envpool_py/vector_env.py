@@ -54,8 +54,9 @@ class BaseVectorEnv:
             its own, automatic ones included.
         columns: Dict and Tuple observations as a dict or tuple of arrays ``(k, ...)``; by default
             an object array of one dict or tuple per env.
-        copy: False: a batch of all envs in order may be views that hold until those envs are
-            stepped again.
+        copy: False: a row holds only until its env is stepped or reset again. A batch of all envs
+            in order is views of the memory that the envs write to; the observations of any other
+            are gathered into memory that is used again.
         reset_first: False: a step before the first reset reaches the env, whatever it makes of it.
         validate: which rows are looked at for NaN, values out of bounds and whatever
             ``observation_space.contains`` refuses. ``"first"``: the first reset and the first step

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envpool_py.cli import bench, check, collect, tune
+from envpool_py.cli import bench, check, collect, timeline, tune
 from envpool_py.cli.arguments import Parser, UsageError, complain, installed_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (check, collect, bench, tune)
+_COMMANDS = (check, collect, bench, tune, timeline)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,114 @@
+"""``envpool-py timeline``: what is drawn is what the envs did."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import envpool_py
+from envpool_py.bench import timeline
+from envpool_py.cli import main
+from envpool_py.cli.timeline import summary
+from tests.envs import CountEnv
+
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
+
+
+class Slow(CountEnv):
+    """Keeps a copy of its times, taken further inside than the recorder's."""
+
+    seconds = 0.0005
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own: list[tuple[float, float]] = []
+
+    def step(self, action: Any) -> Any:
+        begun = time.perf_counter()
+        time.sleep(self.seconds)
+        result = super().step(action)
+        self.own.append((begun, time.perf_counter()))
+        return result
+
+
+class Slower(Slow):
+    """The straggler."""
+
+    seconds = 0.02
+
+
+@pytest.mark.parametrize("backend", ["dummy", "shmem"])
+def test_who_stepped_and_who_held_the_others_up(backend: str) -> None:
+    env_fns = timeline.noted([Slow, Slower, Slow])
+    pool: envpool_py.BaseVectorEnv = (
+        envpool_py.DummyVectorEnv(env_fns, autoreset_mode="same_step")
+        if backend == "dummy"
+        else envpool_py.ShmemVectorEnv(env_fns, autoreset_mode="same_step")
+    )
+    with pool:
+        begun = time.perf_counter()
+        found = timeline.record(pool, 0.3, 0.05)
+        ended = time.perf_counter()
+        own = pool.get_env_attr("own")
+    assert 0.3 <= found.seconds < ended - begun
+    for i, spans in enumerate(found.envs):
+        for (_, _, end), (_, begin, _) in itertools.pairwise(spans):
+            assert end <= begin + 1e-9
+        assert all(0 <= begin <= end <= found.seconds for _, begin, end in spans)
+        # Each step that is drawn whole contains the one that the env itself has noted down.
+        lengths = [end - begin for begin, end in own[i]]
+        steps = [end - begin for what, begin, end in spans[1:-1] if what == timeline.STEP]
+        assert len(steps) > 5
+        assert min(lengths) <= min(steps)
+        assert sum(steps) <= sum(lengths) + 0.001 * len(steps)
+    parts = timeline.shares(found)
+    assert parts[timeline.STEP][1] > 3 * max(parts[timeline.STEP][::2])
+    if backend == "shmem":
+        assert timeline.last_of_batches(found)[1] > 0.8
+        assert parts[timeline.DONE][0] > 0.5
+        assert "env 1 was the last of its batch most often" in summary(found)[-1]
+    else:
+        assert timeline.last_of_batches(found) == [0, 0, 1]
+        assert parts[timeline.QUEUED][2] > 0.5
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    # In a process of its own: matplotlib keeps its fonts open.
+    args = [COUNT, "--num-envs", "4", "--wait-num", "2", "--num-processes", "2", "--out", "a.png"]
+    done = subprocess.run(
+        [sys.executable, "-m", "envpool_py.cli", "timeline", *args],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "an env was on average" in done.stdout
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["Nope-v0", "--out", "a.png"], "no env has the id 'Nope-v0'"),
+        ([COUNT, "--out", "a.jpeg"], "--out: must end in .png, got a.jpeg"),
+        ([COUNT], "required: --out"),
+        ([COUNT, "--out", "a.png", "--num-envs", "2", "--wait-num", "3"], "--wait-num: 3 is more"),
+        ([COUNT, "--out", "a.png", "--backend", "dummy", "--num-processes", "2"], "has none"),
+        ([COUNT, "--out", "nowhere/a.png"], "nowhere"),
+    ],
+)
+def test_bad_input(args: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["timeline", *args]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
