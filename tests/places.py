@@ -37,6 +37,9 @@ PLACES = {
     "subproc-spawn-packed": Place(SubprocVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
     "shmem-fork": Place(ShmemVectorEnv, {"context": "fork"}, 3),
     "shmem-fork-packed": Place(ShmemVectorEnv, {"context": "fork", "num_processes": 2}, 3),
+    "shmem-fork-caller": Place(
+        ShmemVectorEnv, {"context": "fork", "num_processes": 1, "caller_steps": True}, 3
+    ),
     "shmem-forkserver": Place(ShmemVectorEnv, {"context": "forkserver"}, 2),
     "shmem-forkserver-packed": Place(
         ShmemVectorEnv, {"context": "forkserver", "num_processes": 2}, 3
@@ -45,11 +48,18 @@ PLACES = {
     "shmem-spawn-packed": Place(ShmemVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
 }
 
-QUICK = ("dummy", "subproc-fork", "subproc-fork-packed", "shmem-fork", "shmem-fork-packed")
+QUICK = (
+    "dummy",
+    "subproc-fork",
+    "subproc-fork-packed",
+    "shmem-fork",
+    "shmem-fork-packed",
+    "shmem-fork-caller",
+)
 """The places that start in some milliseconds: what a test uses that does not need them all."""
 
-PROCESSES = tuple(name for name in QUICK if name != "dummy")
-"""As QUICK, without the pool that has no processes."""
+PROCESSES = tuple(name for name in QUICK if name not in ("dummy", "shmem-fork-caller"))
+"""As QUICK, without the pools that have envs in the caller's process."""
 
 BACKENDS = ("dummy", "subproc-fork", "shmem-fork")
 """One place of each backend."""

@@ -11,7 +11,7 @@ import pytest
 
 from envpool_py import EnvError
 from tests import envs
-from tests.places import BACKENDS, PLACES, QUICK
+from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
 from tests.reference import same
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_what_a_method_raises_is_named(pool: BaseVectorEnv) -> None:
     assert pool.call("add", 0) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("place", [name for name in QUICK if name != "dummy"])
+@pytest.mark.parametrize("place", PROCESSES)
 def test_what_cannot_leave_its_process(place: str) -> None:
     fns = [functools.partial(envs.StoreEnv, tag) for tag in range(2)]
     with PLACES[place](fns) as pool:
@@ -147,7 +147,7 @@ def test_what_cannot_leave_its_process(place: str) -> None:
         assert len(pool.step([1, 1])[1]) == 2
 
 
-@pytest.mark.parametrize("place", [name for name in QUICK if name != "dummy"])
+@pytest.mark.parametrize("place", PROCESSES)
 def test_a_value_that_cannot_reach_its_env(place: str) -> None:
     import threading  # noqa: PLC0415
 

@@ -24,6 +24,7 @@ LAYERS: list[set[str]] = [
     {"worker.child", "worker.group"},
     {"worker.lane"},
     {"worker.dummy", "worker.subproc"},
+    {"worker.sharing"},
     {"worker.shmem"},
     {"worker"},
     {"auto", "leases", "stats"},

@@ -337,7 +337,7 @@ def test_a_restarted_env_goes_on_as_an_undisturbed_run(
     fns = [functools.partial(ScheduledEnv, tag) for tag in range(3)]
     options: dict[str, Any] = {"autoreset_mode": mode}
     options.update({schedule: True if schedule == "episode_seeds" else reset_fn})
-    die = ScheduledEnv.RAISE if place == "dummy" else ScheduledEnv.DIE
+    die = ScheduledEnv.DIE if place in PROCESSES else ScheduledEnv.RAISE
     faults = {3: [0, 1, 0], 6: [0, die, 0], 7: [0, 0, die], 12: [die, 0, 1], 13: [1, 1, 1]}
     with PLACES["dummy"](fns, **options) as pool:
         want = episodes(pool, mode, {})
@@ -396,7 +396,7 @@ def fails(tmp_path: Path, times: int, how: str, where: str = "reset") -> Callabl
 @pytest.mark.parametrize("how", ["raise", "die"])
 @pytest.mark.parametrize("place", QUICK)
 def test_a_failed_reset_is_tried_again(place: str, how: str, tmp_path: Path) -> None:
-    fns = [envs.CountEnv, fails(tmp_path, 2, "raise" if place == "dummy" else how)]
+    fns = [envs.CountEnv, fails(tmp_path, 2, how if place in PROCESSES else "raise")]
     with PLACES[place](fns, **RESTART, max_restarts=2) as pool:
         obs, infos = pool.reset(seed=4, options={"x": 1})
         assert obs.tolist() == [[0, 0, 0], [0, 0, 0]]
@@ -409,7 +409,7 @@ def test_a_failed_reset_is_tried_again(place: str, how: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("how", ["raise", "die"])
 @pytest.mark.parametrize("place", QUICK)
 def test_when_the_budget_is_spent_the_error_is_raised(place: str, how: str, tmp_path: Path) -> None:
-    how = "raise" if place == "dummy" else how
+    how = how if place in PROCESSES else "raise"
     fns = [envs.CountEnv, fails(tmp_path, 3, how)]
     with PLACES[place](fns, **RESTART, max_restarts=2) as pool:
         error = ConnectionAbortedError if how == "raise" else WorkerDiedError

@@ -37,7 +37,7 @@ SUBJECTS: dict[str, Callable[..., Any]] = {
     "rewards": functools.partial(envs.VectorRewardEnv, length=2),
 }
 EXAMPLES = {"dummy": 300, "subproc-fork": 40, "subproc-fork-packed": 50}
-EXAMPLES |= {"shmem-fork": 40, "shmem-fork-packed": 50}
+EXAMPLES |= {"shmem-fork": 40, "shmem-fork-packed": 50, "shmem-fork-caller": 50}
 
 
 class Session:

@@ -70,31 +70,40 @@ class DummyEnvWorker(EnvWorker):
 
 
 class DummyGroup(WorkerGroup):
-    """Executes in ``wait``, the oldest request first, and just as many as asked for."""
+    """Executes in ``wait``, the oldest request first, and just as many as asked for.
+
+    Args:
+        workers: those of the envs from ``first`` on.
+        first: the id of the first env.
+    """
 
     workers: Sequence[DummyEnvWorker]
+
+    def __init__(self, workers: Sequence[DummyEnvWorker], first: int = 0) -> None:
+        super().__init__(workers)
+        self._first = first
 
     def learn_facts(self) -> list[EnvFacts]:
         """Ask the envs for their facts."""
         seen: dict[int, int] = {}
-        for i, worker in enumerate(self.workers):
+        for i, worker in enumerate(self.workers, self._first):
             first = seen.setdefault(id(getattr(worker.env, "unwrapped", worker.env)), i)
             if first != i:
                 raise ValueError(
                     f"env {i}: env_fn returned the instance that env {first} has;"
                     " every env_fn must make its own"
                 )
-        self._executors = [worker.executor for worker in self.workers]
-        for i, executor in enumerate(self._executors):
+        self._executors = {i: worker.executor for i, worker in enumerate(self.workers, self._first)}
+        for i, executor in self._executors.items():
             executor.complain = functools.partial(self._complain, i)
         self._pending: dict[int, Request] = {}
         if self.measuring:
             memory = bytearray(meter.nbytes(len(self.workers)))
             self.meter = Meter(memory, len(self.workers))
-            for i, executor in enumerate(self._executors):
-                executor.measure(EnvMeter(memory, i))
+            for place, worker in enumerate(self.workers):
+                worker.executor.measure(EnvMeter(memory, place))
         # The parent's own copies, as with every other backend: sampling does not touch the env's.
-        return [_own_facts(executor) for executor in self._executors]
+        return [_own_facts(worker.executor) for worker in self.workers]
 
     def _complain(self, i: int, text: str) -> None:
         self.complaints.append(f"env {i}: {text}")
@@ -114,12 +123,20 @@ class DummyGroup(WorkerGroup):
 
                 def post() -> None:
                     self.block.put_actions(ids, columns)
-                    self._pending.update(dict.fromkeys(listed, _STEP))
+                    self.post_steps(listed)
 
                 return post
         rows = spaces.list_actions(layout, actions, listed)
         # The env's own: what the caller does to its action later does not reach the env.
         return self.pack(listed, [Request("step", (spaces.snapshot(row),)) for row in rows])
+
+    def post_steps(self, ids: Sequence[int]) -> None:
+        """Note down a step of each env, the action of which lies in the block."""
+        self._pending.update(dict.fromkeys(ids, _STEP))
+
+    def waiting(self, only: Sequence[int] | None = None) -> bool:
+        """Whether there is something to carry out, for one of the envs ``only``."""
+        return bool(self._pending) and (only is None or any(i in self._pending for i in only))
 
     def _send_one(self, i: int, request: Request) -> None:
         self._pending[i] = request

@@ -26,7 +26,6 @@ from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import SAME_STEP, EnvFacts, reward_shape
-from envpool_py.worker.meter import Meter
 
 #: Requests whose reply is a row.
 ROW_KINDS = frozenset({"step", "reset"})
@@ -61,7 +60,7 @@ class WorkerGroup:
         #: Whether the envs are to be measured; set before ``start``.
         self.measuring = False
         #: What was measured; None where nobody asked, or the workers can't.
-        self.meter: Meter | None = None
+        self.meter: Any = None
         #: How often each env was made anew.
         self.restarts = np.zeros(len(workers), dtype=np.int64)
         self._under_way: dict[int, str] = {}  # env id -> kind, the oldest first

@@ -90,7 +90,7 @@ class SubprocEnvWorker(EnvWorker):
         super().__init__(env_fn)
         self.share_memory = share_memory
         self.context = context
-        self._group: ProcessGroup | None = None
+        self._group: Any = None
         self._place = 0
         self._alone = False
         self._kind = ""
@@ -116,7 +116,7 @@ class SubprocEnvWorker(EnvWorker):
         if self._alone and self._group is not None:
             self._group.close()
 
-    def home(self) -> tuple[ProcessGroup, int]:
+    def home(self) -> tuple[Any, int]:
         """The group that the worker belongs to, made now if there is none, and its place there."""
         if self._group is None:
             group = ProcessGroup([self])
@@ -129,7 +129,7 @@ class SubprocEnvWorker(EnvWorker):
         assert self._group is not None  # noqa: S101 - joined by the group
         return self._group, self._place
 
-    def join(self, group: ProcessGroup, place: int) -> None:
+    def join(self, group: WorkerGroup, place: int) -> None:
         """Belong to ``group`` from now on, as env ``place``."""
         self._group = group
         self._place = place
@@ -166,6 +166,7 @@ class SubprocEnvWorker(EnvWorker):
         num_threads: int | None = 1,
         affinity: bool = False,
         step_timeout: float | None = None,
+        caller_steps: bool = False,
         **options: Any,
     ) -> WorkerGroup:
         """Batch hooks with one message per process and batch.
@@ -178,22 +179,39 @@ class SubprocEnvWorker(EnvWorker):
             affinity: keep each process on one core, in turn.
             step_timeout: seconds that an env may take over one request, from when it begins; None
                 is for ever. It is looked at while the pool waits for rows.
+            caller_steps: have the last envs, as many as a process has, live in this process, which
+                steps them while the others step theirs.
             **options: none.
         """
         if options:
             raise TypeError(f"{cls.__name__} does not take {', '.join(sorted(options))}")
         changed = cls.send is not SubprocEnvWorker.send or cls.recv is not SubprocEnvWorker.recv
         if changed:  # a subclass that changes how a request travels keeps its way
-            if num_processes is not None:
+            if num_processes is not None or caller_steps:
                 raise TypeError(f"{cls.__name__} has a send or recv of its own: one env a process")
             return WorkerGroup(workers)
-        return ProcessGroup(
-            workers,
-            num_processes,
+        make = functools.partial(
+            ProcessGroup,
+            num_processes=num_processes,
             num_threads=num_threads,
             affinity=affinity,
             step_timeout=step_timeout,
         )
+        if not caller_steps:
+            return make(workers)
+        if num_processes is None:
+            raise ValueError(
+                "caller_steps: the caller has a share like a process; say num_processes"
+            )
+        if step_timeout is not None:
+            raise ValueError(
+                "step_timeout: an env that the caller steps can't be ended; leave caller_steps"
+            )
+        from envpool_py.worker.sharing import SharingGroup  # noqa: PLC0415 - it imports this module
+
+        processes = check_num_processes(num_processes, len(workers))
+        here = len(workers) // (processes + 1)
+        return SharingGroup(workers, make, here) if here else make(workers)
 
 
 class ProcessGroup(WorkerGroup):
@@ -410,6 +428,16 @@ class ProcessGroup(WorkerGroup):
             self._write(lane, self._attach)
         return Block(shape, memory)
 
+    def use_block(self, block: Block) -> None:
+        """Keep rows in ``block`` from now on; it may be of more envs than these."""
+        super().use_block(block)
+        self._everything = block.everything[: len(self.workers)]
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether rows and actions lie in memory that the processes share."""
+        return self._shared
+
     def lane_of(self, i: int) -> Lane:
         """The process in which env ``i`` lives."""
         return self._lanes[int(self._home[i])]
@@ -482,7 +510,7 @@ class ProcessGroup(WorkerGroup):
 
                 def post() -> None:
                     self.block.put_actions(ids, columns)
-                    self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
+                    self.post_steps(ids)
 
                 return post
         rows = spaces.list_actions(layout, actions, listed)
@@ -513,10 +541,14 @@ class ProcessGroup(WorkerGroup):
 
         return post
 
+    def post_steps(self, ids: IdArray) -> None:
+        """Send a step of each env, the action of which lies in the block."""
+        self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
+
     def _post(self, kind: int, ids: IdArray) -> None:
         """Send tokens alone."""
         lanes = self._lanes
-        everything = self.block.everything
+        everything = self._everything
         if ids is everything or (len(ids) == len(everything) and (ids == everything).all()):
             frames = self._whole_frames.get(kind)
             if frames is None:

@@ -1,0 +1,250 @@
+"""Envs in worker processes, and some in the caller's own, which it steps while those are at work.
+
+Without that the caller sleeps while its processes step, and they while it works; on few cores that
+is a large part of the time. The first envs live in the processes, the last ones here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envpool_py import spaces
+from envpool_py.errors import EnvError, env_error
+from envpool_py.ids import IdArray
+from envpool_py.rows import Block, Shape
+from envpool_py.worker.base import Request
+from envpool_py.worker.dummy import DummyEnvWorker, DummyGroup
+from envpool_py.worker.execute import EnvFacts
+from envpool_py.worker.group import WorkerGroup
+from envpool_py.worker.subproc import ProcessGroup, SubprocEnvWorker
+
+#: Seconds for which the caller steps its own envs between two looks at the others' rows, where rows
+#: are wanted as they end.
+LOOK_EVERY = 100e-6
+
+
+class SharingGroup(WorkerGroup):
+    """A group of envs in processes and a group of envs here, with one block and one list of ends.
+
+    Args:
+        workers: all workers of the pool.
+        processes: makes the group for those of them that live in processes.
+        here: how many live here, the last ones.
+    """
+
+    workers: Sequence[SubprocEnvWorker]
+
+    def __init__(
+        self,
+        workers: Sequence[SubprocEnvWorker],
+        processes: Callable[[Sequence[SubprocEnvWorker]], ProcessGroup],
+        here: int,
+    ) -> None:
+        self._first = len(workers) - here
+        self._there = processes(workers[: self._first])
+        super().__init__(workers)
+        self.pid = self._there.pid
+        self._own: DummyGroup | None = None
+
+    @property
+    def died(self) -> list[int]:
+        """The envs whose process has ended, and nobody has taken note."""
+        return self._there.died
+
+    @died.setter
+    def died(self, died: list[int]) -> None:
+        self._there.died = died
+
+    # ------------------------------------------------------------------------------------- start
+
+    def learn_facts(self) -> list[EnvFacts]:
+        """Start the processes, and make the envs that live here while those make theirs."""
+        there = self._there
+        there.measuring = self.measuring
+        # What an env here holds open is not for the processes: they are started first.
+        facts = there.learn_facts()
+        own = [self._made(i) for i in range(self._first, len(self.workers))]
+        for i, worker in enumerate(self.workers[self._first :], self._first):
+            worker.join(self, i)
+        self._own = DummyGroup(own, self._first)
+        self._own.measuring = self.measuring
+        for part in (there, self._own):
+            part.finished, part.errors, part.replies = self.finished, self.errors, self.replies
+            part.complaints, part.configured = self.complaints, self.configured
+            part.restarts = self.restarts
+        facts += self._own.learn_facts()
+        if there.meter is not None and self._own.meter is not None:
+            self.meter = _Both(there.meter, self._own.meter)
+        return facts
+
+    def _made(self, i: int) -> DummyEnvWorker:
+        try:
+            return DummyEnvWorker(self.workers[i].env_fn)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise env_error(error, i, "env_fn") from error
+
+    def make_block(self, shape: Shape) -> Block:
+        """A block for all envs, which the processes share."""
+        return self._there.make_block(shape)
+
+    def use_block(self, block: Block) -> None:
+        """Keep rows in ``block`` from now on."""
+        super().use_block(block)
+        self._there.use_block(block)
+        self._here().use_block(block)
+        self._ids_there, self._ids_here = np.split(block.everything, [self._first])
+
+    def _here(self) -> DummyGroup:
+        assert self._own is not None  # noqa: S101 - made at the start
+        return self._own
+
+    # ----------------------------------------------------------------------------------- sending
+
+    def pack_steps(self, ids: IdArray, actions: Any) -> Callable[[], None]:
+        """Make a step of each env ready to be sent."""
+        listed = ids.tolist()
+        layout = self.block.shape.action
+        columns = None
+        if self.block.fixed_actions and self._there.shares_memory:
+            columns = spaces.batch_actions(layout, actions, listed)
+        if columns is None:
+            rows = spaces.list_actions(layout, actions, listed)
+            # The env's own: what the caller does to its action later does not reach the env.
+            rows = [spaces.snapshot(row) for row in rows]
+            return self.pack(listed, [Request("step", (row,)) for row in rows])
+        there, here = self._split(ids)
+
+        def post() -> None:
+            self.block.put_actions(ids, columns)
+            self._there.prompt = self.prompt
+            self._there.post_steps(there)
+            self._here().post_steps(here.tolist())
+
+        return post
+
+    def _split(self, ids: IdArray) -> tuple[IdArray, IdArray]:
+        if ids is self.block.everything:
+            return self._ids_there, self._ids_here
+        there = ids < self._first
+        return ids[there], ids[~there]
+
+    def pack(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[[], None]:
+        """Make one request on each env ready to be sent.
+
+        Raises:
+            TypeError: a request can't be pickled, where it must be.
+        """
+        pairs = list(zip(ids, requests, strict=True))
+        posts = [
+            group.pack([i for i, _ in part], [request for _, request in part])
+            for group, part in (
+                (self._there, [pair for pair in pairs if pair[0] < self._first]),
+                (self._here(), [pair for pair in pairs if pair[0] >= self._first]),
+            )
+            if part
+        ]
+
+        def post() -> None:
+            for each in posts:
+                each()
+
+        return post
+
+    # --------------------------------------------------------------------------------- receiving
+
+    def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
+        """Carry out what is to be done here, then wait for the processes.
+
+        Where rows are wanted as they end, the others' are looked at in between, and what is left to
+        do here waits for the next call once there are enough.
+        """
+        there, here = self._there, self._here()
+        goal = len(self.finished) + wait_num
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            while here.waiting(only):
+                step_until = time.monotonic() + LOOK_EVERY if self.prompt else np.inf
+                while here.waiting(only) and time.monotonic() < step_until:
+                    here.wait(1 if self.prompt else len(self.workers), None, only)
+                if self.prompt:
+                    there.wait(1, 0)
+                late = deadline is not None and time.monotonic() >= deadline
+                if len(self.finished) >= goal or self.died or late:
+                    return
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            if len(self.finished) < goal:
+                there.wait(goal - len(self.finished), left)
+        except BaseException:
+            self.torn = (*there.torn, *here.torn)
+            there.torn = here.torn = ()
+            raise
+
+    def receive(self, i: int, kind: str) -> Any:
+        """Wait for the end of env ``i``'s request of that kind; return or raise what it left."""
+        if i >= self._first:
+            self._here().wait(1, None, [i])
+        return self._there.receive(i, kind)
+
+    def disown(self, ids: Sequence[int]) -> None:
+        """Have the answers to requests under way dropped."""
+        self._there.disown([i for i in ids if i < self._first])
+        self._here().disown([i for i in ids if i >= self._first])
+
+    def restart(self, ids: Sequence[int]) -> list[int]:
+        """Make these envs anew, and all that shared an ended process with one of them."""
+        there = [i for i in ids if i < self._first]
+        here = [i for i in ids if i >= self._first]
+        made = self._there.restart(there) if there else []
+        return made + (self._here().restart(here) if here else [])
+
+    # ----------------------------------------------------------------------------- asking, ending
+
+    def lane_of(self, i: int) -> Any:
+        """The process in which env ``i`` lives.
+
+        Raises:
+            AttributeError: it lives here.
+        """
+        if i >= self._first:
+            raise AttributeError(f"env {i} has no process: the caller steps it itself")
+        return self._there.lane_of(i)
+
+    def processes(self) -> list[list[int]]:
+        """The ids of the envs of each process, those of the caller's at the end."""
+        return [*self._there.processes(), list(range(self._first, len(self.workers)))]
+
+    def described(self) -> str:
+        """The processes, and that the caller steps as well."""
+        return f"{self._there.described()}, caller_steps=True"
+
+    def death_of(self, i: int) -> EnvError:
+        """The error of an env whose process has ended."""
+        return self._there.death_of(i)
+
+    def close(self) -> list[EnvError]:
+        """Close all envs and end all processes."""
+        errors = self._there.close()
+        if self._own is not None:
+            errors = errors + self._own.close()
+            self._own = None
+            # The mapping holds a descriptor of its own; the pool may be referenced for long.
+            self.__dict__.pop("block", None)
+            self.__dict__.pop("store", None)
+        return errors
+
+
+class _Both:
+    """Two meters as one."""
+
+    def __init__(self, *meters: Any) -> None:
+        self._meters = meters
+
+    def counts(self) -> NDArray[np.int64]:
+        return np.concatenate([each.counts() for each in self._meters])
