@@ -108,11 +108,10 @@ class History(Journal):
 
     def _add(self, i: int, request: Request | bytes, expected: int) -> None:
         past = self._pasts[i]
-        if past is None:
-            return
-        past.add(request, expected)
-        if len(past) > LONGEST:
-            self._pasts[i] = None
+        if past is not None:
+            past.add(request, expected)
+            if len(past) > LONGEST:
+                self._pasts[i] = None
 
     def steps(self, ids: IdArray, steps: Steps) -> Callable[[], object]:
         """Keep the actions."""
@@ -144,7 +143,11 @@ class History(Journal):
             request = self._asked.pop(i, None)
             if request is None:  # a row that stands for a lost step
                 continue
-            reset = self._reset_of(i, request, rows, ended=ended is not None and ended[k])
+            # Without automatic resets a step is a step.
+            is_step = ended is None and type(request) is bytes
+            reset = None
+            if not is_step:
+                reset = self._reset_of(i, request, rows, ended=ended is not None and ended[k])
             if reset is None:
                 self._add(i, request, digests[k])
             elif reset is request or self._autoreset == NEXT_STEP:
@@ -156,7 +159,7 @@ class History(Journal):
         self, i: int, request: Request | bytes, rows: Rows, *, ended: bool
     ) -> Request | None:
         """The seeded reset that this row is of; None if it is not of one."""
-        explicit = isinstance(request, Request) and request.kind == "reset"
+        explicit = type(request) is Request and request.kind == "reset"
         if not explicit and not (
             self._lives.is_reset_next(i) if self._autoreset == NEXT_STEP else ended
         ):

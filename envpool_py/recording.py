@@ -13,7 +13,7 @@ chunk   what                   body
 ``s``   steps are sent         ids, then the actions leaf by leaf
 ``p``   the same               ids, then the actions one by one, as a plain list
 ``r``   resets are sent        ids, then their arguments, as a plain list of dicts
-``o``   rows are handed out    ids, digests (u4), rewards (f8), flags (u1), and what is told
+``o``   rows are handed out    ids, digests (u4), flags (u1), rewards (f4, f8), and what is told
 ``e``   errors are raised      plain list of ``Fault`` as tuples
 ``x``   an error is taken out  the same
 ``m``   envs are made anew     ids
@@ -30,6 +30,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,6 +44,7 @@ from envpool_py import digest, plain, spaces
 from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.ids import IdArray
 from envpool_py.journal import Journal, Rows, Steps
+from envpool_py.rows import Shape
 from envpool_py.spaces import Array
 from envpool_py.worker.base import Request
 
@@ -58,7 +60,9 @@ _COUNT = struct.Struct("<I")
 _EVERYTHING = 0xFFFFFFFF
 _NO_COUNT = _COUNT.pack(_EVERYTHING)
 # In the byte that follows the ids of rows.
-_MARKED, _PLAIN_REWARDS, _TOLD = 1, 2, 4
+_MARKED, _PLAIN_REWARDS, _TOLD, _SHORT_REWARDS = 1, 2, 4, 8
+# How the actions of one leaf are written: in their dtype, or in one byte each.
+_AS_THEY_ARE, _AS_BYTES = b"=", b"B"
 # What is asked without a row and may change an env. What can't be written of it is its name alone.
 _EFFECTS = frozenset({"seed", "set_attr", "call", "apply"})
 
@@ -105,25 +109,24 @@ class Recorder(Journal):
     Args:
         path: the file, which must not exist; only its owner may read it.
         header: the facts of the pool, as JSON has them.
-        obs: the layout of observations.
-        action: the layout of actions.
+        shape: of the pool's block.
+        everything: the ids of all envs, in order, by the array that stands for them.
     """
 
     def __init__(
-        self, path: Path, header: Mapping[str, Any], obs: Any, action: Any, reward: tuple[int, ...]
+        self, path: Path, header: Mapping[str, Any], shape: Shape, everything: IdArray
     ) -> None:
         num_envs = header["num_envs"]
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         self._path = path
-        self._everything = np.arange(num_envs)
+        self._everything = everything
         # Of each env: whether it carries out a request for a row.
         self._busy = np.zeros(num_envs, dtype=np.bool_)
         facts = {
             "version": VERSION,
             **header,
-            "observations": layout_json(obs),
-            "actions": layout_json(action),
-            "reward": list(reward),
+            "observations": layout_json(shape.obs),
+            "actions": layout_json(shape.action),
         }
         text = json.dumps(facts).encode()
         self._fd: int | None = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
@@ -177,7 +180,7 @@ class Recorder(Journal):
             ]
             body = head + plain.encode(parts)
             return lambda: self._begin(ids, PLAIN_STEPS, body)
-        body = b"".join((head, *(_little(column).tobytes() for column in steps.columns)))
+        body = head + b"".join([_packed(column) for column in steps.columns])
         return lambda: self._begin(ids, STEPS, body)
 
     def resets(self, ids: list[int], requests: Sequence[Request]) -> Callable[[], object]:
@@ -212,6 +215,11 @@ class Recorder(Journal):
             rewards = _COUNT.pack(len(rewards)) + rewards
         else:
             size = reward.nbytes // max(len(ids), 1) // 8
+            with np.errstate(over="ignore"):
+                short = reward.astype(np.float32)
+            if (short == reward).all():
+                what |= _SHORT_REWARDS
+                reward = short
             rewards = _COUNT.pack(size) + _little(reward).tobytes()
         flags = rows.terminated.view(np.uint8) + 2 * rows.truncated.view(np.uint8)
         parts = [
@@ -292,7 +300,18 @@ def _encoded(value: Any, what: str) -> Any:
 
 def _little(column: Array) -> Array:
     """As little-endian numbers, in C order."""
+    if sys.byteorder == "little" and column.dtype.isnative:
+        return column
     return np.ascontiguousarray(column, column.dtype.newbyteorder("<"))
+
+
+def _packed(column: Array) -> bytes:
+    """The actions of one leaf; most integers take one byte."""
+    if column.dtype.kind in "iu" and column.dtype.itemsize > 1:
+        short = column.astype(np.uint8)
+        if (short == column).all():
+            return _AS_BYTES + short.tobytes()
+    return _AS_THEY_ARE + _little(column).tobytes()
 
 
 def _tellable(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -420,9 +439,14 @@ def _parsed(
 ) -> Event:
     if kind in (RAISED, TAKEN):
         faults = [Fault(*entry) for entry in plain.decode(body)]
-        return Event(kind, at, [fault.env_id for fault in faults], faults)
+        ids = [fault.env_id for fault in faults]
+        if not _are_ids(ids, header["num_envs"]):
+            raise ValueError("no such env")
+        return Event(kind, at, ids, faults)
     if kind == ASKS:
         what, ids, own, failed = plain.decode(body)
+        if what not in _EFFECTS or len(own) != len(ids) or not _are_ids(ids, header["num_envs"]):
+            raise ValueError("no request that could have been made")
         return Event(kind, at, ids, (what, own, failed))
     if kind == CLOSED:
         return Event(kind, at, [], None)
@@ -433,18 +457,31 @@ def _parsed(
         for shape, dtype in leaves:
             assert dtype is not None  # noqa: S101 - such steps are written of fixed leaves alone
             size = count * int(np.prod(shape, dtype=np.int64))
-            columns.append(np.frombuffer(body, dtype, size, start).reshape(count, *shape))
-            start += columns[-1].nbytes
+            short = body[start : start + 1] == _AS_BYTES
+            column = np.frombuffer(body, np.uint8 if short else dtype, size, start + 1).reshape(
+                count, *shape
+            )
+            start += 1 + column.nbytes
+            columns.append(column.astype(dtype, copy=False))
         return Event(kind, at, ids, columns)
     if kind in (PLAIN_STEPS, RESETS):
-        return Event(kind, at, ids, plain.decode(body[start:]))
+        own = plain.decode(body[start:])
+        if not (own is None and kind == RESETS) and (type(own) is not list or len(own) != count):
+            raise ValueError("not one entry for each env")
+        return Event(kind, at, ids, own)
     if kind == CANCELLED:
+        if len(body) < start + count:
+            raise ValueError("it is too short")
         return Event(kind, at, ids, [bool(byte) for byte in body[start : start + count]])
     if kind == MADE:
         return Event(kind, at, ids, None)
     if kind == ROWS:
         return Event(kind, at, ids, _parsed_rows(body, start, ids))
     raise ValueError(f"unknown kind {kind!r}")
+
+
+def _are_ids(ids: Sequence[Any], num_envs: int) -> bool:
+    return all(type(i) is int and 0 <= i < num_envs for i in ids)
 
 
 def _parsed_ids(body: bytes, num_envs: int) -> tuple[list[int], int]:
@@ -470,7 +507,11 @@ def _parsed_rows(body: bytes, at: int, ids: list[int]) -> Batch:
         reward = plain.decode(body[at : at + size])
         at += size
     else:
-        reward = np.frombuffer(body, "<f8", count * size, at).reshape(count, size)
+        own = "<f4" if what & _SHORT_REWARDS else "<f8"
+        reward = np.frombuffer(body, own, count * size, at).reshape(count, size)
         at += reward.nbytes
     told = plain.decode(body[at:]) if what & _TOLD else {}
+    for lost, added, asked in told.values():
+        if (type(lost), type(added), type(asked)) != (bool, dict, list):
+            raise ValueError("what is told is of another form")
     return Batch(ids, digests, reward, flags, bool(what & _MARKED), told)

@@ -208,7 +208,6 @@ class BaseVectorEnv:
         if isinstance(self._lives, ReplayingLives):
             self._journals.append(self._lives.keep_history())
         if path is not None:
-            shape = self._group.block.shape
             header = {
                 "pool": type(self).__name__,
                 "num_envs": self.env_num,
@@ -217,8 +216,8 @@ class BaseVectorEnv:
                 "roots": self._roots,
                 **options,
             }
-            recorder = recording.Recorder(path, header, shape.obs, shape.action, shape.reward)
-            self._journals.append(recorder)
+            shape = self._group.block.shape
+            self._journals.append(recording.Recorder(path, header, shape, self._all))
         self._lives.journals = self._journals
 
     def _abandon_construction(self) -> None:
