@@ -231,6 +231,10 @@ class JournaledRestartingLives(RestartingLives, JournaledLives):
         super()._put_lost(i)
         self._rows_lost.add(i)
 
+    def _cancel(self, ids: list[int]) -> None:
+        super()._cancel(ids)
+        self._rows_lost.difference_update(ids)
+
     def _is_telling(self) -> bool:
         return bool(self._told)
 

@@ -344,7 +344,7 @@ class EnvLives:
         group = self._group
         for i in group.died:
             self._fate[i] = DEAD
-            if self._state[i] < KEPT:
+            if self._state[i] < KEPT or self._state[i] == DEAD:  # a new process may die as well
                 self._state[i] = DEAD
             elif i not in self._finished:
                 error = group.death_of(i)

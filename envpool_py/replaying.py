@@ -342,7 +342,9 @@ class Replay:
         self._check(batch, written, ids, places)
         for k, i in enumerate(ids):
             info = batch[4][k]
-            if self._asked.pop(i, "") == "reset" and not written.marked:
+            # A lost step came with the first row of the next episode: that is no row of a reset.
+            of_step = not written.marked or LOST_EPISODE in told.get(i, {})
+            if self._asked.pop(i, "") == "reset" and of_step:
                 info.pop("is_reset", None)
             if i in told:
                 info.update({key: v for key, v in told[i].items() if key != LOST_EPISODE})
