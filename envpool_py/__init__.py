@@ -3,9 +3,10 @@
 import importlib as _importlib
 from typing import Any as _Any
 
-from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError
 from envpool_py.making import make
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.replaying import Replay, replay
 from envpool_py.vector_env import BaseVectorEnv
 from envpool_py.wrappers import (
     ContinuousToDiscrete,
@@ -23,6 +24,8 @@ __all__ = [
     "EnvError",
     "EnvTimeoutError",
     "MultiDiscreteToDiscrete",
+    "Replay",
+    "ReplayError",
     "RunningMeanStd",
     "ShmemVectorEnv",
     "SubprocVectorEnv",
@@ -31,6 +34,7 @@ __all__ = [
     "VectorEnvWrapper",
     "WorkerDiedError",
     "make",
+    "replay",
 ]
 
 _MULTI_AGENT = {"ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"}

@@ -86,8 +86,8 @@ def check_policy(
     Raises:
         TypeError, ValueError: an argument is wrong.
     """
-    if on_error not in ("raise", "restart"):
-        raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
+    if on_error not in ("raise", "restart", "replay"):
+        raise ValueError(f"on_error must be 'raise', 'restart' or 'replay', got {on_error!r}")
     if max_restarts is not None:
         if isinstance(max_restarts, bool) or not isinstance(max_restarts, (int, np.integer)):
             raise TypeError(f"max_restarts must be an int or None, got {max_restarts!r}")

@@ -6,6 +6,7 @@
     └── EnvError            an environment did not carry out a request
         ├── EnvTimeoutError     it took longer than step_timeout
         └── WorkerDiedError     its process (or actor) has ended
+    ReplayError             a replay does not do what the record says
 
 Misuse of the pool itself raises what Python and Gymnasium already have: ``IndexError``,
 ``TypeError`` and ``ValueError`` for ids, counts and values, and of ``gymnasium.error``
@@ -85,6 +86,25 @@ class WorkerDiedError(EnvError):
 
     Every later request to that environment raises the same at once; the rest of the pool goes on.
     """
+
+
+class ReplayError(Exception):
+    """A replay did not do what the record says: the env is not the same, or not deterministic.
+
+    Attributes:
+        env_id: the id of the environment, as in the run that was recorded.
+        episode: the number of its episode, 0 for the first; -1 before that.
+        step: the number of the step in it, 1 for the first; 0 for the reset.
+    """
+
+    def __init__(self, message: str, env_id: int, episode: int, step: int) -> None:
+        super().__init__(message, env_id, episode, step)
+        self.env_id = env_id
+        self.episode = episode
+        self.step = step
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - the name that concurrent.futures has made known

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from envpool_py.errors import EnvError, combine, name_ids
 from envpool_py.ids import IdArray
 from envpool_py.leases import Leases
+from envpool_py.rows import Batch
 from envpool_py.spaces import Array
 from envpool_py.worker.base import Request
 from envpool_py.worker.group import WorkerGroup
@@ -258,11 +259,21 @@ class EnvLives:
         if len(flying):
             self._state[flying] = ABANDONED
             self._settle(flying)
-            self._group.cancel(flying.tolist())
+            self._cancel(flying.tolist())
         # An interrupt may have come between a state and its count.
         state = self._state
         self.in_flight = int(((state >= KEPT) & (state < DEAD)).sum())
         self._resets = int(((state == RESETTING) | (state == KEPT_RESET)).sum())
+
+    def _cancel(self, ids: list[int]) -> None:
+        self._group.cancel(ids)
+
+    def put_lost(self, ids: IdArray) -> None:
+        """Have these envs, none of them in flight, bring the row of a lost step."""
+        self._take_off(ids, STEPPING)
+        for i in ids.tolist():
+            self._group.block.put_lost(i)
+            self._finished.append(i)
 
     # ---------------------------------------------------------------------------------- fetching
 
@@ -340,7 +351,7 @@ class EnvLives:
         group = self._group
         for i in group.died:
             self._fate[i] = DEAD
-            if self._state[i] < KEPT:
+            if self._state[i] < KEPT or self._state[i] == DEAD:  # a new process may die as well
                 self._state[i] = DEAD
             elif i not in self._finished:
                 error = group.death_of(i)
@@ -368,11 +379,7 @@ class EnvLives:
             else:
                 gone = set(ids.tolist())
                 finished[:] = [i for i in finished if i not in gone]
-            block = self._group.block
-            out = None
-            if self._leases is not None and not block.is_whole(ids):
-                out = self._leases.take(ids)
-            batch = block.gather(ids, columns=self._columns, copy=self._copy, out=out)
+            batch = self._gather(ids)
             if mark and self._resets:
                 for info, state in zip(batch.infos, self._state[ids].tolist(), strict=True):
                     if state in (RESETTING, KEPT_RESET):
@@ -387,6 +394,13 @@ class EnvLives:
             self.give_up(ids, landed=True)
             raise
         return batch.obs, batch.reward, batch.terminated, batch.truncated, infos
+
+    def _gather(self, ids: IdArray) -> Batch:
+        block = self._group.block
+        out = None
+        if self._leases is not None and not block.is_whole(ids):
+            out = self._leases.take(ids)
+        return block.gather(ids, columns=self._columns, copy=self._copy, out=out)
 
     def _raise_errors(self, ids: IdArray) -> None:
         errors = self._group.errors
@@ -476,10 +490,13 @@ class EnvLives:
         if self._group.died:
             self._note_deaths()
         try:
-            self._made_anew(self._group.restart(ids.tolist()))
+            self._made_anew(self._make_anew(ids.tolist()))
         finally:
             if self._group.died:
                 self._note_deaths()
+
+    def _make_anew(self, ids: list[int]) -> list[int]:
+        return self._group.restart(ids)
 
     def _made_anew(self, made: Sequence[int]) -> None:
         for i in made:

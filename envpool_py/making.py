@@ -12,7 +12,8 @@ from envpool_py import auto
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.vector_env import BaseVectorEnv
 
-_BACKENDS: dict[str, type[BaseVectorEnv]] = {
+#: The pool classes by the names that ``backend`` takes.
+BACKENDS: dict[str, type[BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
     "shmem": ShmemVectorEnv,
@@ -56,8 +57,8 @@ def make(
     """
     if num_envs < 1:
         raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
-    if backend != "auto" and backend not in _BACKENDS:
-        raise ValueError(f"backend must be one of auto, {', '.join(_BACKENDS)}, got {backend!r}")
+    if backend != "auto" and backend not in BACKENDS:
+        raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
     if isinstance(env, str):
         gym.spec(env)  # an unknown id is told here, without a process around it
         maker: Callable[..., Any] = functools.partial(gym.make, env)
@@ -77,7 +78,7 @@ def make(
             num_processes = auto.choose_processes(measured, num_envs)
     if backend != "dummy":
         options.update(context=context, num_processes=num_processes)
-    return _BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **options)
+    return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **options)
 
 
 def _wrapped(

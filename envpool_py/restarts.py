@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,12 +134,13 @@ class RestartingLives(EnvLives):
                 own = np.array([i for i, _ in rest], dtype=np.intp)
                 super().send_steps(own, [row for _, row in rest])
             self._take_off(np.array(odd, dtype=np.intp), STEPPING)
+            actions_of = dict(zip(listed, rows, strict=True))
             for i in odd:
-                self._step_of_lost(i)
+                self._step_of_lost(i, actions_of[i])
         if self._group.errors:
             self._convert()
 
-    def _step_of_lost(self, i: int) -> None:
+    def _step_of_lost(self, i: int, action: Any) -> None:  # noqa: ARG002 - for who carries it out
         text = self._owed.pop(i, None)
         if text is None:
             self._reset_next.discard(i)
@@ -154,13 +156,14 @@ class RestartingLives(EnvLives):
         """As ``EnvLives``; what is to be made anew is sent when it is due."""
         listed = ids.tolist()
         asked = dict(zip(listed, requests, strict=True))
-        if not self._broken.keys() & asked.keys():
+        unfit = self._unfit()
+        if unfit.isdisjoint(asked):
             super().send_resets(ids, requests)
         else:
-            well = [i for i in listed if i not in self._broken]
+            well = [i for i in listed if i not in unfit]
             if well:
                 super().send_resets(np.array(well, dtype=np.intp), [asked[i] for i in well])
-            sick = [i for i in listed if i in self._broken]
+            sick = [i for i in listed if i in unfit]
             self._take_off(np.array(sick, dtype=np.intp), RESETTING)
             self._jobs.update((i, asked[i]) for i in sick)
         self._resetting.update(asked)
@@ -168,6 +171,10 @@ class RestartingLives(EnvLives):
             self._forget_lost(i)
         if self._group.errors:
             self._convert()
+
+    def _unfit(self) -> AbstractSet[int]:
+        """The envs that can't be sent a request just so."""
+        return self._broken.keys()
 
     def _forget_lost(self, i: int) -> None:
         """The caller resets this env: what there was to report goes into the reset's info."""
@@ -234,11 +241,14 @@ class RestartingLives(EnvLives):
                     self._finished.append(i)
                     continue
             del self._jobs[i]
-            self._group.send([i], [request])
+            self._send_now(i, request)
         if not self._jobs:
             return timeout
         left = max(min(self._due[i] for i in self._jobs) - time.monotonic(), 0.0)
         return left if timeout is None else min(left, timeout)
+
+    def _send_now(self, i: int, request: Request) -> None:
+        self._group.send([i], [request])
 
     def _convert(self) -> bool:
         """Take the errors of envs in flight out, as far as their budgets go; True if any."""
@@ -251,9 +261,10 @@ class RestartingLives(EnvLives):
                 if i in self._gone:
                     self._fate[i] = DEAD
                 continue
-            del errors[i]
-            self._finished.remove(i)
-            self._group.block.drop_side(i)
+            brought_back = self._bring_back(i, error)
+            self._take_out(i, error, brought_back=brought_back)
+            if brought_back:
+                continue
             request = self._resetting.get(i)
             ends = self._autoreset == NEXT_STEP and self._ended[i]
             if request is None and (ends or error.request == "reset"):  # an automatic one
@@ -267,6 +278,19 @@ class RestartingLives(EnvLives):
                 self._lose_episode(i, str(error))
         return len(errors) < before
 
+    def _bring_back(self, i: int, error: EnvError) -> bool:  # noqa: ARG002 - here nobody is
+        """Have env ``i`` carry out its request after all; False where it can't."""
+        return False
+
+    def _take_out(self, i: int, error: EnvError, *, brought_back: bool) -> None:  # noqa: ARG002
+        """Drop the error of env ``i``, which nobody is to see raised."""
+        del self._group.errors[i]
+        self._finished.remove(i)
+        self._group.block.drop_side(i)
+
+    def _put_lost(self, i: int) -> None:
+        self._group.block.put_lost(i)
+
     def _lose_episode(self, i: int, text: str) -> None:
         """Report env ``i``, in flight with a step, as its mode of automatic resets asks."""
         if self._autoreset == SAME_STEP:
@@ -279,7 +303,7 @@ class RestartingLives(EnvLives):
             self._reset_next.add(i)
         else:
             self._fate[i] = RESTARTED
-        self._group.block.put_lost(i)
+        self._put_lost(i)
         self._tell(i, env_error=text)
         self._finished.append(i)
 
@@ -329,7 +353,7 @@ class RestartingLives(EnvLives):
         group = self._group
         self._resume_schedules()
         try:
-            made = group.restart([i])
+            made = self._make_anew([i])
         except (EnvError, OSError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
             if group.died:
@@ -430,16 +454,20 @@ class RestartingLives(EnvLives):
     def ask(self, ids: IdArray, requests: Sequence[Request]) -> list[Any]:
         """As ``EnvLives``; what is to be made anew is, before it is asked."""
         for i in ids.tolist():
-            while i in self._broken:
-                time.sleep(max(self._due[i] - time.monotonic(), 0.0))
-                self._recover(i)
-                if self._group.died:
-                    self._note_deaths()
+            self._mend(i)
         self._asking = True
         try:
             return super().ask(ids, requests)
         finally:
             self._asking = False
+
+    def _mend(self, i: int) -> None:
+        """Have env ``i`` made anew if need be, and wait for it."""
+        while i in self._broken:
+            time.sleep(max(self._due[i] - time.monotonic(), 0.0))
+            self._recover(i)
+            if self._group.died:
+                self._note_deaths()
 
     def ask_seeds(self, ids: IdArray, requests: Sequence[Request]) -> None:
         """As ``EnvLives``."""

@@ -37,13 +37,14 @@ class FinalInfo(dict[str, Any]):
 
 
 class Batch(NamedTuple):
-    """The rows of one ``recv``, aligned with each other."""
+    """The rows of one ``recv``, aligned with each other; ``parts``: ``obs`` leaf by leaf."""
 
     obs: Any
     reward: Array
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     infos: list[dict[str, Any]]
+    parts: list[Any]
 
 
 class Shape(NamedTuple):
@@ -441,7 +442,8 @@ class Block:
             marks = self._marks.take(ids)
             if marks.any():
                 self._add_marks(infos, listed, marks)
-        return Batch(obs, reward, take(self.terminated, ids), take(self.truncated, ids), infos)
+        flags = take(self.terminated, ids), take(self.truncated, ids)
+        return Batch(obs, reward, *flags, infos, parts)
 
     def _note_last(self, ids: IdArray, parts: Sequence[Any]) -> None:
         place = slice(None) if ids is self.everything else ids

@@ -17,18 +17,21 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import arguments, checks, seeding
+from envpool_py import arguments, checks, recording, seeding
 from envpool_py import ids as ids_
 from envpool_py.arguments import Options
+from envpool_py.comeback import ReplayingLives, make_lives
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
-from envpool_py.life import EnvLives, StepResult
+from envpool_py.journal import Journal, JournaledLives
+from envpool_py.life import StepResult
 from envpool_py.restarts import Policy, RestartingLives
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
@@ -65,7 +68,9 @@ class BaseVectorEnv:
         on_error: ``"raise"``: what an env raises reaches the caller. ``"restart"``: the env is made
             anew, its process too where that has ended; its lost step comes as a row that is
             truncated, with the last observation, reward 0 and the error's text in
-            ``info["env_error"]``.
+            ``info["env_error"]``. ``"replay"``: the new env is brought back to its step by what the
+            lost one has been through; the row is that of the step, with the error's text in
+            ``info["env_replayed"]``; where that can't be, as ``"restart"``.
         max_restarts: how often each env may be made anew before its error is raised after all; None
             is without end.
         restart_backoff: seconds between the first and the second restart of an env, doubled for
@@ -74,15 +79,19 @@ class BaseVectorEnv:
             must not use the pool.
         measure: count steps and resets and the time that they take, for ``stats()``; it costs a
             third of a microsecond for each step.
+        record: a file that is to hold all that the envs are asked, and enough to check what comes
+            of it, for ``envpool_py.replay``; it must not exist.
         **worker_options: what the worker class takes.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or an env_fn made no env.
         EnvError: an env_fn raised.
         WorkerDiedError: a process ended before its envs were there.
+        FileExistsError, OSError: the record exists, or can't be written there.
 
     Warns:
         UserWarning: in a later call; see ``validate``.
+        RuntimeWarning: in a later call: the record can't be written any further.
     """
 
     def __init__(
@@ -105,6 +114,7 @@ class BaseVectorEnv:
         restart_backoff: float = 0.1,
         on_restart: Callable[[int, EnvError], object] | None = None,
         measure: bool = False,
+        record: str | os.PathLike[str] | None = None,
         **worker_options: Any,
     ) -> None:
         self.is_closed = True  # until there is something to close
@@ -121,6 +131,7 @@ class BaseVectorEnv:
             raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
         self._validate = arguments.check_validate(validate)
         policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
+        path = None if record is None else recording.check_path(record)
         self._facts: dict[str, list[Any]] = {}
         self.workers: list[EnvWorker] = []
         try:
@@ -133,21 +144,30 @@ class BaseVectorEnv:
             if policy is None and (episode_seeds or reset_fn is not None):
                 # An env made anew by hand must go on with its schedule as well.
                 policy = Policy(max_restarts=0, backoff=0.0, on_restart=None)
-            self._lives = (
-                EnvLives(self._group, columns=columns, copy=copy)
-                if policy is None
-                else RestartingLives(
-                    self._group,
-                    columns=columns,
-                    copy=copy,
-                    policy=policy,
-                    autoreset=self._autoreset,
-                )
+            self._lives = make_lives(
+                self._group,
+                policy,
+                columns=columns,
+                copy=copy,
+                autoreset=self._autoreset,
+                replay=on_error == "replay",
+                journal=path is not None,
             )
             self._all = self._lives.everything
             if not reset_first:
                 self._lives.take_as_reset()
             self._configure(episode_seeds, reset_fn)
+            self._journals: list[Journal] = []
+            if isinstance(self._lives, JournaledLives):
+                self._lives.tells_asked = reset_fn is not None
+                self._keep_journals(
+                    path,
+                    on_error=on_error,
+                    columns=columns,
+                    reset_first=reset_first,
+                    episode_seeds=bool(episode_seeds),
+                    reset_fn=reset_fn is not None,
+                )
         except BaseException:
             self._abandon_construction()
             raise
@@ -159,6 +179,7 @@ class BaseVectorEnv:
 
     def _configure(self, episode_seeds: bool, reset_fn: ResetFn | None) -> None:
         """Send the envs those options that are not the defaults."""
+        self._roots: list[int | None] = [None] * self.env_num
         plain = self._autoreset is None and self._validate == checks.FIRST
         if plain and not episode_seeds and reset_fn is None:
             return
@@ -166,6 +187,10 @@ class BaseVectorEnv:
         roots: list[int | None] = [None] * self.env_num
         if episode_seeds:
             roots = seeding.per_env(entropy, range(self.env_num))
+        # Only where it is needed: a worker of a user's own may not know of it.
+        tells = reset_fn is not None and isinstance(self._lives, JournaledLives)
+        tell = {"tell_asked": True} if tells else {}
+        self._roots = roots
         requests = [
             Request(
                 "configure",
@@ -175,13 +200,33 @@ class BaseVectorEnv:
                     "root": roots[i],
                     "reset_fn": reset_fn,
                     "validate": self._validate,
+                    **tell,
                 },
             )
             for i in range(self.env_num)
         ]
         self._lives.ask(self._all, requests)
+        self._group.configured.update(enumerate(requests))
         if isinstance(self._lives, RestartingLives) and (episode_seeds or reset_fn is not None):
             self._lives.follow_schedule()
+
+    def _keep_journals(self, path: Path | None, **options: Any) -> None:
+        """Begin the record, and the history of envs that are to be brought back."""
+        assert isinstance(self._lives, JournaledLives)  # noqa: S101 - for the type checker
+        if isinstance(self._lives, ReplayingLives):
+            self._journals.append(self._lives.keep_history())
+        if path is not None:
+            header = {
+                "pool": type(self).__name__,
+                "num_envs": self.env_num,
+                "autoreset_mode": self._autoreset,
+                "validate": self._validate,
+                "roots": self._roots,
+                **options,
+            }
+            shape = self._group.block.shape
+            self._journals.append(recording.Recorder(path, header, shape, self._all))
+        self._lives.journals = self._journals
 
     def _abandon_construction(self) -> None:
         if hasattr(self, "_group"):
@@ -645,6 +690,8 @@ class BaseVectorEnv:
         if self.is_closed or os.getpid() != self._pid:
             return
         self.is_closed = True
+        for journal in self._journals:
+            journal.close()
         errors = self._group.close()
         for error in errors:
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)

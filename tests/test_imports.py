@@ -17,9 +17,10 @@ PACKAGE = Path(envpool_py.__file__).parent
 
 # From the ground up. A module imports from rows below its own alone; within a row, nothing.
 LAYERS: list[set[str]] = [
-    {"ids", "shm", "spaces", "seeding", "errors", "infos", "worker.limits"},
-    {"rows", "checks"},
+    {"ids", "shm", "spaces", "seeding", "errors", "infos", "plain", "worker.limits"},
+    {"rows", "checks", "digest"},
     {"worker.base", "worker.watch", "worker.meter"},
+    {"worker.past"},
     {"worker.execute"},
     {"worker.child", "worker.group"},
     {"worker.lane"},
@@ -30,10 +31,12 @@ LAYERS: list[set[str]] = [
     {"auto", "leases", "stats"},
     {"life"},
     {"restarts"},
-    {"arguments"},
+    {"arguments", "journal"},
+    {"comeback", "recording"},
     {"vector_env"},
     {"pools"},
     {"making"},
+    {"replaying"},
     {"testing", "wrappers", "collector", "sb3", "bench"},
     {"cli", "pettingzoo"},
 ]
@@ -133,6 +136,8 @@ PUBLIC = {
     "EnvError",
     "EnvTimeoutError",
     "MultiDiscreteToDiscrete",
+    "Replay",
+    "ReplayError",
     "RunningMeanStd",
     "ShmemVectorEnv",
     "SubprocVectorEnv",
@@ -141,6 +146,7 @@ PUBLIC = {
     "VectorEnvWrapper",
     "WorkerDiedError",
     "make",
+    "replay",
 }
 PUBLIC_WORKER = {"DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "SubprocEnvWorker"}
 

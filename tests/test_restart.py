@@ -132,3 +132,19 @@ def test_restart_after_close() -> None:
     pool.close()
     with pytest.raises(gym.error.ClosedEnvironmentError):
         pool.restart()
+
+
+@pytest.mark.parametrize("kind", ["subproc-fork", "shmem-fork"])
+def test_a_process_is_started_anew_before_all_its_errors_were_raised(kind: str) -> None:
+    with PLACES[kind](FNS, num_processes=1) as pool:
+        pool.reset()
+        pool.send(["SIGKILL", "", ""])
+        with pytest.raises(WorkerDiedError, match="env 0: the worker process was killed"):
+            pool.step(None, [0])
+        pool.restart([0])
+        with pytest.raises(WorkerDiedError, match="env 1: the worker process was killed"):
+            pool.recv()
+        obs, infos = pool.reset()
+        assert obs.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
+        assert [info["step"] for info in infos] == [0, 0, 0]
+        assert pool.step(["", "", ""])[0][:, 2].tolist() == [1, 1, 1]

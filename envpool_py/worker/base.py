@@ -41,6 +41,7 @@ class Request(NamedTuple):
     ``call``       ``method, *args, **kwargs``    what the method returned
     ``apply``      ``function, *args, **kwargs``  what ``function(env, ...)`` returned
     ``render``     ``**kwargs``                   what the env returned
+    ``replay``     ``past, layouts``              None, or what has come out differently
     ``rebuild``                                   None; a new env, made by the same ``env_fn``
     ``configure``  the pool's options             None; asked only where they are not the defaults
     ============== ============================== ==========================================

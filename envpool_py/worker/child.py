@@ -286,6 +286,8 @@ class _Process:
             carry_out: Callable[[Request], Any] = self._requests[i]
             if kind == "rebuild" and self._begin is not None:
                 carry_out = self._begin.untimed(self._executors[i])  # longer than a step, rightly
+            if kind == "replay":  # many requests, each of them timed
+                carry_out = functools.partial(_replay, self._executors[i], carry_out)
             reply = carry_out(request)
             if kind == "reset":
                 obs, info = reply
@@ -392,6 +394,11 @@ def _receive(stream: socket.socket, space: memoryview, look_for: float) -> int:
         return stream.recv_into(space)
     except ConnectionError:
         return 0
+
+
+def _replay(executor: Executor, carry_out: Callable[[Request], Any], request: Request) -> Any:
+    past, layouts = request.args
+    return executor.replay(past, layouts, carry_out)
 
 
 def _dumps(value: Any) -> bytes:

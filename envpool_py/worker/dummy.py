@@ -198,6 +198,10 @@ class DummyGroup(WorkerGroup):
         for i in ids:
             self._pending.pop(i, None)
 
+    def will_run(self, i: int) -> bool:
+        """Whether the request of env ``i`` has been carried out."""
+        return i not in self._pending
+
     def close(self) -> list[EnvError]:
         """Close all envs; return what closing them raised."""
         self._pending = {}

@@ -17,12 +17,16 @@ from envpool_py import checks, seeding, spaces
 from envpool_py.rows import FinalInfo, ResetInfo, Row
 from envpool_py.worker.base import Request
 from envpool_py.worker.meter import EnvMeter
+from envpool_py.worker.past import Layouts, Past, play
 
 #: From (env_id, episode) to the (seed, options) of that reset.
 ResetFn = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
 
 NEXT_STEP = "next_step"
 SAME_STEP = "same_step"
+
+#: The key under which an info tells, where it is asked to, what ``reset_fn`` has returned.
+ASKED = "envpool_py: asked of reset_fn"
 
 
 class EnvFacts(NamedTuple):
@@ -65,6 +69,8 @@ class Executor:
         self._episode = -1
         self._in_reset = False  # an automatic one
         self._meter: EnvMeter | None = None
+        # (episode, seed, options) of the calls of reset_fn still to be told; None: nobody asks.
+        self._asked: list[tuple[int, int | None, Any]] | None = None
 
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
@@ -118,6 +124,7 @@ class Executor:
         reset_fn: ResetFn | None = None,
         episode: int = -1,
         validate: str = checks.FIRST,
+        tell_asked: bool = False,
     ) -> None:
         """Take the options of the pool.
 
@@ -128,7 +135,9 @@ class Executor:
             reset_fn: gives seed and options of every reset that was not given its own.
             episode: the number of the last episode; -1 before the first.
             validate: which rows are looked at: ``"first"``, ``"always"`` or ``"off"``.
+            tell_asked: have the infos of resets tell what ``reset_fn`` returned.
         """
+        self._asked = [] if tell_asked else None
         self._env_id = env_id
         self._autoreset = autoreset_mode
         self._root = root
@@ -170,7 +179,8 @@ class Executor:
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the env; arguments that are None are not passed on."""
-        return self._reset(seed, options, kwargs)
+        obs, info = self._reset(seed, options, kwargs)
+        return obs, self._with_asked(info)
 
     def seed(self, seed: int | None = None) -> list[int | None]:
         """Seed the env: by its own ``seed`` method if it has one, and by a reset in any case."""
@@ -179,9 +189,9 @@ class Executor:
             own(seed)
         # Such an env's reset may not take a seed, but every episode has its own under a root.
         if callable(own) and self._root is None:
-            self.reset()
+            self._reset(None, None, {})
         else:
-            self.reset(seed=seed)
+            self._reset(seed, None, {})
         return [seed]
 
     def get_attr(self, name: str) -> Any:
@@ -201,6 +211,15 @@ class Executor:
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What ``function(env, *args, **kwargs)`` returns, called where the env is."""
         return function(self.env, *args, **kwargs)
+
+    def replay(
+        self,
+        past: Past,
+        layouts: Layouts,
+        carry_out: Callable[[Request], Any] | None = None,
+    ) -> str | None:
+        """Bring the env, just made, to where another was; see ``envpool_py.worker.past.play``."""
+        return play(past, layouts, carry_out or self)
 
     def render(self, **kwargs: Any) -> Any:
         """What the env's ``render`` returns."""
@@ -225,6 +244,8 @@ class Executor:
         if self._reset_fn is not None and seed is None and options is None:
             seed, options = self._reset_fn(self._env_id, episode)
             seed = None if seed is None else operator.index(seed)
+            if self._asked is not None:
+                self._asked.append((episode, seed, spaces.snapshot(options)))
         if seed is not None:
             kwargs = {"seed": seed, **kwargs}
         if options is not None:
@@ -276,6 +297,7 @@ class Executor:
             raise
         except BaseException as error:  # noqa: BLE001 - raised with the next request
             return self._put_off(error)
+        info = self._with_asked(info)
         return obs, reward, terminated, truncated, FinalInfo({**info, **final})
 
     def ended_row(self, error: BaseException) -> Row | None:
@@ -305,7 +327,15 @@ class Executor:
     def _next_step(self) -> Row:
         self._in_reset = True
         obs, info = self._reset(None, None, {})
+        info = self._with_asked(info)
         return obs, 0.0, False, False, ResetInfo({**info, "is_reset": True})
+
+    def _with_asked(self, info: dict[str, Any]) -> dict[str, Any]:
+        if not self._asked:
+            return info
+        info = {**info, ASKED: self._asked}
+        self._asked = []
+        return info
 
 
 def _has_ended(row: Row) -> bool:

@@ -206,6 +206,10 @@ class WorkerGroup:
             if self._under_way.pop(i, None) is not None:
                 self._cancelled.add(i)
 
+    def will_run(self, i: int) -> bool:  # noqa: ARG002 - a group that executes late knows better
+        """Whether the request of env ``i`` is carried out although it is given up now."""
+        return True
+
     def forget(self, ids: Sequence[int]) -> None:
         """Drop what ended requests of these envs have left."""
         gone = set(ids)

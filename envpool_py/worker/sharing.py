@@ -197,6 +197,10 @@ class SharingGroup(WorkerGroup):
         self._there.disown([i for i in ids if i < self._first])
         self._here().disown([i for i in ids if i >= self._first])
 
+    def will_run(self, i: int) -> bool:
+        """Whether the request of env ``i`` is carried out although it is given up now."""
+        return (self._there if i < self._first else self._here()).will_run(i)
+
     def restart(self, ids: Sequence[int]) -> list[int]:
         """Make these envs anew, and all that shared an ended process with one of them."""
         there = [i for i in ids if i < self._first]

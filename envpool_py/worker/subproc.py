@@ -389,6 +389,10 @@ class ProcessGroup(WorkerGroup):
             self._lanes[number] = self._start_lane(number, self._lanes[number].ids)
         lanes = [self._lanes[number] for number in ended]
         made = [i for lane in lanes for i in lane.ids]
+        # Of the processes that ended, and still to be raised: no failure of the new ones to start.
+        earlier = {i: self.errors.pop(i) for i in made if i in self.errors}
+        finished = [i for i in self.finished if i in earlier]
+        self.finished[:] = [i for i in self.finished if i not in earlier]
         try:
             self._await_started(lanes)
         except BaseException:
@@ -398,6 +402,9 @@ class ProcessGroup(WorkerGroup):
                     lane.ends(5)
                     self._bury(lane)
             raise
+        finally:
+            self.errors.update(earlier)
+            self.finished += finished
         for lane in lanes:
             if self._attach:
                 self._write(lane, self._attach)

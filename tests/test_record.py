@@ -1,0 +1,351 @@
+"""`record="FILE"`: what was finished is in the file, whatever happens, and reading it is safe."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import os
+import pickle
+import resource
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
+
+import envpool_py
+from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ReplayError, plain, recording
+from envpool_py.life import EnvLives
+from envpool_py.worker import DummyEnvWorker
+from tests import envs
+from tests.conftest import ROOT
+from tests.places import BACKENDS, PLACES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
+
+
+def short_run(path: Path, steps: int = 4) -> list[np.ndarray]:
+    """Record a few steps; return the observations."""
+    with DummyVectorEnv(RANDOM, record=path) as pool:
+        found = [pool.reset(seed=3)[0]]
+        found += [pool.step([0, 1, 2])[0] for _ in range(steps)]
+    return found
+
+
+# ------------------------------------------------------------------------------------ the file
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_only_its_owner_may_read_it(place: str, tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with PLACES[place](RANDOM, record=str(tmp_path / "run")) as pool:
+            pool.reset(seed=1)
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o600
+
+
+def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    made = []
+    (tmp_path / "run").write_text("precious")
+    with pytest.raises(FileExistsError, match=r"record: .*run exists, and a record is never over"):
+        DummyVectorEnv([lambda: made.append(1)], record=tmp_path / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileExistsError, match="link exists"):
+        DummyVectorEnv([lambda: made.append(1)], record=tmp_path / "link")
+    assert (tmp_path / "run").read_text() == "precious"
+    assert not made
+
+
+def test_wrong_paths(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="record: .*none is no directory"):
+        DummyVectorEnv(RANDOM, record=tmp_path / "none" / "run")
+    with pytest.raises(TypeError, match="record must be the path of a file, got bool"):
+        DummyVectorEnv(RANDOM, record=True)
+
+
+def test_a_pool_that_can_not_be_built_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(EnvError):
+        DummyVectorEnv([envs.raise_in_constructor], record=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [{}, {"on_error": "restart"}, {"episode_seeds": True}])
+def test_without_it_nothing_is_in_the_way(options: dict[str, Any]) -> None:
+    with DummyVectorEnv(RANDOM, **options) as pool:
+        kinds = {kind.__name__ for kind in type(pool._lives).__mro__}
+        assert isinstance(pool._lives, EnvLives)
+        assert not {name for name in kinds if name.startswith("Journal")}
+
+
+class PlainWorker(DummyEnvWorker):
+    """A worker of a user's own: nothing but `send` and `recv`."""
+
+    def recv(self) -> Any:
+        return super().recv()
+
+
+class OwnPool(BaseVectorEnv):
+    """A pool of a user's own."""
+
+    def __init__(self, env_fns: Any, **options: Any) -> None:
+        super().__init__(env_fns, PlainWorker, **options)
+
+
+def test_pools_and_workers_of_a_users_own(tmp_path: Path) -> None:
+    with OwnPool(RANDOM, wait_num=2, autoreset_mode="same_step", record=tmp_path / "run") as pool:
+        found = [pool.reset(seed=3)[0]]
+        found.append(pool.step([1, 1, 1])[0])
+        found.append(pool.drain()[0])
+    again = [batch[0] for batch in envpool_py.replay(tmp_path / "run", RANDOM, backend=OwnPool)]
+    assert [a.tolist() for a in found] == [b.tolist() for b in again]
+
+
+def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with DummyVectorEnv(RANDOM, record=tmp_path / "run") as pool:
+        found = [pool.reset(seed=3)[0]]
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "run").stat().st_size + 200, -1))
+        try:
+            with pytest.warns(RuntimeWarning, match="run ends here, the pool goes on without"):
+                found.extend(pool.step([0, 0, 0])[0] for _ in range(20))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert len(found) == 21
+    again = envpool_py.replay(tmp_path / "run", RANDOM)
+    rows = [batch[0].tolist() for batch in again]
+    assert 1 < len(rows) < 21
+    assert rows == [obs.tolist() for obs in found[: len(rows)]]
+    assert not again.complete
+
+
+# ---------------------------------------------------------------------------- what can be written
+
+
+VALUES = [
+    None, True, False, 0, -1, 127, 128, -129, 2**80, -(2**63), 0.1, -0.0, float("inf"), 1 - 2j,
+    "", "é\ud800", b"\x00\xff", [], (), {}, [1, (2, {"a": [None]})], {3: "x", (1, 2): 4.5},
+    np.arange(6, dtype=">i2").reshape(2, 3), np.zeros((0, 3), np.float16), np.array(True),
+    np.float32(1.5), np.int64(-3), np.bool_(True), np.str_("text"), np.array(["ab", ""]),
+    np.datetime64("2024-02-29"), np.array([], dtype="U"),
+    spaces.GraphInstance(np.ones((2, 2), np.float32), None, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_plain_values_come_back_as_they_were(value: Any) -> None:
+    back = plain.decode(plain.encode(value))
+    assert type(back) is type(value)
+    assert repr(back) == repr(value)
+    assert data_equivalence(back, value, exact=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, envs.Card("a", 1), np.array([None]), np.zeros(2, [("a", int)]), len],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_only_pickle_could_take_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="it holds a "):
+        plain.encode([value])
+
+
+def test_cut_or_spoilt_plain_values_are_errors() -> None:
+    data = plain.encode({"a": [1, 2.5, "x", b"y", np.arange(3), np.float32(1), None, (2 + 1j,)]})
+    for end in range(len(data)):
+        with pytest.raises(ValueError, match="no plain value"):
+            plain.decode(data[:end])
+    deep = b"l\x01\x00\x00\x00" * 100_000 + b"N"
+    with pytest.raises(ValueError, match="nested too deeply"):
+        plain.decode(deep)
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_what_can_not_be_recorded_names_its_env(place: str, tmp_path: Path) -> None:
+    fns = [functools.partial(envs.SpaceEnv, tag, "custom") for tag in range(2)]
+    with PLACES[place](fns, record=tmp_path / "run") as pool:
+        with pytest.raises(TypeError, match="env 1: reset can't be recorded: it holds a set"):
+            pool.reset(options=[None, {"a": {1}}])
+        pool.reset(seed=1)
+        with pytest.raises(TypeError, match="env 1: action can't be recorded: it holds a Card"):
+            pool.step([None, envs.Card("a", 1)])
+        with pytest.raises(TypeError, match="env 0: set_attr can't be recorded: it holds a object"):
+            pool.set_env_attr("a", object())
+        with pytest.raises(TypeError, match="env 1: call can't be recorded: it holds a Card"):
+            pool.call("add", envs.Card("a", 1), id=1)
+        assert not pool.waiting_id  # nothing was sent
+        assert pool.step([None, None])[4][1]["step"] == 1
+    assert len(list(envpool_py.replay(tmp_path / "run", fns))) == 2
+
+
+# --------------------------------------------------------------------------------------- damage
+
+
+PROGRAM = """
+import functools, sys
+from envpool_py import DummyVectorEnv, ShmemVectorEnv
+from tests import envs
+
+if __name__ == "__main__":
+    fns = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
+    kind = DummyVectorEnv if sys.argv[2] == "dummy" else ShmemVectorEnv
+    pool = kind(fns, wait_num=2, autoreset_mode="next_step", record=sys.argv[1])
+    obs, infos = pool.reset(seed=5)
+    ids = [0, 1, 2]
+    while True:
+        obs, *_, infos = pool.step([1] * len(ids), ids)
+        ids = [info["env_id"] for info in infos]
+        print(ids, obs.tolist(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["dummy", "shmem"])
+def test_what_was_finished_outlives_the_program(kind: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "run"), kind]
+    with subprocess.Popen(
+        command, env={"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        seen = [program.stdout.readline() for _ in range(50)]
+        os.kill(program.pid, signal.SIGKILL)
+        seen += program.stdout.readlines()
+    seen = [line for line in seen if line.endswith("\n")]
+    again = envpool_py.replay(tmp_path / "run", RANDOM)
+    shown = [f"{[info['env_id'] for info in batch[4]]} {batch[0].tolist()}\n" for batch in again]
+    assert shown[1 : len(seen) + 1] == seen
+    assert len(shown) - 1 - len(seen) in (0, 1)  # one may not have been shown any more
+    assert not again.complete
+
+
+CRASH = """
+import functools, sys
+import envpool_py
+from tests import envs
+
+fns = [functools.partial(envs.FaultEnv, tag) for tag in range(2)]
+if sys.argv[2] == "run":
+    pool = envpool_py.DummyVectorEnv(fns, record=sys.argv[1])
+    pool.reset(seed=1)
+    pool.step(["", ""])
+    pool.step(["", "SIGSEGV"])
+for batch in envpool_py.replay(sys.argv[1], fns, deaths=sys.argv[2] == "deaths"):
+    print(batch[0].tolist(), flush=True)
+"""
+
+
+def test_the_call_that_killed_the_program_is_there(tmp_path: Path) -> None:
+    codes = []
+    for what in ("run", "replay", "deaths"):
+        done = subprocess.run(
+            [sys.executable, "-c", CRASH, str(tmp_path / "run"), what],
+            env={"PYTHONPATH": str(ROOT)},
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        codes.append(done.returncode)
+        if what != "run":
+            assert done.stdout == "[[0, 0, 0], [1, 0, 0]]\n[[0, 0, 1], [1, 0, 1]]\n"
+    assert codes == [-signal.SIGSEGV, 0, -signal.SIGSEGV]
+
+
+def test_a_file_cut_anywhere_reads_as_what_came_before(tmp_path: Path) -> None:
+    found = [obs.tolist() for obs in short_run(tmp_path / "run")]
+    data = (tmp_path / "run").read_bytes()
+    # Where the second chunk begins.
+    start = len(recording.MAGIC) + 9 + struct.unpack_from("<I", data, len(recording.MAGIC))[0]
+    counts = []
+    for end in range(len(data)):
+        (tmp_path / "cut").write_bytes(data[:end])
+        if end < start:
+            with pytest.raises(ValueError, match="not a record of a pool"):
+                list(recording.read_events(tmp_path / "cut"))
+            continue
+        events = list(recording.read_events(tmp_path / "cut"))
+        counts.append(len(events))
+        assert all(event.kind != recording.CLOSED for event in events)
+    assert counts == sorted(counts)
+    assert set(counts) == set(range(11))
+    for end in range(len(data) - 300, len(data), 17):
+        (tmp_path / "cut").write_bytes(data[:end])
+        rows = [batch[0].tolist() for batch in envpool_py.replay(tmp_path / "cut", RANDOM)]
+        assert rows == found[: len(rows)]
+
+
+def test_a_spoilt_byte_is_an_error_or_the_end(tmp_path: Path) -> None:
+    short_run(tmp_path / "run")
+    data = bytearray((tmp_path / "run").read_bytes())
+    whole = [repr(event) for event in recording.read_events(tmp_path / "run")]
+    for at in range(len(data)):
+        data[at] ^= 0x41
+        (tmp_path / "bad").write_bytes(data)
+        data[at] ^= 0x41
+        events: list[str] = []
+        try:
+            events.extend(repr(event) for event in recording.read_events(tmp_path / "bad"))
+        except ValueError as error:
+            assert "corrupt" in str(error) or "not a record" in str(error)  # noqa: PT017
+        assert len(events) < len(whole)
+        assert events == whole[: len(events)]
+
+
+def test_no_record(tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"PK\x03\x04 whatever")
+    with pytest.raises(ValueError, match="other: not a record of a pool"):
+        envpool_py.replay(tmp_path / "other", RANDOM)
+    with pytest.raises(FileNotFoundError):
+        envpool_py.replay(tmp_path / "none", RANDOM)
+
+
+class Malice:
+    """Leaves a trace when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return (open, (self.path, "w"))
+
+
+def test_a_pickle_in_the_file_is_never_loaded(tmp_path: Path) -> None:
+    short_run(tmp_path / "run")
+    good = (tmp_path / "run").read_bytes()
+    bomb = pickle.dumps(Malice(str(tmp_path / "trace")))
+    array = np.empty(1, dtype=object)
+    array[0] = Malice(str(tmp_path / "trace"))
+    boxed = plain.encode(["x"])[:5] + b"a" + b"b\x02\x00\x00\x00|O" + plain.encode((1,))
+    boxed += plain.encode(pickle.dumps(array))
+    everything = struct.pack("<I", 0xFFFFFFFF)
+    for body in (bomb, everything + bomb, everything + boxed, boxed):
+        for kind in b"sproexmcaz":
+            head = struct.pack("<IIB", len(body), zlib.crc32(body, zlib.crc32(bytes([kind]))), kind)
+            (tmp_path / "bad").write_bytes(good[:-9] + head + body)
+            # Some bytes are as good an action as any: then the envs say that they differ.
+            with (
+                envpool_py.replay(tmp_path / "bad", RANDOM) as again,
+                contextlib.suppress(ValueError, TypeError, ReplayError, EnvError),
+            ):
+                list(again)
+            assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("module", ["plain", "recording", "replaying", "digest"])
+def test_what_reads_does_not_know_of_pickle(module: str) -> None:
+    tree = ast.parse((ROOT / "envpool_py" / f"{module}.py").read_text())
+    names = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not names & {"pickle", "cloudpickle", "marshal", "shelve"}
+    calls = [ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    assert not {"eval", "exec", "np.load"} & set(calls)
