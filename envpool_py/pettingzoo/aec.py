@@ -108,9 +108,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     @property
     def agents(self) -> list[str]:
         """PettingZoo's list of the agents that are there; before the first reset all of them."""
-        agents: list[str] = (
-            self._inside.now().agents if self._started else list(self.agent_idx)
-        )
+        agents: list[str] = self._inside.now().agents if self._started else list(self.agent_idx)
         return agents
 
     # ---------------------------------------------------------------------------- reset and step

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from pettingzoo import AECEnv
+from pettingzoo.utils.conversions import aec_to_parallel_wrapper
 from pettingzoo.utils.wrappers import BaseWrapper, OrderEnforcingWrapper
+
+#: From actions to (observations, rewards, terminations, truncations, infos).
+ParallelStep: TypeAlias = "Callable[[dict[str, Any]], Any]"
 
 #: What changes with every step.
 _NAMES = frozenset(
@@ -48,7 +54,8 @@ class Inside:
             self._owns.append(own)
             layer = own["env"]
         self._base = layer
-        self._last_is_plain = type(env).last is AECEnv.last and "last" not in vars(env)
+        kind: Any = type(env)
+        self._last_is_plain = kind.last is AECEnv.last and "last" not in vars(env)
         while _observes_below(env):
             env = vars(env)["env"]
         self._observer = env
@@ -59,6 +66,10 @@ class Inside:
             if not _NAMES.isdisjoint(own):  # set on a wrapper
                 return self._env
         return self._base
+
+    def observe(self, agent: str) -> Any:
+        """What ``env.observe(agent)`` returns."""
+        return self._observer.observe(agent)
 
     def last(self, now: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """What ``env.last()`` returns.
@@ -81,7 +92,7 @@ class Inside:
 
 def _looks_below(layer: Any) -> bool:
     """Whether all of these attributes are the next layer's, unless they are set on this one."""
-    kind = type(layer)
+    kind: Any = type(layer)
     return (
         isinstance(layer, BaseWrapper)
         and kind.__getattribute__ is object.__getattribute__
@@ -92,9 +103,56 @@ def _looks_below(layer: Any) -> bool:
 
 
 def _observes_below(layer: Any) -> bool:
+    kind: Any = type(layer)
     return (
         isinstance(layer, BaseWrapper)
-        and type(layer).observe in _OBSERVE_BELOW
+        and kind.observe in _OBSERVE_BELOW
         and "env" in vars(layer)
         and "observe" not in vars(layer)
     )
+
+
+def quick_step(env: Any) -> ParallelStep | None:
+    """What does in less time what the ``step`` of this parallel env does, until its next reset.
+
+    There is such a thing for an AEC env that PettingZoo has converted, as many a ``parallel_env``
+    is: it makes the same calls on the AEC env and returns the same, but reads by ``Inside``.
+
+    Args:
+        env: a parallel env, which has been reset.
+    """
+    if type(env) is not aec_to_parallel_wrapper or "step" in vars(env):
+        return None
+    aec = env.aec_env
+    inside = Inside(aec)
+
+    def step_converted(actions: dict[str, Any]) -> Any:
+        rewards: dict[str, Any] = defaultdict(int)
+        now = inside.now()
+        for agent in now.agents:
+            if agent != now.agent_selection:
+                raise AssertionError(
+                    f"it is the turn of agent {now.agent_selection!r}, not of {agent!r}; agents of"
+                    " a converted env act in order, and die at the end of a cycle alone"
+                )
+            inside.last(now)
+            aec.step(actions[agent])
+            now = inside.now()
+            paid = now.rewards
+            for other in now.agents:
+                rewards[other] += paid[other]
+        flags = dict(now.terminations), dict(now.truncations)
+        infos = dict(now.infos)
+        observations = {agent: inside.observe(agent) for agent in now.agents}
+        while now.agents and _is_dead(now):
+            aec.step(None)
+            now = inside.now()
+        env.agents = now.agents
+        return observations, rewards, *flags, infos
+
+    return step_converted
+
+
+def _is_dead(now: Any) -> bool:
+    agent = now.agent_selection
+    return bool(now.terminations[agent] or now.truncations[agent])
