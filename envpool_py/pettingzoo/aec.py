@@ -213,7 +213,10 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
             rewards += self._rewards(now)
             self._note_flags(now)
             agent, dead = self._whose_turn()
-        row = self._row_of_nobody(rewards, row) if agent is None else self._row(now, rewards)
+        if agent is None:
+            row = self._row_of_nobody(rewards, row[4]["last_reward"])
+        else:
+            row = self._row(now, rewards)
         row[4]["final_rewards"] = final_rewards
         return row
 
@@ -240,14 +243,13 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         stand.last_row = snapshot(row) if dead else None
         return row
 
-    def _row_of_nobody(self, rewards: NDArray[np.float64], before: Row | None = None) -> Row:
+    def _row_of_nobody(self, rewards: NDArray[np.float64], last_reward: float = 0.0) -> Row:
         """The row when nobody is left: that of the agent who was the last to be seen dead."""
-        row = before or self._stand.last_row
-        if row is None:
+        stand = self._stand
+        if stand.last_row is None:
             raise RuntimeError("the env has no agents, though none was seen to die")
-        self._stand.turn = None, True
-        obs, _, terminated, truncated, own_info = snapshot(row)
-        last_reward = 0.0 if before is None else own_info["last_reward"]
+        obs, _, terminated, truncated, own_info = stand.last_row
+        stand.turn, stand.last_row = (None, True), None
         info = self._info(own_info, last_reward, env_done=True)
         return obs, rewards, terminated, truncated, info
 
