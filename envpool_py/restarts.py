@@ -109,6 +109,8 @@ class RestartingLives(EnvLives):
         # Whether the last row ended an episode.
         self._ended = np.zeros(num_envs, dtype=np.bool_)
         # Of the envs' schedules of seeds, for an executor made anew.
+        # Whose infos say whether an episode is over, as one agent's flags don't: envs with turns.
+        self._tell_done: set[int] = set()
         self._scheduled = False
         self._episode = np.full(num_envs, -1)
         self._root: list[int | None] = [None] * num_envs
@@ -293,9 +295,10 @@ class RestartingLives(EnvLives):
 
     def _lose_episode(self, i: int, text: str) -> None:
         """Report env ``i``, in flight with a step, as its mode of automatic resets asks."""
+        done = {"env_done": True} if i in self._tell_done else {}
         if self._autoreset == SAME_STEP:
             last = self._group.block.last_obs(i)
-            self._tell(i, env_error=text, final_obs=last, final_info={"env_error": text})
+            self._tell(i, env_error=text, final_obs=last, final_info={"env_error": text, **done})
             self._lost.add(i)
             self._try_reset(i, _RESET)
             return
@@ -304,7 +307,7 @@ class RestartingLives(EnvLives):
         else:
             self._fate[i] = RESTARTED
         self._put_lost(i)
-        self._tell(i, env_error=text)
+        self._tell(i, env_error=text, **done)
         self._finished.append(i)
 
     def _charge(self, i: int, error: EnvError) -> bool:
@@ -422,11 +425,18 @@ class RestartingLives(EnvLives):
     def _hand_out(self, ids: IdArray, *, mark: bool) -> StepResult:
         batch = super()._hand_out(ids, mark=mark)
         if self._autoreset is not None:
-            self._note_ends(ids, batch[2] | batch[3])
+            ended = batch[2] | batch[3]
+            if self._tell_done:
+                self._correct_ends(ids, ended, batch[4])
+            self._note_ends(ids, ended)
         if self._resetting:
-            for i in ids.tolist():
+            for k, i in enumerate(ids.tolist()):
                 request = self._resetting.pop(i, None)
-                if request is not None and self._scheduled:
+                if request is None:
+                    continue
+                if "env_done" in batch[4][k]:
+                    self._tell_done.add(i)
+                if self._scheduled:
                     self._count_reset(i, request.kwargs.get("seed"))
         if self._told:
             for k, i in enumerate(ids.tolist()):
@@ -436,6 +446,12 @@ class RestartingLives(EnvLives):
                         self._lost.discard(i)
                         batch[3][k] = True
         return batch
+
+    def _correct_ends(self, ids: IdArray, ended: np.ndarray, infos: np.ndarray) -> None:
+        for k, (i, info) in enumerate(zip(ids.tolist(), infos, strict=True)):
+            if i in self._tell_done and "env_done" in info:
+                # After a reset in the same step the info is that of the new episode.
+                ended[k] = info["env_done"] or "final_obs" in info
 
     def _note_ends(self, ids: IdArray, ended: np.ndarray) -> None:
         place = self._place(ids)

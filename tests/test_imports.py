@@ -37,8 +37,10 @@ LAYERS: list[set[str]] = [
     {"pools"},
     {"making"},
     {"replaying"},
-    {"testing", "wrappers", "collector", "sb3", "bench"},
-    {"cli", "pettingzoo"},
+    {"testing", "wrappers", "collector", "sb3"},
+    {"pettingzoo"},
+    {"bench"},
+    {"cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Packages that are one row each: their own modules may import each other.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import NamedTuple
 
+from envpool_py.bench.games import GYM, PARALLEL, TURNS, faces
 from envpool_py.bench.job import Driver
 from envpool_py.bench.workloads import Workload
 
@@ -28,6 +29,8 @@ class Contestant(NamedTuple):
     """In the driver of the library."""
     partial: bool = True
     """Whether a batch may be of some of the envs."""
+    plays: str = GYM
+    """Whose envs it steps."""
 
 
 CONTESTANTS = (
@@ -61,7 +64,88 @@ CONTESTANTS = (
     Contestant("torchrl-async", "torchrl", "TorchRL AsyncEnvPool", CORES, "async_pool"),
 )
 
-BY_NAME = {contestant.name: contestant for contestant in CONTESTANTS}
+#: Those that step PettingZoo's envs.
+AGENT_CONTESTANTS = (
+    Contestant(
+        "parallel-dummy", OURS, "ParallelVectorEnv dummy", INSIDE, "parallel_dummy", plays=PARALLEL
+    ),
+    Contestant(
+        "parallel-shmem", OURS, "ParallelVectorEnv shmem", CORES, "parallel_shmem", plays=PARALLEL
+    ),
+    Contestant(
+        "agents-dummy",
+        OURS,
+        "SB3MultiAgentVecEnv dummy",
+        INSIDE,
+        "sb3_dummy",
+        partial=False,
+        plays=PARALLEL,
+    ),
+    Contestant(
+        "agents-shmem",
+        OURS,
+        "SB3MultiAgentVecEnv shmem",
+        CORES,
+        "sb3_shmem",
+        partial=False,
+        plays=PARALLEL,
+    ),
+    Contestant("turns-dummy", OURS, "PettingZooEnv in Dummy", INSIDE, "turns_dummy", plays=TURNS),
+    Contestant("turns-shmem", OURS, "PettingZooEnv in Shmem", CORES, "turns_shmem", plays=TURNS),
+    Contestant(
+        "supersuit-inside",
+        "supersuit",
+        "SuperSuit, num_cpus=0",
+        INSIDE,
+        "inside",
+        partial=False,
+        plays=PARALLEL,
+    ),
+    Contestant(
+        "supersuit-processes",
+        "supersuit",
+        "SuperSuit, a process per core",
+        CORES,
+        "processes",
+        partial=False,
+        plays=PARALLEL,
+    ),
+    Contestant(
+        "agilerl-async",
+        "agilerl",
+        "AgileRL AsyncPettingZooVecEnv",
+        EACH,
+        "async_",
+        partial=False,
+        plays=PARALLEL,
+    ),
+    Contestant(
+        "tianshou-turns-dummy",
+        "tianshou",
+        "Tianshou PettingZooEnv in Dummy",
+        INSIDE,
+        "dummy",
+        plays=TURNS,
+    ),
+    Contestant(
+        "tianshou-turns-subproc",
+        "tianshou",
+        "Tianshou PettingZooEnv in Subproc",
+        EACH,
+        "subproc",
+        plays=TURNS,
+    ),
+    Contestant(
+        "tianshou-turns-shmem",
+        "tianshou",
+        "Tianshou PettingZooEnv in Shmem",
+        EACH,
+        "shmem",
+        plays=TURNS,
+    ),
+)
+
+BY_NAME = {contestant.name: contestant for contestant in CONTESTANTS + AGENT_CONTESTANTS}
 
 #: The libraries, and the package of each, as an installer knows it.
 PACKAGES = {
@@ -70,7 +154,14 @@ PACKAGES = {
     "tianshou": "tianshou",
     "pufferlib": "pufferlib",
     "torchrl": "torchrl",
+    "supersuit": "supersuit",
+    "agilerl": "agilerl",
 }
+
+
+def takes_part(contestant: Contestant, workload: Workload) -> bool:
+    """Whether a contestant steps envs of this kind at all."""
+    return contestant.plays in faces(workload.env)
 
 
 def why_not(contestant: Contestant, workload: Workload, max_processes: int) -> str | None:
@@ -97,6 +188,7 @@ def _beyond_cores(contestant: Contestant, workload: Workload) -> int:
 def driver(name: str) -> Driver:
     """What starts a contestant's pool; its library is imported now."""
     contestant = BY_NAME[name]
-    module = importlib.import_module(f"envpool_py.bench.drivers.{contestant.library}")
+    place = "drivers" if contestant.plays == GYM else "drivers.agents"
+    module = importlib.import_module(f"envpool_py.bench.{place}.{contestant.library}")
     found: Driver = getattr(module, contestant.function)
     return found

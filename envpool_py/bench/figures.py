@@ -29,6 +29,8 @@ class Row(NamedTuple):
     """Of cores (of envs, where they wait) times one bare env of the same interpreter."""
     cpu_efficiency: Spread | None
     """CPU time per step of the bare env, over that of the whole process tree."""
+    cpu_per_step: Spread | None
+    """CPU seconds of the whole process tree."""
     latency_p50: Spread
     """Seconds, as the next ones."""
     latency_p99: Spread
@@ -126,6 +128,12 @@ def _row(report: Report, workload: Workload, name: str, pairs: _Pairs) -> Row:
             ]
         ),
         cpu_efficiency=maybe([cpu_efficiency(bare, measured) for bare, measured in pairs]),
+        cpu_per_step=maybe(
+            [
+                None if measured.cpu_seconds is None else measured.cpu_seconds / measured.steps
+                for _, measured in pairs
+            ]
+        ),
         latency_p50=over(lambda each: each.latency_p50),
         latency_p99=over(lambda each: each.latency_p99),
         startup=over(lambda each: each.startup_seconds),

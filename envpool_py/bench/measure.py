@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_py.bench import contestants, envs, process_tree, workloads
+from envpool_py.bench import contestants, envs, games, process_tree, workloads
 from envpool_py.bench.job import Job, Measurement, Running
 from envpool_py.bench.workloads import Workload
 
@@ -24,9 +24,7 @@ _BARE_BATCH = 0.005
 
 def measure(job: Job) -> Measurement:
     """Start what the job names, warm it up, measure it and close it."""
-    workload = Workload(job.env, job.num_envs, job.wait_num)
-    env_fns = workloads.env_fns(workload)
-    batches = workloads.draw_actions(_action_space(env_fns[0]), job.num_envs)
+    env_fns, batches = _work(job)
     start = bare if job.contestant == contestants.BARE else contestants.driver(job.contestant)
     started = time.perf_counter()
     running = start(job, env_fns, batches)
@@ -60,6 +58,8 @@ def measure(job: Job) -> Measurement:
 
 def bare(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """One env in a tight loop; a batch is as many steps as take a few milliseconds."""
+    if job.env in games.GAMES:
+        return games.bare(job.env, games.faces(job.env)[0], batches)
     env = env_fns[0]()
     env.reset(seed=0)
     step, reset = env.step, env.reset
@@ -83,6 +83,19 @@ def bare(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
         return len(some)
 
     return Running(advance, env.close)
+
+
+def _work(job: Job) -> tuple[list[Any], list[Any]]:
+    """The env_fns, and batches of actions."""
+    if job.env in games.GAMES:
+        inside = contestants.BY_NAME.get(job.contestant)
+        face = games.faces(job.env)[0] if inside is None else inside.plays
+        return (
+            games.env_fns(job.env, face, job.num_envs),
+            games.draw_actions(job.env, face, job.num_envs),
+        )
+    env_fns = workloads.env_fns(Workload(job.env, job.num_envs, job.wait_num))
+    return env_fns, workloads.draw_actions(_action_space(env_fns[0]), job.num_envs)
 
 
 def _action_space(env_fn: Callable[[], Any]) -> Any:

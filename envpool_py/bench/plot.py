@@ -23,6 +23,8 @@ _COLOURS = {
     "tianshou": "tab:red",
     "pufferlib": "tab:purple",
     "torchrl": "tab:brown",
+    "supersuit": "tab:olive",
+    "agilerl": "tab:cyan",
 }
 
 

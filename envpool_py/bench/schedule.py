@@ -34,7 +34,7 @@ def entries(
     taking_part: list[Entry] = []
     skipped: list[Skipped] = []
     for contestant in chosen:
-        if contestant.library not in found:
+        if contestant.library not in found or not contestants.takes_part(contestant, workload):
             continue
         reason = contestants.why_not(contestant, workload, max_processes)
         if reason:

@@ -31,8 +31,8 @@ class Table(NamedTuple):
 def of_workload(report: Report, workload: Workload) -> Table:
     """What every contestant did with a workload, the fastest first."""
     rows = figures.rows(report, workload)
-    header = ["backend", "steps/s", "of limit", "CPU efficiency", "batch p50", "p99"]
-    header += ["caller per batch", "start-up", "memory"]
+    header = ["backend", "steps/s", "of limit", "CPU efficiency", "CPU per step"]
+    header += ["batch p50", "p99", "caller per batch", "start-up", "memory"]
     return Table(
         workload.title,
         header,
@@ -42,6 +42,7 @@ def of_workload(report: Report, workload: Workload) -> Table:
                 _spread(row.steps_per_second, count),
                 _spread(row.of_limit, ratio),
                 _median(row.cpu_efficiency, ratio),
+                _maybe_spread(row.cpu_per_step, duration),
                 _median(row.latency_p50, duration),
                 _median(row.latency_p99, duration),
                 _median(row.caller_per_batch, duration),
@@ -162,6 +163,10 @@ def _median(spread: Spread | None, text: Callable[[float], str]) -> str:
 def _spread(spread: Spread, text: Callable[[float], str]) -> str:
     median, least, greatest = map(text, spread)
     return median if least == greatest else f"{median} ({least} to {greatest})"
+
+
+def _maybe_spread(spread: Spread | None, text: Callable[[float], str]) -> str:
+    return "-" if spread is None else _spread(spread, text)
 
 
 def _winner(rows: Sequence[Row], report: Report, of: Callable[[Row], bool]) -> str:

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py.bench import envs
+from envpool_py.bench.games import GAMES
 
 #: Actions that are drawn beforehand: about so many, and so many batches at least.
 _ACTIONS = 1 << 12
@@ -63,7 +64,7 @@ class Workload(NamedTuple):
     """One piece of work."""
 
     env: str
-    """One of ``KINDS``, or any id that ``gymnasium.make`` takes."""
+    """One of ``KINDS`` or of ``games.GAMES``, or any id that ``gymnasium.make`` takes."""
     num_envs: int
     wait_num: int | None = None
     """Rows that a batch waits for; None: all of them."""
@@ -76,7 +77,11 @@ class Workload(NamedTuple):
     @property
     def title(self) -> str:
         """How it is called in tables."""
-        text = KINDS[self.env].text if self.env in KINDS else self.env
+        text = self.env
+        if text in KINDS:
+            text = KINDS[text].text
+        elif text in GAMES:
+            text = f"{GAMES[text].text}, steps of agents,"
         rows = f", wait_num={self.wait_num}" if self.wait_num else ""
         return f"{text} x {self.num_envs}{rows}"
 
@@ -108,6 +113,9 @@ WORKLOADS = (
     Workload("spin-100", 64, 8),
     Workload("spin-100", 4096, 8),
 )
+
+#: Of PettingZoo's envs, which are not measured unless they are asked for.
+AGENT_WORKLOADS = (Workload("spread", 16), Workload("pistonball", 16), Workload("tictactoe", 16))
 
 
 def make_env(env: str, seed: int) -> gym.Env[Any, Any]:

@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from envpool_py.bench import report as reports
 from envpool_py.bench import schedule, table
-from envpool_py.bench.contestants import BARE, CONTESTANTS, OURS, PACKAGES, Contestant
+from envpool_py.bench.contestants import (
+    AGENT_CONTESTANTS,
+    BARE,
+    CONTESTANTS,
+    OURS,
+    PACKAGES,
+    Contestant,
+    takes_part,
+)
 from envpool_py.bench.interpreters import Interpreter, MeasurementError, find
 from envpool_py.bench.report import Report
 from envpool_py.bench.schedule import Entry
-from envpool_py.bench.workloads import WORKLOADS, Workload
+from envpool_py.bench.workloads import AGENT_WORKLOADS, WORKLOADS, Workload
 from envpool_py.cli.arguments import UsageError, complain, installed_version, integer, seconds
 from envpool_py.cli.env_id import env_spec
 from envpool_py.collector.file import check_path
@@ -29,6 +37,8 @@ if TYPE_CHECKING:
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 _INTERRUPTED = 130
 
+_ALL = CONTESTANTS + AGENT_CONTESTANTS
+
 #: Envs of an ENV_ID unless told otherwise.
 _NUM_ENVS = 16
 
@@ -39,6 +49,11 @@ workloads: {", ".join(workload.name for workload in WORKLOADS)};
 backends: {", ".join(contestant.name for contestant in CONTESTANTS)};
   the name of a library (tianshou, {OURS}) stands for all of its backends. Without -each, subproc
   and shmem are spread over a process per core.
+
+PettingZoo's envs are measured where they are asked for:
+  --workload: {", ".join(workload.name for workload in AGENT_WORKLOADS)};
+  --backend: {", ".join(contestant.name for contestant in AGENT_CONTESTANTS)}.
+  Their steps are those of agents.
 
 Each measurement is made in a fresh process, one backend after the other and over again. The limit
 is the number of cores times one bare env in a tight loop, resets included; for envs that wait, the
@@ -144,6 +159,9 @@ def run(args: argparse.Namespace) -> int:
         status = 0
     else:
         chosen, workloads = _backends(args.backend), _workloads(args)
+        for workload in workloads:
+            if not any(takes_part(each, workload) for each in chosen):
+                raise UsageError(f"--backend: none of them steps the envs of {workload.name}")
         try:
             found = find(dict(args.python))
         except MeasurementError as error:
@@ -191,7 +209,7 @@ def _measure(
 
 def _status(report: Report) -> int:
     """1 where one of our pools failed, or the bare env did."""
-    ours = {BARE, *(each.name for each in CONTESTANTS if each.library == OURS)}
+    ours = {BARE, *(each.name for each in _ALL if each.library == OURS)}
     return int(any(result.error and result.contestant in ours for result in report.results))
 
 
@@ -233,13 +251,11 @@ def _machine() -> str:
 
 
 def _backends(names: list[str]) -> list[Contestant]:
-    known = {each.name for each in CONTESTANTS} | {each.library for each in CONTESTANTS}
+    known = {each.name for each in _ALL} | {each.library for each in _ALL}
     for name in names:
         if name not in known:
             raise UsageError(f"--backend: there is no {name!r}; see envpool-py bench --help")
-    return [
-        each for each in CONTESTANTS if not names or each.name in names or each.library in names
-    ]
+    return [each for each in _ALL if not names or each.name in names or each.library in names]
 
 
 def _workloads(args: argparse.Namespace) -> list[Workload]:
@@ -251,13 +267,14 @@ def _workloads(args: argparse.Namespace) -> list[Workload]:
     else:
         if not args.workload and (args.num_envs or args.wait_num):
             raise UsageError("--num-envs and --wait-num ask for ENV_ID or --workload")
-        names = {name for each in WORKLOADS for name in (each.name, each.env)}
+        known = WORKLOADS + AGENT_WORKLOADS
+        names = {name for each in known for name in (each.name, each.env)}
         for name in args.workload:
             if name not in names:
                 raise UsageError(f"--workload: there is no {name!r}; see envpool-py bench --help")
         chosen = [
             each
-            for each in WORKLOADS
+            for each in (known if args.workload else WORKLOADS)
             if not args.workload or each.name in args.workload or each.env in args.workload
         ]
     return list(dict.fromkeys(_changed(chosen, args.num_envs, args.wait_num)))

@@ -13,6 +13,7 @@ from pettingzoo.utils.wrappers import BaseWrapper
 from envpool_py.pettingzoo import agent_spaces
 from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, SpaceOfSomeAgent, callable_space
 from envpool_py.pettingzoo.convert import agents_of, as_aec, set_inside
+from envpool_py.pettingzoo.inside import Inside
 from envpool_py.spaces import snapshot
 
 #: (obs, rewards, terminated, truncated, info)
@@ -74,10 +75,8 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         self.reward_space = gym.spaces.Box(-np.inf, np.inf, (len(agents),), np.float64)
         self._terminated = np.zeros(len(agents), dtype=np.bool_)
         self._truncated = np.zeros(len(agents), dtype=np.bool_)
-        # Who is to act, None for nobody, and whether it is dead; None where that is to be looked
-        # up, which takes its time through PettingZoo's wrappers.
-        self._turn: tuple[str | None, bool] | None = None
-        self._last_row: Row | None = None
+        self._inside = Inside(aec)
+        self._stand = _Stand()
 
     def _row_space(self, observations: dict[str, Any]) -> Any:
         names = list(observations)
@@ -101,7 +100,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         return callable_space(space, observations)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in vars(self) and "_last_row" in vars(self) and name not in vars(type(self)):
+        if name not in vars(self) and "_stand" in vars(self) and name not in vars(type(self)):
             set_inside(self.env, name, value)
         else:
             object.__setattr__(self, name, value)
@@ -109,7 +108,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     @property
     def agents(self) -> list[str]:
         """PettingZoo's list of the agents that are there; before the first reset all of them."""
-        agents: list[str] = self.env.agents if self._started else list(self.agent_idx)
+        agents: list[str] = self._inside.now().agents if self._started else list(self.agent_idx)
         return agents
 
     # ---------------------------------------------------------------------------- reset and step
@@ -129,8 +128,9 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         if seed is None:
             seed = self._seed
         self._seed = None
-        self._turn = None
+        self._stand.turn = None
         self.env.reset(seed=seed, options=options)
+        self._inside = Inside(self.env)
         self._started = True
         self._iterated = False
         self._terminated[:] = False
@@ -163,14 +163,15 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
             ResetNeeded: nobody is left.
             ValueError: an action for a dead agent, or None for a live one.
         """
-        agent, dead = self._turn or self._whose_turn()
+        stand = self._stand
+        agent, dead = stand.turn or self._whose_turn()
         if agent is None:
             raise ResetNeeded("all agents are done; reset before step")
         if dead and action is not None:
             raise ValueError(f"agent {agent!r} is dead; its action must be None, got {action}")
         if action is None and not dead:
             raise ValueError(f"agent {agent!r} is alive; None is the action of a dead agent alone")
-        self._turn = None
+        stand.turn = None
         self.env.step(action)
         if self._iterated:
             return None
@@ -187,71 +188,78 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
             max_iter: of the loop.
         """
         self._iterated = True
-        self._turn = None
+        self._stand.turn = None
         return super().agent_iter(max_iter)
 
     # ------------------------------------------------------------------------------------- a row
 
     def _settled(self) -> Row:
         """The row after a reset or a step, dead steps taken if that is wanted."""
-        env = self.env
-        rewards = self._rewards()
-        self._note_flags()
-        if not env.agents:
+        now = self._inside.now()
+        rewards = self._rewards(now)
+        self._note_flags(now)
+        if not now.agents:
             return self._row_of_nobody(rewards)
-        row = self._row(rewards)
+        row = self._row(now, rewards)
         if not self._skips or not (row[2] or row[3]):
             return row
+        env = self.env
         final_rewards = {}
         agent, dead = self._whose_turn()
         while agent is not None and dead:
             final_rewards[agent] = float(env.last(observe=False)[1])
             env.step(None)
-            rewards += self._rewards()
-            self._note_flags()
+            now = self._inside.now()
+            rewards += self._rewards(now)
+            self._note_flags(now)
             agent, dead = self._whose_turn()
-        row = self._row_of_nobody(rewards, row) if agent is None else self._row(rewards)
+        if agent is None:
+            row = self._row_of_nobody(rewards, row[4]["last_reward"])
+        else:
+            row = self._row(now, rewards)
         row[4]["final_rewards"] = final_rewards
         return row
 
     def _whose_turn(self) -> tuple[str | None, bool]:
         """Who is to act, None for nobody, and whether it is dead."""
-        env = self.env
-        if not env.agents:
+        now = self._inside.now() if self._started else self.env
+        if not now.agents:
             return None, True
-        agent: str = env.agent_selection
-        return agent, bool(env.terminations[agent] or env.truncations[agent])
+        agent: str = now.agent_selection
+        return agent, bool(now.terminations[agent] or now.truncations[agent])
 
-    def _row(self, rewards: NDArray[np.float64]) -> Row:
-        env = self.env
-        agent = env.agent_selection
-        observation, last_reward, terminated, truncated, own_info = env.last()
-        dead = bool(terminated or truncated)
-        self._turn = agent, dead
+    def _row(self, now: Any, rewards: NDArray[np.float64]) -> Row:
+        agent = now.agent_selection
+        observation, last_reward, terminated, truncated, own_info = self._inside.last(now)
+        terminated, truncated = bool(terminated), bool(truncated)
+        dead = terminated or truncated
+        stand = self._stand
+        stand.turn = agent, dead
         obs = self._observed(agent, observation, own_info)
-        info = {**own_info, **self._facts(env_done=False), "last_reward": float(last_reward)}
-        row = obs, rewards, bool(terminated), bool(truncated), info
+        info = self._info(own_info, float(last_reward), env_done=False)
+        row = obs, rewards, terminated, truncated, info
         # Should this agent turn out to be the last one, what it sees now is what the episode ends
         # with; by then the env may have written over it.
-        self._last_row = snapshot(row) if dead else None
+        stand.last_row = snapshot(row) if dead else None
         return row
 
-    def _row_of_nobody(self, rewards: NDArray[np.float64], before: Row | None = None) -> Row:
+    def _row_of_nobody(self, rewards: NDArray[np.float64], last_reward: float = 0.0) -> Row:
         """The row when nobody is left: that of the agent who was the last to be seen dead."""
-        row = before or self._last_row
-        if row is None:
+        stand = self._stand
+        if stand.last_row is None:
             raise RuntimeError("the env has no agents, though none was seen to die")
-        self._turn = None, True
-        obs, _, terminated, truncated, own_info = snapshot(row)
-        last_reward = 0.0 if before is None else own_info["last_reward"]
-        info = {**own_info, **self._facts(env_done=True), "last_reward": last_reward}
+        obs, _, terminated, truncated, own_info = stand.last_row
+        stand.turn, stand.last_row = (None, True), None
+        info = self._info(own_info, last_reward, env_done=True)
         return obs, rewards, terminated, truncated, info
 
-    def _facts(self, *, env_done: bool) -> dict[str, Any]:
+    def _info(self, own: dict[str, Any], last_reward: float, *, env_done: bool) -> dict[str, Any]:
         return {
+            **own,
             "env_done": env_done,
             "terminations": self._terminated.copy(),
             "truncations": self._truncated.copy(),
+            "last_reward": last_reward,
         }
 
     def _observed(self, agent: str, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
@@ -259,7 +267,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         if self._own_masks[agent]:
             mask = observation[ACTION_MASK]
             rest = {key: part for key, part in observation.items() if key != ACTION_MASK}
-            alone = rest.keys() == {agent_spaces.OBSERVATION}
+            alone = len(rest) == 1 and agent_spaces.OBSERVATION in rest
             observation = rest[agent_spaces.OBSERVATION] if alone else rest
         obs = {"agent_id": agent, "obs": observation}
         shape = self._mask_shapes[agent]
@@ -269,19 +277,36 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
             obs["mask"] = None
         return obs
 
-    def _rewards(self) -> NDArray[np.float64]:
-        rewards = np.zeros(len(self.agent_idx))
-        for agent, reward in self.env.rewards.items():
-            rewards[self.agent_idx[agent]] = reward
-        return rewards
+    def _rewards(self, now: Any) -> NDArray[np.float64]:
+        place = self.agent_idx
+        rewards = [0.0] * len(place)
+        for agent, reward in now.rewards.items():
+            rewards[place[agent]] = float(reward)
+        return np.array(rewards)
 
-    def _note_flags(self) -> None:
-        for agent, terminated in self.env.terminations.items():
-            if terminated:
-                self._terminated[self.agent_idx[agent]] = True
-        for agent, truncated in self.env.truncations.items():
-            if truncated:
-                self._truncated[self.agent_idx[agent]] = True
+    def _note_flags(self, now: Any) -> None:
+        for flags, noted in (
+            (now.terminations, self._terminated),
+            (now.truncations, self._truncated),
+        ):
+            if any(flags.values()):
+                for agent, flag in flags.items():
+                    if flag:
+                        noted[self.agent_idx[agent]] = True
+
+
+class _Stand:
+    """Where the game stands.
+
+    ``turn``: who is to act, None for nobody, and whether it is dead; None where that is to be
+    looked up. ``last_row``: that of the agent to act, if it is dead.
+    """
+
+    __slots__ = ("last_row", "turn")
+
+    def __init__(self) -> None:
+        self.turn: tuple[str | None, bool] | None = None
+        self.last_row: Row | None = None
 
 
 class _RowSpaces(dict[str, Any]):

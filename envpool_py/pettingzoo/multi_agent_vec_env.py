@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from numpy.typing import NDArray
 
 from envpool_py import seeding, spaces
-from envpool_py.errors import EnvError
-from envpool_py.life import StepResult
 from envpool_py.pettingzoo import packing
 from envpool_py.pettingzoo.groups import (
     ALIVE,
@@ -30,11 +26,11 @@ from envpool_py.pettingzoo.packed_pool import packed_pool
 from envpool_py.pettingzoo.packing import Rows
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
-    VecEnv,
     VecEnvIndices,
     VecEnvObs,
     VecEnvStepReturn,
 )
+from envpool_py.sb3.common.vec_env.over_pool import OverPool
 from envpool_py.sb3.inside import class_names
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
@@ -42,7 +38,7 @@ from envpool_py.spaces import Array
 _MASKS = "action_masks"
 
 
-class SB3MultiAgentVecEnv(VecEnv):
+class SB3MultiAgentVecEnv(OverPool):
     """Parallel envs with equal agents as a VecEnv: one row per agent, those of an env together.
 
     For training one policy that all agents share, with Stable-Baselines3's algorithms and with
@@ -92,7 +88,6 @@ class SB3MultiAgentVecEnv(VecEnv):
             # The place in the group's block of each agent, in the order of the rows.
             order = np.argsort(self._group.places)
             self._order = None if (order == np.arange(self._width)).all() else order
-            self._stepping = False
             self._masks: NDArray[np.bool_] | None = None
             super().__init__(
                 len(self.pool) * self._width,
@@ -120,16 +115,7 @@ class SB3MultiAgentVecEnv(VecEnv):
             EnvError: an env raised; the seeds and options are kept.
             ClosedEnvironmentError: this was closed.
         """
-        self._assert_open()
-        self._give_up()
-        options = [one or None for one in self._options] if any(self._options) else None
-        try:
-            obs, infos = self.pool.reset(seed=self._seeds, options=options)
-        except EnvError:
-            self._give_up()
-            raise
-        self._reset_seeds()
-        self._reset_options()
+        obs, infos = self._reset_pool(self._seeds)
         flags = np.zeros(len(infos), dtype=np.bool_)
         rows = packing.rows_of((obs, np.zeros((len(infos), self._width)), flags, flags, infos))
         for env, by_agent in enumerate(rows.infos):
@@ -152,11 +138,7 @@ class SB3MultiAgentVecEnv(VecEnv):
         Warns:
             UserWarning: there are more actions than rows; those left over are not used.
         """
-        self._assert_open()
-        if self._stepping:
-            raise AlreadyPendingCallError(
-                "step_async: a step is under way; step_wait() brings what comes of it", "step_async"
-            )
+        self._assert_no_step("step_async: ")
         if np.shape(actions)[:1] > (self.num_envs,):
             warnings.warn(
                 f"got {len(actions)} actions for {self.num_envs} envs;"
@@ -171,8 +153,7 @@ class SB3MultiAgentVecEnv(VecEnv):
         columns = {
             action_field(self._group, n): self._side_by_side(part) for n, part in enumerate(parts)
         }
-        self.pool.send(columns)
-        self._stepping = True
+        self._send(columns)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for the step that ``step_async`` has begun.
@@ -189,18 +170,7 @@ class SB3MultiAgentVecEnv(VecEnv):
                 ``reset`` goes on.
             ClosedEnvironmentError: this was closed.
         """
-        self._assert_open()
-        if not self._stepping:
-            raise NoAsyncCallError(
-                "step_wait: no step is under way; step_async(actions) begins one", "step_wait"
-            )
-        try:
-            batch: StepResult = self.pool.recv()
-        except BaseException:
-            self._give_up()
-            raise
-        self._stepping = False
-        rows = packing.rows_of(batch)
+        rows = packing.rows_of(self._received())
         valid, alive = rows.flags[:, VALID], rows.flags[:, ALIVE]
         terminated, truncated = rows.flags[:, TERMINATED], rows.flags[:, TRUNCATED]
         over = rows.env_done[:, None]
@@ -296,32 +266,6 @@ class SB3MultiAgentVecEnv(VecEnv):
         for n, agent in enumerate(self.possible_agents):
             self.reset_infos[env * self._width + n] = dict(by_agent.get(agent, {}))
 
-    def _give_up(self) -> None:
-        """Drop the step under way, and whatever is left of requests that failed."""
-        self._stepping = False
-        while self.pool.waiting_id:
-            with contextlib.suppress(EnvError):
-                self.pool.drain()
-
-    def _assert_open(self) -> None:
-        if self.pool.is_closed:
-            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
-
-    def _assert_idle(self) -> None:
-        self._assert_open()
-        if self._stepping:
-            raise AlreadyPendingCallError(
-                "a step is under way; step_wait() brings what comes of it", "step_async"
-            )
-
-    def close(self) -> None:
-        """Close all envs and end all processes, within a bounded time; a second call does nothing.
-
-        Warns:
-            RuntimeWarning: closing an env raised.
-        """
-        self.pool.close()
-
     # --------------------------------------------------------------------------- seeds, options
 
     def seed(self, seed: Seed = None) -> Sequence[int | None]:
@@ -393,34 +337,6 @@ class SB3MultiAgentVecEnv(VecEnv):
             return self._group.mask is not None
         return super().has_attr(attr_name)
 
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of the env of each row.
-
-        Args:
-            attr_name: its name.
-            indices: which rows; None is all.
-
-        Raises:
-            EnvError: an env has no such attribute (an AttributeError too), or reading it raised.
-            AlreadyPendingCallError: a step is under way.
-        """
-        return self._ask(indices, lambda ids: self.pool.get_env_attr(attr_name, id=ids))
-
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of the env of each row.
-
-        Args:
-            attr_name: its name.
-            value: its value, the same for all.
-            indices: which rows; None is all.
-
-        Raises:
-            EnvError: setting it raised.
-            AlreadyPendingCallError: a step is under way.
-        """
-        self._assert_idle()
-        self.pool.set_env_attr(attr_name, value, id=self._envs_of(self._get_indices(indices)))
-
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
@@ -462,16 +378,8 @@ class SB3MultiAgentVecEnv(VecEnv):
         found = self._ask(indices, lambda ids: self.pool.call("wrapper_names", id=ids))
         return [any(names.intersection(layer) for layer in layers) for layers in found]
 
-    def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
-        """Ask the env of each row, every env once."""
-        rows = self._get_indices(indices)
-        self._assert_idle()
-        envs = self._envs_of(rows)
-        answers = dict(zip(envs, ask(envs), strict=True))
-        return [answers[row // self._width] for row in rows]
-
-    def _envs_of(self, rows: Sequence[int]) -> list[int]:
-        return list(dict.fromkeys(row // self._width for row in rows))
+    def _env_of(self, row: int) -> int:
+        return row // self._width
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """An image of each env, not of each row; None each where they have another render mode.
@@ -479,7 +387,7 @@ class SB3MultiAgentVecEnv(VecEnv):
         Raises:
             AlreadyPendingCallError: a step is under way.
         """
-        self._assert_idle()
+        self._assert_no_step()
         if self.render_mode != "rgb_array":
             return [None] * len(self.pool)
         return self.pool.render()

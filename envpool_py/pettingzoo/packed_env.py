@@ -32,6 +32,7 @@ from envpool_py.pettingzoo.groups import (
     row_action_space,
     row_space,
 )
+from envpool_py.pettingzoo.inside import ParallelStep, quick_step
 from envpool_py.spaces import Array
 
 #: The key of a row's info that holds the agents' infos.
@@ -69,6 +70,7 @@ class PackedEnv:
         self.observation_space = row_space(self._groups, self.facts, with_state=with_state)
         self.action_space = row_action_space(self._groups, self.facts)
         self.reward_space = gym.spaces.Box(-np.inf, np.inf, (len(agents),), np.float64)
+        self._names = agents
         self._place = {agent: n for n, agent in enumerate(agents)}
         self._flags = np.zeros((4, len(agents)), dtype=np.bool_)
         self._fields: dict[str, Any] = {
@@ -82,10 +84,22 @@ class PackedEnv:
             for group in self._groups
             for n, agent in enumerate(group.agents)
         }
-        self._present: list[str] = []
-        self._act_on = [
-            (agent, group, n) for group in self._groups for n, agent in enumerate(group.agents)
+        # The leaves that no array can hold: a field's name, and what writes a row of it.
+        self._objects = [
+            (obs_field(group, m), m, [self._writers[agent] for agent in group.agents])
+            for group in self._groups
+            for m, leaf in enumerate(spaces.leaves(group.obs))
+            if leaf.dtype is None
         ]
+        self._present: list[str] = []
+        self._readers = {
+            agent: _action_reader(group, n)
+            for group in self._groups
+            for n, agent in enumerate(group.agents)
+        }
+        self._quick_step: ParallelStep | None = None
+        # Whether the agents that are there are all there may be, and nobody's flag is set.
+        self._all_alive = False
 
     @property
     def alive(self) -> NDArray[np.bool_]:
@@ -101,6 +115,7 @@ class PackedEnv:
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(f"reset() must return (observations, infos), got {result!r:.80}")
         obs, infos = result
+        self._quick_step = quick_step(self.env)
         self._flags[:] = False
         self._note_who_is_there()
         return self._row(obs, infos)
@@ -112,7 +127,8 @@ class PackedEnv:
 
         Its reward is a vector, and it is terminated when no agent is left.
         """
-        result = self.env.step(self._actions(action))
+        step = self._quick_step or self.env.step
+        result = step(self._actions(action))
         if not isinstance(result, tuple) or len(result) != 5:
             got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
             raise TypeError(
@@ -122,16 +138,14 @@ class PackedEnv:
         obs, rewards, terminations, truncations, infos = result
         flags = self._flags
         flags[VALID] = flags[ALIVE]
-        vector = np.zeros(len(self._place))
-        for agent, place in self._place.items():
-            vector[place] = rewards.get(agent, 0.0)
-            if terminations.get(agent, False):
-                flags[TERMINATED, place] = True
-            if truncations.get(agent, False):
-                flags[TRUNCATED, place] = True
+        vector = np.array([float(rewards.get(agent, 0.0)) for agent in self._place])
+        for ended, row in ((terminations, TERMINATED), (truncations, TRUNCATED)):
+            if any(ended.values()):
+                self._note_flags(ended, row)
         self._note_who_is_there()
         fields, info = self._row(obs, infos)
-        return fields, vector, not flags[ALIVE].any(), False, info
+        over = not self._all_alive and not flags[ALIVE].any()
+        return fields, vector, over, False, info
 
     def render(self) -> Any:
         """What the env renders."""
@@ -154,49 +168,55 @@ class PackedEnv:
         return getattr(self.env, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_act_on" in vars(self) and name not in vars(self):
+        if "_all_alive" in vars(self) and name not in vars(self):
             set_inside(self.env, name, value)
         else:
             object.__setattr__(self, name, value)
 
     # ------------------------------------------------------------------------------ the inside
 
+    def _note_flags(self, ended: Mapping[str, Any], row: int) -> None:
+        for agent, place in self._place.items():
+            if ended.get(agent, False):
+                self._flags[row, place] = True
+
     def _note_who_is_there(self) -> None:
         flags = self._flags
-        flags[ALIVE] = False
-        for agent in self.env.agents:
-            if agent not in self._place:
-                raise ValueError(unknown_agent(agent, self._place))
-            flags[ALIVE, self._place[agent]] = True
-        flags[ALIVE] &= ~(flags[TERMINATED] | flags[TRUNCATED])
+        there = self.env.agents
+        self._all_alive = there == self._names and not flags[TERMINATED:].any()
+        flags[ALIVE] = self._all_alive
+        if not self._all_alive:
+            for agent in there:
+                if agent not in self._place:
+                    raise ValueError(unknown_agent(agent, self._place))
+                flags[ALIVE, self._place[agent]] = True
+            flags[ALIVE] &= ~(flags[TERMINATED] | flags[TRUNCATED])
 
     def _actions(self, packed: Mapping[str, Any]) -> dict[str, Any]:
+        readers = self._readers
+        there = self.env.agents
+        if self._all_alive:
+            return {agent: readers[agent](packed) for agent in there}
         alive = self._flags[ALIVE]
-        actions = {}
-        for agent, group, n in self._act_on:
-            if alive[self._place[agent]]:
-                parts = [
-                    leaf.one(packed[action_field(group, m)], n)
-                    if leaf.dtype is not None
-                    else packed[action_field(group, m)][n]
-                    for m, leaf in enumerate(spaces.leaves(group.action))
-                ]
-                actions[agent] = spaces.join(group.action, parts)
-        return {agent: actions[agent] for agent in self.env.agents if agent in actions}
+        return {agent: readers[agent](packed) for agent in there if alive[self._place[agent]]}
 
     def _row(
         self, obs: Mapping[str, Any], infos: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        for agent in self._present:
-            if agent not in obs:
-                self._writers[agent].clear()
-        self._present = [agent for agent in self._place if agent in obs]
-        kept = {}
-        alive = self._flags[ALIVE]
+        if len(obs) != len(self._present) or any(agent not in obs for agent in self._present):
+            for agent in self._present:
+                if agent not in obs:
+                    self._writers[agent].clear()
+            self._present = [agent for agent in self._place if agent in obs]
+        alive = self._all_alive or self._flags[ALIVE].tolist()
         for agent in self._present:
             info = infos.get(agent)
-            mask = info.get(ACTION_MASK) if info else None
-            self._writers[agent].write(obs[agent], mask, alive=bool(alive[self._place[agent]]))
+            self._writers[agent].write(
+                obs[agent],
+                info.get(ACTION_MASK) if info else None,
+                alive=alive is True or alive[self._place[agent]],
+            )
+        kept = {}
         for agent, info in infos.items():
             if info:
                 writer = self._writers.get(agent)
@@ -206,17 +226,10 @@ class PackedEnv:
                     kept[agent] = info
         if self._with_state:
             self._fields[STATE] = self.env.state()
-        return self._row_fields(), {INFOS: kept} if kept else {}
-
-    def _row_fields(self) -> dict[str, Any]:
         fields = dict(self._fields)
-        for group in self._groups:
-            for n, leaf in enumerate(spaces.leaves(group.obs)):
-                if leaf.dtype is None:
-                    fields[obs_field(group, n)] = [
-                        self._writers[agent].objects[n] for agent in group.agents
-                    ]
-        return fields
+        for name, m, writers in self._objects:
+            fields[name] = [writer.objects[m] for writer in writers]
+        return fields, {INFOS: kept} if kept else {}
 
 
 class _Writer:
@@ -232,32 +245,51 @@ class _Writer:
         ]
         self._mask: Array | None = fields[mask_field(group)][n] if group.mask_field else None
         self.takes_mask = self._mask is not None
+        # What all of the mask is, where it is all one: it is not written again then.
+        self._plain_mask: bool | None = None
+        # The array of an observation that is one array.
+        self._whole = self._arrays[0] if spaces.is_leaf(group.obs) else None
+        self._dtype = self._leaves[0].dtype if self._leaves else None
         self.objects: dict[int, Any] = {
             m: None for m, leaf in enumerate(self._leaves) if leaf.dtype is None
         }
 
     def write(self, obs: Any, mask: Any, *, alive: bool) -> None:
-        name = f"obs of {self._agent!r}"
-        parts = [obs] if spaces.is_leaf(self._layout) else spaces.split(self._layout, obs, name)
-        for m, (leaf, array, part) in enumerate(
-            zip(self._leaves, self._arrays, parts, strict=True)
+        if self._whole is None:
+            self._write_parts(obs)
+        elif (
+            type(obs) is np.ndarray and obs.dtype == self._dtype and obs.shape == self._whole.shape
         ):
-            if array is None or leaf.dtype is None:
-                self.objects[m] = part
-            elif type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
-                array[...] = part
-            else:
-                where = name + "".join(f"[{key!r}]" for key in leaf.path)
-                array[...] = spaces.fit(part, leaf.shape, leaf.dtype, where, "its space")
+            self._whole[...] = obs
+        else:
+            self._fit(self._whole, self._leaves[0], obs)
         if self._mask is not None:
-            if mask is None:
-                self._mask[...] = alive
-            else:
+            if mask is not None:
                 where = f"action_mask in the info of {self._agent!r}"
                 bits = np.asarray(mask) != 0
                 self._mask[...] = spaces.fit(
                     bits, self._mask.shape, bits.dtype, where, "its action_space"
                 )
+                self._plain_mask = None
+            elif self._plain_mask is not alive:
+                self._mask[...] = alive
+                self._plain_mask = alive
+
+    def _write_parts(self, obs: Any) -> None:
+        parts = spaces.split(self._layout, obs, f"obs of {self._agent!r}")
+        for m, (leaf, array, part) in enumerate(
+            zip(self._leaves, self._arrays, parts, strict=True)
+        ):
+            if array is None:
+                self.objects[m] = part
+            elif type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
+                array[...] = part
+            else:
+                self._fit(array, leaf, part)
+
+    def _fit(self, array: Array, leaf: spaces.Leaf, part: Any) -> None:
+        name = f"obs of {self._agent!r}" + "".join(f"[{key!r}]" for key in leaf.path)
+        array[...] = spaces.fit(part, leaf.shape, array.dtype, name, "its space")
 
     def clear(self) -> None:
         for array in self._arrays:
@@ -265,8 +297,27 @@ class _Writer:
                 array[...] = 0
         if self._mask is not None:
             self._mask[...] = False
+            self._plain_mask = False
         for m in self.objects:
             self.objects[m] = None
+
+
+def _action_reader(group: Group, n: int) -> Callable[[Mapping[str, Any]], Any]:
+    """What finds the action of agent ``n`` of a group among those of all."""
+    layout = group.action
+    pairs = [(action_field(group, m), leaf) for m, leaf in enumerate(spaces.leaves(layout))]
+    if spaces.is_leaf(layout):
+        name, leaf = pairs[0]
+        # A single number is a scalar, as its space samples it; an object is what lies in a list.
+        place: Any = n if leaf.scalar or leaf.dtype is None else (n, ...)
+        return lambda packed: packed[name][place]
+    return lambda packed: spaces.join(
+        layout,
+        [
+            packed[name][n] if leaf.dtype is None else leaf.one(packed[name], n)
+            for name, leaf in pairs
+        ],
+    )
 
 
 class MakePacked:

@@ -49,6 +49,7 @@ def test_each_repeat_is_compared_with_the_bare_env_of_its_own_repeat() -> None:
     assert row.steps_per_second == (1000.0, 1000.0, 1000.0)
     assert row.of_limit == (0.5, 0.25, 1.0)  # of 2000, 1000 and 4000
     assert row.cpu_efficiency == (1.0, 0.5, 2.0)
+    assert row.cpu_per_step == (0.001, 0.001, 0.001)
     assert row.latency_p50 == (0.002, 0.002, 0.002)
     assert row.caller_per_batch.median == 0.005
     assert row.startup.median == 0.25
@@ -86,6 +87,7 @@ def test_what_could_not_be_read_is_none() -> None:
     made = report(*repeats(WORK, "bare", blind), *repeats(WORK, "shmem", blind))
     (row,) = figures.rows(made, WORK)
     assert row.cpu_efficiency is None
+    assert row.cpu_per_step is None
     assert row.memory_bytes is None
     assert row.others is None
 

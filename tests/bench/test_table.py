@@ -63,13 +63,15 @@ def test_a_workload() -> None:
     ]
     drawn = table.of_workload(made, WORK)
     assert drawn.title == "CartPole-v1 x 64"
-    assert drawn.header[:4] == ["backend", "steps/s", "of limit", "CPU efficiency"]
+    header = ["backend", "steps/s", "of limit", "CPU efficiency", "CPU per step"]
+    assert drawn.header[:5] == header
     ours, theirs = drawn.rows
     assert ours == [
         "envpool_py Shmem, num_processes=2",
         "1.50 k (1.40 k to 1.60 k)",
         "0.75 (0.70 to 0.80)",
         "1.50",
+        "667 µs (625 µs to 714 µs)",
         "2.00 ms",
         "4.00 ms",
         "5.00 ms",
@@ -94,7 +96,7 @@ def test_what_is_not_known_is_a_dash() -> None:
     blind = measurement(cpu_seconds=None, memory_bytes=None, others_seconds=None)
     made = report(*repeats(WORK, "bare", blind), *repeats(WORK, "shmem", blind))
     (row,) = table.of_workload(made, WORK).rows
-    assert row[3] == row[8] == "-"
+    assert row[3] == row[4] == row[9] == "-"
 
 
 def test_the_summary_has_the_best_of_each_kind() -> None:
@@ -146,7 +148,7 @@ def test_markdown() -> None:
     assert "## CartPole-v1 x 64" in lines
     assert "## Versions" in lines
     row = next(line for line in lines if line.startswith("| envpool_py Dummy"))
-    assert row.startswith("| envpool_py Dummy | 800 | 0.40 | 0.80 | 2.00 ms |")
+    assert row.startswith("| envpool_py Dummy | 800 | 0.40 | 0.80 | 1.25 ms | 2.00 ms |")
     for above, below in itertools.pairwise(lines):
         if below.startswith("| :--"):
             assert above.count("|") == below.count("|")

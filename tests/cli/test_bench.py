@@ -144,6 +144,23 @@ def test_parts_of_it(asked: list[Job]) -> None:
     assert len(asked) == 4
 
 
+def test_envs_of_many_agents_are_asked_for(asked: list[Job]) -> None:
+    options = ("--workload", "spread", "--workload", "tictactoe-x16", "--backend", "envpool_py")
+    assert bench(*options, "--repeats", 1) == 0
+    done: dict[str, list[str]] = {}
+    for job in asked:
+        done.setdefault(job.env, []).append(job.contestant)
+    assert done["tictactoe"] == ["bare", "turns-dummy", "turns-shmem"]
+    assert {"parallel-shmem", "agents-dummy", "turns-shmem"} <= set(done["spread"])
+    assert "shmem" not in done["spread"]
+
+
+def test_backends_that_step_other_envs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--workload", "spread", "--backend", "shmem", "--backend", "gymnasium") == 2
+    assert "--backend: none of them steps the envs of spread-x16" in capsys.readouterr().err
+    assert bench(COUNT, "--backend", "turns-dummy") == 2
+
+
 def test_backends_that_are_left_out_are_named(
     asked: list[Job], capsys: pytest.CaptureFixture[str]
 ) -> None:

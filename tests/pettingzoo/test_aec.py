@@ -267,3 +267,43 @@ def test_autoreset_is_at_the_end_of_the_env(backend: str, mode: str) -> None:
         assert obs[0]["agent_id"] == "player_2"
         assert not terminated[0]
         assert obs[0]["mask"].sum() == 8
+
+
+class BurningTableEnv(TableEnv):
+    """Raises in the step in which it has been told to."""
+
+    burns = False
+
+    def step(self, action: int | None) -> None:
+        if self.burns:
+            raise ValueError("the table burns")
+        super().step(action)
+
+
+@pytest.mark.parametrize("after_a_death", [False, True])
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_row_of_a_lost_episode_says_that_the_env_is_done(
+    backend: str, mode: str | None, *, after_a_death: bool
+) -> None:
+    fns = [lambda: PettingZooEnv(BurningTableEnv())]
+    with POOLS[backend](fns, autoreset_mode=mode, on_error="restart") as pool:
+        obs, _ = pool.reset(seed=3)
+        dead = False
+        while dead != after_a_death:
+            action = int(np.flatnonzero(obs[0]["mask"])[0])
+            obs, _, terminated, truncated, info = pool.step([action])
+            dead = bool(terminated[0] or truncated[0])
+        assert not dead or not info[0]["env_done"]
+        pool.set_env_attr("burns", True)
+        _, reward, terminated, truncated, info = pool.step([None if dead else 0])
+        assert (terminated[0], truncated[0]) == (False, True)
+        assert same(reward, np.zeros((1, 4)))
+        told = info[0] if mode != "same_step" else info[0]["final_info"]
+        assert told["env_done"]
+        assert "the table burns" in told["env_error"]
+        if mode == "same_step":
+            assert not info[0]["env_done"], "what is shown is the next episode"
+        if mode is None:
+            obs, info = pool.reset()
+            assert not info[0]["env_done"]

@@ -4,8 +4,7 @@ What holds for every backend:
 
 * one request a step: envs are reset where they live, in the very step that ends their episode;
 * observations, rewards (float32), dones (bool) and infos are the caller's own, and never change;
-* a step that was begun is ended by ``step_wait``, or given up by ``reset``; nothing else comes in
-  between, and no answer is taken for that of another request;
+* a step that was begun is ended by ``step_wait``, or given up by ``reset``;
 * after an error of one env, attributes can be read and ``reset`` goes on.
 """
 
@@ -19,17 +18,16 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from numpy.typing import NDArray
 
 from envpool_py.errors import EnvError
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
-    VecEnv,
     VecEnvIndices,
     VecEnvObs,
     VecEnvStepReturn,
 )
+from envpool_py.sb3.common.vec_env.over_pool import OverPool
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 from envpool_py.vector_env import BaseVectorEnv
 
@@ -37,7 +35,7 @@ from envpool_py.vector_env import BaseVectorEnv
 _NAMES_OF_CALL = frozenset({"id", "method"})
 
 
-class PoolVecEnv(VecEnv):
+class PoolVecEnv(OverPool):
     """A pool, seen as a VecEnv.
 
     Args:
@@ -66,8 +64,6 @@ class PoolVecEnv(VecEnv):
                 " itself; make the pool with autoreset_mode='same_step'"
             )
         self.pool = pool
-        self._everything = np.arange(pool.num_envs)
-        self._stepping = False
         # Their own, so that sampling from them, or reseeding them, is the caller's business alone.
         super().__init__(
             pool.num_envs,
@@ -102,18 +98,8 @@ class PoolVecEnv(VecEnv):
             EnvError: an env raised; the seeds and options are kept.
             ClosedEnvironmentError: this was closed.
         """
-        self._assert_open()
-        self._stepping = False
-        self.pool.cancel()
         seeds = None if self._seeds.count(None) == self.num_envs else self._seeds
-        options = [one or None for one in self._options] if any(self._options) else None
-        try:
-            obs, rows = self.pool.reset(seed=seeds, options=options)
-        except EnvError:
-            self._drop_rows()
-            raise
-        self._reset_seeds()
-        self._reset_options()
+        obs, rows = self._reset_pool(seeds)
         self.reset_infos = rows.tolist()
         for info in self.reset_infos:
             del info["env_id"]
@@ -134,13 +120,8 @@ class PoolVecEnv(VecEnv):
         Warns:
             UserWarning: there are more actions than envs; those left over are not used.
         """
-        self._assert_open()
-        if self._stepping:
-            raise AlreadyPendingCallError(
-                "step_async: a step is under way; step_wait() brings what comes of it", "step_async"
-            )
-        self.pool.send(self._checked_actions(actions))
-        self._stepping = True
+        self._assert_no_step("step_async: ")
+        self._send(self._checked_actions(actions))
 
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for the step that ``step_async`` has begun.
@@ -157,22 +138,7 @@ class PoolVecEnv(VecEnv):
                 ``reset`` goes on.
             ClosedEnvironmentError: this was closed.
         """
-        self._assert_open()
-        if not self._stepping:
-            raise NoAsyncCallError(
-                "step_wait: no step is under way; step_async(actions) begins one", "step_wait"
-            )
-        self._stepping = False
-        pool = self.pool
-        try:
-            batch = pool.step(None, self._everything) if pool.is_async else pool.recv()
-        except EnvError:
-            self._drop_rows()
-            raise
-        except BaseException:  # Ctrl-C, or what a signal handler raised
-            pool.cancel()
-            raise
-        obs, rewards, terminated, truncated, rows = batch
+        obs, rewards, terminated, truncated, rows = self._received()
         dones = terminated | truncated
         infos: list[dict[str, Any]] = rows.tolist()
         for info in infos:
@@ -216,16 +182,6 @@ class PoolVecEnv(VecEnv):
             return actions[: self.num_envs]
         return actions
 
-    def _drop_rows(self) -> None:
-        """Drop the rows of the other envs, after an error of one."""
-        while self.pool.waiting_id:
-            with contextlib.suppress(EnvError):
-                self.pool.drain()
-
-    def _assert_open(self) -> None:
-        if self.pool.is_closed:
-            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
-
     def _as_columns(self, obs: Any) -> VecEnvObs:
         """Observations of Dict and Tuple spaces as arrays, where the pool gives them as rows."""
         space = self.observation_space
@@ -237,45 +193,7 @@ class PoolVecEnv(VecEnv):
             return _stacked(space, obs.tolist())
         return obs
 
-    def close(self) -> None:
-        """Close all envs and end all processes, within a bounded time; a second call does nothing.
-
-        Warns:
-            RuntimeWarning: closing an env raised.
-        """
-        self.pool.close()
-
     # ----------------------------------------------------------------------- into the envs
-
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of each env, from the outermost wrapper that has it.
-
-        Args:
-            attr_name: its name.
-            indices: which envs; None is all.
-
-        Raises:
-            EnvError: an env has no such attribute (an AttributeError too), reading it raised, or
-                its value can't be sent. No reset is needed.
-            AlreadyPendingCallError: a step is under way.
-        """
-        return self._ask(indices, lambda ids: self.pool.get_env_attr(attr_name, id=ids))
-
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of each env: where it is, else on the base env.
-
-        Args:
-            attr_name: its name.
-            value: its value, the same for all.
-            indices: which envs; None is all.
-
-        Raises:
-            EnvError: setting it raised.
-            AlreadyPendingCallError: a step is under way.
-        """
-        ids = list(dict.fromkeys(self._get_indices(indices)))
-        self._assert_idle()
-        self.pool.set_env_attr(attr_name, value, id=ids)
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether all envs have the attribute; its value stays where it is.
@@ -355,19 +273,10 @@ class PoolVecEnv(VecEnv):
         names = class_names(wrapper_class)
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
 
-    def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
-        ids = self._get_indices(indices)
-        self._assert_idle()
+    def _asked(self, ids: Sequence[int], ask: Callable[[list[int]], list[Any]]) -> list[Any]:
         if len(set(ids)) == len(ids):
-            return ask(ids)
+            return ask(list(ids))
         return [ask([i])[0] for i in ids]
-
-    def _assert_idle(self) -> None:
-        self._assert_open()
-        if self._stepping:
-            raise AlreadyPendingCallError(
-                "a step is under way; step_wait() brings what comes of it", "step_async"
-            )
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """What ``render`` of each env returns; None each where they have another render mode.
@@ -378,7 +287,7 @@ class PoolVecEnv(VecEnv):
         Warns:
             UserWarning: the render mode is not ``"rgb_array"``.
         """
-        self._assert_idle()
+        self._assert_no_step()
         if self.render_mode != "rgb_array":
             warnings.warn(
                 f"get_images: render_mode is {self.render_mode!r}, but images need 'rgb_array'",

@@ -1,0 +1,144 @@
+"""``OverPool``: what VecEnvs over a pool have in common, whatever their rows are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+
+from envpool_py.errors import EnvError
+from envpool_py.life import StepResult
+from envpool_py.sb3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices
+from envpool_py.vector_env import BaseVectorEnv
+
+
+class OverPool(VecEnv):
+    """A VecEnv whose envs a pool steps.
+
+    A step that was begun is ended by ``step_wait``, or given up by ``reset``; nothing else comes in
+    between, and no answer is taken for that of another request.
+
+    Attributes:
+        pool: the pool that steps the envs.
+    """
+
+    pool: BaseVectorEnv
+    _stepping = False
+
+    # ----------------------------------------------------------------------------------- a step
+
+    def _assert_open(self) -> None:
+        if self.pool.is_closed:
+            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
+
+    def _assert_no_step(self, prefix: str = "") -> None:
+        self._assert_open()
+        if self._stepping:
+            raise AlreadyPendingCallError(
+                f"{prefix}a step is under way; step_wait() brings what comes of it", "step_async"
+            )
+
+    def _send(self, actions: Any) -> None:
+        self.pool.send(actions)
+        self._stepping = True
+
+    def _received(self) -> StepResult:
+        """The rows of all envs, in order; after an error those of the others are dropped."""
+        self._assert_open()
+        if not self._stepping:
+            raise NoAsyncCallError(
+                "step_wait: no step is under way; step_async(actions) begins one", "step_wait"
+            )
+        self._stepping = False
+        pool = self.pool
+        try:
+            return pool.step(None, np.arange(len(pool))) if pool.is_async else pool.recv()
+        except EnvError:
+            self._drop_rows()
+            raise
+        except BaseException:  # Ctrl-C, or what a signal handler raised
+            pool.cancel()
+            raise
+
+    def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
+        """Reset all envs, with these seeds and the options set for it; give a step up.
+
+        Raises:
+            EnvError: an env raised; the seeds and options are kept.
+        """
+        self._assert_open()
+        self._stepping = False
+        self.pool.cancel()
+        options = [one or None for one in self._options] if any(self._options) else None
+        try:
+            batch = self.pool.reset(seed=seeds, options=options)
+        except EnvError:
+            self._drop_rows()
+            raise
+        self._reset_seeds()
+        self._reset_options()
+        return batch
+
+    def _drop_rows(self) -> None:
+        """Drop the rows of the other envs, after an error of one."""
+        while self.pool.waiting_id:
+            with contextlib.suppress(EnvError):
+                self.pool.drain()
+
+    def close(self) -> None:
+        """Close all envs and end all processes, within a bounded time; a second call does nothing.
+
+        Warns:
+            RuntimeWarning: closing an env raised.
+        """
+        self.pool.close()
+
+    # ----------------------------------------------------------------------------- into the envs
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of the env of each row, from the outermost wrapper that has it.
+
+        Args:
+            attr_name: its name.
+            indices: which rows; None is all.
+
+        Raises:
+            EnvError: an env has no such attribute (an AttributeError too), reading it raised, or
+                its value can't be sent. No reset is needed.
+            AlreadyPendingCallError: a step is under way.
+        """
+        return self._ask(indices, lambda ids: self.pool.get_env_attr(attr_name, id=ids))
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set the attribute of the env of each row: where it is, else on the base env.
+
+        Args:
+            attr_name: its name.
+            value: its value, the same for all.
+            indices: which rows; None is all.
+
+        Raises:
+            EnvError: setting it raised.
+            AlreadyPendingCallError: a step is under way.
+        """
+        ids = list(dict.fromkeys(map(self._env_of, self._get_indices(indices))))
+        self._assert_no_step()
+        self.pool.set_env_attr(attr_name, value, id=ids)
+
+    def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
+        """Ask the env of each row, every env once."""
+        ids = [self._env_of(row) for row in self._get_indices(indices)]
+        self._assert_no_step()
+        return self._asked(ids, ask)
+
+    def _asked(self, ids: Sequence[int], ask: Callable[[list[int]], list[Any]]) -> list[Any]:
+        distinct = list(dict.fromkeys(ids))
+        answers = dict(zip(distinct, ask(distinct), strict=True))
+        return [answers[i] for i in ids]
+
+    def _env_of(self, row: int) -> int:
+        """The env of a row."""
+        return row
