@@ -45,6 +45,9 @@ PLACES = {
     "shmem-spawn-packed": Place(ShmemVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
 }
 
+STANDING: list[BaseVectorEnv] = []
+"""Pools that outlive a test, in which their processes may be started anew: no leak of its own."""
+
 QUICK = ("dummy", "subproc-fork", "subproc-fork-packed", "shmem-fork", "shmem-fork-packed")
 """The places that start in some milliseconds: what a test uses that does not need them all."""
 

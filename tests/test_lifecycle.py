@@ -7,7 +7,6 @@ import gc
 import multiprocessing
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import textwrap
@@ -145,83 +144,6 @@ def test_a_closed_pool_is_collected_in_silence() -> None:
     pool.close()
     del pool
     gc.collect()
-
-
-LEFT_OPEN = """
-    import functools, sys
-    from envpool_py import {pool}
-    from tests.envs import CountEnv
-
-    if __name__ == "__main__":
-        pool = {pool}([CountEnv] * 2, {options})
-        pool.reset()
-        print(*set(pool.call("pid")))
-        sys.stdout.flush()
-        {end}
-"""
-
-
-@pytest.mark.parametrize("end", ["pass", "raise KeyError('mine')", "sys.exit(3)"])
-@pytest.mark.parametrize("pool", ["DummyVectorEnv", "SubprocVectorEnv", "ShmemVectorEnv"])
-def test_an_interpreter_that_ends_with_an_open_pool(tmp_path: Path, pool: str, end: str) -> None:
-    script = tmp_path / "script.py"
-    options = "" if pool == "DummyVectorEnv" else "context='fork'"
-    script.write_text(textwrap.dedent(LEFT_OPEN).format(pool=pool, options=options, end=end))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == {"p": 0, "r": 1, "s": 3}[end[0]]
-    assert done.stderr.count("Traceback") == (end[0] == "r")
-    if end[0] != "r":
-        assert done.stderr == ""
-    assert wait_until(lambda: not any(alive(int(pid)) for pid in done.stdout.split()))
-
-
-KILLED = """
-    import os, signal, sys
-    from envpool_py import {pool}
-    from tests.envs import FaultEnv
-
-    if __name__ == "__main__":
-        pool = {pool}([FaultEnv] * 3, context="{context}", num_processes={num})
-        pool.reset()
-        print(*set(pool.call("pid")))
-        sys.stdout.flush()
-        if {hang}:
-            pool.send(["", "hang", "hang"])
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("hang", [False, True], ids=["idle", "hanging"])
-@pytest.mark.parametrize(
-    ("context", "num"), [("fork", None), ("fork", 2), ("spawn", 2), ("forkserver", 2)]
-)
-@pytest.mark.parametrize("pool", ["SubprocVectorEnv", "ShmemVectorEnv"])
-def test_workers_do_not_outlive_a_killed_parent(
-    tmp_path: Path, pool: str, context: str, num: int | None, hang: bool
-) -> None:
-    script = tmp_path / "script.py"
-    names = {"pool": pool, "context": context, "num": num, "hang": hang}
-    script.write_text(textwrap.dedent(KILLED).format(**names))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == (num or 3)
-    assert wait_until(lambda: not any(map(alive, pids)), 5)
 
 
 # ---------------------------------------------------------------------- construction
