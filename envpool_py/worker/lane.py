@@ -18,6 +18,7 @@ from envpool_py.errors import name_exit
 from envpool_py.worker import child
 
 _READ = 1 << 18
+_TAKEN_BY_A_START = 6  # descriptors, for a moment
 _LONGEST = 1e6  # seconds; the system takes no more in one wait
 
 #: The status of a frame that stands for what can't be read; nothing follows it.
@@ -117,6 +118,21 @@ def _parsed(data: bytes, before: deque[Frame], ids: frozenset[int]) -> _Received
     return _Received(data[start:], frames, [], needed)
 
 
+def _assure_descriptors() -> None:
+    """Raise now if a process can't be started: multiprocessing leaks pipes where it gets no more.
+
+    Raises:
+        OSError: too few descriptors are left.
+    """
+    spare: list[int] = []
+    try:
+        while len(spare) < _TAKEN_BY_A_START:
+            spare.extend(os.pipe())
+    finally:
+        for fd in spare:
+            os.close(fd)
+
+
 class Lane:
     """One worker process, with the envs ``ids``.
 
@@ -146,6 +162,7 @@ class Lane:
         ours.setblocking(False)
         self.fd = claim(ours.detach())
         try:
+            _assure_descriptors()
             self.process = context.Process(  # type: ignore[attr-defined]
                 target=child.main,
                 args=(ids, env_fns, child.Descriptor(theirs.fileno()), ways, habits, watch),

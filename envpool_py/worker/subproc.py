@@ -22,6 +22,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import shm, spaces
 from envpool_py.errors import (
@@ -254,6 +256,8 @@ class ProcessGroup(WorkerGroup):
         self._heard: dict[int, EnvFacts] = {}
         self.pid = os.getpid()
         self._closed = False
+        # The threads that close, and that wait for what happens; 0 for none.
+        self._closer = self._pumping = 0
         self._fds: list[int] = []  # ends that the processes hold: alive, results, memory
         self._own_fds: list[int] = []  # the other ends, the parent's alone
         self._memory: int | None = None
@@ -425,10 +429,12 @@ class ProcessGroup(WorkerGroup):
         if self._closed or os.getpid() != self.pid:
             return []
         self._closed = True
+        self._closer = threading.get_ident()
         try:
             frame = child.FRAME.pack(child.CLOSE, 0)
             for lane in self._living():
                 self._write(lane, frame)
+            self._await_thread(GRACE)
             self._await_exits(GRACE)
             for lane in self._living():
                 lane.kill(signal.SIGTERM)
@@ -440,6 +446,15 @@ class ProcessGroup(WorkerGroup):
             self._await_exits(5)
             self._free()
         return self._close_errors
+
+    def _await_thread(self, seconds: float) -> None:
+        """Wait until a thread that is in a call has noticed; the ends of processes wake it."""
+        deadline = time.monotonic() + seconds
+        while self._pumping not in (0, self._closer):
+            if time.monotonic() > deadline:
+                for lane in self._living():
+                    lane.kill()
+            time.sleep(1e-3)
 
     def _free(self) -> None:
         """Free what the group holds, once its processes have ended."""
@@ -588,7 +603,15 @@ class ProcessGroup(WorkerGroup):
         names the envs of what is just being worked on.
         """
         watch = self._watch
-        for fd, _ in self._poller.poll(timeout if watch is None else watch.wait(timeout)):
+        # In this order, which that of `close` mirrors: one of the two threads sees the other.
+        self._pumping = thread = threading.get_ident()
+        try:
+            self._refuse_if_closed(thread)
+            events = self._poller.poll(timeout if watch is None else watch.wait(timeout))
+        finally:
+            self._pumping = 0
+        self._refuse_if_closed(thread)
+        for fd, _ in events:
             if fd == self._results:
                 self._read_results()
             elif (lane := self._by_fd.get(fd)) is not None:
@@ -604,6 +627,10 @@ class ProcessGroup(WorkerGroup):
             sent = [-1 if lane.exit or not lane.started else lane.sent for lane in self._lanes]
             for overdue in watch.look(sent):
                 self._end_stuck(watch, overdue)
+
+    def _refuse_if_closed(self, thread: int) -> None:
+        if self._closer not in (0, thread):
+            raise ClosedEnvironmentError("the pool was closed by another thread")
 
     def _end_stuck(self, watch: Watch, overdue: Overdue) -> None:
         """Kill a process in which an env takes too long, and say so to all of its envs."""
@@ -799,6 +826,11 @@ class ProcessGroup(WorkerGroup):
             return self._overdue.pop(i)
         error = self._deaths[i]
         return WorkerDiedError(error.message, error.env_ids)
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """As ``WorkerGroup``; where a signal handler or a thread has closed it, nothing is left."""
+        if not self._closed:
+            super().cancel(ids)
 
     def disown(self, ids: Sequence[int]) -> None:
         """Have the answers to requests under way dropped when they come."""
