@@ -122,6 +122,17 @@ class Failure(NamedTuple):
     pickled: bytes | None
 
 
+def from_signal_handler(exception: BaseException) -> bool:
+    """Whether a signal handler of this program raised it, so that no env is to blame."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = {
+        getattr(handler, "__code__", getattr(type(handler).__call__, "__code__", None))
+        for handler in handlers
+        if callable(handler)
+    }
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(exception.__traceback__))
+
+
 def describe(exception: BaseException) -> str:
     """``ValueError: boom``; also for an exception whose ``__str__`` raises."""
     name = type(exception).__qualname__

@@ -7,7 +7,6 @@ Elsewhere it is an unlinked temporary file.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import mmap
 import os
@@ -15,10 +14,17 @@ import tempfile
 
 
 def create() -> int:
-    """A descriptor of new, empty shared memory; the caller closes it."""
+    """A descriptor of new, empty shared memory; the caller closes it.
+
+    Raises:
+        OSError: no descriptor is left, or there is no temporary folder where one is needed.
+    """
     if hasattr(os, "memfd_create"):
-        with contextlib.suppress(OSError):  # a sandbox may refuse the call
+        try:
             return os.memfd_create("envpool_py", os.MFD_CLOEXEC)
+        except OSError as error:  # a sandbox may refuse the call
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

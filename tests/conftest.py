@@ -22,6 +22,7 @@ if str(ROOT) not in sys.path:  # worker processes import tests.envs by name
     sys.path.insert(0, str(ROOT))
 
 from tests import envs  # noqa: E402
+from tests.places import STANDING  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,9 +56,13 @@ def wait_until_blocked(thread: threading.Thread) -> None:
 
 
 def children() -> set[int]:
-    """Return the ids of this process's child processes, zombies included."""
+    """Return the ids of this process's children, and of the fork server's; zombies included."""
     found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
+    server = multiprocessing.forkserver._forkserver._forkserver_pid
+    tasks = [*Path("/proc/self/task").iterdir()]
+    if server is not None:
+        tasks += Path(f"/proc/{server}/task").glob("*")
+    for task in tasks:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
             found.update(map(int, (task / "children").read_text().split()))
     return found
@@ -111,7 +116,8 @@ def left_in_shared_memory(before: set[str]) -> set[str]:
 @pytest.fixture(scope="session", autouse=True)
 def helpers_of_multiprocessing() -> None:
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
-    multiprocessing.set_forkserver_preload(["pytest", "numpy", "gymnasium", "tests.envs"])
+    names = ["pytest", "numpy", "gymnasium", "tests.envs", "envpool_py", "tests.broken"]
+    multiprocessing.set_forkserver_preload(names)
     multiprocessing.resource_tracker.ensure_running()
     multiprocessing.forkserver.ensure_running()
 
@@ -128,6 +134,8 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     gc.collect()
     multiprocessing.active_children()  # reaps
     processes, fds, shm, threads = before
+    for pool in STANDING:
+        processes |= {lane.pid for lane in pool._group._lanes}
     wait_until(lambda: children() <= processes, 3)
     wait_until(lambda: len(descriptors()) <= len(fds), 1)
     wait_until(lambda: not left_in_shared_memory(shm), 2)
@@ -135,7 +143,8 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     left = children() - processes
     for pid in left:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        with contextlib.suppress(ChildProcessError):  # it is the fork server's
+            os.waitpid(pid, 0)
     assert not left, f"child processes are left: {left}"
     opened = {fd: what for fd, what in descriptors().items() if fds.get(fd) != what}
     assert len(descriptors()) <= len(fds), f"descriptors are left open: {opened}"

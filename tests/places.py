@@ -48,6 +48,9 @@ PLACES = {
     "shmem-spawn-packed": Place(ShmemVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
 }
 
+STANDING: list[BaseVectorEnv] = []
+"""Pools that outlive a test, in which their processes may be started anew: no leak of its own."""
+
 QUICK = (
     "dummy",
     "subproc-fork",

@@ -635,8 +635,9 @@ def run_script(path: Path, text: str, **names: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_no_main_guard(tmp_path: Path, context: str) -> None:
-    names = {"pool": "ShmemVectorEnv", "context": context}
+@pytest.mark.parametrize("pool", ["SubprocVectorEnv", "ShmemVectorEnv"])
+def test_no_main_guard(tmp_path: Path, pool: str, context: str) -> None:
+    names = {"pool": pool, "context": context}
     done = run_script(tmp_path / "unguarded.py", UNGUARDED, **names)
     assert done.returncode == 1
     text = r"WorkerDiedError: env [01]: the worker process exited with code 1"  # both do

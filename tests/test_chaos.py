@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envpool_py import BaseVectorEnv
 
 FINE, RAISE, KILL, STOP, SLOW = range(5)
-NUM = 8
+NUM = 48
 
 
 def length_of(tag: int, episode: int) -> int:
@@ -125,13 +125,13 @@ def strike(pool: BaseVectorEnv, rng: random.Random) -> None:
 
 def chaos(kind: Any, mode: str | None, steps: int, seed: int, stops: float) -> list[Ledger]:
     rng = random.Random(seed)
-    weights = [100.0, 1.0, 0.7, stops, 1.0]
+    weights = [1000.0, 3.0, 1.0, stops, 1.0]
     ledgers = [Ledger(tag, mode) for tag in range(NUM)]
     restarted: list[int] = []
     with kind(
         [functools.partial(ChaosEnv, tag) for tag in range(NUM)],
-        wait_num=3,
-        num_processes=3,
+        wait_num=16,
+        num_processes=6,
         context="fork",
         autoreset_mode=mode,
         reset_fn=numbered,
@@ -154,7 +154,7 @@ def chaos(kind: Any, mode: str | None, steps: int, seed: int, stops: float) -> l
             pool.send_reset(resets)
             for i in ready:
                 ledgers[i].asked += 1
-            if rng.random() < 0.002 * (stops > 0):
+            if rng.random() < 0.01 * (stops > 0):
                 strike(pool, rng)
             if pool.waiting_id:
                 done += enter(ledgers, pool.recv())
@@ -172,13 +172,14 @@ MODES = [None, "next_step", "same_step"]
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [ShmemVectorEnv, SubprocVectorEnv])
 def test_every_row_is_accounted_for(kind: Any, mode: str | None) -> None:
-    ledgers = chaos(kind, mode, 1700, 7, stops=0.05)
-    assert sum(ledger.lost for ledger in ledgers) > 5
-    assert min(ledger.rows for ledger in ledgers) > 20
+    """A hundred thousand steps in all."""
+    ledgers = chaos(kind, mode, 100_000 // 6 + 1, 7, stops=0.05)
+    assert sum(ledger.lost for ledger in ledgers) > 100
+    assert min(ledger.rows for ledger in ledgers) > 200
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [ShmemVectorEnv, SubprocVectorEnv])
 def test_every_row_is_accounted_for_at_length(kind: Any, mode: str | None) -> None:
-    chaos(kind, mode, 100_000, 11, stops=0.01)
+    chaos(kind, mode, 1_000_000, 11, stops=0.01)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from envpool_py import BaseVectorEnv
 
 NUM_ENVS = 6
-SECONDS = 1.5
+SECONDS = 1.0
 PLACES_TRIED = ("dummy", "subproc-fork-packed", "shmem-fork-packed")
 
 

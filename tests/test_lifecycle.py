@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import gc
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import (
     BaseVectorEnv,
@@ -25,14 +30,23 @@ from envpool_py import (
     EnvError,
     ShmemVectorEnv,
     SubprocVectorEnv,
+    WorkerDiedError,
 )
-from tests import envs
-from tests.conftest import ROOT, descriptors, no_process_left, wait_until
+from envpool_py.worker import subproc
+from tests import broken, envs
+from tests.conftest import (
+    ROOT,
+    descriptors,
+    no_process_left,
+    shared_memory,
+    wait_until,
+    wait_until_blocked,
+)
 from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
 from tests.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 SPACE = envs.CountEnv().observation_space
 
@@ -43,6 +57,14 @@ def count_fns(num: int) -> list[Callable[[], Any]]:
 
 def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+def running(pid: int) -> bool:
+    """Tell whether a process runs: a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 # ---------------------------------------------------------------------------------- close
@@ -125,6 +147,55 @@ def test_close_with_an_env_that_never_answers(place: str, monkeypatch: pytest.Mo
         pool.reset()
         pool.send(["", "hang", "hang"])
         pool.close()
+        pool.close()
+
+
+@pytest.mark.parametrize("step_timeout", [None, 60.0])
+@pytest.mark.parametrize("place", PROCESSES)
+def test_close_from_another_thread_while_a_step_is_under_way(
+    place: str, step_timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
+    raised: list[BaseException] = []
+
+    def step() -> None:
+        try:
+            pool.step(["", "hang", ""])
+        except BaseException as error:  # noqa: BLE001
+            raised.append(error)
+
+    with no_process_left():
+        pool = PLACES[place](fns, step_timeout=step_timeout)
+        pool.reset()
+        thread = threading.Thread(target=step)
+        thread.start()
+        wait_until_blocked(thread)
+        pool.close()
+        pool.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert [type(error) for error in raised] == [ClosedEnvironmentError]
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_signal_handler_may_close_the_pool(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    fns = [functools.partial(broken.BrokenEnv, tag) for tag in range(2)]
+
+    def handle(*_: Any) -> None:
+        pool.close()
+        raise InterruptedError("as a program that is told to end")
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with no_process_left():
+            pool = PLACES[place](fns)
+            pool.reset()
+            with pytest.raises(InterruptedError, match="told to end"):
+                pool.step([f"signal:{os.getpid()}", ""])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 @pytest.mark.parametrize("place", QUICK)
@@ -145,83 +216,6 @@ def test_a_closed_pool_is_collected_in_silence() -> None:
     pool.close()
     del pool
     gc.collect()
-
-
-LEFT_OPEN = """
-    import functools, sys
-    from envpool_py import {pool}
-    from tests.envs import CountEnv
-
-    if __name__ == "__main__":
-        pool = {pool}([CountEnv] * 2, {options})
-        pool.reset()
-        print(*set(pool.call("pid")))
-        sys.stdout.flush()
-        {end}
-"""
-
-
-@pytest.mark.parametrize("end", ["pass", "raise KeyError('mine')", "sys.exit(3)"])
-@pytest.mark.parametrize("pool", ["DummyVectorEnv", "SubprocVectorEnv", "ShmemVectorEnv"])
-def test_an_interpreter_that_ends_with_an_open_pool(tmp_path: Path, pool: str, end: str) -> None:
-    script = tmp_path / "script.py"
-    options = "" if pool == "DummyVectorEnv" else "context='fork'"
-    script.write_text(textwrap.dedent(LEFT_OPEN).format(pool=pool, options=options, end=end))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == {"p": 0, "r": 1, "s": 3}[end[0]]
-    assert done.stderr.count("Traceback") == (end[0] == "r")
-    if end[0] != "r":
-        assert done.stderr == ""
-    assert wait_until(lambda: not any(alive(int(pid)) for pid in done.stdout.split()))
-
-
-KILLED = """
-    import os, signal, sys
-    from envpool_py import {pool}
-    from tests.envs import FaultEnv
-
-    if __name__ == "__main__":
-        pool = {pool}([FaultEnv] * 3, context="{context}", num_processes={num})
-        pool.reset()
-        print(*set(pool.call("pid")))
-        sys.stdout.flush()
-        if {hang}:
-            pool.send(["", "hang", "hang"])
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("hang", [False, True], ids=["idle", "hanging"])
-@pytest.mark.parametrize(
-    ("context", "num"), [("fork", None), ("fork", 2), ("spawn", 2), ("forkserver", 2)]
-)
-@pytest.mark.parametrize("pool", ["SubprocVectorEnv", "ShmemVectorEnv"])
-def test_workers_do_not_outlive_a_killed_parent(
-    tmp_path: Path, pool: str, context: str, num: int | None, hang: bool
-) -> None:
-    script = tmp_path / "script.py"
-    names = {"pool": pool, "context": context, "num": num, "hang": hang}
-    script.write_text(textwrap.dedent(KILLED).format(**names))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL
-    pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == (num or 3)
-    assert wait_until(lambda: not any(map(alive, pids)), 5)
 
 
 # ---------------------------------------------------------------------- construction
@@ -401,6 +395,177 @@ def test_a_forked_copy_of_a_pool_harms_it_not(place: str) -> None:
         child.join()
         assert child.exitcode == 0
         assert keep.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("end", ["closed", "unclosed", "hanging"])
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_pool_made_in_a_forked_child(place: str, end: str) -> None:
+    def use() -> None:
+        subproc.GRACE = 0.1
+        pool = PLACES[place]([functools.partial(envs.FaultEnv, tag) for tag in range(2)])
+        pool.reset()
+        assert pool.step(["", ""])[0][:, 2].tolist() == [1, 1]
+        tell.send(pool.call("pid"))
+        kept.append(pool)
+        if end == "hanging":
+            pool.send(["hang", ""])
+        if end == "closed":
+            pool.close()
+
+    kept: list[BaseVectorEnv] = []
+    heard, tell = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=use)
+    process.start()
+    pids = heard.recv()
+    process.join()
+    assert process.exitcode == 0
+    assert wait_until(lambda: not any(map(running, pids)))
+    process.close()
+    heard.close()
+    tell.close()
+
+
+# ------------------------------------------------------------------------ what may be short
+
+
+@contextlib.contextmanager
+def limited(kind: int, value: int) -> Iterator[None]:
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+@pytest.mark.parametrize("step_timeout", [None, 60.0])
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_limit_on_open_files(place: str, step_timeout: float | None) -> None:
+    """Wherever the descriptors end, it says so, or works; and nothing is left."""
+    PLACES[place](count_fns(3)).close()  # for what is made once and kept
+    opened = set(descriptors())
+    refused = 0
+    for more in range(1, 32):
+        free = [fd for fd in range(200) if fd not in opened]
+        with no_process_left(), limited(resource.RLIMIT_NOFILE, free[more]):
+            try:
+                pool = PLACES[place](count_fns(3), step_timeout=step_timeout)
+            except OSError as error:
+                refused += 1
+                assert error.errno == errno.EMFILE  # noqa: PT017 - it may raise or not
+                assert "Too many open files" in str(error)  # noqa: PT017
+                continue
+            with pool:
+                assert pool.reset()[0].shape == (3, 3)
+    assert 5 < refused < 31
+
+
+def test_a_refused_process_says_what_would_help() -> None:
+    with (
+        limited(resource.RLIMIT_NOFILE, len(descriptors()) + 12),
+        pytest.raises(OSError, match="cannot start worker process .* of 3; fewer .* num_processes"),
+    ):
+        PLACES["subproc-fork"](count_fns(3))
+
+
+def test_shared_memory_has_no_name() -> None:
+    """More than the 64 MB that /dev/shm has in a container, and none of it is there."""
+    before = shared_memory()
+    with ShmemVectorEnv([broken.WideEnv] * 17, context="fork", num_processes=1):
+        maps = Path("/proc/self/maps").read_text()
+        assert "memfd:envpool_py" in maps
+        sizes = [
+            line.split()[0].split("-") for line in maps.splitlines() if "memfd:envpool" in line
+        ]
+        assert max(int(end, 16) - int(start, 16) for start, end in sizes) > 64 << 20
+        assert not any(name in maps for name in shared_memory() - before)
+
+
+def test_a_temporary_folder_is_not_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not there"))
+    with ShmemVectorEnv(count_fns(2), context="fork") as pool:
+        assert pool.reset()[0].shape == (2, 3)
+
+
+def test_a_full_temporary_folder_where_there_is_no_memfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.memfd_create")
+    with (
+        limited(resource.RLIMIT_FSIZE, 4 << 20),
+        no_process_left(),
+        pytest.raises(MemoryError, match=r"cannot get \d+ bytes of shared memory for observations"),
+    ):
+        ShmemVectorEnv([broken.WideEnv] * 2, context="fork")
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_an_env_that_runs_out_of_memory(place: str) -> None:
+    with PLACES[place]([functools.partial(broken.TooMuchEnv, tag) for tag in range(3)]) as pool:
+        pool.reset()
+        pids = pool.call("pid")
+        with pytest.raises(MemoryError, match="env 1: step raised .*MemoryError") as caught:
+            pool.step(["", "more", ""])
+        assert isinstance(caught.value, EnvError)
+        pool.drain()
+        pool.reset()
+        assert pool.step([""] * 3)[0][:, 2].tolist() == [1, 1, 1]
+        assert pool.call("pid") == pids
+
+
+# -------------------------------------------------------------------- an env_fn that hangs
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_an_env_fn_that_hangs_can_be_interrupted(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: Callable
+) -> None:
+    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    path = tmp_path / "pid"
+
+    def interrupt() -> None:
+        assert wait_until(lambda: path.exists() and path.read_text())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    helper = beside(interrupt)
+    with no_process_left(), pytest.raises(KeyboardInterrupt):
+        PLACES[place]([envs.CountEnv, functools.partial(broken.HungAtBirth, str(path))])
+    helper.finish()
+    assert not running(int(path.read_text()))
+
+
+@pytest.mark.parametrize("place", BACKENDS[1:])
+def test_an_env_fn_that_takes_long_is_named(
+    place: str, gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch, beside: Callable
+) -> None:
+    monkeypatch.setattr("envpool_py.worker.subproc.SLOW_START", 0.1)
+
+    def late() -> Any:
+        gates[1].wait()
+        return envs.CountEnv(1)
+
+    text = "env 1: env_fn has not returned after 0.1 seconds; still waiting"
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        beside(lambda: wait_until(lambda: len(warned) > 0) and gates[1].release())
+        with PLACES[place]([envs.CountEnv, late]) as pool:
+            assert pool.reset()[0][:, 0].tolist() == [0, 1]
+    assert [str(warning.message) for warning in warned] == [text]
+
+
+def test_a_process_that_its_server_has_buried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends at once may be gone before there is a descriptor for it."""
+
+    def gone(pid: int) -> int:
+        raise ProcessLookupError(errno.ESRCH, f"no process {pid}")
+
+    monkeypatch.setattr("os.pidfd_open", gone)
+    with no_process_left():
+        with pytest.raises(WorkerDiedError, match=r"env 0: .*exited with code 37 while starting"):
+            PLACES["shmem-forkserver"]([functools.partial(os._exit, 37)])
+        with PLACES["shmem-fork"](count_fns(2)) as pool:
+            pool.reset()
+            os.kill(pool.call("pid")[1], signal.SIGKILL)
+            with pytest.raises(WorkerDiedError, match="env 1: .*SIGKILL"):
+                pool.step([0, 0])
 
 
 # ---------------------------------------------------------------------------- subclasses

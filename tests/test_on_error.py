@@ -393,10 +393,18 @@ def fails(tmp_path: Path, times: int, how: str, where: str = "reset") -> Callabl
     return functools.partial(FailsFor, str(path), times, how, where)
 
 
-@pytest.mark.parametrize("how", ["raise", "die"])
-@pytest.mark.parametrize("place", QUICK)
+# where, and how an env fails: only a process can die
+FAILS = [
+    (place, how)
+    for place in QUICK
+    for how in ("raise", "die")
+    if how == "raise" or place in PROCESSES
+]
+
+
+@pytest.mark.parametrize(("place", "how"), FAILS)
 def test_a_failed_reset_is_tried_again(place: str, how: str, tmp_path: Path) -> None:
-    fns = [envs.CountEnv, fails(tmp_path, 2, how if place in PROCESSES else "raise")]
+    fns = [envs.CountEnv, fails(tmp_path, 2, how)]
     with PLACES[place](fns, **RESTART, max_restarts=2) as pool:
         obs, infos = pool.reset(seed=4, options={"x": 1})
         assert obs.tolist() == [[0, 0, 0], [0, 0, 0]]
@@ -406,10 +414,8 @@ def test_a_failed_reset_is_tried_again(place: str, how: str, tmp_path: Path) -> 
         assert len(pool.step([0, 0])[1]) == 2
 
 
-@pytest.mark.parametrize("how", ["raise", "die"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(("place", "how"), FAILS)
 def test_when_the_budget_is_spent_the_error_is_raised(place: str, how: str, tmp_path: Path) -> None:
-    how = how if place in PROCESSES else "raise"
     fns = [envs.CountEnv, fails(tmp_path, 3, how)]
     with PLACES[place](fns, **RESTART, max_restarts=2) as pool:
         error = ConnectionAbortedError if how == "raise" else WorkerDiedError
@@ -424,12 +430,10 @@ def test_when_the_budget_is_spent_the_error_is_raised(place: str, how: str, tmp_
         assert len(pool.step([0, 0])[1]) == 2
 
 
-@pytest.mark.parametrize("action", [8, 9])
-@pytest.mark.parametrize("how", ["raise", "die"])
+# a process that dies (8) and then dies again as its env is made: see the next one
+@pytest.mark.parametrize(("how", "action"), [("raise", 8), ("raise", 9), ("die", 9)])
 @pytest.mark.parametrize("place", PROCESSES)
 def test_making_the_env_may_fail_too(place: str, how: str, action: int, tmp_path: Path) -> None:
-    if how == "die" and action == 8:
-        how = "raise"  # see the next one
     fns = [envs.CountEnv, fails(tmp_path, 2, how, "make")]
     with PLACES[place](fns, **RESTART) as pool:
         pool.reset()

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -24,7 +25,7 @@ GROWTH = 16 << 20
 PLACED = ("dummy", "subproc-fork-packed", "shmem-fork-packed")
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "guarded": {"on_error": "restart", "step_timeout": 30.0, "validate": "always"},
+    "guarded": {"on_error": "restart", "step_timeout": 30.0},
 }
 
 
@@ -61,15 +62,34 @@ def many_pools(place: str, kind: str, count: int) -> None:
     assert memory(os.getpid()) - before[0] < GROWTH
 
 
+class CheapEnv(gym.Env):
+    """Costs next to nothing; every episode ends, and some infos say something."""
+
+    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.obs, self.t = np.zeros(4, np.float32), 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed, options=options)
+        self.t = 0
+        return self.obs, {"first": True}
+
+    def step(self, _: Any) -> tuple:
+        self.t += 1
+        return self.obs, 1.0, self.t >= 100, False, {} if self.t % 50 else {"t": self.t}
+
+
 def many_steps(place: str, kind: str, count: int) -> None:
-    """Step 64 envs; measured from a tenth on, when all that is kept for good is there."""
-    num = 64
-    fns: list[Callable[[], Any]] = [functools.partial(envs.RandomEnv, tag) for tag in range(num)]
+    """Step 256 envs; measured from a tenth on, when all that is kept for good is there."""
+    num = 256
+    fns: list[Callable[[], Any]] = [CheapEnv] * num
     with PLACES[place](fns, autoreset_mode="same_step", **options(place, kind)) as pool:
         pool.reset(seed=1)
         pids = {os.getpid(), *(lane.pid for lane in getattr(pool._group, "_lanes", []))}
         actions = np.zeros(num, np.int64)
-        rounds = count // num
+        rounds = -(-count // num)
         before: dict[int, int] = {}
         opened = 0
         for n in range(rounds):
@@ -83,10 +103,10 @@ def many_steps(place: str, kind: str, count: int) -> None:
             assert memory(pid) - before[pid] < GROWTH
 
 
-@pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize("place", PLACED)
-def test_fifty_pools(place: str, kind: str) -> None:
-    many_pools(place, kind, 50)
+def test_fifty_pools(place: str) -> None:
+    for kind in OPTIONS:
+        many_pools(place, kind, 25)
 
 
 @pytest.mark.soak
@@ -96,9 +116,12 @@ def test_a_thousand_pools(place: str, kind: str) -> None:
     many_pools(place, kind, 1000)
 
 
-@pytest.mark.parametrize("place", PLACED)
-def test_a_share_of_many_steps(place: str) -> None:
-    many_steps(place, "guarded", 60_000)
+@pytest.mark.parametrize(
+    ("place", "count"), [(PLACED[0], 200_000), (PLACED[1], 100_000), (PLACED[2], 200_000)]
+)
+def test_a_share_of_many_steps(place: str, count: int) -> None:
+    """Half a million in all, with what a fault would need at hand."""
+    many_steps(place, "guarded", count)
 
 
 @pytest.mark.soak

@@ -35,7 +35,7 @@ import cloudpickle
 
 from envpool_py import shm
 from envpool_py.errors import pack_failure
-from envpool_py.rows import Block
+from envpool_py.rows import Block, FinalInfo
 from envpool_py.worker import limits
 from envpool_py.worker.base import Request
 from envpool_py.worker.execute import Executor
@@ -53,6 +53,8 @@ ITEM = struct.Struct("=iiq")
 STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE, COMPLAINT = range(8)
 
 IDS_PER_WRITE = select.PIPE_BUF // 4
+#: Bytes; a frame that says more is none.
+LARGEST = 1 << 40
 
 #: Seconds after the first unpublished row at which rows are published: often enough that nobody
 #: waits for a neighbour's slow env, seldom enough that cheap envs don't pay a system call each.
@@ -301,6 +303,8 @@ class _Process:
 
     def _keep_row(self, token: int, kind: str, row: Any) -> None:
         if self._store is None:
+            if type(row[4]) is FinalInfo:  # said here, the ended row can still come first
+                self._executors[token & ID_MASK].check_fits(row[0])
             self._add(token, STEP_ROW if kind == "step" else RESET_ROW, _dumps_named(row))
             return
         side = self._store(token & ID_MASK, row)
@@ -365,6 +369,8 @@ def _frames(stream: socket.socket, look_for: float) -> Iterator[tuple[int, Any]]
                 return
             buffer += space[:count]
         kind, length = FRAME.unpack_from(buffer)
+        if not (STEP <= kind <= CLOSE and 0 <= length <= LARGEST):
+            raise ValueError(f"no frame has kind {kind} and length {length}")
         size = FRAME.size + (4 * length if kind in _TOKEN_FRAMES else length)
         if len(buffer) < size:
             whole = memoryview(bytearray(size))

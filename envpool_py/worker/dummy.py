@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 
 from envpool_py import spaces
-from envpool_py.errors import EnvError, env_error
+from envpool_py.errors import EnvError, env_error, from_signal_handler
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Row
 from envpool_py.worker import meter
@@ -169,7 +169,9 @@ class DummyGroup(WorkerGroup):
                     self.take(i, request.kind, kept)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
+            except BaseException as error:  # SystemExit from an env included
+                if from_signal_handler(error):
+                    raise
                 self._fail_row(i, request.kind, row, error)
             finished.append(i)
             self.torn = ()

@@ -311,6 +311,16 @@ class Executor:
         """
         return None if self._ended is None else self._put_off(error)
 
+    def check_fits(self, obs: Any) -> None:
+        """Raise unless ``obs`` has the shapes and dtypes of the env's observation space.
+
+        Raises:
+            TypeError, ValueError: it has not.
+        """
+        space = getattr(self.env, "observation_space", None)
+        if isinstance(space, gym.Space):
+            spaces.fit_tree(spaces.layout_of(space), obs, "obs", "observation_space")
+
     def _put_off(self, error: BaseException) -> Row:
         """The ended row comes first, whole; the error of the reset with the next request."""
 

@@ -21,7 +21,13 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py import spaces
-from envpool_py.errors import EnvError, WorkerDiedError, combine, env_error
+from envpool_py.errors import (
+    EnvError,
+    WorkerDiedError,
+    combine,
+    env_error,
+    from_signal_handler,
+)
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
 from envpool_py.worker.base import EnvWorker, Request
@@ -170,7 +176,9 @@ class WorkerGroup:
             try:
                 reply = worker.recv()
                 self.take(i, self._under_way[i], reply)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the env's own, whatever it is
+            except (Exception, SystemExit) as error:
+                if from_signal_handler(error):
+                    raise
                 self._fail(i, error)
             else:
                 self._under_way.pop(i)

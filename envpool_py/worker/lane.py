@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import socket
+import sys
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
@@ -17,7 +18,11 @@ from envpool_py.errors import name_exit
 from envpool_py.worker import child
 
 _READ = 1 << 18
+_TAKEN_BY_A_START = 6  # descriptors, for a moment
 _LONGEST = 1e6  # seconds; the system takes no more in one wait
+
+#: The status of a frame that stands for what can't be read; nothing follows it.
+GARBLED = -1
 
 #: (token, status, pickle)
 Frame: TypeAlias = "tuple[int, int, bytes]"
@@ -94,12 +99,16 @@ class _Received(NamedTuple):
     needed: int
 
 
-def _parsed(data: bytes, before: deque[Frame]) -> _Received:
+def _parsed(data: bytes, before: deque[Frame], ids: frozenset[int]) -> _Received:
     frames = deque(before)
     header = child.ITEM
     start, needed = 0, header.size
     while len(data) - start >= header.size:
         token, status, length = header.unpack_from(data, start)
+        known = token & child.ID_MASK in ids and 0 <= status <= child.COMPLAINT
+        if not known or not 0 <= length <= child.LARGEST:
+            frames.append((min(ids), GARBLED, b""))
+            return _Received(b"", frames, [], sys.maxsize)
         end = start + header.size + length
         if len(data) < end:
             needed = header.size + length
@@ -107,6 +116,21 @@ def _parsed(data: bytes, before: deque[Frame]) -> _Received:
         frames.append((token, status, data[start + header.size : end]))
         start = end
     return _Received(data[start:], frames, [], needed)
+
+
+def _assure_descriptors() -> None:
+    """Raise now if a process can't be started: multiprocessing leaks pipes where it gets no more.
+
+    Raises:
+        OSError: too few descriptors are left.
+    """
+    spare: list[int] = []
+    try:
+        while len(spare) < _TAKEN_BY_A_START:
+            spare.extend(os.pipe())
+    finally:
+        for fd in spare:
+            os.close(fd)
 
 
 class Lane:
@@ -126,6 +150,7 @@ class Lane:
         watch: child.Watch | None = None,
     ) -> None:
         self.ids = ids
+        self._own_ids = frozenset(ids)
         self.torn = False
         self.exit: str | None = None
         self.started = False
@@ -137,6 +162,7 @@ class Lane:
         ours.setblocking(False)
         self.fd = claim(ours.detach())
         try:
+            _assure_descriptors()
             self.process = context.Process(  # type: ignore[attr-defined]
                 target=child.main,
                 args=(ids, env_fns, child.Descriptor(theirs.fileno()), ways, habits, watch),
@@ -153,12 +179,11 @@ class Lane:
         # Should everything else fail, a process must not keep the interpreter from ending.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
         # EOF and the sentinel are no proof of death: what an env has forked holds both open.
+        self._own_death = hasattr(os, "pidfd_open")
         try:
-            self.death = (
-                claim(os.pidfd_open(self.pid))
-                if hasattr(os, "pidfd_open")
-                else self.process.sentinel
-            )
+            self.death = claim(os.pidfd_open(self.pid)) if self._own_death else -1
+        except ProcessLookupError:  # it has ended, and the fork server has buried it
+            self._own_death = False
         except OSError:  # no descriptor is left
             self.exit = ""
             self._finalizer.cancel()
@@ -166,6 +191,8 @@ class Lane:
             self.process.join()
             release(self.fd)
             raise
+        if not self._own_death:
+            self.death = self.process.sentinel
         self._outbox: deque[memoryview] = deque()
         self._received = _Received(b"", deque(), [], 0)
 
@@ -214,14 +241,16 @@ class Lane:
         """
         received = self._received
         chunks = received.chunks
+        known = len(chunks)
         with contextlib.suppress(BlockingIOError, ConnectionError):
             chunks.extend(map(os.read, (self.fd,), (_READ,)))
         if not any(chunks):
             return False
         available = len(received.rest) + sum(map(len, chunks))
         if available >= received.needed:
-            self._received = _parsed(received.rest + b"".join(chunks), received.frames)
-        return available > len(received.rest)
+            data = received.rest + b"".join(chunks)
+            self._received = _parsed(data, received.frames, self._own_ids)
+        return any(chunks[known:])
 
     @property
     def frames(self) -> deque[Frame]:
@@ -264,7 +293,7 @@ class Lane:
         for name in ("fd", "death"):  # each once, also where an interrupt came between
             fd = getattr(self, name)
             setattr(self, name, -1)
-            if fd >= 0 and (name == "fd" or hasattr(os, "pidfd_open")):
+            if fd >= 0 and (name == "fd" or self._own_death):
                 release(fd)
         with contextlib.suppress(ValueError):  # it lives on, against all
             self.process.close()

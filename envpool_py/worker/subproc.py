@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import multiprocessing
 import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -30,6 +32,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import shm, spaces
 from envpool_py.errors import (
@@ -39,6 +42,7 @@ from envpool_py.errors import (
     WorkerDiedError,
     combine,
     env_error,
+    from_signal_handler,
     name_ids,
     unpack_failure,
 )
@@ -48,13 +52,15 @@ from envpool_py.worker import child, meter
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import EnvFacts
 from envpool_py.worker.group import ROW_KINDS, WorkerGroup
-from envpool_py.worker.lane import Lane, Poller, claim, release
+from envpool_py.worker.lane import GARBLED, Lane, Poller, claim, release
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.meter import Meter
 from envpool_py.worker.watch import Overdue, Watch
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
+#: Seconds after which a pool says for which ``env_fn`` it is waiting.
+SLOW_START = 60.0
 
 # What to call a reply that can't be read.
 _KINDS = {
@@ -269,6 +275,8 @@ class ProcessGroup(WorkerGroup):
         self._heard: dict[int, EnvFacts] = {}
         self.pid = os.getpid()
         self._closed = False
+        # The threads that close, and that wait for what happens; 0 for none.
+        self._closer = self._pumping = 0
         self._fds: list[int] = []  # ends that the processes hold: alive, results, memory
         self._own_fds: list[int] = []  # the other ends, the parent's alone
         self._memory: int | None = None
@@ -367,8 +375,19 @@ class ProcessGroup(WorkerGroup):
             WorkerDiedError: a process ended meanwhile.
         """
         ids = {i for lane in lanes for i in lane.ids}
+        warn_at = time.monotonic() + SLOW_START
         while not all(lane.started for lane in lanes):
-            self._pump(None)
+            left = warn_at - time.monotonic()
+            if left <= 0:
+                late = [i for lane in lanes if not lane.started for i in lane.ids]
+                warnings.warn(
+                    f"{name_ids(late)}: env_fn has not returned after {SLOW_START:g} seconds;"
+                    " still waiting",
+                    UserWarning,
+                    stacklevel=2,
+                )
+                warn_at = math.inf
+            self._pump(left if 0 < left < math.inf else None)
             failed = sorted(ids.intersection(self.errors))
             if failed:
                 self.finished[:] = [i for i in self.finished if i not in failed]
@@ -458,10 +477,12 @@ class ProcessGroup(WorkerGroup):
         if self._closed or os.getpid() != self.pid:
             return []
         self._closed = True
+        self._closer = threading.get_ident()
         try:
             frame = child.FRAME.pack(child.CLOSE, 0)
             for lane in self._living():
                 self._write(lane, frame)
+            self._await_thread(GRACE)
             self._await_exits(GRACE)
             for lane in self._living():
                 lane.kill(signal.SIGTERM)
@@ -473,6 +494,15 @@ class ProcessGroup(WorkerGroup):
             self._await_exits(5)
             self._free()
         return self._close_errors
+
+    def _await_thread(self, seconds: float) -> None:
+        """Wait until a thread that is in a call has noticed; the ends of processes wake it."""
+        deadline = time.monotonic() + seconds
+        while self._pumping not in (0, self._closer):
+            if time.monotonic() > deadline:
+                for lane in self._living():
+                    lane.kill()
+            time.sleep(1e-3)
 
     def _free(self) -> None:
         """Free what the group holds, once its processes have ended."""
@@ -625,7 +655,15 @@ class ProcessGroup(WorkerGroup):
         names the envs of what is just being worked on.
         """
         watch = self._watch
-        for fd, _ in self._poller.poll(timeout if watch is None else watch.wait(timeout)):
+        # In this order, which that of `close` mirrors: one of the two threads sees the other.
+        self._pumping = thread = threading.get_ident()
+        try:
+            self._refuse_if_closed(thread)
+            events = self._poller.poll(timeout if watch is None else watch.wait(timeout))
+        finally:
+            self._pumping = 0
+        self._refuse_if_closed(thread)
+        for fd, _ in events:
             if fd == self._results:
                 self._read_results()
             elif (lane := self._by_fd.get(fd)) is not None:
@@ -641,6 +679,10 @@ class ProcessGroup(WorkerGroup):
             sent = [-1 if lane.exit or not lane.started else lane.sent for lane in self._lanes]
             for overdue in watch.look(sent):
                 self._end_stuck(watch, overdue)
+
+    def _refuse_if_closed(self, thread: int) -> None:
+        if self._closer not in (0, thread):
+            raise ClosedEnvironmentError("the pool was closed by another thread")
 
     def _end_stuck(self, watch: Watch, overdue: Overdue) -> None:
         """Kill a process in which an env takes too long, and say so to all of its envs."""
@@ -676,12 +718,10 @@ class ProcessGroup(WorkerGroup):
         """Work on all that has been read."""
         chunks = self._chunks
         while chunks:
-            if self._raised_generation:
-                tokens = np.frombuffer(chunks[0], dtype=np.int32)
-                ids = tokens & child.ID_MASK
-                listed = ids[self._tokens[ids] == tokens].tolist()
-            else:
-                listed = memoryview(chunks[0]).cast("i").tolist()
+            listed = self._ids_in(chunks[0])
+            if listed is None:
+                self._end_all("something wrote into the pipe of the results")
+                break
             self.torn = listed
             self.finished.extend(listed)
             del chunks[0]
@@ -700,38 +740,99 @@ class ProcessGroup(WorkerGroup):
             self._bury(self._dying[0])
             del self._dying[0]
 
+    def _ids_in(self, chunk: bytes) -> list[int] | None:
+        """The envs that a piece of the results' pipe names; None where it can't be read."""
+        if len(chunk) % 4:
+            return None
+        num_envs = len(self.workers)
+        if self._raised_generation:
+            tokens = np.frombuffer(chunk, dtype=np.int32)
+            ids = tokens & child.ID_MASK
+            if ids.max(initial=0) >= num_envs:
+                return None
+            current: list[int] = ids[self._tokens[ids] == tokens].tolist()
+            return current
+        listed: list[int] = memoryview(chunk).cast("i").tolist()
+        if listed and (max(listed) >= num_envs or min(listed) < 0):
+            return None
+        return listed
+
+    def _end_all(self, why: str) -> None:
+        """Kill every process: nobody knows which of them did it, or what else has been lost."""
+        for lane in self._living():
+            lane.verdict = f"was killed: {why}"
+            lane.kill()
+        for lane in self._living():
+            lane.ends(5)
+        self._read_results()
+        self._chunks.clear()
+        for lane in self._living():
+            self._bury(lane)
+
+    def _end_garbled(self, i: int) -> None:
+        """Kill the process of env ``i``: where its next message begins, nobody knows."""
+        lane = self.lane_of(i)
+        lane.verdict = "was killed: it sent what cannot be read"
+        lane.kill()
+
     def _take_item(self, token: int, status: int, data: bytes) -> None:
         i = token & child.ID_MASK
         if status == child.HELLO:
-            for place, fact in enumerate(pickle.loads(data)):  # noqa: S301 - from our own worker process
-                self._heard[i + place] = fact
-            self.lane_of(i).started = True
+            self._take_hello(i, data)
+        elif status == GARBLED:
+            self._end_garbled(i)
+        elif status == child.COMPLAINT:
+            self.complaints.append(f"env {i}: {data.decode(errors='replace')}")
+        elif status == child.CLOSE_FAILURE:
+            error = self._failure_in(i, data)
+            if error is not None:
+                self._close_errors.append(error)
+        elif int(self._tokens[i]) == token:
+            if status != child.FAILURE:
+                self._take_reply(i, status, data)
+            elif (error := self._failure_in(i, data)) is not None:
+                self.errors[i] = error
+            else:
+                return
+            self.finished.append(i)
+
+    def _take_hello(self, i: int, data: bytes) -> None:
+        try:
+            facts = pickle.loads(data)  # noqa: S301 - from our own worker process
+        except Exception as error:  # unpickling a space runs the user's code
+            if from_signal_handler(error):
+                raise
+            self.errors[i] = env_error(error, i, "env_fn")
             return
-        if status == child.CLOSE_FAILURE:
-            kind, *failure = pickle.loads(data)  # noqa: S301
-            self._close_errors.append(unpack_failure(Failure(*failure), i, kind))
-            return
-        if status == child.COMPLAINT:
-            self.complaints.append(f"env {i}: {data.decode()}")
-            return
-        if int(self._tokens[i]) != token:
-            return
-        if status == child.FAILURE:
-            kind, *failure = pickle.loads(data)  # noqa: S301
-            self.errors[i] = unpack_failure(Failure(*failure), i, kind)
-        else:
-            kind = _KINDS[status]
-            try:
-                value = pickle.loads(data)  # noqa: S301
-                if kind in ROW_KINDS:
-                    side = value if status == child.SIDE else self.store(i, value)
-                    if side is not None:
-                        self.block.put_side(i, side)
-                else:
-                    self.replies[i] = value
-            except Exception as error:  # noqa: BLE001 - unpickling runs the user's code
-                self.errors[i] = env_error(error, i, kind)
-        self.finished.append(i)
+        for place, fact in enumerate(facts):
+            self._heard[i + place] = fact
+        self.lane_of(i).started = True
+
+    def _failure_in(self, i: int, data: bytes) -> EnvError | None:
+        """The error that env ``i`` tells of; None, and the end of its process, if it is none."""
+        try:
+            kind, *failure = pickle.loads(data)  # noqa: S301 - from our own worker process
+            return unpack_failure(Failure(*failure), i, kind)
+        except Exception as error:
+            if from_signal_handler(error):
+                raise
+            self._end_garbled(i)
+            return None
+
+    def _take_reply(self, i: int, status: int, data: bytes) -> None:
+        kind = _KINDS[status]
+        try:
+            value = pickle.loads(data)  # noqa: S301 - from our own worker process
+            if kind in ROW_KINDS:
+                side = value if status == child.SIDE else self.store(i, value)
+                if side is not None:
+                    self.block.put_side(i, side)
+            else:
+                self.replies[i] = value
+        except Exception as error:  # unpickling runs the user's code
+            if from_signal_handler(error):
+                raise
+            self.errors[i] = env_error(error, i, kind)
 
     def _bury(self, lane: Lane) -> None:
         """Take in what the process has left, and note its envs down as died."""
@@ -781,6 +882,11 @@ class ProcessGroup(WorkerGroup):
             return self._overdue.pop(i)
         error = self._deaths[i]
         return WorkerDiedError(error.message, error.env_ids)
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """As ``WorkerGroup``; where a signal handler or a thread has closed it, nothing is left."""
+        if not self._closed:
+            super().cancel(ids)
 
     def disown(self, ids: Sequence[int]) -> None:
         """Have the answers to requests under way dropped when they come."""

@@ -123,9 +123,13 @@ class Watch:
 
     def __init__(self, num_processes: int, limit: float) -> None:
         self.limit = limit
-        self.memory = shm.create()
-        self.stacks = shm.create()
-        self._mapped = shm.allocate(self.memory, num_processes * _ROW, "the watch")
+        with contextlib.ExitStack() as half_made:
+            self.memory = shm.create()
+            half_made.callback(os.close, self.memory)
+            self.stacks = shm.create()
+            half_made.callback(os.close, self.stacks)
+            self._mapped = shm.allocate(self.memory, num_processes * _ROW, "the watch")
+            half_made.pop_all()
         self._numbers = np.frombuffer(self._mapped, dtype=np.int64).reshape(-1, 3)
         self._times = self._numbers.view(np.float64)
         # How far a process was when it was seen idle with a frame to read, and when that was.
