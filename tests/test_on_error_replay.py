@@ -122,6 +122,7 @@ FAULTS = {
     "subproc-fork-packed": {0: (6, "raise"), 1: (9, "SIGKILL")},
     "shmem-fork": {0: (6, "os._exit"), 1: (9, "raise"), 2: (12, "SIGSEGV")},
     "shmem-fork-packed": {0: (6, "SIGKILL"), 2: (9, "raise")},
+    "shmem-fork-caller": {0: (6, "SIGKILL"), 2: (9, "raise")},
 }
 
 
