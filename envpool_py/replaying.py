@@ -9,9 +9,11 @@ process, is taken from the record.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,10 @@ from envpool_py.worker.execute import ResetFn
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+# Chunks that do not tell whether an env still answers.
+_ASKING = frozenset(
+    {recording.STEPS, recording.PLAIN_STEPS, recording.RESETS, recording.CANCELLED, recording.ASKS}
+)
 _WHY = "the env is not deterministic, or not the one of the run"
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
@@ -158,10 +164,13 @@ class Replay:
         self._layout = self._block.shape.obs
         self._check_spaces(path)
         self._events = recording.read_events(path)
+        self._ahead: deque[Event] = deque()
         # Where each env is: what it is asked for now, if anything; its episode, and its step in it.
         self._asked: dict[int, str] = {}
         self._episode = dict.fromkeys(self.env_ids, -1)
         self._step = dict.fromkeys(self.env_ids, 0)
+        # Given up, and carried out all the same.
+        self._given_up: set[int] = set()
         # To be made anew when its row has been fetched.
         self._due: set[int] = set()
         # Of the schedule of seeds: for an env that was not reset yet.
@@ -194,13 +203,15 @@ class Replay:
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
             raise StopIteration
-        for event in self._events:
+        for event in self._next_events():
             if event.kind == recording.CLOSED:
                 self.complete = True
                 continue
             places = [k for k, i in enumerate(event.ids) if i in self._place]
             if not places and event.ids:
                 continue
+            if self._given_up:
+                self._catch_up(event, places)
             batch = self._handlers[event.kind](event, places)
             if batch is not None:
                 self.num_batches += 1
@@ -273,14 +284,45 @@ class Replay:
         for k in places:
             i = event.ids[k]
             carried_out = event.data[k]
-            if self._asked.pop(i, None) is not None:
-                if carried_out:
-                    self._fetch_error(i)
-                else:
-                    self._lives.give_up(self._own([i]))
+            flying = self._asked.pop(i, None) is not None
+            if flying and carried_out and i not in self._due:
+                self._given_up.add(i)  # should it not turn out to have killed its process
+                continue
+            # Or a row that was on its way to the caller when the call was broken off.
+            self._lives.give_up(self._own([i]), landed=not flying)
             self._settle(i)
-            # Of a row that was on its way to the caller when the call was broken off.
-            self._lives.give_up(self._own([i]), landed=True)
+
+    def _catch_up(self, event: Event, places: list[int]) -> None:
+        """Carry out what was given up, but where it turns out to have been the env's last."""
+        for k in places:
+            i = event.ids[k]
+            if i in self._given_up:
+                self._given_up.discard(i)
+                if self._has_lived_on(i, event):
+                    self._fetch_error(i)
+                self._lives.give_up(self._own([i]), landed=True)
+
+    def _has_lived_on(self, i: int, event: Event) -> bool:
+        """Whether env ``i`` answers anything more before it is made anew."""
+        for later in itertools.chain([event], self._ahead, self._read_ahead()):
+            if i not in later.ids or later.kind in _ASKING:
+                continue
+            if later.kind in (recording.RAISED, recording.TAKEN):
+                return any(fault.env_id == i and fault.met for fault in later.data)
+            return later.kind == recording.ROWS
+        return False
+
+    def _read_ahead(self) -> Iterator[Event]:
+        for event in self._events:
+            self._ahead.append(event)
+            yield event
+
+    def _next_events(self) -> Iterator[Event]:
+        while True:
+            event = self._ahead.popleft() if self._ahead else next(self._events, None)
+            if event is None:
+                return
+            yield event
 
     def _make_anew(self, event: Event, places: list[int]) -> None:
         for k in places:

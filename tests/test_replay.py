@@ -377,6 +377,30 @@ def test_what_was_given_up(place: str, tmp_path: Path) -> None:
     assert all_same(log.batches, list(envpool_py.replay(tmp_path / "run", RANDOM)))
 
 
+def died(log: Log, i: int) -> bool:
+    try:
+        log.reset([i])
+    except WorkerDiedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_what_was_given_up_and_killed_its_process(place: str, tmp_path: Path) -> None:
+    with PLACES[place](FAULTY, record=tmp_path / "run") as pool:
+        log = Log(pool)
+        log.reset(seed=1)
+        pool.send(["SIGKILL"], [1])
+        pool.cancel([1])
+        while not died(log, 1):  # whenever it is that the death is seen
+            pass
+        pool.restart([1])
+        ids = pool.ready_id
+        log.reset(ids)
+    again = outcomes(envpool_py.replay(tmp_path / "run", FAULTY))
+    assert all_same([log.batches[0], log.batches[-1]], [again[0], again[-1]])
+
+
 # -------------------------------------------------------------------------------------- differing
 
 
