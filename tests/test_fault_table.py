@@ -33,7 +33,13 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 
 from envpool_py import EnvError, WorkerDiedError
 from tests import broken, envs
-from tests.conftest import ROOT, descriptors, no_process_left, wait_until
+from tests.conftest import (
+    ROOT,
+    descriptors,
+    no_process_left,
+    wait_until,
+    wait_until_blocked,
+)
 from tests.places import PLACES, STANDING
 
 if TYPE_CHECKING:
@@ -464,18 +470,25 @@ def test_it_raises_amid_a_message(stand: BaseVectorEnv, monkeypatch: pytest.Monk
 
 @cells(20, at=PROCESSES)
 @pytest.mark.usefixtures("handler")
-def test_it_raises_while_a_message_waits(stand: BaseVectorEnv) -> None:
+def test_it_raises_while_a_message_waits(stand: BaseVectorEnv, beside: Callable) -> None:
     """What a stopped process does not take waits in the outbox, and is not cut."""
-    pid = pids_of(stand)[1]
-    os.kill(pid, signal.SIGSTOP)
-    bell = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
-    bell.start()
+    main = threading.main_thread()
+
+    def interrupt() -> None:
+        wait_until_blocked(main)
+        signal.pthread_kill(main.ident, signal.SIGUSR1)
+
+    pids = pids_of(stand)
+    os.kill(pids[1], signal.SIGSTOP)
+    stand.send([np.zeros(1 << 22, np.uint8)], [1])
+    beside(interrupt)
     with pytest.raises(BrokenOffError, match="mine"):
-        stand.step([np.zeros(1 << 22, np.uint8)] * 3)
-    bell.join()
-    os.kill(pid, signal.SIGCONT)
+        stand.recv()
+    stand.cancel()
+    os.kill(pids[1], signal.SIGCONT)
     assert stand.reset()[0][:, 2].tolist() == [0, 0, 0]
     assert stand.step([""] * 3)[0][:, 2].tolist() == [1, 1, 1]
+    assert pids_of(stand) == pids
 
 
 # ----------------------------------------------------------------- 23 to 30: forks, threads, limits
