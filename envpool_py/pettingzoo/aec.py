@@ -207,7 +207,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         final_rewards = {}
         agent, dead = self._whose_turn()
         while agent is not None and dead:
-            final_rewards[agent] = float(env.last(observe=False)[1])
+            final_rewards[agent] = float(self._inside.last_reward(now))
             env.step(None)
             now = self._inside.now()
             rewards += self._rewards(now)
