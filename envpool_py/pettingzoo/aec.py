@@ -79,13 +79,8 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         self._stand = _Stand()
 
     def _row_space(self, observations: dict[str, Any]) -> Any:
-        names = list(observations)
         parts = {
-            "agent_id": gym.spaces.Text(
-                max(map(len, names)),
-                min_length=min(map(len, names)),
-                charset="".join(sorted(set("".join(names)))),
-            ),
+            "agent_id": agent_spaces.AgentName(list(observations)),
             "obs": _common({a: agent_spaces.without_mask(s) for a, s in observations.items()}),
         }
         if self._has_masks:
