@@ -35,7 +35,8 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
             in PettingZoo. ``"skip"``: that step is taken here, and rows are of live agents alone,
             but for the last row of an episode.
         heterogeneous: take agents whose spaces differ; what differs is then a
-            ``SpaceOfSomeAgent``, and goes by pickle.
+            ``SpaceOfSomeAgent``. Such actions go by pickle; so does what agents see, where it has
+            no fixed shape.
 
     Attributes:
         agent_idx: the place of each agent in ``possible_agents``, and so in the reward vector.
