@@ -140,6 +140,7 @@ class Block:
         leaf = self._obs_leaves[0] if self._obs_leaves else Leaf((), (), None)
         first = self._obs[0] if self._obs else None
         single = spaces.is_leaf(self.shape.obs) and first is not None and bool(leaf.shape)
+        single = single and leaf.code is None
         rows = list(first) if single and first is not None else []
         dims = leaf.shape
         dtype = _own(leaf)
@@ -212,7 +213,7 @@ class Block:
         single = spaces.is_leaf(self.shape.obs)
         parts = [last] if single else spaces.split(self.shape.obs, last, "final_obs")
         for leaf, array, part in zip(self._obs_leaves, self._finals, parts, strict=True):
-            array[i] = spaces.fit(part, leaf.shape, _dtype(leaf), "final_obs", "observation_space")
+            array[i] = _kept(leaf, part, "final_obs")
         info = dict(info)
         del info["final_obs"]
         if not info.get("final_info", True):
@@ -235,6 +236,7 @@ class Block:
                 leaf.shape,
                 _own(leaf),
                 array.dtype.type if leaf.scalar else None,
+                leaf.code and leaf.code.encode,
             )
             for (key, leaf), array in zip(layout.items(), self._obs, strict=True)
             if array is not None
@@ -244,8 +246,11 @@ class Block:
 
         def store(i: int, obs: Any) -> list[Any] | None:
             if type(obs) is dict and len(obs) == count:
-                for key, rows, dims, dtype, kind in plan:
+                for key, rows, dims, dtype, kind, encode in plan:
                     part = obs.get(key)
+                    if encode is not None and key in obs:
+                        rows[i][...] = encode(part, "obs")
+                        continue
                     if (
                         type(part) is ndarray and part.dtype is dtype and part.shape == dims
                     ) or type(part) is kind:
@@ -266,11 +271,16 @@ class Block:
                 if objects is None:
                     objects = []
                 objects.append(part)
-            elif type(part) is np.ndarray and part.dtype == leaf.dtype and part.shape == leaf.shape:
+            elif (
+                type(part) is np.ndarray
+                and leaf.code is None
+                and part.dtype == leaf.dtype
+                and part.shape == leaf.shape
+            ):
                 array[i] = part
             else:
                 name = "obs" + "".join(f"[{key!r}]" for key in leaf.path)
-                array[i] = spaces.fit(part, leaf.shape, _dtype(leaf), name, "observation_space")
+                array[i] = _kept(leaf, part, name)
         return objects
 
     def _store_reward(self, i: int, reward: Any) -> Array | None:
@@ -356,7 +366,7 @@ class Block:
     def last_obs(self, i: int) -> Any:
         """A copy of the observation of env ``i`` that was last handed out."""
         parts = [
-            spaces.snapshot(array[i]) if leaf.dtype is None else leaf.one(array, i).copy()
+            spaces.snapshot(array[i] if leaf.dtype is None else leaf.one(array, i))
             for leaf, array in zip(self._obs_leaves, self._last, strict=True)
         ]
         return parts[0] if spaces.is_leaf(self.shape.obs) else spaces.join(self.shape.obs, parts)
@@ -425,7 +435,15 @@ class Block:
             self._note_last(ids, parts)
         layout = self.shape.obs
         if columns or spaces.is_leaf(layout):
-            obs = spaces.join(layout, parts)
+            obs = spaces.join(
+                layout,
+                [
+                    part
+                    if leaf.code is None
+                    else np.fromiter(leaf.code.decode(part), dtype=object, count=count)
+                    for leaf, part in zip(self._obs_leaves, parts, strict=True)
+                ],
+            )
         else:
             obs = np.empty(count, dtype=object)
             for k, row in enumerate(spaces.join_rows(layout, parts)):
@@ -541,6 +559,13 @@ def _dtype(leaf: Leaf) -> np.dtype[Any]:
 def _own(leaf: Leaf) -> np.dtype[Any] | None:
     """The leaf's dtype as NumPy's own: of those there is one each, and identity is quick to see."""
     return None if leaf.dtype is None else np.dtype(leaf.dtype.str)
+
+
+def _kept(leaf: Leaf, part: Any, name: str) -> Any:
+    """A part of an observation as the leaf's array takes it."""
+    if leaf.code is not None:
+        return leaf.code.encode(part, name)
+    return spaces.fit(part, leaf.shape, _dtype(leaf), name, "observation_space")
 
 
 def _flag(value: Any, name: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -29,12 +29,35 @@ _RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.On
 _IMMUTABLE = (int, float, complex, bool, str, bytes, type(None), np.generic)
 
 
+class Code(Protocol):
+    """How the values of a space are kept as arrays of a fixed shape and dtype.
+
+    A space that has one as its ``code`` need not be pickled, though its values are no such arrays.
+    It can be pickled and compared itself.
+    """
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a value that is kept."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Likewise."""
+
+    def encode(self, value: Any, what: str) -> Any:
+        """What is kept of a value; TypeError or ValueError where it is none of the space's."""
+
+    def decode(self, column: Array) -> list[Any]:
+        """The values, each its own, of an array ``(k, *shape)`` of what was kept."""
+
+
 class Leaf(NamedTuple):
     """One leaf of a layout.
 
     ``dtype`` is None for an object. ``stacked`` says of an object that rows which happen to be
     alike become one array: what is not declared may well be an array. ``scalar``: a single value is
     a NumPy scalar (``Discrete``), and not an array of no dimension (``Box`` of shape ``()``).
+    ``code``: values are kept in shape and dtype by this.
     """
 
     path: tuple[Any, ...]
@@ -42,13 +65,18 @@ class Leaf(NamedTuple):
     dtype: np.dtype[Any] | None
     stacked: bool = False
     scalar: bool = False
+    code: Code | None = None
 
     def one(self, column: Array, k: int) -> Any:
         """Value ``k`` of an array of values, in the type that the space samples."""
+        if self.code is not None:
+            return self.code.decode(column[k : k + 1])[0]
         return column[k] if self.scalar else column[k, ...]
 
     def each(self, column: Array) -> list[Any]:
         """The values of an array of values, each as ``one`` gives it; an object as it is."""
+        if self.code is not None:
+            return self.code.decode(column)
         if self.shape or self.scalar or self.dtype is None:
             return list(column)
         return [column[k, ...] for k in range(len(column))]
@@ -58,12 +86,23 @@ class Leaf(NamedTuple):
 Layout: TypeAlias = "Leaf | dict[Any, Layout] | tuple[Layout, ...]"
 
 
-def layout_of(space: gym.Space[Any] | None, path: tuple[Any, ...] = ()) -> Any:
-    """The layout of ``space``; None stands for an env that declares no space."""
+def layout_of(
+    space: gym.Space[Any] | None, path: tuple[Any, ...] = (), *, coded: bool = False
+) -> Any:
+    """The layout of ``space``; None stands for an env that declares no space.
+
+    Args:
+        space: of any kind.
+        path: of the space within another.
+        coded: with the codes of spaces that have one; such leaves are objects otherwise.
+    """
     if isinstance(space, gym.spaces.Dict):
-        return {key: layout_of(sub, (*path, key)) for key, sub in space.spaces.items()}
+        return {key: layout_of(sub, (*path, key), coded=coded) for key, sub in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(layout_of(sub, (*path, i)) for i, sub in enumerate(space.spaces))
+        return tuple(layout_of(sub, (*path, i), coded=coded) for i, sub in enumerate(space.spaces))
+    code: Code | None = getattr(space, "code", None) if coded else None
+    if code is not None:
+        return Leaf(path, code.shape, code.dtype, code=code)
     if isinstance(space, _FIXED):
         scalar = isinstance(space, gym.spaces.Discrete)
         return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)

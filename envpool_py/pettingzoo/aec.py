@@ -35,7 +35,8 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
             in PettingZoo. ``"skip"``: that step is taken here, and rows are of live agents alone,
             but for the last row of an episode.
         heterogeneous: take agents whose spaces differ; what differs is then a
-            ``SpaceOfSomeAgent``, and goes by pickle.
+            ``SpaceOfSomeAgent``. Such actions go by pickle; so does what agents see, where it has
+            no fixed shape.
 
     Attributes:
         agent_idx: the place of each agent in ``possible_agents``, and so in the reward vector.
@@ -79,13 +80,8 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         self._stand = _Stand()
 
     def _row_space(self, observations: dict[str, Any]) -> Any:
-        names = list(observations)
         parts = {
-            "agent_id": gym.spaces.Text(
-                max(map(len, names)),
-                min_length=min(map(len, names)),
-                charset="".join(sorted(set("".join(names)))),
-            ),
+            "agent_id": agent_spaces.AgentName(list(observations)),
             "obs": _common({a: agent_spaces.without_mask(s) for a, s in observations.items()}),
         }
         if self._has_masks:
@@ -207,7 +203,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         final_rewards = {}
         agent, dead = self._whose_turn()
         while agent is not None and dead:
-            final_rewards[agent] = float(env.last(observe=False)[1])
+            final_rewards[agent] = float(self._inside.last_reward(now))
             env.step(None)
             now = self._inside.now()
             rewards += self._rewards(now)

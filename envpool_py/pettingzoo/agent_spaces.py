@@ -5,13 +5,138 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 
+from envpool_py import spaces
+from envpool_py.spaces import Array
+
 #: The keys of an observation that carries its own mask of legal actions.
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
+
+
+class NameCode(NamedTuple):
+    """Names as their places among all names."""
+
+    names: tuple[str, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a place."""
+        return ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of a place."""
+        return np.dtype(np.int32)
+
+    def encode(self, value: Any, what: str) -> int:
+        """The place of a name."""
+        try:
+            return self.names.index(value)
+        except ValueError:
+            raise ValueError(f"{what}: {unknown_agent(value, self.names)}") from None
+
+    def decode(self, column: Array) -> list[str]:
+        """The names."""
+        names = self.names
+        return [names[place] for place in column.tolist()]
+
+
+class AgentName(gym.spaces.Text):
+    """The names of agents, and nothing else.
+
+    Args:
+        names: at least one.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(
+            max(map(len, names)),
+            min_length=min(map(len, names)),
+            charset="".join(sorted(set("".join(names)))),
+        )
+        self.names = tuple(names)
+
+    @property
+    def code(self) -> NameCode:
+        """How a pool keeps a name."""
+        return NameCode(self.names)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:  # noqa: ARG002
+        """Some agent's name."""
+        return self.names[int(self.np_random.integers(len(self.names)))]
+
+    def contains(self, x: Any) -> bool:
+        """Whether it is an agent's name."""
+        return x in self.names
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AgentName) and self.names == other.names
+
+    def __hash__(self) -> int:
+        return hash(self.names)
+
+    def __repr__(self) -> str:
+        return f"AgentName({', '.join(self.names)})"
+
+
+class SomeArrayCode(NamedTuple):
+    """Arrays of some few shapes and dtypes as bytes; the last one says which.
+
+    ``kinds``: shape and dtype of each, and whether it is a scalar; None for no value at all.
+    """
+
+    kinds: tuple[tuple[tuple[int, ...], str, bool] | None, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the bytes."""
+        return (1 + max(_nbytes(kind) for kind in self.kinds),)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the bytes."""
+        return np.dtype(np.uint8)
+
+    def encode(self, value: Any, what: str) -> Array:
+        """The bytes of a value."""
+        data = np.zeros(self.shape, np.uint8)
+        if value is None and None in self.kinds:
+            data[-1] = self.kinds.index(None)
+            return data
+        array = np.asarray(value)
+        fitting = [n for n, kind in enumerate(self.kinds) if kind and kind[0] == array.shape]
+        exact = [n for n in fitting if (self.kinds[n] or ((), ""))[1] == array.dtype.str]
+        for n in exact or fitting:
+            kind = self.kinds[n]
+            if kind is None:
+                continue
+            fitted = spaces.fit(array, kind[0], np.dtype(kind[1]), what, "an agent's space")
+            data[-1] = n
+            data[: fitted.nbytes] = np.frombuffer(fitted.tobytes(), np.uint8)
+            return data
+        raise ValueError(f"{what} has shape {array.shape}, which no agent's space has")
+
+    def decode(self, column: Array) -> list[Any]:
+        """The values."""
+        return [self._value(row) for row in column]
+
+    def _value(self, row: Array) -> Any:
+        kind = self.kinds[row[-1]]
+        if kind is None:
+            return None
+        shape, dtype, scalar = kind
+        array = np.frombuffer(row[: _nbytes(kind)].tobytes(), dtype).reshape(shape).copy()
+        return array[()] if scalar else array
+
+
+def _nbytes(kind: tuple[tuple[int, ...], str, bool] | None) -> int:
+    if kind is None:
+        return 0
+    return int(np.prod(kind[0], dtype=np.int64)) * np.dtype(kind[1]).itemsize
 
 
 class SpaceOfSomeAgent(gym.Space[Any]):
@@ -24,6 +149,18 @@ class SpaceOfSomeAgent(gym.Space[Any]):
     def __init__(self, own: Mapping[str, gym.Space[Any] | None]) -> None:
         super().__init__()
         self.own = dict(own)
+
+    @property
+    def code(self) -> SomeArrayCode | None:
+        """How a pool keeps what an agent sees; None where that is no array of a fixed shape."""
+        kinds: list[tuple[tuple[int, ...], str, bool] | None] = []
+        for space in self.own.values():
+            leaf = None if space is None else spaces.layout_of(space)
+            if leaf is not None and (not spaces.is_leaf(leaf) or leaf.dtype is None):
+                return None
+            kinds.append(None if leaf is None else (leaf.shape, leaf.dtype.str, leaf.scalar))
+        distinct = tuple(dict.fromkeys(kinds))
+        return SomeArrayCode(distinct) if len(distinct) <= 256 else None
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:  # noqa: ARG002
         """What a random agent may see or do."""
@@ -159,9 +296,9 @@ def unknown_agent(agent: Hashable, agents: Sequence[str] | Mapping[str, Any]) ->
     return f"unknown agent {agent!r}; the agents are {', '.join(map(repr, agents))}"
 
 
-def all_equal(spaces: Sequence[Any]) -> bool:
+def all_equal(own: Sequence[Any]) -> bool:
     """Whether all spaces are the same."""
-    return all(space == spaces[0] for space in spaces[1:])
+    return all(space == own[0] for space in own[1:])
 
 
 def has_own_mask(space: gym.Space[Any]) -> bool:

@@ -71,6 +71,16 @@ class Inside:
         """What ``env.observe(agent)`` returns."""
         return self._observer.observe(agent)
 
+    def last_reward(self, now: Any) -> Any:
+        """The reward that ``env.last()`` returns.
+
+        Args:
+            now: what ``now`` has returned.
+        """
+        if not self._last_is_plain:
+            return self._env.last(observe=False)[1]
+        return now._cumulative_rewards[now.agent_selection]  # noqa: SLF001 - as in `last`
+
     def last(self, now: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """What ``env.last()`` returns.
 

@@ -306,7 +306,7 @@ def common_shape(
         ValueError: they differ in shape, dtype or structure where rows are arrays.
     """
     observation = _common_layout(
-        "observation_space", [fact.observation_space for fact in facts], columns=columns
+        "observation_space", [fact.observation_space for fact in facts], columns=columns, coded=True
     )
     action = _common_layout("action_space", [fact.action_space for fact in facts], columns=columns)
     rewards = {fact.reward_shape for fact in facts}
@@ -320,11 +320,15 @@ def common_shape(
     )
 
 
-def _common_layout(name: str, own: Sequence[gym.Space[Any] | None], *, columns: bool) -> Any:
-    layouts = [spaces.layout_of(space) for space in own]
+def _common_layout(
+    name: str, own: Sequence[gym.Space[Any] | None], *, columns: bool, coded: bool = False
+) -> Any:
+    layouts = [spaces.layout_of(space, coded=coded) for space in own]
     other = next((i for i, layout in enumerate(layouts) if layout != layouts[0]), None)
     if other is None:
         return layouts[0]
+    if coded:
+        return _common_layout(name, own, columns=columns)
     if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
         raise ValueError(
             f"env {other}: {name} is {own[other]}, but that of env 0 is {own[0]};"

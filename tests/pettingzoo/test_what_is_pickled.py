@@ -97,21 +97,41 @@ def test_nothing_of_rows_for_stable_baselines3(sides: list[Any]) -> None:
     assert sides == []
 
 
-@pytest.mark.parametrize("skip", [False, True])
-@pytest.mark.parametrize("name", ["classic/tictactoe-v3", "classic/rps-v2", "table"])
-def test_only_names_of_an_env_with_turns(name: str, sides: list[Any], *, skip: bool) -> None:
-    dead_steps = "skip" if skip else "caller"
-    with ShmemVectorEnv([lambda: PettingZooEnv(make_aec(name), dead_steps=dead_steps)]) as pool:
-        obs, info = pool.reset(seed=2)
-        names = [obs[0]["agent_id"]]
-        dead = False
-        while not info[0]["env_done"]:
-            action = None if dead else int(np.flatnonzero(obs[0]["mask"])[0])
+def play(env_fn: Any) -> int:
+    """Play an episode; return the number of its rows."""
+    with ShmemVectorEnv([env_fn], autoreset_mode="same_step") as pool:
+        obs, _ = pool.reset(seed=2)
+        rng = np.random.default_rng(0)
+        dead, rows = False, 1
+        while True:
+            action = None
+            if not dead:
+                action = pool.action_space[0](obs[0]["agent_id"]).sample()
+                mask = obs[0].get("mask")
+                if mask is not None:
+                    action = int(rng.choice(np.flatnonzero(mask)))
             obs, _, terminated, truncated, info = pool.step([action])
+            rows += 1
+            if "final_obs" in info[0]:
+                return rows
             dead = bool(terminated[0] or truncated[0])
-            names.append(obs[0]["agent_id"])
-    assert [objects for objects, _, _ in sides] == [[agent] for agent in names]
-    # A dict within an info is: that of the agents who were removed.
-    pickled = [info for _, info, _ in sides if info is not None]
-    assert all("final_rewards" in info for info in pickled)
-    assert bool(pickled) == skip
+
+
+@pytest.mark.parametrize(
+    "name", ["classic/tictactoe-v3", "classic/rps-v2", "table", "sisl/multiwalker-v9"]
+)
+def test_nothing_of_an_env_with_turns_but_its_last_row(name: str, sides: list[Any]) -> None:
+    assert play(lambda: PettingZooEnv(make_aec(name))) > 3
+    # The infos of the end of an episode lie in that of the row.
+    assert [objects for objects, _, _ in sides] == [None]
+    assert sides[0][1]["final_info"]["env_done"]
+
+
+@pytest.mark.parametrize("name", ["simple_adversary", "meadow"])
+def test_what_agents_with_different_spaces_see(name: str, sides: list[Any]) -> None:
+    def make() -> PettingZooEnv:
+        return PettingZooEnv(make_aec(name), heterogeneous=True, dead_steps="skip")
+
+    assert play(make) > 3
+    assert all(objects is None for objects, _, _ in sides)
+    assert len(sides) <= 3, "those with final_rewards"

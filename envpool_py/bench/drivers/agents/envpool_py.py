@@ -1,4 +1,4 @@
-"""Our own pools of PettingZoo envs."""
+"""Our own pools of PettingZoo envs; in turns they are stepped as Tianshou's are, and reset so."""
 
 from __future__ import annotations
 
@@ -76,18 +76,13 @@ def sb3_dummy(_job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
 
 def turns_dummy(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """All envs in this process, rows as Tianshou has them."""
-    pool = DummyVectorEnv(_turns(env_fns), job.wait_num, autoreset_mode=_SAME_STEP)
+    pool = DummyVectorEnv(_turns(env_fns), job.wait_num)
     return _run_turns(job, pool, batches)
 
 
 def turns_shmem(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """A process per core, rows as Tianshou has them."""
-    pool = ShmemVectorEnv(
-        _turns(env_fns),
-        job.wait_num,
-        num_processes=job.num_processes,
-        autoreset_mode=_SAME_STEP,
-    )
+    pool = ShmemVectorEnv(_turns(env_fns), job.wait_num, num_processes=job.num_processes)
     return _run_turns(job, pool, batches)
 
 
@@ -96,23 +91,28 @@ def _turns(env_fns: list[Any]) -> list[Any]:
 
 
 def _in_turns(env_fn: Any) -> PettingZooEnv:
-    return PettingZooEnv(env_fn(), dead_steps="skip")
+    return PettingZooEnv(env_fn())
 
 
 def _run_turns(job: Job, pool: BaseVectorEnv, batches: list[Any]) -> Running:
-    obs, _ = pool.reset(seed=0)
+    seen, _ = pool.reset(seed=0)
     actions = itertools.cycle(batches)
     masked = GAMES[job.env].masked
     ids = np.arange(len(pool))
 
     def advance() -> int:
-        nonlocal ids, obs
+        nonlocal ids
         some = next(actions)[: len(ids)]
         if masked:
-            some = [legal(seen["mask"], number) for seen, number in zip(obs, some, strict=True)]
-        obs, _, _, _, info = pool.step(some, ids)
+            masks = [seen[i]["mask"] for i in ids]
+            some = [legal(mask, number) for mask, number in zip(masks, some, strict=True)]
+        obs, _, terminated, truncated, info = pool.step(some, ids)
         if pool.is_async:
             ids = np.array([each["env_id"] for each in info])
+        seen[ids] = obs
+        ended = ids[terminated | truncated]
+        if len(ended):
+            seen[ended] = pool.reset(ended)[0]
         return len(ids)
 
     return Running(advance, pool.close)
