@@ -555,7 +555,11 @@ def test_an_error_of_the_callback_passes(place: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"on_error": "ignore"}, ValueError, "on_error must be 'raise', 'restart' or 'replay', got 'ignore'"),
+        (
+            {"on_error": "ignore"},
+            ValueError,
+            "on_error must be 'raise', 'restart' or 'replay', got 'ignore'",
+        ),
         ({"max_restarts": 0}, ValueError, "max_restarts must be 1 or more, got 0"),
         ({"max_restarts": 1.5}, TypeError, "max_restarts must be an int or None, got 1.5"),
         ({"restart_backoff": -1}, ValueError, "restart_backoff must be 0 or more, got -1"),
