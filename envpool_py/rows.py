@@ -81,7 +81,7 @@ class Block:
         fields, size = _fields(shape)
         if buffer is None:
             buffer = np.zeros(size, dtype=np.uint8)
-        arrays = [
+        arrays: list[Array] = [
             np.ndarray(dims, dtype, buffer=buffer, offset=offset) for dims, dtype, offset in fields
         ]
         num_envs = shape.num_envs
@@ -89,10 +89,13 @@ class Block:
         #: All ids, in order; batches of all envs are told by this very array.
         self.everything: IdArray = np.arange(num_envs)
         self.everything.setflags(write=False)
-        self.reward, self.terminated, self.truncated = arrays[:3]
+        ends = arrays[0]
+        self.reward, self.terminated, self.truncated = (
+            ends[name] for name in ("reward", "terminated", "truncated")
+        )
         self._obs_leaves = spaces.leaves(shape.obs)
         self._action_leaves = spaces.leaves(shape.action)
-        rest = iter(arrays[3:])
+        rest = iter(arrays[1:])
         # An object leaf has no array here: its place is None.
         self._obs: list[Array | None] = [
             None if leaf.dtype is None else next(rest) for leaf in self._obs_leaves
@@ -101,7 +104,7 @@ class Block:
             None if leaf.dtype is None else next(rest) for leaf in self._action_leaves
         ]
         self._finals = [next(rest) for _ in self._obs_leaves] if shape.finals else []
-        self._marks = next(rest) if shape.marks or shape.infos else None
+        self._marks = ends["mark"] if shape.marks or shape.infos else None
         self._info_rows = next(rest) if shape.infos else None
         self._forms = next(rest) if shape.infos else None
         self._reader = (
@@ -213,12 +216,16 @@ class Block:
         single = spaces.is_leaf(self.shape.obs)
         parts = [last] if single else spaces.split(self.shape.obs, last, "final_obs")
         for leaf, array, part in zip(self._obs_leaves, self._finals, parts, strict=True):
-            array[i] = _kept(leaf, part, "final_obs")
-        info = dict(info)
-        del info["final_obs"]
-        if not info.get("final_info", True):
-            del info["final_info"]
-        return info
+            fits = type(part) is np.ndarray and part.dtype == leaf.dtype
+            if fits and part.shape == leaf.shape:
+                array[i] = part
+            else:
+                array[i] = _kept(leaf, part, "final_obs")
+        return {
+            key: value
+            for key, value in info.items()
+            if key != "final_obs" and (key != "final_info" or value)
+        }
 
     def _leaves_writer(self) -> Callable[[int, Any], list[Any] | None]:
         """A function that writes an observation of several leaves; it returns the objects in it."""
@@ -493,7 +500,10 @@ class Block:
 
     def _final_rows(self, ids: list[int]) -> list[Any]:
         """The final observations of these envs, each its own."""
-        return spaces.join_rows(self.shape.obs, [array.take(ids, axis=0) for array in self._finals])
+        rows = [array.take(ids, axis=0) for array in self._finals]
+        if spaces.is_leaf(self.shape.obs):
+            return self._obs_leaves[0].each(rows[0])
+        return spaces.join_rows(self.shape.obs, rows)
 
     def _with_odd_rewards(self, reward: Array, ids: list[int], dims: tuple[int, ...]) -> Array:
         """Vector rewards whose length no space has told, beside the zeros of resets."""
@@ -521,9 +531,7 @@ def _fields(shape: Shape) -> tuple[list[tuple[tuple[int, ...], np.dtype[Any], in
     """(shape, dtype, offset) of every field, and the size of all."""
     num_envs = shape.num_envs
     wanted: list[tuple[tuple[int, ...], np.dtype[Any]]] = [
-        ((num_envs, *shape.reward), np.dtype(np.float64)),
-        ((num_envs,), np.dtype(np.bool_)),
-        ((num_envs,), np.dtype(np.bool_)),
+        ((num_envs,), _ends_of(shape)),
     ]
     layouts = [shape.obs, shape.action, *([shape.obs] if shape.finals else [])]
     wanted += [
@@ -533,8 +541,6 @@ def _fields(shape: Shape) -> tuple[list[tuple[tuple[int, ...], np.dtype[Any], in
         if leaf.dtype is not None
     ]
     byte = np.dtype(np.uint8)
-    if shape.marks or shape.infos:
-        wanted.append(((num_envs,), byte))
     if shape.infos:
         wanted += [((num_envs * infos_.ROW_BYTES,), byte), ((num_envs * infos_.TABLE_BYTES,), byte)]
     fields = []
@@ -544,6 +550,23 @@ def _fields(shape: Shape) -> tuple[list[tuple[tuple[int, ...], np.dtype[Any], in
         size = int(np.prod(dims, dtype=np.int64)) * dtype.itemsize
         offset += -(-size // _ALIGN) * _ALIGN
     return fields, offset
+
+
+def _ends_of(shape: Shape) -> np.dtype[Any]:
+    """Reward, flags and mark of a row side by side.
+
+    As an array for each, the flags of 64 envs would lie in one cache line, which the processes
+    would take from each other at every step.
+    """
+    return np.dtype(
+        [
+            ("reward", np.float64, shape.reward),
+            ("terminated", np.bool_),
+            ("truncated", np.bool_),
+            ("mark", np.uint8),
+        ],
+        align=True,
+    )
 
 
 def _cells(array: Array) -> Any:
