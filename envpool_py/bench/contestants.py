@@ -38,6 +38,8 @@ CONTESTANTS = (
     Contestant("subproc", OURS, "envpool_py Subproc", CORES, "subproc"),
     Contestant("subproc-each", OURS, "envpool_py Subproc", EACH, "subproc_each"),
     Contestant("shmem", OURS, "envpool_py Shmem", CORES, "shmem"),
+    Contestant("shmem-views", OURS, "envpool_py Shmem, copy=False", CORES, "shmem_views"),
+    Contestant("shmem-caller", OURS, "envpool_py Shmem, caller_steps=True", CORES, "shmem_caller"),
     Contestant("shmem-each", OURS, "envpool_py Shmem", EACH, "shmem_each"),
     Contestant("gymnasium-sync", "gymnasium", "Gymnasium Sync", INSIDE, "sync", partial=False),
     Contestant("gymnasium-async", "gymnasium", "Gymnasium Async", EACH, "async_", partial=False),

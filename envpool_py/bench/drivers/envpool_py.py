@@ -38,6 +38,23 @@ def shmem(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     return _run(pool, batches)
 
 
+def shmem_views(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """A process per core, rows in shared memory and not copied from there."""
+    pool = ShmemVectorEnv(
+        env_fns, job.wait_num, num_processes=job.num_processes, copy=False, **_OPTIONS
+    )
+    return _run(pool, batches)
+
+
+def shmem_caller(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """A process per core, the caller's own one of them, rows in shared memory."""
+    processes = max(job.num_processes - 1, 1)
+    pool = ShmemVectorEnv(
+        env_fns, job.wait_num, num_processes=processes, caller_steps=True, **_OPTIONS
+    )
+    return _run(pool, batches)
+
+
 def shmem_each(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """A process per env, rows in shared memory."""
     pool = ShmemVectorEnv(env_fns, job.wait_num, **_OPTIONS)
