@@ -27,12 +27,44 @@ from tests.places import STANDING  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+PEERS = [
+    ROOT / "tests" / name
+    for name in (
+        "sb3",
+        "pettingzoo",
+        "test_tensors.py",
+        "test_tianshou.py",
+        "wrappers/test_against_tianshou.py",
+    )
+]
+"""What imports other libraries, torch among them: a run of its own, since to fork a process that
+has torch in it takes twenty times as long."""
+
 WATCHDOG = 45.0
 """Seconds until a test is broken off."""
 
 
 class Hung(BaseException):
     """A test took longer than it may; not an Exception, so that nothing swallows it."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the tests that are left out otherwise."""
+    text = "run the tests that need other libraries' pools and algorithms, and only these"
+    parser.addoption("--peers", action="store_true", help=text)
+
+
+def of_peers(path: Path) -> bool:
+    """Return whether a file or folder is one of PEERS, or in one."""
+    return any(path == peer or peer in path.parents for peer in PEERS)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out PEERS, or all others; what the command line names is collected in any case."""
+    if any(of_peers(Path(arg.partition("::")[0]).resolve()) for arg in config.args):
+        return None
+    wanted = config.getoption("--peers") == of_peers(collection_path)
+    return None if wanted or collection_path.is_dir() else True
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:

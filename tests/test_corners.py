@@ -14,7 +14,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.error import ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, SubprocVectorEnv, shm
@@ -75,16 +74,6 @@ def test_a_mixed_in_exception_keeps_what_its_class_promises(place: str) -> None:
             pool.step([0], [1])
         assert (undecoded.value.object, undecoded.value.start) == (b"\xff", 0)
         assert str(undecoded.value).startswith("env 1: step raised UnicodeDecodeError")
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_whatever_an_action_raises_at_the_door_nothing_is_sent(place: str) -> None:
-    with PLACES[place]([functools.partial(OddEnv, "") for _ in range(2)]) as pool:
-        pool.reset()
-        with pytest.raises(RuntimeError, match="grad"):
-            pool.step(torch.zeros(2, requires_grad=True))
-        assert pool.waiting_id == []
-        assert pool.step(torch.zeros(2, dtype=torch.int64))[1].tolist() == [7, 7]
 
 
 @pytest.mark.parametrize("place", BACKENDS)
