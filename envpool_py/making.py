@@ -19,6 +19,9 @@ BACKENDS: dict[str, type[BaseVectorEnv]] = {
     "shmem": ShmemVectorEnv,
 }
 
+# Who asks for one of these asks for processes.
+_OF_PROCESSES = frozenset({"num_threads", "affinity", "step_timeout", "caller_steps"})
+
 
 def make(
     env: str | Callable[[], Any],
@@ -71,8 +74,8 @@ def make(
         measured = auto.probe(env_fn, context)
         # In a partial batch a slow env is not waited for, which needs processes.
         partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
-        # ... and an env that hangs can't be ended without.
-        needed = partial or options.get("step_timeout") is not None
+        # ... and so does what only a pool with processes takes.
+        needed = partial or not _OF_PROCESSES.isdisjoint(options)
         backend = "shmem" if needed or auto.worth_processes(measured, num_envs) else "dummy"
         if num_processes == "auto":
             num_processes = auto.choose_processes(measured, num_envs)

@@ -116,6 +116,16 @@ def test_make_equals_envs_made_by_hand(backend: str) -> None:
         np.testing.assert_array_equal(reward, [row[1] for row in rows])
 
 
+@pytest.mark.parametrize(
+    "option",
+    [{"num_threads": 2}, {"affinity": True}, {"step_timeout": None}, {"caller_steps": True}],
+    ids=lambda option: next(iter(option)),
+)
+def test_who_asks_for_something_of_processes_gets_them(option: dict[str, Any]) -> None:
+    with envpool_py.make(CountingEnv, 2, **option) as pool:  # too cheap, otherwise
+        assert isinstance(pool, envpool_py.ShmemVectorEnv)
+
+
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "no envs": (lambda: envpool_py.make("CartPole-v1", 0), ValueError, "num_envs.*0"),
     "backend": (lambda: envpool_py.make("CartPole-v1", backend="gpu"), ValueError, "'gpu'"),
