@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error, from_signal_handler
@@ -82,6 +83,7 @@ class DummyGroup(WorkerGroup):
     def __init__(self, workers: Sequence[DummyEnvWorker], first: int = 0) -> None:
         super().__init__(workers)
         self._first = first
+        self._closed = False
 
     def learn_facts(self) -> list[EnvFacts]:
         """Ask the envs for their facts."""
@@ -153,7 +155,12 @@ class DummyGroup(WorkerGroup):
         )
         for i in chosen[:wait_num]:
             self.torn = (i,)
-            request = self._pending.pop(i)
+            try:
+                request = self._pending.pop(i)
+            except KeyError:
+                if not self._closed:
+                    raise
+                raise ClosedEnvironmentError("the pool was closed meanwhile") from None
             row = None
             try:
                 if request is _STEP:
@@ -206,6 +213,7 @@ class DummyGroup(WorkerGroup):
 
     def close(self) -> list[EnvError]:
         """Close all envs; return what closing them raised."""
+        self._closed = True
         self._pending = {}
         return super().close()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
 
 from envpool_py import spaces
@@ -68,10 +69,11 @@ class SharingGroup(WorkerGroup):
         there.measuring = self.measuring
         # What an env here holds open is not for the processes: they are started first.
         facts = there.learn_facts()
-        own = [self._made(i) for i in range(self._first, len(self.workers))]
+        own: list[DummyEnvWorker] = []
+        self._own = DummyGroup(own, self._first)  # from here on `close` closes what was made
         for i, worker in enumerate(self.workers[self._first :], self._first):
+            own.append(self._made(i))
             worker.join(self, i)
-        self._own = DummyGroup(own, self._first)
         self._own.measuring = self.measuring
         for part in (there, self._own):
             part.finished, part.errors, part.replies = self.finished, self.errors, self.replies
@@ -102,7 +104,8 @@ class SharingGroup(WorkerGroup):
         self._ids_there, self._ids_here = np.split(block.everything, [self._first])
 
     def _here(self) -> DummyGroup:
-        assert self._own is not None  # noqa: S101 - made at the start
+        if self._own is None:
+            raise ClosedEnvironmentError("the pool is closed")
         return self._own
 
     # ----------------------------------------------------------------------------------- sending
@@ -165,32 +168,42 @@ class SharingGroup(WorkerGroup):
         Where rows are wanted as they end, the others' are looked at in between, and what is left to
         do here waits for the next call once there are enough.
         """
-        there, here = self._there, self._here()
         goal = len(self.finished) + wait_num
         deadline = None if timeout is None else time.monotonic() + timeout
+        there, here = self._there, self._here()
         try:
-            while here.waiting(only):
-                step_until = time.monotonic() + LOOK_EVERY if self.prompt else np.inf
-                while here.waiting(only) and time.monotonic() < step_until:
-                    here.wait(1 if self.prompt else len(self.workers), None, only)
-                if self.prompt:
-                    there.wait(1, 0)
-                late = deadline is not None and time.monotonic() >= deadline
-                if len(self.finished) >= goal or self.died or late:
-                    return
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            if len(self.finished) < goal:
-                there.wait(goal - len(self.finished), left)
+            self._wait_until(goal, deadline, only)
+            self._here()  # there are no rows if a signal handler or a thread has closed it
         except BaseException:
             self.torn = (*there.torn, *here.torn)
             there.torn = here.torn = ()
             raise
+
+    def _wait_until(self, goal: int, deadline: float | None, only: Sequence[int] | None) -> None:
+        there, here = self._there, self._here()
+        while here.waiting(only):
+            step_until = time.monotonic() + LOOK_EVERY if self.prompt else np.inf
+            while here.waiting(only) and time.monotonic() < step_until:
+                here.wait(1 if self.prompt else len(self.workers), None, only)
+            if self.prompt:
+                there.wait(1, 0)
+            late = deadline is not None and time.monotonic() >= deadline
+            if len(self.finished) >= goal or self.died or late:
+                return
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        if len(self.finished) < goal:
+            there.wait(goal - len(self.finished), left)
 
     def receive(self, i: int, kind: str) -> Any:
         """Wait for the end of env ``i``'s request of that kind; return or raise what it left."""
         if i >= self._first:
             self._here().wait(1, None, [i])
         return self._there.receive(i, kind)
+
+    def cancel(self, ids: Sequence[int]) -> None:
+        """As ``WorkerGroup``; where a signal handler or a thread has closed it, nothing is left."""
+        if self._own is not None:
+            super().cancel(ids)
 
     def disown(self, ids: Sequence[int]) -> None:
         """Have the answers to requests under way dropped."""
@@ -234,10 +247,10 @@ class SharingGroup(WorkerGroup):
 
     def close(self) -> list[EnvError]:
         """Close all envs and end all processes."""
+        own, self._own = self._own, None
         errors = self._there.close()
-        if self._own is not None:
-            errors = errors + self._own.close()
-            self._own = None
+        if own is not None:
+            errors = errors + own.close()
             # The mapping holds a descriptor of its own; the pool may be referenced for long.
             self.__dict__.pop("block", None)
             self.__dict__.pop("store", None)

@@ -660,6 +660,10 @@ class ProcessGroup(WorkerGroup):
         try:
             self._refuse_if_closed(thread)
             events = self._poller.poll(timeout if watch is None else watch.wait(timeout))
+        except (OSError, ValueError) as error:
+            if not from_signal_handler(error):  # has one closed it, there is nothing left to poll
+                self._refuse_if_closed(thread)
+            raise
         finally:
             self._pumping = 0
         self._refuse_if_closed(thread)
@@ -683,6 +687,8 @@ class ProcessGroup(WorkerGroup):
     def _refuse_if_closed(self, thread: int) -> None:
         if self._closer not in (0, thread):
             raise ClosedEnvironmentError("the pool was closed by another thread")
+        if self._closed and not self._fds:
+            raise ClosedEnvironmentError("the pool was closed by a signal handler")
 
     def _end_stuck(self, watch: Watch, overdue: Overdue) -> None:
         """Kill a process in which an env takes too long, and say so to all of its envs."""
