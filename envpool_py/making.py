@@ -42,7 +42,8 @@ def make(
         env: an id of Gymnasium's registry, or a callable that makes the env.
         num_envs: how many.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, or ``"auto"``: shared memory, or no
-            processes at all where the envs are so few and cheap that these would cost more.
+            processes at all where the envs are so few and cheap that these would cost more, and no
+            option is passed that only processes have.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for a tenth of a
             second in a process of its own, and takes one process for each core if a step burns CPU,
             one for each env if it mostly waits.

@@ -83,7 +83,6 @@ class DummyGroup(WorkerGroup):
     def __init__(self, workers: Sequence[DummyEnvWorker], first: int = 0) -> None:
         super().__init__(workers)
         self._first = first
-        self._closed = False
 
     def learn_facts(self) -> list[EnvFacts]:
         """Ask the envs for their facts."""
@@ -158,7 +157,7 @@ class DummyGroup(WorkerGroup):
             try:
                 request = self._pending.pop(i)
             except KeyError:
-                if not self._closed:
+                if not self.closed:
                     raise
                 raise ClosedEnvironmentError("the pool was closed meanwhile") from None
             row = None
@@ -213,7 +212,7 @@ class DummyGroup(WorkerGroup):
 
     def close(self) -> list[EnvError]:
         """Close all envs; return what closing them raised."""
-        self._closed = True
+        self.closed = True
         self._pending = {}
         return super().close()
 

@@ -168,31 +168,26 @@ class SharingGroup(WorkerGroup):
         Where rows are wanted as they end, the others' are looked at in between, and what is left to
         do here waits for the next call once there are enough.
         """
+        there, here = self._there, self._here()
         goal = len(self.finished) + wait_num
         deadline = None if timeout is None else time.monotonic() + timeout
-        there, here = self._there, self._here()
         try:
-            self._wait_until(goal, deadline, only)
-            self._here()  # there are no rows if a signal handler or a thread has closed it
+            while here.waiting(only):
+                step_until = time.monotonic() + LOOK_EVERY if self.prompt else np.inf
+                while here.waiting(only) and time.monotonic() < step_until:
+                    here.wait(1 if self.prompt else len(self.workers), None, only)
+                if self.prompt:
+                    there.wait(1, 0)
+                late = deadline is not None and time.monotonic() >= deadline
+                if len(self.finished) >= goal or self.died or late:
+                    return
+            left = None if deadline is None else max(deadline - time.monotonic(), 0)
+            if len(self.finished) < goal:
+                there.wait(goal - len(self.finished), left)
         except BaseException:
             self.torn = (*there.torn, *here.torn)
             there.torn = here.torn = ()
             raise
-
-    def _wait_until(self, goal: int, deadline: float | None, only: Sequence[int] | None) -> None:
-        there, here = self._there, self._here()
-        while here.waiting(only):
-            step_until = time.monotonic() + LOOK_EVERY if self.prompt else np.inf
-            while here.waiting(only) and time.monotonic() < step_until:
-                here.wait(1 if self.prompt else len(self.workers), None, only)
-            if self.prompt:
-                there.wait(1, 0)
-            late = deadline is not None and time.monotonic() >= deadline
-            if len(self.finished) >= goal or self.died or late:
-                return
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
-        if len(self.finished) < goal:
-            there.wait(goal - len(self.finished), left)
 
     def receive(self, i: int, kind: str) -> Any:
         """Wait for the end of env ``i``'s request of that kind; return or raise what it left."""
@@ -202,7 +197,7 @@ class SharingGroup(WorkerGroup):
 
     def cancel(self, ids: Sequence[int]) -> None:
         """As ``WorkerGroup``; where a signal handler or a thread has closed it, nothing is left."""
-        if self._own is not None:
+        if not self.closed:
             super().cancel(ids)
 
     def disown(self, ids: Sequence[int]) -> None:
@@ -247,6 +242,7 @@ class SharingGroup(WorkerGroup):
 
     def close(self) -> list[EnvError]:
         """Close all envs and end all processes."""
+        self.closed = True
         own, self._own = self._own, None
         errors = self._there.close()
         if own is not None:
