@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -61,6 +63,25 @@ def test_an_env_that_computes_shares_a_core() -> None:
     assert 0.0009 <= measured.cpu <= measured.wall * 1.01
     with envpool_py.SubprocVectorEnv([BusyEnv] * (CORES + 3), num_processes="auto") as pool:
         assert f"num_processes={CORES}" in repr(pool)
+
+
+def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine() -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # which others take most of
+    text = "print(flush=True)\nwhile True: pass"
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) for _ in range(3)
+    ]
+    try:
+        for hog in hogs:
+            assert hog.stdout is not None
+            hog.stdout.readline()
+        assert not auto.probe(BusyEnv).waits
+    finally:
+        os.sched_setaffinity(0, cores)
+        for hog in hogs:
+            with hog:
+                hog.kill()
 
 
 @pytest.mark.parametrize(
