@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from envpool_py.worker.execute import Executor
@@ -77,23 +78,38 @@ class _Probed:
         """Wall and CPU seconds of a step, over as many as fit into ``seconds``.
 
         An env that refuses random actions is measured as far as it goes. The CPU time is that of
-        the thread that steps: others may be a library's, which spins while it starts.
+        the thread that steps: others may be a library's, which spins while it starts. The wall time
+        is without what that thread spent waiting for a core: on a busy machine an env that computes
+        would seem to wait.
         """
         steps = 0
         start = wall, cpu = time.perf_counter(), time.thread_time()
+        kept_from_core = _kept_from_core()
         with contextlib.suppress(Exception):
             space = self._executor.facts().action_space
             sample = space.sample if space is not None else _nothing
             self.reset()
             self.step(sample())  # what happens at the first step only
             start = wall, cpu = time.perf_counter(), time.thread_time()
+            kept_from_core = _kept_from_core()
             while time.perf_counter() < start[0] + seconds:
                 terminated, truncated = self.step(sample())[2:4]
                 if terminated or truncated:
                     self.reset()
                 steps += 1
                 wall, cpu = time.perf_counter(), time.thread_time()
-        return (wall - start[0]) / max(steps, 1), (cpu - start[1]) / max(steps, 1)
+        burnt = cpu - start[1]
+        # The two clocks are not read at one time: never less than it has computed.
+        taken = max(wall - start[0] - (_kept_from_core() - kept_from_core), burnt)
+        return taken / max(steps, 1), burnt / max(steps, 1)
+
+
+def _kept_from_core() -> float:
+    """For how many seconds this thread could have run and had no core; 0 where nobody tells."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _nothing() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 from numpy.typing import NDArray
 
 from envpool_py.errors import EnvError, combine, name_ids
@@ -336,10 +336,15 @@ class EnvLives:
             torn, group.torn = group.torn, ()
             self.give_up(np.array(torn, dtype=np.intp))
             raise
+        self._refuse_if_closed()
         if group.died:
             self._note_deaths()
         if group.complaints:
             self._warn()
+
+    def _refuse_if_closed(self) -> None:
+        if self._group.closed:
+            raise ClosedEnvironmentError("the pool was closed while a call waited")
 
     def _warn(self) -> None:
         complaints = self._group.complaints
@@ -370,6 +375,7 @@ class EnvLives:
         Raises:
             EnvError: those of them that failed; the rows of the others are kept.
         """
+        self._refuse_if_closed()
         if self._group.errors:
             self._raise_errors(ids)
         try:

@@ -19,6 +19,9 @@ BACKENDS: dict[str, type[BaseVectorEnv]] = {
     "shmem": ShmemVectorEnv,
 }
 
+# Who asks for one of these asks for processes.
+_OF_PROCESSES = frozenset({"num_threads", "affinity", "step_timeout", "caller_steps"})
+
 
 def make(
     env: str | Callable[[], Any],
@@ -39,7 +42,8 @@ def make(
         env: an id of Gymnasium's registry, or a callable that makes the env.
         num_envs: how many.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, or ``"auto"``: shared memory, or no
-            processes at all where the envs are so few and cheap that these would cost more.
+            processes at all where the envs are so few and cheap that these would cost more, and no
+            option is passed that only processes have.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for a tenth of a
             second in a process of its own, and takes one process for each core if a step burns CPU,
             one for each env if it mostly waits.
@@ -71,8 +75,8 @@ def make(
         measured = auto.probe(env_fn, context)
         # In a partial batch a slow env is not waited for, which needs processes.
         partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
-        # ... and an env that hangs can't be ended without.
-        needed = partial or options.get("step_timeout") is not None
+        # ... and so does what only a pool with processes takes.
+        needed = partial or not _OF_PROCESSES.isdisjoint(options)
         backend = "shmem" if needed or auto.worth_processes(measured, num_envs) else "dummy"
         if num_processes == "auto":
             num_processes = auto.choose_processes(measured, num_envs)

@@ -59,7 +59,12 @@ class SubprocVectorEnv(BaseVectorEnv):
             multiprocessing's own choice.
         num_processes: over how many processes the envs are spread; None is one for each env,
             ``"auto"`` what a throw-away env, measured in a process of its own, is worth.
-        **options: the other arguments of ``BaseVectorEnv``.
+        **options: ``num_threads=1``: with how many threads each process may compute, None is
+            without limit; ``affinity=False``: whether each process stays on one core;
+            ``step_timeout=None``: seconds that an env may take over one request before its process
+            is killed; ``caller_steps=False``: whether the last envs, a share as a process has, live
+            in this process, which steps them while the others step theirs, and which they can take
+            with them; and the other arguments of ``BaseVectorEnv``.
     """
 
     def __init__(
@@ -83,8 +88,8 @@ class SubprocVectorEnv(BaseVectorEnv):
 class ShmemVectorEnv(BaseVectorEnv):
     """Envs in worker processes; observations, rewards, flags and actions in shared memory.
 
-    Nothing is pickled on the way of a step but infos that are not empty and leaves without a fixed
-    shape.
+    Nothing is pickled on the way of a step but infos that are not numbers alone, or small arrays of
+    them, and leaves without a fixed shape.
 
     Args:
         env_fns: one callable for each env; cloudpickled, but only under spawn and forkserver.
@@ -94,7 +99,12 @@ class ShmemVectorEnv(BaseVectorEnv):
             multiprocessing's own choice.
         num_processes: over how many processes the envs are spread; None is one for each env,
             ``"auto"`` what a throw-away env, measured in a process of its own, is worth.
-        **options: the other arguments of ``BaseVectorEnv``.
+        **options: ``num_threads=1``: with how many threads each process may compute, None is
+            without limit; ``affinity=False``: whether each process stays on one core;
+            ``step_timeout=None``: seconds that an env may take over one request before its process
+            is killed; ``caller_steps=False``: whether the last envs, a share as a process has, live
+            in this process, which steps them while the others step theirs, and which they can take
+            with them; and the other arguments of ``BaseVectorEnv``.
     """
 
     def __init__(

@@ -178,8 +178,11 @@ def test_close_from_another_thread_while_a_step_is_under_way(
     assert [type(error) for error in raised] == [ClosedEnvironmentError]
 
 
-@pytest.mark.parametrize("place", PROCESSES)
-def test_a_signal_handler_may_close_the_pool(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sender", [0, 1])
+@pytest.mark.parametrize("place", QUICK)
+def test_a_signal_handler_may_close_the_pool(
+    place: str, sender: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
     fns = [functools.partial(broken.BrokenEnv, tag) for tag in range(2)]
 
@@ -193,7 +196,43 @@ def test_a_signal_handler_may_close_the_pool(place: str, monkeypatch: pytest.Mon
             pool = PLACES[place](fns)
             pool.reset()
             with pytest.raises(InterruptedError, match="told to end"):
-                pool.step([f"signal:{os.getpid()}", ""])
+                pool.step([f"signal:{os.getpid()}" if i == sender else "" for i in range(2)])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_call_whose_pool_a_signal_handler_has_closed(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    fns = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
+    before = signal.signal(signal.SIGUSR1, lambda *_: pool.close())
+    try:
+        with no_process_left():
+            pool = PLACES[place](fns)
+            pool.reset()
+            with pytest.raises(ClosedEnvironmentError):
+                pool.step([f"signal:{os.getpid()}", "", ""])
+            assert pool.is_closed
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_the_last_env_that_the_caller_steps_closes_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    fns = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
+    before = signal.signal(signal.SIGUSR1, lambda *_: pool.close())
+    try:
+        with no_process_left():
+            pool = PLACES["shmem-fork-caller"](fns)
+            pool.reset()
+            with pytest.raises(ClosedEnvironmentError):
+                pool.step(["", "", f"signal:{os.getpid()}"])
+            with pytest.raises(ClosedEnvironmentError):
+                pool.workers[2].get_env_attr("metadata")
     finally:
         signal.signal(signal.SIGUSR1, before)
 
@@ -244,6 +283,17 @@ def test_a_constructor_that_fails_half_way_leaves_nothing(
     assert len(descriptors()) <= before
     if place == "dummy":  # what had been built is closed
         assert path.read_text().split() == [str(i) for i in range(bad)]
+
+
+def test_envs_that_the_caller_has_made_are_closed_when_the_next_can_not_be(tmp_path: Path) -> None:
+    path = tmp_path / "closed"
+    fns: list[Callable[[], Any]] = [
+        functools.partial(envs.CloseEnv, tag, str(path)) for tag in range(3)
+    ]
+    fns.append(functools.partial(envs.raise_in_constructor, "not today"))
+    with no_process_left(), pytest.raises(EnvError, match="env 3: env_fn raised"):
+        PLACES["shmem-fork-caller"](fns)  # envs 2 and 3 are the caller's
+    assert sorted(path.read_text().split()) == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("place", QUICK)

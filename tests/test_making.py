@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +65,25 @@ def test_an_env_that_computes_shares_a_core() -> None:
         assert f"num_processes={CORES}" in repr(pool)
 
 
+def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine() -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # which others take most of
+    text = "print(flush=True)\nwhile True: pass"
+    hogs = [
+        subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE) for _ in range(3)
+    ]
+    try:
+        for hog in hogs:
+            assert hog.stdout is not None
+            hog.stdout.readline()
+        assert not auto.probe(BusyEnv).waits
+    finally:
+        os.sched_setaffinity(0, cores)
+        for hog in hogs:
+            with hog:
+                hog.kill()
+
+
 @pytest.mark.parametrize(
     ("wall", "cpu", "num_envs", "processes", "worth"),
     [
@@ -114,6 +135,16 @@ def test_make_equals_envs_made_by_hand(backend: str) -> None:
         obs, reward, *_ = pool.step(actions)
         np.testing.assert_array_equal(obs, [row[0] for row in rows])
         np.testing.assert_array_equal(reward, [row[1] for row in rows])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"num_threads": 2}, {"affinity": True}, {"step_timeout": None}, {"caller_steps": True}],
+    ids=lambda option: next(iter(option)),
+)
+def test_who_asks_for_something_of_processes_gets_them(option: dict[str, Any]) -> None:
+    with envpool_py.make(CountingEnv, 2, **option) as pool:  # too cheap, otherwise
+        assert isinstance(pool, envpool_py.ShmemVectorEnv)
 
 
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error, from_signal_handler
@@ -153,7 +154,12 @@ class DummyGroup(WorkerGroup):
         )
         for i in chosen[:wait_num]:
             self.torn = (i,)
-            request = self._pending.pop(i)
+            try:
+                request = self._pending.pop(i)
+            except KeyError:
+                if not self.closed:
+                    raise
+                raise ClosedEnvironmentError("the pool was closed meanwhile") from None
             row = None
             try:
                 if request is _STEP:
@@ -206,6 +212,7 @@ class DummyGroup(WorkerGroup):
 
     def close(self) -> list[EnvError]:
         """Close all envs; return what closing them raised."""
+        self.closed = True
         self._pending = {}
         return super().close()
 

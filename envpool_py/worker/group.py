@@ -63,6 +63,8 @@ class WorkerGroup:
         self.prompt = True
         #: Envs whose request or reply may be lost, because ``wait`` was interrupted just then.
         self.torn: Sequence[int] = ()
+        #: Whether it is closed: by a signal handler or another thread, while a call was under way.
+        self.closed = False
         #: Whether the envs are to be measured; set before ``start``.
         self.measuring = False
         #: What was measured; None where nobody asked, or the workers can't.
@@ -286,6 +288,7 @@ class WorkerGroup:
 
     def close(self) -> list[EnvError]:
         """Close all workers; return what closing the envs raised."""
+        self.closed = True
         errors = []
         for i, worker in enumerate(self.workers):
             try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
 
 from envpool_py import spaces
@@ -68,10 +69,11 @@ class SharingGroup(WorkerGroup):
         there.measuring = self.measuring
         # What an env here holds open is not for the processes: they are started first.
         facts = there.learn_facts()
-        own = [self._made(i) for i in range(self._first, len(self.workers))]
+        own: list[DummyEnvWorker] = []
+        self._own = DummyGroup(own, self._first)  # from here on `close` closes what was made
         for i, worker in enumerate(self.workers[self._first :], self._first):
+            own.append(self._made(i))
             worker.join(self, i)
-        self._own = DummyGroup(own, self._first)
         self._own.measuring = self.measuring
         for part in (there, self._own):
             part.finished, part.errors, part.replies = self.finished, self.errors, self.replies
@@ -102,7 +104,8 @@ class SharingGroup(WorkerGroup):
         self._ids_there, self._ids_here = np.split(block.everything, [self._first])
 
     def _here(self) -> DummyGroup:
-        assert self._own is not None  # noqa: S101 - made at the start
+        if self._own is None:
+            raise ClosedEnvironmentError("the pool is closed")
         return self._own
 
     # ----------------------------------------------------------------------------------- sending
@@ -192,6 +195,11 @@ class SharingGroup(WorkerGroup):
             self._here().wait(1, None, [i])
         return self._there.receive(i, kind)
 
+    def cancel(self, ids: Sequence[int]) -> None:
+        """As ``WorkerGroup``; where a signal handler or a thread has closed it, nothing is left."""
+        if not self.closed:
+            super().cancel(ids)
+
     def disown(self, ids: Sequence[int]) -> None:
         """Have the answers to requests under way dropped."""
         self._there.disown([i for i in ids if i < self._first])
@@ -234,10 +242,11 @@ class SharingGroup(WorkerGroup):
 
     def close(self) -> list[EnvError]:
         """Close all envs and end all processes."""
+        self.closed = True
+        own, self._own = self._own, None
         errors = self._there.close()
-        if self._own is not None:
-            errors = errors + self._own.close()
-            self._own = None
+        if own is not None:
+            errors = errors + own.close()
             # The mapping holds a descriptor of its own; the pool may be referenced for long.
             self.__dict__.pop("block", None)
             self.__dict__.pop("store", None)

@@ -274,7 +274,6 @@ class ProcessGroup(WorkerGroup):
         self._attach = b""
         self._heard: dict[int, EnvFacts] = {}
         self.pid = os.getpid()
-        self._closed = False
         # The threads that close, and that wait for what happens; 0 for none.
         self._closer = self._pumping = 0
         self._fds: list[int] = []  # ends that the processes hold: alive, results, memory
@@ -474,9 +473,9 @@ class ProcessGroup(WorkerGroup):
         Returns:
             What closing the envs raised.
         """
-        if self._closed or os.getpid() != self.pid:
+        if self.closed or os.getpid() != self.pid:
             return []
-        self._closed = True
+        self.closed = True
         self._closer = threading.get_ident()
         try:
             frame = child.FRAME.pack(child.CLOSE, 0)
@@ -660,6 +659,10 @@ class ProcessGroup(WorkerGroup):
         try:
             self._refuse_if_closed(thread)
             events = self._poller.poll(timeout if watch is None else watch.wait(timeout))
+        except (OSError, ValueError) as error:
+            if not from_signal_handler(error):  # has one closed it, there is nothing left to poll
+                self._refuse_if_closed(thread)
+            raise
         finally:
             self._pumping = 0
         self._refuse_if_closed(thread)
@@ -675,7 +678,7 @@ class ProcessGroup(WorkerGroup):
             elif (lane := self._by_death.get(fd)) is not None and lane not in self._dying:
                 self._dying.append(lane)
         self._take_in()
-        if watch is not None and not self._closed:
+        if watch is not None and not self.closed:
             sent = [-1 if lane.exit or not lane.started else lane.sent for lane in self._lanes]
             for overdue in watch.look(sent):
                 self._end_stuck(watch, overdue)
@@ -683,6 +686,8 @@ class ProcessGroup(WorkerGroup):
     def _refuse_if_closed(self, thread: int) -> None:
         if self._closer not in (0, thread):
             raise ClosedEnvironmentError("the pool was closed by another thread")
+        if self.closed and not self._fds:
+            raise ClosedEnvironmentError("the pool was closed by a signal handler")
 
     def _end_stuck(self, watch: Watch, overdue: Overdue) -> None:
         """Kill a process in which an env takes too long, and say so to all of its envs."""
@@ -885,7 +890,7 @@ class ProcessGroup(WorkerGroup):
 
     def cancel(self, ids: Sequence[int]) -> None:
         """As ``WorkerGroup``; where a signal handler or a thread has closed it, nothing is left."""
-        if not self._closed:
+        if not self.closed:
             super().cancel(ids)
 
     def disown(self, ids: Sequence[int]) -> None:
