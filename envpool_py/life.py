@@ -491,7 +491,7 @@ class EnvLives:
             AlreadyPendingCallError: one is in flight, and its process lives.
             EnvError: an env_fn raised.
         """
-        self.check_free(ids[self._state[ids] != DEAD])
+        self._end_stuck(ids)
         self._state[ids[self._state[ids] != DEAD]] = ABANDONED  # should this be broken off
         if self._group.died:
             self._note_deaths()
@@ -500,6 +500,10 @@ class EnvLives:
         finally:
             if self._group.died:
                 self._note_deaths()
+
+    def _end_stuck(self, ids: IdArray) -> None:
+        self.check_free(ids[self._state[ids] != DEAD])
+        self._group.end_stuck(ids.tolist())
 
     def _make_anew(self, ids: list[int]) -> list[int]:
         return self._group.restart(ids)

@@ -406,6 +406,7 @@ class RestartingLives(EnvLives):
 
     def restart(self, ids: IdArray) -> None:
         """As ``EnvLives``; these envs have their whole budget again."""
+        self._end_stuck(ids)
         if self._group.died:
             self._note_deaths()
         self._resume_schedules()

@@ -106,6 +106,10 @@ class BrokenEnv(envs.FaultEnv):
     def do_closefds(self, _: str) -> None:
         os.closerange(3, 256)
 
+    def do_mute(self, _: str) -> None:
+        os.closerange(3, 256)
+        sleep_for_ever()
+
     def do_stubborn(self, path: str) -> None:
         """Hang, deaf to SIGTERM, with a process of the env's own."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -32,6 +32,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvError, WorkerDiedError
+from envpool_py.worker import subproc
 from tests import broken, envs
 from tests.conftest import (
     ROOT,
@@ -321,6 +322,13 @@ def test_a_process_of_its_own_holds_the_pipe(stand: BaseVectorEnv, tmp_path: Pat
 @cells(12, at=PROCESSES)
 def test_it_closes_all_descriptors(stand: BaseVectorEnv) -> None:
     died(stand, lambda: stand.step(["", "closefds", ""]), "exited with code 1")
+
+
+@cells(12, at=PROCESSES)
+def test_it_closes_all_descriptors_and_hangs(stand: BaseVectorEnv) -> None:
+    began = time.process_time()
+    died(stand, lambda: stand.step(["", "mute", ""]), "was killed: it closed its connection")
+    assert time.process_time() - began < subproc.MUTE_FOR / 2  # it has waited, and not spun
 
 
 @cells(13, at=NEW)

@@ -722,3 +722,50 @@ def test_errors_can_be_pickled(place: str) -> None:
         assert isinstance(copied, EnvError)
         assert copied.env_ids == (1,)
         assert str(copied) == str(caught.value)
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_close_waits_for_a_thread_that_takes_in_what_came(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads must not work on the same messages."""
+    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
+    inside, go_on = threading.Event(), threading.Event()
+    at_work: list[threading.Thread] = []
+    together: list[int] = []
+    raised: list[BaseException] = []
+
+    with no_process_left():
+        pool = PLACES[place](fns)
+        pool.reset()
+        take_in = subproc.ProcessGroup._take_in
+
+        def slow(group: subproc.ProcessGroup) -> None:
+            at_work.append(threading.current_thread())
+            together.append(len(set(at_work)))
+            if threading.current_thread() is thread and not go_on.is_set():
+                inside.set()
+                go_on.wait(10)
+            take_in(group)
+            at_work.remove(threading.current_thread())
+
+        def step() -> None:
+            try:
+                while True:
+                    pool.step([""] * 3)
+            except BaseException as error:  # noqa: BLE001
+                raised.append(error)
+
+        monkeypatch.setattr(subproc.ProcessGroup, "_take_in", slow)
+        thread = threading.Thread(target=step)
+        closer = threading.Thread(target=pool.close)
+        thread.start()
+        assert inside.wait(10)
+        closer.start()
+        wait_until(lambda: pool._group._closer != 0)
+        wait_until(lambda: max(together) > 1, 0.1)
+        go_on.set()
+        thread.join(20)
+        closer.join(20)
+    assert [type(error) for error in raised] == [ClosedEnvironmentError]
+    assert max(together) == 1

@@ -148,3 +148,35 @@ def test_a_process_is_started_anew_before_all_its_errors_were_raised(kind: str) 
         assert obs.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
         assert [info["step"] for info in infos] == [0, 0, 0]
         assert pool.step(["", "", ""])[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "restart", "replay"])
+@pytest.mark.parametrize("place", PROCESSES)
+def test_an_env_that_hangs_is_ended_and_made_anew(
+    place: str, on_error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.3)
+    with PLACES[place](FNS, on_error=on_error) as pool:
+        pool.reset()
+        pids = pool.call("pid")
+        pool.send(["hang"], [1])
+        pool.cancel([1])
+        pool.restart(1)
+        assert pool.reset()[0][1].tolist() == [1, 0, 0]
+        after = pool.call("pid")
+        assert [new != old for new, old in zip(after, pids, strict=True)] == [
+            pid == pids[1] for pid in pids
+        ]
+        assert pool.step([""] * 3)[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_an_env_whose_given_up_step_ends_keeps_its_process(place: str) -> None:
+    with PLACES[place](FNS) as pool:
+        pool.reset()
+        pids = pool.call("pid")
+        pool.send([""] * 3)
+        pool.cancel()
+        pool.reset()
+        pool.restart()
+        assert pool.call("pid") == pids

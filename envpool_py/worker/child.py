@@ -267,7 +267,7 @@ class _Process:
             if prompt and clock() > due:
                 self._publish()
                 due = clock() + PUBLISH_AFTER
-        if done == tokens and len(body) <= select.PIPE_BUF:
+        if done == tokens and not self._items and len(body) <= select.PIPE_BUF:
             done.clear()
             os.write(self._results, body)  # the very same bytes
         else:
@@ -334,17 +334,20 @@ class _Process:
         self._items.append(data)
 
     def _publish(self) -> None:
-        """Tell the parent of everything that is done."""
+        """Tell the parent of everything that is done.
+
+        What is more than an id goes first: so a complaint is there with the row that it is of.
+        """
+        if self._items:
+            data = b"".join(self._items)
+            self._items.clear()
+            self._stream.sendall(data)
         done = self._done
         if done:
             for start in range(0, len(done), IDS_PER_WRITE):
                 part = done[start : start + IDS_PER_WRITE]
                 os.write(self._results, struct.pack(f"={len(part)}i", *part))
             done.clear()
-        if self._items:
-            data = b"".join(self._items)
-            self._items.clear()
-            self._stream.sendall(data)
 
     def _close(self) -> None:
         for i, executor in self._executors.items():

@@ -229,6 +229,9 @@ class WorkerGroup:
             self.errors.pop(i, None)
             self.block.drop_side(i)
 
+    def end_stuck(self, ids: Sequence[int]) -> None:
+        """End the processes of these envs that go on with a request that was given up."""
+
     def restart(self, ids: Sequence[int]) -> list[int]:
         """Make these envs anew; return the ids of all envs that were made.
 

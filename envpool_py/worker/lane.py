@@ -72,7 +72,8 @@ class Poller:
     def forget(self, fd: int) -> None:
         """Watch ``fd`` no longer."""
         poller: Any = self._epoll or self._poll
-        poller.unregister(fd)
+        with contextlib.suppress(FileNotFoundError, KeyError):  # forgotten already
+            poller.unregister(fd)
 
     def poll(self, timeout: float | None) -> list[tuple[int, int]]:
         """(descriptor, events) of those that are ready; waits up to ``timeout`` seconds."""
@@ -154,6 +155,8 @@ class Lane:
         self.torn = False
         self.exit: str | None = None
         self.started = False
+        #: Whether its end of the stream is closed, which is no proof of its death.
+        self.mute = False
         #: Frames written, or waiting to be.
         self.sent = 0
         #: Why this process was killed, where the pool did it.
@@ -199,6 +202,8 @@ class Lane:
     def write(self, data: bytes) -> bool:
         """Send ``data``, as far as that does not block; False if a rest is left to ``flush``."""
         self.sent += 1
+        if self.mute:
+            return True
         if self._outbox:
             self._outbox.append(memoryview(data))
             return False
@@ -242,8 +247,14 @@ class Lane:
         received = self._received
         chunks = received.chunks
         known = len(chunks)
-        with contextlib.suppress(BlockingIOError, ConnectionError):
+        try:
             chunks.extend(map(os.read, (self.fd,), (_READ,)))
+            if not chunks[-1]:
+                self._note_mute()
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self._note_mute()
         if not any(chunks):
             return False
         available = len(received.rest) + sum(map(len, chunks))
@@ -251,6 +262,10 @@ class Lane:
             data = received.rest + b"".join(chunks)
             self._received = _parsed(data, received.frames, self._own_ids)
         return any(chunks[known:])
+
+    def _note_mute(self) -> None:
+        self.mute = True
+        self._outbox.clear()  # nobody will read it
 
     @property
     def frames(self) -> deque[Frame]:

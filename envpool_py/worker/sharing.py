@@ -209,6 +209,10 @@ class SharingGroup(WorkerGroup):
         """Whether the request of env ``i`` is carried out although it is given up now."""
         return (self._there if i < self._first else self._here()).will_run(i)
 
+    def end_stuck(self, ids: Sequence[int]) -> None:
+        """End the processes of these envs that go on with a request that was given up."""
+        self._there.end_stuck([i for i in ids if i < self._first])
+
     def restart(self, ids: Sequence[int]) -> list[int]:
         """Make these envs anew, and all that shared an ended process with one of them."""
         there = [i for i in ids if i < self._first]

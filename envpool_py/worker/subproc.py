@@ -59,6 +59,8 @@ from envpool_py.worker.watch import Overdue, Watch
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
+#: Seconds that a process may live on once its stream is closed: one that ends has closed it too.
+MUTE_FOR = 1.0
 #: Seconds after which a pool says for which ``env_fn`` it is waiting.
 SLOW_START = 60.0
 
@@ -264,8 +266,12 @@ class ProcessGroup(WorkerGroup):
         self._home: IdArray = np.empty(0, dtype=np.intp)
         self._tokens = np.arange(num_envs, dtype=np.int32)
         self._raised_generation = False
+        # The requests that were given up unanswered, by env: the last one's token.
+        self._disowned: dict[int, int] = {}
         self._whole_frames: dict[int, list[bytes]] = {}
         self._unflushed: set[Lane] = set()
+        # Those that have closed their streams, and when they are killed for it.
+        self._mute: dict[Lane, float] = {}
         # What has been read and not yet worked on: ids, frames, ends.
         self._chunks: list[bytes] = []
         self._fresh: dict[Lane, None] = {}
@@ -395,6 +401,22 @@ class ProcessGroup(WorkerGroup):
             if ended:
                 raise self._deaths[ended[0]]
 
+    def end_stuck(self, ids: Sequence[int]) -> None:
+        """Kill the processes in which a given up request of these envs outlasts ``GRACE``."""
+        deadline = time.monotonic() + GRACE
+        while stuck := [i for i in ids if i in self._disowned and self.lane_of(i).exit is None]:
+            left = deadline - time.monotonic()
+            if left > 0:
+                self._pump(left)
+                continue
+            lane = self.lane_of(stuck[0])
+            named = name_ids([i for i in stuck if i in lane.ids])
+            lane.verdict = f"was killed: {named} did not end a request that was given up"
+            lane.kill()
+            if not lane.ends(5):
+                raise EnvError(f"{named}: its process does not end", tuple(stuck), "restart")
+            self._bury(lane)
+
     def restart(self, ids: Sequence[int]) -> list[int]:
         """Start ended processes anew, and make the envs of others anew where they are.
 
@@ -498,9 +520,12 @@ class ProcessGroup(WorkerGroup):
         """Wait until a thread that is in a call has noticed; the ends of processes wake it."""
         deadline = time.monotonic() + seconds
         while self._pumping not in (0, self._closer):
-            if time.monotonic() > deadline:
+            late = time.monotonic() - deadline
+            if late > 0:
                 for lane in self._living():
                     lane.kill()
+            if late > 1:  # it does not wait: it is at work on what came, in the user's code perhaps
+                return
             time.sleep(1e-3)
 
     def _free(self) -> None:
@@ -653,18 +678,25 @@ class ProcessGroup(WorkerGroup):
         Safe to interrupt: what has been read is noted down before it is worked on, and ``torn``
         names the envs of what is just being worked on.
         """
-        watch = self._watch
         # In this order, which that of `close` mirrors: one of the two threads sees the other.
         self._pumping = thread = threading.get_ident()
         try:
             self._refuse_if_closed(thread)
-            events = self._poller.poll(timeout if watch is None else watch.wait(timeout))
-        except (OSError, ValueError) as error:
-            if not from_signal_handler(error):  # has one closed it, there is nothing left to poll
+            self._pump_in(thread, timeout)
+        except Exception as error:
+            # Has it been closed meanwhile, by a signal handler, there is nothing left to work on.
+            if not from_signal_handler(error):
                 self._refuse_if_closed(thread)
             raise
         finally:
             self._pumping = 0
+
+    def _pump_in(self, thread: int, timeout: float | None) -> None:
+        watch = self._watch
+        if self._mute and not self.closed:
+            left = max(min(self._mute.values()) - time.monotonic(), 0.0)
+            timeout = left if timeout is None else min(left, timeout)
+        events = self._poller.poll(timeout if watch is None else watch.wait(timeout))
         self._refuse_if_closed(thread)
         for fd, _ in events:
             if fd == self._results:
@@ -675,13 +707,33 @@ class ProcessGroup(WorkerGroup):
                     self._poller.watch(fd, known=True)
                 self._fresh[lane] = None
                 lane.read()
+                if lane.mute:
+                    self._note_mute(lane)
             elif (lane := self._by_death.get(fd)) is not None and lane not in self._dying:
                 self._dying.append(lane)
         self._take_in()
+        if self._mute and not self.closed:
+            self._end_mute()
         if watch is not None and not self.closed:
             sent = [-1 if lane.exit or not lane.started else lane.sent for lane in self._lanes]
             for overdue in watch.look(sent):
                 self._end_stuck(watch, overdue)
+
+    def _note_mute(self, lane: Lane) -> None:
+        """Listen to this process no longer: the end of a stream is news for ever."""
+        self._unflushed.discard(lane)
+        self._mute.setdefault(lane, time.monotonic() + MUTE_FOR)
+        self._poller.forget(lane.fd)
+
+    def _end_mute(self) -> None:
+        """Kill the processes that have closed their streams, and live on."""
+        now = time.monotonic()
+        for lane, due in list(self._mute.items()):
+            if due <= now and lane.exit is None:
+                lane.verdict = lane.verdict or "was killed: it closed its connection to the pool"
+                lane.kill()
+                lane.ends(5)
+                self._bury(lane)
 
     def _refuse_if_closed(self, thread: int) -> None:
         if self._closer not in (0, thread):
@@ -756,6 +808,9 @@ class ProcessGroup(WorkerGroup):
             if ids.max(initial=0) >= num_envs:
                 return None
             current: list[int] = ids[self._tokens[ids] == tokens].tolist()
+            if self._disowned:
+                for token in tokens.tolist():
+                    self._note_answer(token)
             return current
         listed: list[int] = memoryview(chunk).cast("i").tolist()
         if listed and (max(listed) >= num_envs or min(listed) < 0):
@@ -793,6 +848,7 @@ class ProcessGroup(WorkerGroup):
             if error is not None:
                 self._close_errors.append(error)
         elif int(self._tokens[i]) == token:
+            self._disowned.pop(i, None)
             if status != child.FAILURE:
                 self._take_reply(i, status, data)
             elif (error := self._failure_in(i, data)) is not None:
@@ -800,6 +856,14 @@ class ProcessGroup(WorkerGroup):
             else:
                 return
             self.finished.append(i)
+        else:
+            self._note_answer(token)
+
+    def _note_answer(self, token: int) -> None:
+        """Take note that a request has ended which was given up, or one after it."""
+        i = token & child.ID_MASK
+        if token in (self._disowned.get(i), int(self._tokens[i])):
+            self._disowned.pop(i, None)
 
     def _take_hello(self, i: int, data: bytes) -> None:
         try:
@@ -857,6 +921,7 @@ class ProcessGroup(WorkerGroup):
             finally:
                 self._dying = dying
         self._unflushed.discard(lane)
+        self._mute.pop(lane, None)
         lane.bury()
         text = f"the worker process {lane.verdict or lane.exit}"
         if not lane.started:
@@ -867,6 +932,7 @@ class ProcessGroup(WorkerGroup):
                     ' `if __name__ == "__main__":`'
                 )
         for i in lane.ids:
+            self._disowned.pop(i, None)
             others = [other for other in lane.ids if other != i]
             shared = f"; it was also that of {name_ids(others)}" if others else ""
             self._deaths[i] = WorkerDiedError(f"env {i}: {text}{shared}", (i, *others))
@@ -895,7 +961,10 @@ class ProcessGroup(WorkerGroup):
 
     def disown(self, ids: Sequence[int]) -> None:
         """Have the answers to requests under way dropped when they come."""
+        answered = {*self.finished, *self.replies, *self.errors}
         for i in ids:
+            if i not in answered:
+                self._disowned[i] = int(self._tokens[i])
             generation = (int(self._tokens[i]) >> child.ID_BITS) + 1
             self._tokens[i] = (generation % _GENERATIONS) << child.ID_BITS | i
         self._raised_generation = True
