@@ -636,7 +636,8 @@ class BaseVectorEnv:
             id: which; None is all.
 
         Raises:
-            AlreadyPendingCallError: an env is in flight.
+            AlreadyPendingCallError: an env is in flight; ``cancel`` gives its request up, and if it
+                hangs for more than a few seconds all the same its process is ended for it.
             EnvError: an env_fn raised, or a process ended while it started.
         """
         self._assert_open()

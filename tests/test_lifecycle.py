@@ -531,6 +531,28 @@ def test_shared_memory_has_no_name() -> None:
         assert not any(name in maps for name in shared_memory() - before)
 
 
+@pytest.mark.parametrize("place", QUICK)
+def test_no_port_is_open(place: str) -> None:
+    """Neither the program nor a process of the pool has a socket that a network reaches."""
+
+    def of_networks() -> set[str]:
+        tables = [Path("/proc/net") / name for name in ("tcp", "tcp6", "udp", "udp6")]
+        rows = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
+        return {f"socket:[{row[9]}]" for row in rows}
+
+    with PLACES[place](count_fns(3)) as pool:
+        pool.reset()
+        pids = {os.getpid(), *pool.call("pid")}
+        links = {
+            str(link.readlink())
+            for pid in pids
+            for link in Path(f"/proc/{pid}/fd").iterdir()
+            if link.is_symlink()
+        }
+        assert links
+        assert not links & of_networks()
+
+
 def test_a_temporary_folder_is_not_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not there"))
     with ShmemVectorEnv(count_fns(2), context="fork") as pool:
