@@ -76,6 +76,28 @@ def set_inside(env: Any, name: str, value: Any) -> None:
     setattr(layer, name, value)
 
 
+def get_inside(env: Any, name: str) -> Any:
+    """An attribute of the env, or of what it has been converted from: where ``set_inside`` sets it.
+
+    Raises:
+        AttributeError: none of them has it.
+    """
+    try:
+        return getattr(env, name)
+    except AttributeError:
+        # What PettingZoo converts hides what it has converted.
+        converted = next(
+            (vars(one)["aec_env"] for one in layers_of(env) if _is_converted(one)), None
+        )
+        if converted is None or name.startswith("_"):
+            raise
+        return getattr(converted, name)
+
+
+def _is_converted(env: Any) -> bool:
+    return vars(env).get("aec_env") is not None
+
+
 def layers_of(env: Any) -> list[Any]:
     """The wrappers of the env, the outermost first, and the base env."""
     layers = [env]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from envpool_py import spaces
 from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, unknown_agent
-from envpool_py.pettingzoo.convert import agents_of, as_parallel, layers_of, set_inside
+from envpool_py.pettingzoo.convert import agents_of, as_parallel, get_inside, layers_of, set_inside
 from envpool_py.pettingzoo.groups import (
     ALIVE,
     FLAGS,
@@ -138,11 +138,13 @@ class PackedEnv:
         obs, rewards, terminations, truncations, infos = result
         flags = self._flags
         flags[VALID] = flags[ALIVE]
-        vector = np.array([float(rewards.get(agent, 0.0)) for agent in self._place])
         for ended, row in ((terminations, TERMINATED), (truncations, TRUNCATED)):
             if any(ended.values()):
                 self._note_flags(ended, row)
         self._note_who_is_there()
+        if not self._all_alive:
+            rewards = self._of_the_present(rewards)
+        vector = np.array([float(rewards.get(agent, 0.0)) for agent in self._place])
         fields, info = self._row(obs, infos)
         over = not self._all_alive and not flags[ALIVE].any()
         return fields, vector, over, False, info
@@ -165,7 +167,7 @@ class PackedEnv:
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # it is not there yet
             raise AttributeError(name)
-        return getattr(self.env, name)
+        return get_inside(self.env, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_all_alive" in vars(self) and name not in vars(self):
@@ -200,9 +202,23 @@ class PackedEnv:
         alive = self._flags[ALIVE]
         return {agent: readers[agent](packed) for agent in there if alive[self._place[agent]]}
 
+    def _of_the_present(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of those agents that are alive or have just acted.
+
+        Some envs go on to return values for the dead, too.
+        """
+        present = (self._flags[ALIVE] | self._flags[VALID]).tolist()
+        return {
+            agent: values[agent]
+            for agent, place in self._place.items()
+            if present[place] and agent in values
+        }
+
     def _row(
         self, obs: Mapping[str, Any], infos: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._all_alive:
+            obs = self._of_the_present(obs)
         if len(obs) != len(self._present) or any(agent not in obs for agent in self._present):
             for agent in self._present:
                 if agent not in obs:

@@ -98,9 +98,13 @@ def _cut_off(flags: NDArray[np.bool_], final: NDArray[np.bool_] | None) -> None:
 
 
 class Side(NamedTuple):
-    """A batch by agent, and the arrays in which agents stand side by side that it views."""
+    """A batch by agent, and the arrays in which agents stand side by side that it views.
+
+    ``views`` are those that were handed out, in dicts and tuples of their own.
+    """
 
     by_group: list[Any]
+    views: dict[str, Any]
     matrix: Array | None = None
 
 
@@ -110,10 +114,39 @@ class AgentDict(dict[str, Any]):
     side: Side
 
 
+def side_of(values: Mapping[str, Any], agents: Sequence[str]) -> Side | None:
+    """The arrays that the values of these agents view; None where they are other values.
+
+    A user may have put others into an ``AgentDict``: those count, and not what was there before.
+    """
+    side: Side | None = getattr(values, "side", None)
+    if side is None:
+        return None
+    kept = all(_identical(values.get(agent), side.views.get(agent)) for agent in agents)
+    return side if kept else None
+
+
+def _identical(tree: Any, other: Any) -> bool:
+    """Whether two trees of dicts and tuples have the same objects as leaves."""
+    if isinstance(other, dict):
+        return (
+            isinstance(tree, dict)
+            and tree.keys() == other.keys()
+            and all(_identical(tree[key], part) for key, part in other.items())
+        )
+    if isinstance(other, tuple):
+        return (
+            isinstance(tree, tuple)
+            and len(tree) == len(other)
+            and all(map(_identical, tree, other))
+        )
+    return tree is other
+
+
 def matrix_by_agent(matrix: Array, agents: Sequence[str]) -> AgentDict:
     """The columns of ``(k, len(agents))``."""
     found = AgentDict(zip(agents, matrix.T, strict=True))
-    found.side = Side([], matrix)
+    found.side = Side([], dict(found), matrix)
     return found
 
 
@@ -122,14 +155,17 @@ def obs_by_agent(
 ) -> AgentDict:
     """What each agent sees, in the order of ``possible_agents``."""
     found: dict[str, Any] = {}
+    views: dict[str, Any] = {}
     blocks = []
     for group in groups:
         parts = group_obs(group, fields)
         blocks.append(spaces.join(group.obs, parts))
         for n, agent in enumerate(group.agents):
-            found[agent] = spaces.join(group.obs, [part[:, n] for part in parts])
+            own = [part[:, n] for part in parts]
+            found[agent] = spaces.join(group.obs, own)
+            views[agent] = spaces.join(group.obs, own)  # not the same dicts, which may change
     ordered = AgentDict((agent, found[agent]) for agent in agents)
-    ordered.side = Side(blocks)
+    ordered.side = Side(blocks, views)
     return ordered
 
 
@@ -146,7 +182,7 @@ def masks_by_agent(
             for n, agent in enumerate(group.agents):
                 found[agent] = masks[:, n]
     ordered = AgentDict((agent, found[agent]) for agent in agents if agent in found)
-    ordered.side = Side(blocks)
+    ordered.side = Side(blocks, found)
     return ordered
 
 

@@ -327,7 +327,7 @@ class ParallelVectorEnv:
             ValueError: the spaces of the agents differ.
         """
         agents = self._agents_of_group(name)
-        side = getattr(values, "side", None)
+        side = packing.side_of(values, agents)
         if side is None:
             return _stacked([values[agent] for agent in agents])
         if side.matrix is not None:

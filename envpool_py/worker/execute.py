@@ -84,6 +84,13 @@ class Executor:
                 f"env_fn returned {type(env).__name__}, which has no {' and no '.join(missing)};"
                 " it must return an environment"
             )
+        if callable(getattr(type(env), "observation_space", None)):  # PettingZoo's is a method
+            space = env.observation_space
+            if callable(space) and not hasattr(space, "sample"):
+                raise TypeError(
+                    f"env_fn returned {type(env).__name__}, whose observation_space is a method;"
+                    " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
+                )
         self.env = env
 
     def rebuild(self) -> None:

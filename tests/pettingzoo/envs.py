@@ -281,6 +281,45 @@ class MatchEnv(ParallelEnv):
         pass
 
 
+class GhostEnv(ParallelEnv):
+    """Two agents; the first dies in the second step, and still sees, and is still paid."""
+
+    metadata: ClassVar = {"name": "ghost_v0"}
+    render_mode = None
+    possible_agents: ClassVar = ["ghost_0", "ghost_1"]
+    sight = spaces.Box(0, 9, (1,), np.float32)
+    moves = spaces.Discrete(2)
+
+    def observation_space(self, agent: str) -> spaces.Space:
+        del agent
+        return self.sight
+
+    def action_space(self, agent: str) -> spaces.Space:
+        del agent
+        return self.moves
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        del seed, options
+        self.agents, self.t = list(self.possible_agents), 0
+        return self.look(), self.of_all({})
+
+    def look(self) -> dict:
+        return self.of_all(np.full(1, self.t, np.float32))
+
+    def of_all(self, value: object) -> dict:
+        return dict.fromkeys(self.possible_agents, value)
+
+    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+        assert list(actions) == self.agents
+        self.t += 1
+        dead = {"ghost_0": self.t >= 2, "ghost_1": self.t >= 4}
+        self.agents = [agent for agent in self.agents if not dead[agent]]
+        return self.look(), self.of_all(1.0), dead, self.of_all(False), self.of_all({})
+
+    def close(self) -> None:
+        pass
+
+
 class TalkEnv(ParallelEnv):
     """Two agents, each hearing what the other has said: texts of any length."""
 

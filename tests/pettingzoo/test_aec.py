@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from typing import Any
 
@@ -19,7 +20,7 @@ from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
 from envpool_py.pettingzoo import PettingZooEnv
 from tests.pettingzoo.by_hand import same
 from tests.pettingzoo.envs import MeadowEnv, TableEnv
-from tests.pettingzoo.places import BACKENDS, KAZ, POOLS, make_aec
+from tests.pettingzoo.places import BACKENDS, KAZ, POOLS, make_aec, make_parallel
 
 
 def tictactoe(**options: Any) -> PettingZooEnv:
@@ -35,6 +36,15 @@ def played(env: PettingZooEnv, *actions: int | None) -> Any:
 
 
 WIN = (0, 3, 1, 4, 2)
+
+
+@pytest.mark.parametrize("pool_class", [DummyVectorEnv, ShmemVectorEnv])
+@pytest.mark.parametrize("make", [make_aec, make_parallel])
+def test_an_env_without_the_wrapper_is_refused(pool_class: Any, make: Any) -> None:
+    bare = functools.partial(make, "simple_spread")
+    with pytest.raises(EnvError, match="env 1: .*a PettingZoo env goes into PettingZooEnv") as info:
+        pool_class([lambda: PettingZooEnv(make_aec("simple_spread")), bare])
+    assert isinstance(info.value, TypeError)
 
 
 def test_spaces_describe_what_is_returned() -> None:

@@ -14,7 +14,14 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from envpool_py import EnvError, WorkerDiedError
 from envpool_py.pettingzoo import ParallelVectorEnv
 from tests.pettingzoo.by_hand import same
-from tests.pettingzoo.envs import FaultyMeadowEnv, MeadowEnv, PlainMeadowEnv, TableEnv, TalkEnv
+from tests.pettingzoo.envs import (
+    FaultyMeadowEnv,
+    GhostEnv,
+    MeadowEnv,
+    PlainMeadowEnv,
+    TableEnv,
+    TalkEnv,
+)
 from tests.pettingzoo.places import BACKENDS, make_aec, make_parallel
 
 LEGAL = {"hunter_0": 0, "fawn_0": 0, "hunter_1": 0}
@@ -47,6 +54,45 @@ def test_agents_of_equal_spaces_lie_side_by_side(pool: Any) -> None:
         pool.group(obs, "wolf")
     with pytest.raises(ValueError, match="the spaces of the agents differ"):
         pool.group(obs)
+
+
+def test_side_by_side_are_the_values_that_are_in_the_dict(pool: Any) -> None:
+    obs, info = pool.reset(seed=1)
+    obs["hunter_1"] = obs["hunter_1"] + 1
+    assert same(pool.group(obs, "hunter"), np.stack([obs["hunter_0"], obs["hunter_1"]], axis=1))
+    obs["fawn_0"]["observation"] = obs["fawn_0"]["observation"] + 1
+    both = [obs[fawn]["observation"] for fawn in ("fawn_0", "fawn_1")]
+    assert same(pool.group(obs, "fawn")["observation"], np.stack(both, axis=1))
+    masks = [info["action_mask"][hunter] for hunter in ("hunter_0", "hunter_1")]
+    info["action_mask"]["hunter_1"] = masks[0]
+    assert same(pool.group(info["action_mask"], "hunter"), np.stack([masks[0]] * 2, axis=1))
+    info["alive"]["hunter_0"] = ~info["alive"]["hunter_0"]
+    assert same(pool.group(info["alive"], "hunter")[:, 0], info["alive"]["hunter_0"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_an_env_returns_for_the_dead_is_not_shown(backend: str) -> None:
+    with ParallelVectorEnv([GhostEnv], backend) as pool:
+        pool.reset()
+        seen = []
+        for _ in range(3):
+            obs, rewards, _, _, info = pool.step({"ghost_0": [0], "ghost_1": [0]})
+            seen.append((obs["ghost_0"].tolist(), rewards["ghost_0"].tolist()))
+        assert seen == [([[1.0]], [1.0]), ([[2.0]], [1.0]), ([[0.0]], [0.0])]
+        assert obs["ghost_1"].tolist() == [[3.0]]
+        assert rewards["ghost_1"].tolist() == [1.0]
+        assert info["valid"]["ghost_0"].tolist() == [False]
+
+
+def test_attributes_of_a_converted_env() -> None:
+    env_fn = functools.partial(make_parallel, "simple_spread")
+    with ParallelVectorEnv([env_fn] * 2, "dummy") as pool:
+        raw = env_fn().unwrapped
+        assert pool.get_env_attr("max_cycles") == [raw.max_cycles] * 2
+        pool.set_env_attr("mood", "merry", id=1)
+        assert pool.get_env_attr("mood", id=1) == ["merry"]
+        with pytest.raises(EnvError, match="env 0.*mood"):
+            pool.get_env_attr("mood", id=0)
 
 
 def test_all_agents_side_by_side() -> None:
