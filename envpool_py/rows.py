@@ -2,8 +2,8 @@
 
 Fields with a fixed shape are arrays ``(num_envs, ...)`` over one buffer, which processes may share:
 whoever steps env ``i`` writes row ``i``, and nobody else does. What has no fixed shape (objects,
-infos that are not empty, a vector reward of unknown length) is a row's *side*: a small tuple that
-travels beside the block and is kept on the pool's side until the row is handed out.
+infos that are not all numbers, a vector reward of unknown length) is a row's *side*: a small tuple
+that travels beside the block and is kept on the pool's side until the row is handed out.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class SubprocVecEnv(PoolVecEnv):
 class ShmemVecEnv(SubprocVecEnv):
     """Envs in worker processes; observations, rewards and actions in shared memory.
 
-    Nothing is pickled on the way of a step but infos that are not empty and observations of no
-    fixed shape.
+    Nothing is pickled on the way of a step but infos that are not all numbers and observations of
+    no fixed shape.
 
     Args:
         env_fns: as for ``SubprocVecEnv``.
