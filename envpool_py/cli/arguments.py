@@ -6,12 +6,14 @@ import argparse
 import ast
 import functools
 import importlib
+import importlib.util
 import os
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from envpool_py.collector.file import check_path
 from envpool_py.errors import describe
 
 if TYPE_CHECKING:
@@ -122,3 +124,54 @@ def imported(text: str) -> Imported:
     if not callable(value):
         raise argparse.ArgumentTypeError(f"{text} is a {type(value).__name__}, not a callable")
     return Imported(text, value)
+
+
+def add_env_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--wrapper`` and ``--env-kwarg``, which say how an env is made."""
+    parser.add_argument(
+        "--wrapper",
+        type=imported,
+        action="append",
+        default=[],
+        metavar="MODULE:CALLABLE",
+        help="wrapper(env) -> env, put around each env; may be repeated, the innermost first",
+    )
+    parser.add_argument(
+        "--env-kwarg",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="for gymnasium.make, the value a Python literal; may be repeated",
+    )
+
+
+def missing(module: str, extra: str) -> UsageError:
+    """The error of a module that can't be imported, and comes with an extra of this package."""
+    name = module.partition(".")[0]
+    return UsageError(f'can\'t import {name}; it comes with: pip install "envpool-py[{extra}]"')
+
+
+def check_writable(option: str, path: str) -> None:
+    """Check that the file of an option can be written, and leave everything as it is.
+
+    Raises:
+        UsageError: it can't.
+    """
+    try:
+        check_path(path)
+    except OSError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def check_picture(option: str, path: str) -> None:
+    """Check that a picture can be drawn to the file of an option.
+
+    Raises:
+        UsageError: it can't be written, is no ``.png``, or matplotlib is missing.
+    """
+    check_writable(option, path)
+    if not path.endswith(".png"):
+        raise UsageError(f"{option}: must end in .png, got {path}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise missing("matplotlib", "bench")

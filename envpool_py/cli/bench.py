@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import itertools
 import os
 import platform
@@ -26,9 +25,17 @@ from envpool_py.bench.interpreters import Interpreter, MeasurementError, find
 from envpool_py.bench.report import Report
 from envpool_py.bench.schedule import Entry
 from envpool_py.bench.workloads import AGENT_WORKLOADS, WORKLOADS, Workload
-from envpool_py.cli.arguments import UsageError, complain, installed_version, integer, seconds
+from envpool_py.cli.arguments import (
+    UsageError,
+    check_picture,
+    check_writable,
+    complain,
+    installed_version,
+    integer,
+    missing,
+    seconds,
+)
 from envpool_py.cli.env_id import env_spec
-from envpool_py.collector.file import check_path
 from envpool_py.worker.limits import usable_cores
 
 if TYPE_CHECKING:
@@ -150,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
         from envpool_py.cli.progress import Steps  # noqa: PLC0415 - rich is an extra
         from envpool_py.cli.show_table import show  # noqa: PLC0415
     except ImportError as error:
-        raise UsageError(_missing(str(error.name).partition(".")[0], "cli")) from None
+        raise missing(str(error.name), "cli") from None
     _check_files(args)
     if args.read:
         report = _read(args.read)
@@ -305,19 +312,9 @@ def _check_files(args: argparse.Namespace) -> None:
     for option in ("json", "markdown", "plot"):
         path = getattr(args, option)
         if path is not None:
-            try:
-                check_path(path)
-            except OSError as error:
-                raise UsageError(f"--{option}: {error}") from None
+            check_writable(f"--{option}", path)
     if args.plot is not None:
-        if not args.plot.endswith(".png"):
-            raise UsageError(f"--plot: must end in .png, got {args.plot}")
-        if importlib.util.find_spec("matplotlib") is None:
-            raise UsageError(_missing("matplotlib", "bench"))
-
-
-def _missing(name: str, extra: str) -> str:
-    return f'can\'t import {name}; it comes with: pip install "envpool-py[{extra}]"'
+        check_picture("--plot", args.plot)
 
 
 def _read(paths: list[str]) -> Report:

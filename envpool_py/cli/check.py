@@ -10,7 +10,7 @@ import textwrap
 import warnings
 from typing import Any
 
-from envpool_py.cli.arguments import imported, integer, key_value
+from envpool_py.cli.arguments import add_env_options, integer
 from envpool_py.cli.collect import make_env
 from envpool_py.cli.env_id import env_spec
 from envpool_py.sb3.checks import Stage, stages
@@ -39,22 +39,7 @@ def register(commands: Any) -> None:
         metavar="N",
         help="how many are made, to see that they are alike; default: %(default)s",
     )
-    parser.add_argument(
-        "--wrapper",
-        type=imported,
-        action="append",
-        default=[],
-        metavar="MODULE:CALLABLE",
-        help="wrapper(env) -> env, put around each env; may be repeated, the innermost first",
-    )
-    parser.add_argument(
-        "--env-kwarg",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="for gymnasium.make, the value a Python literal; may be repeated",
-    )
+    add_env_options(parser)
     parser.add_argument("--strict", action="store_true", help="take warnings for errors")
     parser.set_defaults(run=run)
 

@@ -17,12 +17,13 @@ from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVec
 from envpool_py.cli.arguments import (
     Imported,
     UsageError,
+    add_env_options,
     complain,
     find_in_working_directory,
     imported,
     installed_version,
     integer,
-    key_value,
+    missing,
     seconds,
 )
 from envpool_py.cli.env_id import env_spec
@@ -112,22 +113,7 @@ def register(commands: Any) -> None:
         help="policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one;"
         " default: random actions",
     )
-    parser.add_argument(
-        "--wrapper",
-        type=imported,
-        action="append",
-        default=[],
-        metavar="MODULE:CALLABLE",
-        help="wrapper(env) -> env, put around each env; may be repeated, the innermost first",
-    )
-    parser.add_argument(
-        "--env-kwarg",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="for gymnasium.make, the value a Python literal; may be repeated",
-    )
+    add_env_options(parser)
     parser.add_argument("--out", metavar="FILE.npz", help="where to write the episodes")
     parser.add_argument(
         "--compress",
@@ -147,10 +133,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         from envpool_py.cli.show import Summary, showing  # noqa: PLC0415 - rich is an extra
     except ImportError as error:
-        name = str(error.name).partition(".")[0]
-        raise UsageError(
-            f'can\'t import {name}; the command line needs: pip install "envpool-py[cli]"'
-        ) from None
+        raise missing(str(error.name), "cli") from None
     if args.seed is None:
         args.seed = secrets.randbits(31)
     summary = Summary()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib.util
 from typing import Any
 
 import numpy as np
 
 from envpool_py.bench import table, timeline
 from envpool_py.bench.timeline import DONE, QUEUED, RESET, STEP, Timeline
-from envpool_py.cli.arguments import UsageError, complain, integer, seconds
+from envpool_py.cli.arguments import UsageError, check_picture, complain, integer, seconds
 from envpool_py.cli.env_id import env_spec
-from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.vector_env import BaseVectorEnv
@@ -64,18 +62,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: bad input.
     """
-    if not args.out.endswith(".png"):
-        raise UsageError(f"--out: must end in .png, got {args.out}")
-    try:
-        check_path(args.out)
-    except OSError as error:
-        raise UsageError(f"--out: {error}") from None
+    check_picture("--out", args.out)
     if args.wait_num is not None and args.wait_num > args.num_envs:
         raise UsageError(f"--wait-num: {args.wait_num} is more than --num-envs, {args.num_envs}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError(
-            'can\'t import matplotlib; the timeline needs: pip install "envpool-py[bench]"'
-        )
     spec = env_spec(args.env_id)
     options: dict[str, Any] = {}
     if args.backend != "dummy":

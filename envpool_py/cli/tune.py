@@ -13,7 +13,7 @@ from envpool_py.bench.job import Job, Measurement
 from envpool_py.bench.profile import Profile
 from envpool_py.bench.table import Table
 from envpool_py.bench.tune import Setting, Tuning
-from envpool_py.cli.arguments import UsageError, complain, integer, seconds
+from envpool_py.cli.arguments import complain, integer, missing, seconds
 from envpool_py.cli.env_id import env_spec
 from envpool_py.worker.limits import usable_cores
 
@@ -63,10 +63,7 @@ def run(args: argparse.Namespace) -> int:
         from envpool_py.cli.progress import Steps  # noqa: PLC0415 - rich is an extra
         from envpool_py.cli.show_table import show  # noqa: PLC0415
     except ImportError as error:
-        name = str(error.name).partition(".")[0]
-        raise UsageError(
-            f'can\'t import {name}; the command line needs: pip install "envpool-py[cli]"'
-        ) from None
+        raise missing(str(error.name), "cli") from None
     env_spec(args.env_id)
     cores = len(usable_cores())
     settings = tune.first_settings(args.num_envs, cores, args.max_processes)

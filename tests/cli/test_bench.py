@@ -15,7 +15,6 @@ from envpool_py.bench import schedule, table
 from envpool_py.bench.contestants import CONTESTANTS
 from envpool_py.bench.interpreters import MeasurementError
 from envpool_py.bench.workloads import WORKLOADS, Workload
-from envpool_py.cli import bench as command
 from envpool_py.cli import main
 from tests.bench.made_up import measurement, repeats, report
 from tests.conftest import ROOT
@@ -253,7 +252,7 @@ def test_bad_input_is_told_in_one_line(
 def test_missing_packages_are_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert bench("CartPole-v1", "--plot", "a.png") == 2
     assert 'pip install "envpool-py[bench]"' in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "envpool_py.cli.progress", None)

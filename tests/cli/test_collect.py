@@ -235,7 +235,7 @@ def test_without_rich_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "rich", None)
     assert collect("CartPole-v1", "--steps", 1) == 2
     assert capsys.readouterr().err == (
-        'envpool-py: can\'t import rich; the command line needs: pip install "envpool-py[cli]"\n'
+        'envpool-py: can\'t import rich; it comes with: pip install "envpool-py[cli]"\n'
     )
 
 
