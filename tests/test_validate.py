@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import functools
+import select
+import termios
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +16,7 @@ from gymnasium import spaces
 
 from envpool_py import EnvError
 from tests import envs
+from tests.conftest import wait_until
 from tests.places import PLACES, QUICK
 
 if TYPE_CHECKING:
@@ -157,6 +162,43 @@ def test_a_reward_that_is_nan(place: str) -> None:
             reward = pool.step([0, 0])[1]
         assert np.isnan(reward).tolist() == [False, True]
         pool.step([0, 0])
+
+
+class GatedNoNumber(envs.GateEnv):
+    """Waits at its gate, and then its reward is NaN."""
+
+    def step(self, action: Any) -> tuple:
+        obs, _, *rest = super().step(action)
+        return obs, float("nan"), *rest
+
+
+def unread(fd: int) -> int:
+    """The bytes that wait in a pipe."""
+    size = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, size)
+    return size[0]
+
+
+def test_what_is_warned_of_comes_with_its_row(
+    gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when that row is written after the parent was woken, before it reads."""
+    env_fns = [envs.CountEnv, functools.partial(GatedNoNumber, 1, gates[1])]
+    with PLACES["shmem-fork"](env_fns) as pool:
+        pool.reset()
+        group: Any = pool.workers[1].home()[0]
+        read_results = group._read_results
+
+        def read_late() -> None:
+            monkeypatch.undo()
+            gates[1].release()
+            select.select([group.lane_of(1).fd], [], [])  # the complaint is there
+            wait_until(lambda: unread(group._results) > 4, 0.3)  # its row may come by the pipe
+            read_results()
+
+        monkeypatch.setattr(group, "_read_results", read_late)
+        with pytest.warns(UserWarning, match="env 1: reward is nan"):
+            pool.step([0, envs.BLOCK])
 
 
 @pytest.mark.parametrize("place", QUICK)

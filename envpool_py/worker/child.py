@@ -7,7 +7,9 @@ What travels, all in the machine's own byte order:
 * process to parent, on a pipe that all processes of the pool share: tokens (int32) of rows that lie
   whole in the block, written at most ``IDS_PER_WRITE`` at a time, which is atomic;
 * process to parent, on the process's own stream: whatever is more than an id, as frames
-  ``token int32, status int32, length int64`` and ``length`` bytes of a pickle.
+  ``token int32, status int32, length int64`` and ``length`` bytes of a pickle. The parent may read
+  the pipe before the stream whatever was written first, so what belongs together travels on one of
+  them: an id that follows a complaint about its row goes by the stream as well.
 
 A *token* is an env id in its low bits and a generation above them. The process gives back the token
 it was sent; the parent raises the generation to disown a request, and drops answers to older ones.
@@ -50,7 +52,9 @@ STEP, STEP_PROMPT, RESET, REQUESTS, ATTACH, CLOSE = range(6)
 _TOKEN_FRAMES = frozenset({STEP, STEP_PROMPT, RESET})
 
 ITEM = struct.Struct("=iiq")
-STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE, COMPLAINT = range(8)
+STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE, COMPLAINT, STORED = range(9)
+#: The last of them.
+LAST_STATUS = STORED
 
 IDS_PER_WRITE = select.PIPE_BUF // 4
 #: Bytes; a frame that says more is none.
@@ -183,6 +187,7 @@ class _Process:
         self._action_of: Callable[[int], Any] = lambda _: None
         self._done: list[int] = []
         self._items: list[bytes] = []
+        self._complained = False
 
     def run(self, env_fns: Sequence[Any]) -> None:
         if self._build(env_fns):
@@ -238,6 +243,7 @@ class _Process:
         return True
 
     def _complain(self, i: int, text: str) -> None:
+        self._complained = True
         self._add(i, COMPLAINT, text.encode(errors="replace"))
 
     def _watched(self, carry_out: Callable[[Any], Any], i: int) -> Callable[[Any], Any]:
@@ -334,10 +340,12 @@ class _Process:
         self._items.append(data)
 
     def _publish(self) -> None:
-        """Tell the parent of everything that is done.
-
-        What is more than an id goes first: so a complaint is there with the row that it is of.
-        """
+        """Tell the parent of everything that is done."""
+        if self._complained:
+            for token in self._done:
+                self._add(token, STORED, b"")
+            self._done.clear()
+            self._complained = False
         if self._items:
             data = b"".join(self._items)
             self._items.clear()

@@ -106,7 +106,7 @@ def _parsed(data: bytes, before: deque[Frame], ids: frozenset[int]) -> _Received
     start, needed = 0, header.size
     while len(data) - start >= header.size:
         token, status, length = header.unpack_from(data, start)
-        known = token & child.ID_MASK in ids and 0 <= status <= child.COMPLAINT
+        known = token & child.ID_MASK in ids and 0 <= status <= child.LAST_STATUS
         if not known or not 0 <= length <= child.LARGEST:
             frames.append((min(ids), GARBLED, b""))
             return _Received(b"", frames, [], sys.maxsize)

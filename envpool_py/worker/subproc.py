@@ -849,7 +849,9 @@ class ProcessGroup(WorkerGroup):
                 self._close_errors.append(error)
         elif int(self._tokens[i]) == token:
             self._disowned.pop(i, None)
-            if status != child.FAILURE:
+            if status == child.STORED:
+                pass
+            elif status != child.FAILURE:
                 self._take_reply(i, status, data)
             elif (error := self._failure_in(i, data)) is not None:
                 self.errors[i] = error
