@@ -181,6 +181,8 @@ class EnvLives:
         try:
             send(ids, asked)
             sent = True
+            if ids is self.everything:
+                self._group.block.prepare()
             self._wait_for(ids)
             return self._hand_out(ids, mark=False)
         except EnvError:
@@ -390,7 +392,6 @@ class EnvLives:
                 for info, state in zip(batch.infos, self._state[ids].tolist(), strict=True):
                     if state in (RESETTING, KEPT_RESET):
                         info["is_reset"] = True
-            infos = np.fromiter(batch.infos, dtype=object, count=len(ids))
             self._land(ids, READY)
             if mark:
                 self._stamp(ids)
@@ -399,7 +400,7 @@ class EnvLives:
         except BaseException:
             self.give_up(ids, landed=True)
             raise
-        return batch.obs, batch.reward, batch.terminated, batch.truncated, infos
+        return batch.obs, batch.reward, batch.terminated, batch.truncated, batch.infos
 
     def _gather(self, ids: IdArray) -> Batch:
         block = self._group.block

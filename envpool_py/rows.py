@@ -8,6 +8,7 @@ that travels beside the block and is kept on the pool's side until the row is ha
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,6 +25,9 @@ Side: TypeAlias = "tuple[list[Any] | None, dict[str, Any] | None, Array | None]"
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
 Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
+
+# Flags and mark of a row, as `_ends_of` lays them out.
+_MARK_OF_ONE = bytes([0, 0, 1, 0, 0, 0, 0, 0])
 
 _ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
 
@@ -43,8 +47,42 @@ class Batch(NamedTuple):
     reward: Array
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    infos: list[dict[str, Any]]
+    infos: Array
     parts: list[Any]
+
+
+class Writer(NamedTuple):
+    """How the side that steps the envs writes rows into the block.
+
+    ``store(i, (obs, reward, terminated, truncated, info))`` writes the row of env ``i`` and returns
+    what the block can't hold of it, or None. It raises TypeError or ValueError where the
+    observation does not fit the observation space, the reward is no number or a flag is no bool;
+    the row is then not to be used. ``store_leaves(i, obs)`` writes an observation and returns the
+    objects in it. ``pack_info(i, info)`` writes an info that is all numbers and returns the number
+    of its form; 0 where it can't.
+    """
+
+    store: Callable[[int, Row], Side | None]
+    store_leaves: Callable[[int, Any], list[Any] | None]
+    pack_info: Callable[[int, dict[str, Any]], int]
+
+
+class Cells(NamedTuple):
+    """The places of all rows, env by env.
+
+    ``views``: of the observations, where they are one array of ``dims`` and ``dtype`` each, else
+    None. ``flat``: the same as memory, which takes nothing of another shape or dtype; None where
+    arrays have more than one dimension. ``rewards``: None where they are vectors. ``words``: flags
+    and mark of a row as one number, where ``mark_unit`` is a mark of 1 and no flag.
+    """
+
+    views: list[Array] | None
+    flat: list[memoryview] | None
+    dims: tuple[int, ...]
+    dtype: np.dtype[Any] | None
+    rewards: Any
+    words: Any
+    mark_unit: int
 
 
 class Shape(NamedTuple):
@@ -63,10 +101,11 @@ class Shape(NamedTuple):
     infos: bool = False
 
 
-# What a row is besides the row of a step; in the bits above, the form of its info, 0 for none.
+# What a row is besides the row of a step.
 _PLAIN, _RESET_ROW, _FINAL_ROW = range(3)
-_FORM_SHIFT = 2
-_KIND_MASK = (1 << _FORM_SHIFT) - 1
+#: In the bits of a mark from this one on: the form of the row's info, 0 for none.
+FORM_SHIFT = 2
+_KIND_MASK = (1 << FORM_SHIFT) - 1
 
 
 class Block:
@@ -89,11 +128,18 @@ class Block:
         #: All ids, in order; batches of all envs are told by this very array.
         self.everything: IdArray = np.arange(num_envs)
         self.everything.setflags(write=False)
-        ends = arrays[0]
+        ends = self._ends = arrays[0]
         self.reward, self.terminated, self.truncated = (
             ends[name] for name in ("reward", "terminated", "truncated")
         )
         self._obs_leaves = spaces.leaves(shape.obs)
+        # Whether an observation is one array, of at least one dimension.
+        self._single = (
+            spaces.is_leaf(shape.obs)
+            and shape.obs.dtype is not None
+            and bool(shape.obs.shape)
+            and shape.obs.code is None
+        )
         self._action_leaves = spaces.leaves(shape.action)
         rest = iter(arrays[1:])
         # An object leaf has no array here: its place is None.
@@ -117,6 +163,8 @@ class Block:
             n: [None] * num_envs for n, array in enumerate(self._obs) if array is None
         }
         self._infos: dict[int, dict[str, Any]] = {}
+        # Those of the next batch of all envs, where they were made beforehand.
+        self._ready: Array | None = None
         self._odd_rewards: dict[int, Array] = {}
         self._odd_shape: tuple[int, ...] | None = None
         self._scalar_rewards = not shape.reward
@@ -125,14 +173,10 @@ class Block:
 
     # --------------------------------------------------------------- the side that steps the env
 
-    def writer(self, *, pack_infos: bool = False) -> Callable[[int, Row], Side | None]:
-        """A function ``store(i, (obs, reward, terminated, truncated, info))``.
+    def writer(self, *, pack_infos: bool = False) -> Writer:
+        """The functions that write rows; the side that steps an env takes them once.
 
-        It writes the row of env ``i``, and returns what the block can't hold of it, or None. It
-        raises TypeError or ValueError where the observation does not fit the observation space, the
-        reward is no number or a flag is no bool; the row is then not to be used.
-
-        A closure, and through views made once: attribute look-ups, and indexing an array for each
+        Closures, and through views made once: attribute look-ups, and indexing an array for each
         store, would cost as much as the stores themselves.
 
         Args:
@@ -140,16 +184,16 @@ class Block:
                 env, in a block whose shape says ``infos``.
         """
         ndarray = np.ndarray
-        leaf = self._obs_leaves[0] if self._obs_leaves else Leaf((), (), None)
-        first = self._obs[0] if self._obs else None
-        single = spaces.is_leaf(self.shape.obs) and first is not None and bool(leaf.shape)
-        single = single and leaf.code is None
-        rows = list(first) if single and first is not None else []
+        rows = list(self._obs[0]) if self._single and self._obs[0] is not None else []
+        leaf = self._obs_leaves[0] if rows else Leaf((), (), None)
         dims = leaf.shape
         dtype = _own(leaf)
         store_leaves = self._leaves_writer()
         store_reward = self._store_reward
-        store_info = self._info_writer(pack_infos=pack_infos)
+        pack_info = _pack_nothing
+        if pack_infos and self._info_rows is not None and self._forms is not None:
+            pack_info = infos_.Packer(_cells(self._info_rows), _cells(self._forms)).pack
+        store_info = self._info_writer(pack_info)
         rewards = _cells(self.reward) if self._scalar_rewards else None
         terminations = _cells(self.terminated)
         truncations = _cells(self.truncated)
@@ -159,7 +203,7 @@ class Block:
             obs, reward, terminated, truncated, info = row
             objects: list[Any] | None = None
             odd: Array | None = None
-            if not single:
+            if not rows:
                 objects = store_leaves(i, obs)
             elif type(obs) is ndarray and obs.dtype is dtype and obs.shape == dims:
                 rows[i][...] = obs
@@ -182,14 +226,27 @@ class Block:
                 return objects, info or None, odd
             return None
 
-        return store
+        return Writer(store, store_leaves, pack_info)
 
-    def _info_writer(self, *, pack_infos: bool) -> Callable[[int, dict[str, Any]], dict[str, Any]]:
+    def cells(self) -> Cells:
+        """The places of all rows."""
+        rows = list(self._obs[0]) if self._single and self._obs[0] is not None else None
+        leaf = self._obs_leaves[0] if rows else Leaf((), (), None)
+        flat = None
+        if rows and len(leaf.shape) == 1 and _dtype(leaf).kind in "biufc":
+            flat = list(map(_cells, rows))
+        rewards = words = None
+        if self._scalar_rewards:
+            rewards = _cells(self.reward)
+            words = _cells(self._ends.view(np.int64).reshape(-1, 2)[:, 1])
+        unit = int.from_bytes(_MARK_OF_ONE, sys.byteorder)
+        return Cells(rows, flat, leaf.shape, _own(leaf), rewards, words, unit)
+
+    def _info_writer(
+        self, pack_info: Callable[[int, dict[str, Any]], int]
+    ) -> Callable[[int, dict[str, Any]], dict[str, Any]]:
         """A function that writes the mark of a row, and returns what is left of its info."""
         marks = self._marks
-        packer = None
-        if pack_infos and self._info_rows is not None and self._forms is not None:
-            packer = infos_.Packer(_cells(self._info_rows), _cells(self._forms))
 
         def store_info(i: int, info: dict[str, Any]) -> dict[str, Any]:
             mark = _PLAIN
@@ -199,10 +256,10 @@ class Block:
             elif type(info) is FinalInfo and self._finals:
                 mark = _FINAL_ROW
                 info = self._store_final(i, info)
-            if info and packer is not None:
-                form = packer.pack(i, info)
+            if info:
+                form = pack_info(i, info)
                 if form:
-                    mark |= form << _FORM_SHIFT
+                    mark |= form << FORM_SHIFT
                     info = {}
             if marks is not None:
                 marks[i] = mark
@@ -213,6 +270,18 @@ class Block:
     def _store_final(self, i: int, info: dict[str, Any]) -> dict[str, Any]:
         """Write the final observation that an info brings; return what is left of the info."""
         last = info["final_obs"]
+        rest: dict[str, Any] = {}
+        if len(info) > 2 or info.get("final_info"):
+            rest = {
+                key: value
+                for key, value in info.items()
+                if key != "final_obs" and (key != "final_info" or value)
+            }
+        if self._single and type(last) is np.ndarray:
+            leaf, array = self._obs_leaves[0], self._finals[0]
+            if last.dtype == leaf.dtype and last.shape == leaf.shape:
+                array[i] = last
+                return rest
         single = spaces.is_leaf(self.shape.obs)
         parts = [last] if single else spaces.split(self.shape.obs, last, "final_obs")
         for leaf, array, part in zip(self._obs_leaves, self._finals, parts, strict=True):
@@ -221,11 +290,7 @@ class Block:
                 array[i] = part
             else:
                 array[i] = _kept(leaf, part, "final_obs")
-        return {
-            key: value
-            for key, value in info.items()
-            if key != "final_obs" and (key != "final_info" or value)
-        }
+        return rest
 
     def _leaves_writer(self) -> Callable[[int, Any], list[Any] | None]:
         """A function that writes an observation of several leaves; it returns the objects in it."""
@@ -441,7 +506,9 @@ class Block:
         if self._last:
             self._note_last(ids, parts)
         layout = self.shape.obs
-        if columns or spaces.is_leaf(layout):
+        if self._single:
+            obs = parts[0]
+        elif columns or spaces.is_leaf(layout):
             obs = spaces.join(
                 layout,
                 [
@@ -458,17 +525,29 @@ class Block:
         reward = take(self.reward, ids)
         if self._odd_shape is not None:
             reward = self._with_odd_rewards(reward, listed, self._odd_shape)
+        infos = self._new_infos(ids, listed)
+        if self._marks is not None:
+            marks = self._marks if whole else self._marks.take(ids)
+            marked = marks.nonzero()[0]
+            if len(marked):
+                self._add_marks(infos, listed, marked.tolist(), marks[marked].tolist())
+        flags = take(self.terminated, ids), take(self.truncated, ids)
+        return Batch(obs, reward, *flags, infos, parts)
+
+    def prepare(self) -> None:
+        """Make now what the next batch of all envs will need, while others are at work."""
+        if self._ready is None:
+            self._ready = _bare_infos(self.everything.tolist())
+
+    def _new_infos(self, ids: IdArray, listed: list[int]) -> Array:
         if self._infos:
             pop = self._infos.pop
             infos = [{**pop(i, _NOTHING), "env_id": i} for i in listed]
-        else:
-            infos = [{"env_id": i} for i in listed]
-        if self._marks is not None:
-            marks = self._marks.take(ids)
-            if marks.any():
-                self._add_marks(infos, listed, marks)
-        flags = take(self.terminated, ids), take(self.truncated, ids)
-        return Batch(obs, reward, *flags, infos, parts)
+            return np.fromiter(infos, dtype=object, count=len(infos))
+        if self._ready is not None and ids is self.everything:
+            ready, self._ready = self._ready, None
+            return ready
+        return _bare_infos(listed)
 
     def _note_last(self, ids: IdArray, parts: Sequence[Any]) -> None:
         place = slice(None) if ids is self.everything else ids
@@ -479,14 +558,13 @@ class Block:
                 for k, i in enumerate(ids.tolist()):
                     last[i] = spaces.snapshot(part[k])
 
-    def _add_marks(self, infos: list[dict[str, Any]], ids: list[int], marks: Array) -> None:
+    def _add_marks(self, infos: Array, ids: list[int], places: list[int], marks: list[int]) -> None:
+        """Complete the infos at these places of a batch by what their marks say."""
         ended: list[int] = []
         reader = self._reader
-        for k, mark in enumerate(marks.tolist()):
-            if not mark:
-                continue
+        for k, mark in zip(places, marks, strict=True):
             if mark > _KIND_MASK and reader is not None:
-                infos[k] = info = reader.read(ids[k], mark >> _FORM_SHIFT)
+                infos[k] = info = reader.read(ids[k], mark >> FORM_SHIFT)
                 info["env_id"] = ids[k]
             kind = mark & _KIND_MASK
             if kind == _RESET_ROW:
@@ -520,6 +598,10 @@ class Block:
 
 
 _NOTHING: dict[str, Any] = {}
+
+
+def _bare_infos(ids: list[int]) -> Array:
+    return np.fromiter([{"env_id": i} for i in ids], dtype=object, count=len(ids))
 
 
 def nbytes(shape: Shape) -> int:
@@ -582,6 +664,10 @@ def _dtype(leaf: Leaf) -> np.dtype[Any]:
 def _own(leaf: Leaf) -> np.dtype[Any] | None:
     """The leaf's dtype as NumPy's own: of those there is one each, and identity is quick to see."""
     return None if leaf.dtype is None else np.dtype(leaf.dtype.str)
+
+
+def _pack_nothing(i: int, info: dict[str, Any]) -> int:  # noqa: ARG001 - the signature of a packer
+    return 0
 
 
 def _kept(leaf: Leaf, part: Any, name: str) -> Any:

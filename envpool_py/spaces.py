@@ -253,12 +253,14 @@ def snapshot(value: Any) -> Any:
     to be copied, is handed over as it is.
     """
     kind = type(value)
-    if kind in _IMMUTABLE_TYPES or isinstance(value, _IMMUTABLE):
+    if kind is dict:  # first what is most frequent
+        return {key: snapshot(part) for key, part in value.items()} if value else {}
+    if kind in _IMMUTABLE_TYPES:
         return value
     if isinstance(value, np.ndarray):
-        return value.copy() if value.dtype != object else copy.deepcopy(value)
-    if kind is dict:
-        return {key: snapshot(part) for key, part in value.items()}
+        return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
+    if isinstance(value, _IMMUTABLE):
+        return value
     if kind is list or kind is tuple:
         return kind(map(snapshot, value))
     if isinstance(value, dict):

@@ -11,8 +11,7 @@ What travels, all in the machine's own byte order:
   the pipe before the stream whatever was written first, so what belongs together travels on one of
   them: an id that follows a complaint about its row goes by the stream as well.
 
-A *token* is an env id in its low bits and a generation above them. The process gives back the token
-it was sent; the parent raises the generation to disown a request, and drops answers to older ones.
+Tokens are those of ``envpool_py.worker.tokens``.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import reduction
+from operator import length_hint
 from typing import Any, NamedTuple, cast
 
 import cloudpickle
 
 from envpool_py import shm
 from envpool_py.errors import pack_failure
-from envpool_py.rows import Block, FinalInfo
+from envpool_py.rows import Block, FinalInfo, Shape, Side
 from envpool_py.worker import limits
 from envpool_py.worker.base import Request
 from envpool_py.worker.execute import Executor
 from envpool_py.worker.meter import EnvMeter
+from envpool_py.worker.runner import Runner, taken_last
+from envpool_py.worker.tokens import ID_MASK
 from envpool_py.worker.watch import Begin, attach
-
-ID_BITS = 20
-ID_MASK = (1 << ID_BITS) - 1
 
 FRAME = struct.Struct("=iq")
 STEP, STEP_PROMPT, RESET, REQUESTS, ATTACH, CLOSE = range(6)
@@ -181,10 +180,9 @@ class _Process:
         self._look_for = look_for
         self._begin = begin
         self._executors: dict[int, Executor] = {}
-        self._steps: dict[int, Callable[[Any], Any]] = {}
+        self._runner: Runner | None = None
         self._requests: dict[int, Callable[[Request], Any]] = {}
         self._store: Callable[..., Any] | None = None  # None: rows are pickled
-        self._action_of: Callable[[int], Any] = lambda _: None
         self._done: list[int] = []
         self._items: list[bytes] = []
         self._complained = False
@@ -205,13 +203,19 @@ class _Process:
                         self._answer(token, request)
                         self._publish()
                 elif kind == ATTACH:
-                    assert self._memory is not None  # noqa: S101 - for the type checker
-                    block = Block(pickle.loads(body), shm.attach(self._memory.fd))  # noqa: S301
-                    self._store = block.writer(pack_infos=True)
-                    self._action_of = block.action_reader()
+                    self._attach(pickle.loads(body))  # noqa: S301 - from our own parent
                 elif kind == CLOSE:
                     break
         self._close()
+
+    def _attach(self, shape: Shape) -> None:
+        """Keep rows in the block from now on."""
+        assert self._memory is not None  # noqa: S101 - for the type checker
+        block = Block(shape, shm.attach(self._memory.fd))
+        writer = block.writer(pack_infos=True)
+        self._store = writer.store
+        begin = None if self._begin is None else self._begin.note
+        self._runner = Runner(self._executors, block, writer, self._add_side, begin)
 
     def _build(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and tell the parent their facts; False where one can't be made."""
@@ -225,7 +229,6 @@ class _Process:
                 self._executors[i] = executor
                 if self._meter is not None:
                     executor.measure(EnvMeter(self._meter, i))
-                self._steps[i] = self._watched(executor.step, i)
                 self._requests[i] = self._watched(executor, i)
                 first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
                 if first != i:
@@ -246,33 +249,27 @@ class _Process:
         self._complained = True
         self._add(i, COMPLAINT, text.encode(errors="replace"))
 
-    def _watched(self, carry_out: Callable[[Any], Any], i: int) -> Callable[[Any], Any]:
+    def _watched(self, carry_out: Callable[..., Any], i: int) -> Callable[..., Any]:
         return carry_out if self._begin is None else self._begin.watched(carry_out, i)
 
     def _step(self, body: bytes, *, prompt: bool) -> None:
-        store = self._store
-        assert store is not None  # noqa: S101 - for the type checker
-        steps = self._steps
-        action_of = self._action_of
+        runner = self._runner
+        assert runner is not None  # noqa: S101 - for the type checker
         done = self._done
-        clock = time.perf_counter
-        due = clock() + PUBLISH_AFTER if prompt else 0.0
         tokens = memoryview(body).cast("i").tolist()
-        for token in tokens:
-            i = token & ID_MASK
-            row = None
+        left = iter(tokens)
+        due = None
+        while length_hint(left):
+            if prompt:
+                due = time.perf_counter() + PUBLISH_AFTER
             try:
-                row = steps[i](action_of(i))
-                side = store(i, row)
-                if side is None:
-                    done.append(token)
-                else:
-                    self._add(token, SIDE, _dumps_named(side))
+                runner.run(left, done, due)
             except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-                self._fail_row(token, "step", row, error)
-            if prompt and clock() > due:
+                self._fail_row(taken_last(tokens, left), "step", error)
+            if prompt and length_hint(left):
                 self._publish()
-                due = clock() + PUBLISH_AFTER
+        if self._begin is not None:
+            self._begin.end()
         if done == tokens and not self._items and len(body) <= select.PIPE_BUF:
             done.clear()
             os.write(self._results, body)  # the very same bytes
@@ -289,7 +286,8 @@ class _Process:
         """Carry out any request."""
         i = token & ID_MASK
         kind = request.kind
-        reply = None
+        if self._runner is not None:
+            self._runner.forget(i)
         try:
             carry_out: Callable[[Request], Any] = self._requests[i]
             if kind == "rebuild" and self._begin is not None:
@@ -305,24 +303,26 @@ class _Process:
             else:
                 self._add(token, REPLY, _dumps_named(reply, "result"))
         except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-            self._fail_row(token, kind, reply, error)
+            self._fail_row(token, kind, error)
 
     def _keep_row(self, token: int, kind: str, row: Any) -> None:
+        i = token & ID_MASK
         if self._store is None:
             if type(row[4]) is FinalInfo:  # said here, the ended row can still come first
-                self._executors[token & ID_MASK].check_fits(row[0])
+                self._executors[i].check_fits(row[0])
             self._add(token, STEP_ROW if kind == "step" else RESET_ROW, _dumps_named(row))
-            return
-        side = self._store(token & ID_MASK, row)
-        if side is None:
-            self._done.append(token)
         else:
-            self._add(token, SIDE, _dumps_named(side))
+            side = self._store(i, row)
+            if side is None:
+                self._done.append(token)
+            else:
+                self._add_side(token, side)
+        self._executors[i].note_kept()
 
-    def _fail_row(self, token: int, kind: str, row: Any, error: BaseException) -> None:
+    def _fail_row(self, token: int, kind: str, error: BaseException) -> None:
         """Tell of an error; where it is only of the reset behind an ended row, hand that on."""
         executor = self._executors[token & ID_MASK]
-        ended = executor.ended_row(error) if kind == "step" and row is not None else None
+        ended = executor.ended_row(error) if kind == "step" else None
         if ended is not None:
             try:
                 self._keep_row(token, kind, ended)
@@ -334,6 +334,9 @@ class _Process:
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
         self._add(token, FAILURE, pickle.dumps((kind, *pack_failure(error))))
+
+    def _add_side(self, token: int, side: Side) -> None:
+        self._add(token, SIDE, _dumps_named(side))
 
     def _add(self, token: int, status: int, data: bytes) -> None:
         self._items.append(ITEM.pack(token, status, len(data)))

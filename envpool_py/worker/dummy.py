@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import length_hint
 from typing import Any
 
 import gymnasium as gym
@@ -14,12 +15,13 @@ from gymnasium.error import ClosedEnvironmentError
 from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error, from_signal_handler
 from envpool_py.ids import IdArray
-from envpool_py.rows import Block, Row
+from envpool_py.rows import Block, Side
 from envpool_py.worker import meter
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import EnvFacts, Executor
 from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.meter import EnvMeter, Meter
+from envpool_py.worker.runner import Runner, taken_last
 
 # A step whose action lies in the block.
 _STEP = Request("step")
@@ -81,8 +83,17 @@ class DummyGroup(WorkerGroup):
     workers: Sequence[DummyEnvWorker]
 
     def __init__(self, workers: Sequence[DummyEnvWorker], first: int = 0) -> None:
+        # What the last ``wait`` has taken and from where on it has not; None: all is settled.
+        self._taken: tuple[list[int], Iterator[int]] | None = None
+        # Whether that is all that was pending.
+        self._taken_all = False
         super().__init__(workers)
         self._first = first
+        self._pending: dict[int, Request] = {}
+        # Those given up since ``wait`` was called, which a signal handler can do.
+        self._disowned: set[int] = set()
+        # Those pending that are more than a step.
+        self._others: set[int] = set()
 
     def learn_facts(self) -> list[EnvFacts]:
         """Ask the envs for their facts."""
@@ -97,7 +108,6 @@ class DummyGroup(WorkerGroup):
         self._executors = {i: worker.executor for i, worker in enumerate(self.workers, self._first)}
         for i, executor in self._executors.items():
             executor.complain = functools.partial(self._complain, i)
-        self._pending: dict[int, Request] = {}
         if self.measuring:
             memory = bytearray(meter.nbytes(len(self.workers)))
             self.meter = Meter(memory, len(self.workers))
@@ -111,8 +121,14 @@ class DummyGroup(WorkerGroup):
 
     def use_block(self, block: Block) -> None:
         """Keep rows and actions in ``block`` from now on."""
-        super().use_block(block)
-        self._action_of = block.action_reader()
+        self.block = block
+        writer = block.writer()
+        self.store = writer.store
+        self._runner = Runner(self._executors, block, writer, self._put_side)
+
+    def _put_side(self, i: int, side: Side) -> None:
+        self.block.put_side(i, spaces.snapshot(side))
+        self.finished.append(i)
 
     def pack_steps(self, ids: IdArray, actions: Any) -> Callable[[], None]:
         """Make the steps ready to be noted down."""
@@ -133,61 +149,113 @@ class DummyGroup(WorkerGroup):
 
     def post_steps(self, ids: Sequence[int]) -> None:
         """Note down a step of each env, the action of which lies in the block."""
+        self._settle()
         self._pending.update(dict.fromkeys(ids, _STEP))
 
     def waiting(self, only: Sequence[int] | None = None) -> bool:
         """Whether there is something to carry out, for one of the envs ``only``."""
+        self._settle()
         return bool(self._pending) and (only is None or any(i in self._pending for i in only))
 
     def _send_one(self, i: int, request: Request) -> None:
+        self._settle()
         self._pending[i] = request
+        self._others.add(i)
 
     def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
         """Carry out ``wait_num`` requests; a KeyboardInterrupt passes through."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        chosen = list(self._pending) if only is None else [i for i in only if i in self._pending]
-        finished, executors, action_of, store = (
-            self.finished,
-            self._executors,
-            self._action_of,
-            self.store,
-        )
-        for i in chosen[:wait_num]:
-            self.torn = (i,)
-            try:
-                request = self._pending.pop(i)
-            except KeyError:
-                if not self.closed:
-                    raise
-                raise ClosedEnvironmentError("the pool was closed meanwhile") from None
-            row = None
-            try:
-                if request is _STEP:
-                    row = executors[i].step(action_of(i))
-                    side = store(i, row)
-                    if side is not None:
-                        self.block.put_side(i, spaces.snapshot(side))
-                else:
-                    reply = executors[i](request)
-                    if request.kind == "step":
-                        row = reply
-                    kept = spaces.snapshot(reply) if request.kind in ROW_KINDS else reply
-                    self.take(i, request.kind, kept)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # SystemExit from an env included
-                if from_signal_handler(error):
-                    raise
-                self._fail_row(i, request.kind, row, error)
-            finished.append(i)
-            self.torn = ()
-            if deadline is not None and time.monotonic() >= deadline:
-                return
+        self._settle()
+        due = None if timeout is None else time.perf_counter() + timeout
+        pending = self._pending
+        chosen = list(pending) if only is None else [i for i in only if i in pending]
+        del chosen[wait_num:]
+        left = iter(chosen)
+        steps = not self._others or self._others.isdisjoint(chosen)
+        self._disowned.clear()
+        self._taken_all = len(chosen) == len(pending)
+        self._taken = chosen, left
+        while length_hint(left):
+            if steps:
+                self._run(chosen, left, due)
+            else:
+                self._carry_out(next(left))
+            if due is not None and time.perf_counter() > due:
+                break
+        self._settle()
 
-    def _fail_row(self, i: int, kind: str, row: Row | None, error: BaseException) -> None:
+    def _settle(self) -> None:
+        """The requests that were taken are no longer pending.
+
+        Done at the end of ``wait``; and, where that was interrupted, before anything else is.
+        """
+        if self._taken is None:
+            return
+        chosen, left = self._taken
+        pending = self._pending
+        count = len(chosen) - length_hint(left)
+        if self._taken_all and count == len(chosen) and not self._disowned:
+            pending.clear()
+        else:
+            for i in chosen[:count]:
+                pending.pop(i, None)
+            self.forget(self._disowned.intersection(chosen[:count]))
+        self._taken = None
+
+    @property
+    def torn(self) -> Sequence[int]:
+        """The env of the request that was taken last, if its end has not been noted."""
+        if self._taken is None or length_hint(self._taken[1]) == len(self._taken[0]):
+            return ()
+        i = taken_last(*self._taken)
+        return () if i in self.finished else (i,)
+
+    @torn.setter
+    def torn(self, torn: Sequence[int]) -> None:
+        """It follows from what was taken."""
+
+    def _run(self, chosen: list[int], left: Iterator[int], due: float | None) -> None:
+        """Carry out steps until one raises, at the longest until ``due``."""
+        try:
+            self._runner.run(left, self.finished, due)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
+            self._note_error(taken_last(chosen, left), "step", error)
+
+    def _carry_out(self, i: int) -> None:
+        """Carry out any request; its end is noted in ``finished``."""
+        request = self._pending[i]
+        if request is _STEP:
+            self._run([i], iter([i]), None)
+            return
+        executor = self._executors[i]
+        self._others.discard(i)
+        self._runner.forget(i)
+        try:
+            reply = executor(request)
+            kept = spaces.snapshot(reply) if request.kind in ROW_KINDS else reply
+            self.take(i, request.kind, kept)
+            executor.note_kept()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
+            self._note_error(i, request.kind, error)
+        else:
+            self.finished.append(i)
+
+    def _note_error(self, i: int, kind: str, error: BaseException) -> None:
+        """Note the end of a request that raised, unless it was a signal handler that did."""
+        if from_signal_handler(error):
+            raise error
+        if self.closed:
+            raise ClosedEnvironmentError("the pool was closed meanwhile") from None
+        self._fail_row(i, kind, error)
+        self.finished.append(i)
+
+    def _fail_row(self, i: int, kind: str, error: BaseException) -> None:
         """Note an error down; where it is only of the reset behind an ended row, keep that."""
         executor = self._executors[i]
-        ended = None if row is None else executor.ended_row(error)
+        ended = executor.ended_row(error)
         if ended is not None:
             try:
                 self.take(i, kind, spaces.snapshot(ended))
@@ -203,6 +271,8 @@ class DummyGroup(WorkerGroup):
 
     def disown(self, ids: Sequence[int]) -> None:
         """Drop the requests."""
+        self._disowned.update(ids)
+        self._others.difference_update(ids)
         for i in ids:
             self._pending.pop(i, None)
 
@@ -213,7 +283,8 @@ class DummyGroup(WorkerGroup):
     def close(self) -> list[EnvError]:
         """Close all envs; return what closing them raised."""
         self.closed = True
-        self._pending = {}
+        self._pending.clear()
+        self._runner.forget_all()
         return super().close()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
+from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import checks, seeding, spaces
 from envpool_py.rows import FinalInfo, ResetInfo, Row
@@ -57,8 +58,12 @@ class Executor:
         self._validate = checks.FIRST
         # Whether the next reset, and the next step, are to be looked at.
         self._check_reset = self._check_step = True
+        #: Whether the next step is nothing but the env's own, and ``finish``; once the row of the
+        #: last one is kept.
+        self.quick = False
         self._make()
-        # The row of the episode that the last step ended, in same_step mode.
+        # The last row of the episode that the step just done has ended, in same_step mode, until
+        # the row of that step is kept.
         self._ended: Row | None = None
         # What the next step does in place of a step: an automatic reset, or raise the error of one.
         self._before_step: Callable[[], Row] | None = None
@@ -101,6 +106,7 @@ class Executor:
         self._closed = False
         self._before_step = None
         self._in_reset = False
+        self.quick = False
 
     def measure(self, meter: EnvMeter) -> None:
         """Say to ``meter`` from now on what the env does and how long it takes."""
@@ -151,6 +157,7 @@ class Executor:
         self._reset_fn = reset_fn
         self._episode = episode
         self._validate = validate
+        self.quick = False
         if validate != checks.FIRST:
             self._check_reset = self._check_step = validate == checks.ALWAYS
 
@@ -164,12 +171,18 @@ class Executor:
 
     def step(self, action: Any) -> Row:
         """Step the env, and reset it where the autoreset mode says so."""
+        if self._closed:
+            raise ClosedEnvironmentError("step: the env is closed")
         if self._before_step is not None:
             return self._before_step()
-        if self._ended is not None:
-            self._ended = None
+        self._ended = None
         # Looked up each time: an env may rebind its step.
         row: Row = self._checked_step(action) if self._check_step else self.env.step(action)
+        self.quick = not self._check_step and self._meter is None
+        return self.finish(row)
+
+    def finish(self, row: Row) -> Row:
+        """The row of a step, from what the env's own step returned; resets the env where due."""
         if type(row) is not tuple or len(row) != 5:
             row = _checked_row(row)
         info = row[4]
@@ -180,6 +193,7 @@ class Executor:
             if self._autoreset == SAME_STEP:
                 return self._same_step(row)
             self._before_step = self._next_step
+            self.quick = False
         return row
 
     def reset(
@@ -296,8 +310,7 @@ class Executor:
         last, reward, terminated, truncated, final_info = ended
         # The env may reuse its buffers for the reset.
         last, final_info = spaces.snapshot(last), spaces.snapshot(final_info)
-        final = FinalInfo(final_obs=last, final_info=final_info)
-        self._ended = (last, reward, terminated, truncated, final)
+        self._ended = (last, reward, terminated, truncated, final_info)
         try:
             obs, info = self._reset(None, None, {})
         except KeyboardInterrupt:
@@ -305,7 +318,12 @@ class Executor:
         except BaseException as error:  # noqa: BLE001 - raised with the next request
             return self._put_off(error)
         info = self._with_asked(info)
-        return obs, reward, terminated, truncated, FinalInfo({**info, **final})
+        told = FinalInfo(info, final_obs=last, final_info=final_info)
+        return obs, reward, terminated, truncated, told
+
+    def note_kept(self) -> None:
+        """The row of the last step is where it will be handed on from."""
+        self._ended = None
 
     def ended_row(self, error: BaseException) -> Row | None:
         """The row of the episode's end, where the row of its automatic reset can't be handed on.
@@ -314,7 +332,7 @@ class Executor:
             error: why not; the next request will raise it.
 
         Returns:
-            None where the last row was not of an automatic reset.
+            None where the last row was not of an automatic reset, or has been kept.
         """
         return None if self._ended is None else self._put_off(error)
 
@@ -337,9 +355,12 @@ class Executor:
             raise error
 
         self._before_step = raise_late
+        self.quick = False
         row, self._ended = self._ended, None
         assert row is not None  # noqa: S101 - both callers have seen to it
-        return row
+        last, reward, terminated, truncated, info = row
+        told = FinalInfo(final_obs=last, final_info=info)
+        return last, reward, terminated, truncated, told
 
     def _next_step(self) -> Row:
         self._in_reset = True

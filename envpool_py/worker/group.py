@@ -14,7 +14,7 @@ This class loops over the per-env methods, for a worker class that has nothing e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -109,7 +109,7 @@ class WorkerGroup:
     def use_block(self, block: Block) -> None:
         """Keep rows in ``block`` from now on."""
         self.block = block
-        self.store = block.writer()
+        self.store = block.writer().store
 
     def pack_steps(self, ids: IdArray, actions: Any) -> Callable[[], None]:
         """Make a step of each env ready to be sent; calling what is returned sends it.
@@ -220,7 +220,7 @@ class WorkerGroup:
         """Whether the request of env ``i`` is carried out although it is given up now."""
         return True
 
-    def forget(self, ids: Sequence[int]) -> None:
+    def forget(self, ids: Iterable[int]) -> None:
         """Drop what ended requests of these envs have left."""
         gone = set(ids)
         self.finished[:] = [i for i in self.finished if i not in gone]

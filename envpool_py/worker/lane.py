@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from envpool_py.errors import name_exit
 from envpool_py.worker import child
+from envpool_py.worker.tokens import ID_MASK
 
 _READ = 1 << 18
 _TAKEN_BY_A_START = 6  # descriptors, for a moment
@@ -106,7 +107,7 @@ def _parsed(data: bytes, before: deque[Frame], ids: frozenset[int]) -> _Received
     start, needed = 0, header.size
     while len(data) - start >= header.size:
         token, status, length = header.unpack_from(data, start)
-        known = token & child.ID_MASK in ids and 0 <= status <= child.LAST_STATUS
+        known = token & ID_MASK in ids and 0 <= status <= child.LAST_STATUS
         if not known or not 0 <= length <= child.LARGEST:
             frames.append((min(ids), GARBLED, b""))
             return _Received(b"", frames, [], sys.maxsize)

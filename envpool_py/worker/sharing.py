@@ -18,10 +18,12 @@ from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
+from envpool_py.worker import child
 from envpool_py.worker.base import Request
 from envpool_py.worker.dummy import DummyEnvWorker, DummyGroup
 from envpool_py.worker.execute import EnvFacts
 from envpool_py.worker.group import WorkerGroup
+from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.subproc import ProcessGroup, SubprocEnvWorker
 
 #: Seconds for which the caller steps its own envs between two looks at the others' rows, where rows
@@ -50,6 +52,8 @@ class SharingGroup(WorkerGroup):
         self._there = processes(workers[: self._first])
         super().__init__(workers)
         self.pid = self._there.pid
+        if self._there.num_processes < len(usable_cores()):  # a core is left for the caller
+            self._there.look_for = child.LOOK_FOR
         self._own: DummyGroup | None = None
 
     @property
@@ -173,9 +177,7 @@ class SharingGroup(WorkerGroup):
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
             while here.waiting(only):
-                step_until = time.monotonic() + LOOK_EVERY if self.prompt else np.inf
-                while here.waiting(only) and time.monotonic() < step_until:
-                    here.wait(1 if self.prompt else len(self.workers), None, only)
+                here.wait(len(self.workers), LOOK_EVERY if self.prompt else None, only)
                 if self.prompt:
                     there.wait(1, 0)
                 late = deadline is not None and time.monotonic() >= deadline

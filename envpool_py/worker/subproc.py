@@ -55,6 +55,7 @@ from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.lane import GARBLED, Lane, Poller, claim, release
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.meter import Meter
+from envpool_py.worker.tokens import GENERATIONS, ID_BITS, ID_MASK
 from envpool_py.worker.watch import Overdue, Watch
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
@@ -73,7 +74,6 @@ _KINDS = {
 }
 _RESET = Request("reset")
 _READ = 1 << 14  # bytes: the ids of 4096 rows
-_GENERATIONS = 1 << (31 - child.ID_BITS)
 
 
 class SubprocEnvWorker(EnvWorker):
@@ -246,8 +246,8 @@ class ProcessGroup(WorkerGroup):
     ) -> None:
         super().__init__(workers)
         num_envs = len(workers)
-        if num_envs > child.ID_MASK:
-            raise ValueError(f"got {num_envs} envs; a pool takes {child.ID_MASK} at the most")
+        if num_envs > ID_MASK:
+            raise ValueError(f"got {num_envs} envs; a pool takes {ID_MASK} at the most")
         self.num_processes = check_num_processes(num_processes, num_envs)
         if num_threads is not None and num_threads < 1:
             raise ValueError(f"num_threads must be 1 or more, got {num_threads}")
@@ -257,6 +257,8 @@ class ProcessGroup(WorkerGroup):
         self._affinity = affinity
         self.context = check_context(workers[0].context)
         self._shared = workers[0].share_memory
+        #: Seconds for which to look for what happens before sleeping until it does.
+        self.look_for = 0.0
         self._lanes: list[Lane] = []
         self._by_fd: dict[int, Lane] = {}
         self._by_death: dict[int, Lane] = {}
@@ -696,7 +698,11 @@ class ProcessGroup(WorkerGroup):
         if self._mute and not self.closed:
             left = max(min(self._mute.values()) - time.monotonic(), 0.0)
             timeout = left if timeout is None else min(left, timeout)
-        events = self._poller.poll(timeout if watch is None else watch.wait(timeout))
+        if watch is not None:
+            timeout = watch.wait(timeout)
+        events = self._look(timeout) if self.look_for else []
+        if not events:
+            events = self._poller.poll(timeout)
         self._refuse_if_closed(thread)
         for fd, _ in events:
             if fd == self._results:
@@ -718,6 +724,14 @@ class ProcessGroup(WorkerGroup):
             sent = [-1 if lane.exit or not lane.started else lane.sent for lane in self._lanes]
             for overdue in watch.look(sent):
                 self._end_stuck(watch, overdue)
+
+    def _look(self, timeout: float | None) -> list[tuple[int, int]]:
+        """What is ready within ``look_for`` seconds; the core is given up at each look."""
+        clock = time.perf_counter
+        end = clock() + (self.look_for if timeout is None else min(timeout, self.look_for))
+        while not (events := self._poller.poll(0)) and clock() < end:
+            os.sched_yield()
+        return events
 
     def _note_mute(self, lane: Lane) -> None:
         """Listen to this process no longer: the end of a stream is news for ever."""
@@ -788,7 +802,7 @@ class ProcessGroup(WorkerGroup):
                 lane.read()
             frames = lane.frames
             while frames:
-                self.torn = (frames[0][0] & child.ID_MASK,)
+                self.torn = (frames[0][0] & ID_MASK,)
                 self._take_item(*frames[0])
                 frames.popleft()
                 self.torn = ()
@@ -804,7 +818,7 @@ class ProcessGroup(WorkerGroup):
         num_envs = len(self.workers)
         if self._raised_generation:
             tokens = np.frombuffer(chunk, dtype=np.int32)
-            ids = tokens & child.ID_MASK
+            ids = tokens & ID_MASK
             if ids.max(initial=0) >= num_envs:
                 return None
             current: list[int] = ids[self._tokens[ids] == tokens].tolist()
@@ -836,7 +850,7 @@ class ProcessGroup(WorkerGroup):
         lane.kill()
 
     def _take_item(self, token: int, status: int, data: bytes) -> None:
-        i = token & child.ID_MASK
+        i = token & ID_MASK
         if status == child.HELLO:
             self._take_hello(i, data)
         elif status == GARBLED:
@@ -863,7 +877,7 @@ class ProcessGroup(WorkerGroup):
 
     def _note_answer(self, token: int) -> None:
         """Take note that a request has ended which was given up, or one after it."""
-        i = token & child.ID_MASK
+        i = token & ID_MASK
         if token in (self._disowned.get(i), int(self._tokens[i])):
             self._disowned.pop(i, None)
 
@@ -967,8 +981,8 @@ class ProcessGroup(WorkerGroup):
         for i in ids:
             if i not in answered:
                 self._disowned[i] = int(self._tokens[i])
-            generation = (int(self._tokens[i]) >> child.ID_BITS) + 1
-            self._tokens[i] = (generation % _GENERATIONS) << child.ID_BITS | i
+            generation = (int(self._tokens[i]) >> ID_BITS) + 1
+            self._tokens[i] = (generation % GENERATIONS) << ID_BITS | i
         self._raised_generation = True
         self._whole_frames.clear()
         # A message cut in two can't be mended: that process has to go.
@@ -1062,8 +1076,7 @@ def _pickled_requests(part: list[tuple[int, Request]]) -> bytes:
     except Exception as error:
         token, request = next((pair for pair in part if not _can_be_pickled(pair[1])), part[0])
         raise TypeError(
-            f"env {token & child.ID_MASK}: the arguments of {request.kind} cannot be pickled:"
-            f" {error}"
+            f"env {token & ID_MASK}: the arguments of {request.kind} cannot be pickled: {error}"
         ) from error
     return data
 

@@ -79,6 +79,16 @@ class Begin:
 
         return watched
 
+    def note(self, i: int) -> None:
+        """Env ``i`` begins, and goes on until another does, or ``end`` is called."""
+        # In this order: the parent may see a time that is too late, never one too early.
+        self._times[1] = time.monotonic()
+        self._numbers[0] = i + 1
+
+    def end(self) -> None:
+        """No env is at work."""
+        self._numbers[0] = 0
+
     def untimed(self, carry_out: Callable[[Any], T]) -> Callable[[Any], T]:
         """``carry_out``, which may take as long as it likes."""
         numbers = self._numbers

@@ -1,0 +1,149 @@
+"""Step envs one after another and keep their rows: the code that runs most often of all.
+
+Whoever steps envs whose rows lie in a block does it by one of these. What it does is what
+``Executor.step`` and then the block's writer do. A row in which nothing is out of the ordinary (no
+end of an episode, values of just the right types) takes a way of its own, and in one function for
+all envs: there each look-up, call and store costs a hundredth of a cheap env's step, and so does
+each line of memory that is touched. Any other row takes the long way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import length_hint
+from typing import Any
+
+import numpy as np
+
+from envpool_py.rows import FORM_SHIFT, Block, Cells, Row, Side, Writer
+from envpool_py.worker.execute import Executor
+from envpool_py.worker.tokens import ID_MASK
+
+
+class Runner:
+    """Steps envs by the actions in a block, and writes their rows there.
+
+    Args:
+        executors: those of the envs, by id.
+        block: where actions and rows are.
+        writer: writes rows that are out of the ordinary.
+        keep_side: called with a token and what the block can't hold of its row.
+        begin: called with the id of each env before it is stepped; None: nobody wants to know.
+    """
+
+    def __init__(
+        self,
+        executors: Mapping[int, Executor],
+        block: Block,
+        writer: Writer,
+        keep_side: Callable[[int, Side], object],
+        begin: Callable[[int], object] | None = None,
+    ) -> None:
+        self._executors = executors
+        self._action_of = block.action_reader()
+        self._store = writer.store
+        self._keep_side = keep_side
+        self._scalar_rewards = not block.shape.reward
+        # Of each env whose next step is nothing but the env's own.
+        self._quick: list[Any] = [None] * block.shape.num_envs
+        #: ``run(tokens, done, due)`` steps the envs of these tokens, and notes each token in
+        #: ``done`` once its row is in the block. It returns when there are no more, and from
+        #: ``due`` on, a time of ``time.perf_counter``; None is never. It raises what an env or the
+        #: writer raises, for the token that was taken last; it can be called again for the others.
+        self.run = self._make_run(block, writer, begin)
+
+    def forget(self, i: int) -> None:
+        """Something else than a step happens to env ``i``."""
+        self._quick[i] = None
+
+    def forget_all(self) -> None:
+        """No env is to be stepped without a look at what happened to it."""
+        self._quick[:] = [None] * len(self._quick)
+
+    def _make_run(
+        self, block: Block, writer: Writer, begin: Callable[[int], object] | None
+    ) -> Callable[[Iterator[int], list[int], float | None], None]:
+        quick, action_of, take_long_way = self._quick, self._action_of, self._take_long_way
+        keep_side, pack_info = self._keep_side, writer.pack_info
+        cells = block.cells()
+        flat, rewards, words = cells.flat, cells.rewards, cells.words
+        unit = cells.mark_unit << FORM_SHIFT
+        store_obs = writer.store_leaves if cells.views is None else _store_array(cells)
+        clock = time.perf_counter
+        np_false, np_float = np.False_, np.float64
+
+        def run(tokens: Iterator[int], done: list[int], due: float | None) -> None:
+            for token in tokens:
+                i = token & ID_MASK
+                if begin is not None:
+                    begin(i)
+                env = quick[i]
+                row = None
+                plain = False
+                if env is not None:
+                    row = env.step(action_of(i))  # looked up each time: an env may rebind it
+                    try:
+                        obs, reward, terminated, truncated, info = row
+                        if (
+                            (terminated is False or terminated is np_false)
+                            and (truncated is False or truncated is np_false)
+                            and type(info) is dict
+                            and (type(reward) is float or type(reward) is np_float)
+                            # An env with turns may be over for all.
+                            and (not info or "env_done" not in info)
+                        ):
+                            objects = None
+                            if flat is None:
+                                objects = store_obs(i, obs)
+                            else:
+                                flat[i][:] = obs  # which takes nothing but this shape and dtype
+                            rewards[i] = reward
+                            form = pack_info(i, info) if info else 0
+                            words[i] = form * unit
+                            if objects is None and (form or not info):
+                                done.append(token)
+                            else:
+                                keep_side(token, (objects, None if form else info or None, None))
+                            plain = True
+                    except (TypeError, ValueError, NotImplementedError):
+                        plain = False
+                if not plain:
+                    take_long_way(token, done, row)
+                if due is not None and clock() > due:
+                    return
+
+        return run
+
+    def _take_long_way(self, token: int, done: list[int], row: Row | None) -> None:
+        """Step the env, if ``row`` is None, and keep its row; ``row``: what its step returned."""
+        i = token & ID_MASK
+        executor = self._executors[i]
+        self._quick[i] = None
+        row = executor.step(self._action_of(i)) if row is None else executor.finish(row)
+        side = self._store(i, row)
+        if side is None:
+            done.append(token)
+        else:
+            self._keep_side(token, side)
+        executor.note_kept()
+        if executor.quick and self._scalar_rewards:
+            self._quick[i] = executor.env
+
+
+def _store_array(cells: Cells) -> Callable[[int, Any], None]:
+    """A function that stores an observation that is an array, and raises TypeError if unlike."""
+    views, dtype, dims = cells.views, cells.dtype, cells.dims
+    assert views is not None  # noqa: S101 - for the type checker
+
+    def store(i: int, obs: Any) -> None:
+        if type(obs) is not np.ndarray or obs.dtype is not dtype or obs.shape != dims:
+            raise TypeError
+        views[i][...] = obs
+
+    return store
+
+
+def taken_last(tokens: Sequence[int], left: Iterator[int]) -> int:
+    """The token that an iterator over the sequence ``tokens`` has given last."""
+    return tokens[len(tokens) - 1 - length_hint(left)]
