@@ -18,6 +18,10 @@ PROBE_SECONDS = 0.1
 BUSY = 0.5
 #: Seconds that a batch costs for going through processes, whatever the envs do.
 OVERHEAD = 120e-6
+#: The same where the caller steps a share of the envs.
+SHARED_OVERHEAD = 40e-6
+#: Seconds of a step below which the caller's share is worth the isolation that it costs.
+CHEAP = 100e-6
 
 
 class Probe(NamedTuple):
@@ -52,13 +56,18 @@ def choose_processes(measured: Probe, num_envs: int) -> int:
     return num_envs if measured.waits else min(num_envs, len(usable_cores()))
 
 
-def worth_processes(measured: Probe, num_envs: int) -> bool:
+def caller_pays(measured: Probe, num_envs: int) -> bool:
+    """Whether the caller had better step a share of the envs, in sync batches."""
+    return measured.wall < CHEAP and not measured.waits and choose_processes(measured, num_envs) > 1
+
+
+def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) -> bool:
     """Whether processes pay for sync batches of these envs: a few cheap ones are faster without."""
     if measured.waits:
         return num_envs > 1
     processes = choose_processes(measured, num_envs)
     share = -(-num_envs // processes)
-    return share * measured.wall + OVERHEAD < num_envs * measured.wall
+    return share * measured.wall + overhead < num_envs * measured.wall
 
 
 class _Probed:

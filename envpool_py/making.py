@@ -21,6 +21,8 @@ BACKENDS: dict[str, type[BaseVectorEnv]] = {
 
 # Who asks for one of these asks for processes.
 _OF_PROCESSES = frozenset({"num_threads", "affinity", "step_timeout", "caller_steps"})
+# ... and who asks for one of these, for envs that can't take the program with them.
+_OF_ISOLATION = frozenset({*_OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
 
 
 def make(
@@ -42,11 +44,15 @@ def make(
         env: an id of Gymnasium's registry, or a callable that makes the env.
         num_envs: how many.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, or ``"auto"``: shared memory, or no
-            processes at all where the envs are so few and cheap that these would cost more, and no
-            option is passed that only processes have.
+            processes at all where the envs are so few and cheap that these would cost more, and
+            nothing is passed that only processes have.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for a tenth of a
             second in a process of its own, and takes one process for each core if a step burns CPU,
-            one for each env if it mostly waits.
+            one for each env if it mostly waits. Where both this and ``backend`` are ``"auto"``, a
+            step takes less than a tenth of a millisecond and all rows are waited for, the caller
+            takes the place of one of them, as with ``caller_steps=True``; pass
+            ``caller_steps=False`` to have every env in a process, or an option that is about their
+            faults.
         wait_num: as in ``BaseVectorEnv``.
         timeout: as in ``BaseVectorEnv``.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
@@ -76,10 +82,21 @@ def make(
         # In a partial batch a slow env is not waited for, which needs processes.
         partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
         # ... and so does what only a pool with processes takes.
-        needed = partial or not _OF_PROCESSES.isdisjoint(options)
-        backend = "shmem" if needed or auto.worth_processes(measured, num_envs) else "dummy"
+        asked = num_processes != "auto" or not _OF_PROCESSES.isdisjoint(options)
+        shared = (
+            num_processes == "auto"
+            and not partial
+            and _OF_ISOLATION.isdisjoint(options)
+            and auto.caller_pays(measured, num_envs)
+        )
+        overhead = auto.SHARED_OVERHEAD if shared else auto.OVERHEAD
+        worth = auto.worth_processes(measured, num_envs, overhead)
+        backend = "shmem" if partial or asked or worth else "dummy"
         if num_processes == "auto":
             num_processes = auto.choose_processes(measured, num_envs)
+            if shared and backend == "shmem":
+                num_processes -= 1
+                options["caller_steps"] = True
     if backend != "dummy":
         options.update(context=context, num_processes=num_processes)
     return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **options)

@@ -39,6 +39,8 @@ class Setting(NamedTuple):
     num_processes: int
     """0 in this process; as many as envs: one each."""
     wait_num: int | None = None
+    caller: bool = False
+    """Whether the caller steps a share, besides the processes."""
 
     @property
     def text(self) -> str:
@@ -48,6 +50,8 @@ class Setting(NamedTuple):
             words.append("a process per env")
         elif self.num_processes:
             words.append(f"num_processes={self.num_processes}")
+        if self.caller:
+            words.append("caller_steps=True")
         if self.wait_num:
             words.append(f"wait_num={self.wait_num}")
         return ", ".join(words)
@@ -75,6 +79,7 @@ def first_settings(num_envs: int, num_cores: int, max_processes: int) -> list[Se
     return [
         Setting("shmem", num_envs, best),
         Setting("dummy", num_envs, 0),
+        *([Setting("shmem", num_envs, best - 1, caller=True)] if best > 1 else []),
         *(Setting("shmem", num_envs, count) for count in others),
         *(Setting("subproc", num_envs, count) for count in [best, *others[:1]]),
     ]
@@ -82,7 +87,9 @@ def first_settings(num_envs: int, num_cores: int, max_processes: int) -> list[Se
 
 def partial_settings(tuning: Tuning) -> list[Setting]:
     """Partial batches for the two fastest of the settings with processes."""
-    fastest = [setting for setting in ranked(tuning) if setting.num_processes > 1][:2]
+    fastest = [
+        setting for setting in ranked(tuning) if setting.num_processes > 1 and not setting.caller
+    ][:2]
     return [
         setting._replace(wait_num=setting.num_envs // part)
         for part in (2, 4)
@@ -176,6 +183,8 @@ def code(env_id: str, setting: Setting) -> str:
         words.append("num_processes=None")
     elif setting.num_processes:
         words.append(f"num_processes={setting.num_processes}")
+    if setting.caller:
+        words.append("caller_steps=True")
     if setting.wait_num:
         words.append(f"wait_num={setting.wait_num}")
     imports = f"{module}, envpool_py" if module else "envpool_py"
@@ -187,9 +196,10 @@ def waits(profile: Profile) -> bool:
     return profile.busy < _WAITS
 
 
-def _complexity(setting: Setting) -> tuple[int, int, int]:
-    """Fewer processes are simpler, and shared memory is preferred to pipes."""
+def _complexity(setting: Setting) -> tuple[bool, int, int, int]:
+    """Isolation comes first, fewer processes are simpler, shared memory is preferred to pipes."""
     return (
+        setting.caller,
         setting.num_processes,
         ("dummy", "shmem", "subproc").index(setting.backend),
         -(setting.wait_num or 0),

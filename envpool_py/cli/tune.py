@@ -71,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
 
     def measure(setting: Setting, how_long: float) -> Measurement:
         job = Job(
-            setting.backend,
+            "shmem_caller" if setting.caller else setting.backend,
             args.env_id,
             setting.num_envs,
             setting.wait_num,
-            setting.num_processes,
+            setting.num_processes + setting.caller,
             how_long,
         )
         return carry_out(interpreter, job, ours=True)

@@ -19,6 +19,7 @@ SHMEM = Setting("shmem", 16, 2)
 EACH = Setting("shmem", 16, 16)
 SUBPROC = Setting("subproc", 16, 2)
 PARTIAL = Setting("shmem", 16, 2, 4)
+CALLER = Setting("shmem", 16, 1, caller=True)
 
 
 def tuning(rates: dict[Setting, int]) -> Tuning:
@@ -29,6 +30,7 @@ def test_the_first_settings() -> None:
     assert tune.first_settings(16, 2, 256) == [
         SHMEM,
         DUMMY,
+        CALLER,
         EACH,
         Setting("shmem", 16, 4),
         Setting("shmem", 16, 1),
@@ -142,6 +144,7 @@ def test_what_fails_is_told_and_left_alone() -> None:
         Setting("dummy", 3, 0),
         Setting("shmem", 3, 2),
         Setting("shmem", 3, 3),
+        Setting("shmem", 3, 1, caller=True),
         Setting("subproc", 3, 2, 1),
     ],
 )
@@ -158,6 +161,7 @@ def test_the_code_makes_the_pool(setting: Setting, env_id: str) -> None:
         }
         assert type(pool).__name__ == kinds[setting.backend]
         assert pool.wait_num == (setting.wait_num or 3)
+        assert ("caller_steps=True" in repr(pool)) is setting.caller
         assert pool.get_env_attr("spec")[0].id == env_id.rpartition(":")[2]
 
 
