@@ -89,6 +89,7 @@ class DummyGroup(WorkerGroup):
         self._taken_all = False
         super().__init__(workers)
         self._first = first
+        self._runner: Runner | None = None
         self._pending: dict[int, Request] = {}
         # Those given up since ``wait`` was called, which a signal handler can do.
         self._disowned: set[int] = set()
@@ -215,6 +216,7 @@ class DummyGroup(WorkerGroup):
 
     def _run(self, chosen: list[int], left: Iterator[int], due: float | None) -> None:
         """Carry out steps until one raises, at the longest until ``due``."""
+        assert self._runner is not None  # noqa: S101 - for the type checker
         try:
             self._runner.run(left, self.finished, due)
         except KeyboardInterrupt:
@@ -224,13 +226,17 @@ class DummyGroup(WorkerGroup):
 
     def _carry_out(self, i: int) -> None:
         """Carry out any request; its end is noted in ``finished``."""
-        request = self._pending[i]
+        request = self._pending.get(i)
+        if request is None:  # given up by a signal handler, or by one that has closed the pool
+            self._refuse_if_closed()
+            return
         if request is _STEP:
             self._run([i], iter([i]), None)
             return
         executor = self._executors[i]
         self._others.discard(i)
-        self._runner.forget(i)
+        if self._runner is not None:
+            self._runner.forget(i)
         try:
             reply = executor(request)
             kept = spaces.snapshot(reply) if request.kind in ROW_KINDS else reply
@@ -243,12 +249,15 @@ class DummyGroup(WorkerGroup):
         else:
             self.finished.append(i)
 
+    def _refuse_if_closed(self) -> None:
+        if self.closed:
+            raise ClosedEnvironmentError("the pool was closed meanwhile") from None
+
     def _note_error(self, i: int, kind: str, error: BaseException) -> None:
         """Note the end of a request that raised, unless it was a signal handler that did."""
         if from_signal_handler(error):
             raise error
-        if self.closed:
-            raise ClosedEnvironmentError("the pool was closed meanwhile") from None
+        self._refuse_if_closed()
         self._fail_row(i, kind, error)
         self.finished.append(i)
 
@@ -284,7 +293,8 @@ class DummyGroup(WorkerGroup):
         """Close all envs; return what closing them raised."""
         self.closed = True
         self._pending.clear()
-        self._runner.forget_all()
+        if self._runner is not None:
+            self._runner.forget_all()
         return super().close()
 
 

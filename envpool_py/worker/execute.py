@@ -1,4 +1,4 @@
-"""Carry out one request on one env: the only code of the package that touches a user's env.
+"""Carry out one request on one env: beside ``runner`` the only code that touches a user's env.
 
 Used by every backend: in this process, in a worker process, in a Ray actor.
 """
