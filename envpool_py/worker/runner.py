@@ -16,9 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.rows import FORM_SHIFT, Block, Cells, Row, Side, Writer
+from envpool_py.rows import FORM_SHIFT, Block, Cells, Side, Writer
 from envpool_py.worker.execute import Executor
 from envpool_py.worker.tokens import ID_MASK
+
+#: Stands for the row of an env that is still to be stepped: an env may return anything else.
+NOT_STEPPED: Any = object()
 
 
 class Runner:
@@ -79,14 +82,15 @@ class Runner:
                 if begin is not None:
                     begin(i)
                 env = quick[i]
-                row = None
+                row = NOT_STEPPED
                 plain = False
                 if env is not None:
                     row = env.step(action_of(i))  # looked up each time: an env may rebind it
                     try:
                         obs, reward, terminated, truncated, info = row
                         if (
-                            (terminated is False or terminated is np_false)
+                            type(row) is tuple
+                            and (terminated is False or terminated is np_false)
                             and (truncated is False or truncated is np_false)
                             and type(info) is dict
                             and (type(reward) is float or type(reward) is np_float)
@@ -115,12 +119,12 @@ class Runner:
 
         return run
 
-    def _take_long_way(self, token: int, done: list[int], row: Row | None) -> None:
-        """Step the env, if ``row`` is None, and keep its row; ``row``: what its step returned."""
+    def _take_long_way(self, token: int, done: list[int], row: Any) -> None:
+        """Keep the row that the env's step has returned, and step it first if it has not yet."""
         i = token & ID_MASK
         executor = self._executors[i]
         self._quick[i] = None
-        row = executor.step(self._action_of(i)) if row is None else executor.finish(row)
+        row = executor.step(self._action_of(i)) if row is NOT_STEPPED else executor.finish(row)
         side = self._store(i, row)
         if side is None:
             done.append(token)
