@@ -18,10 +18,10 @@ PACKAGE = Path(envpool_py.__file__).parent
 # From the ground up. A module imports from rows below its own alone; within a row, nothing.
 LAYERS: list[set[str]] = [
     {"ids", "shm", "spaces", "seeding", "errors", "infos", "plain"},
-    {"worker.limits", "worker.tokens"},
+    {"worker.limits", "worker.options", "worker.tokens"},
     {"rows", "checks", "digest"},
     {"worker.base", "worker.watch", "worker.meter"},
-    {"worker.past"},
+    {"worker.past", "worker.pickling"},
     {"worker.execute"},
     {"worker.group", "worker.runner"},
     {"worker.child"},

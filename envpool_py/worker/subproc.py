@@ -17,11 +17,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import multiprocessing
 import os
 import pickle
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -30,7 +28,6 @@ from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
@@ -55,6 +52,8 @@ from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.lane import GARBLED, Lane, Poller, claim, release
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.meter import Meter
+from envpool_py.worker.options import check_context, check_num_processes, check_step_timeout
+from envpool_py.worker.pickling import pickled_fn, pickled_requests
 from envpool_py.worker.tokens import GENERATIONS, ID_BITS, ID_MASK
 from envpool_py.worker.watch import Overdue, Watch
 
@@ -302,7 +301,7 @@ class ProcessGroup(WorkerGroup):
         method = self.context.get_start_method()
         env_fns = [worker.env_fn for worker in self.workers]
         self._sent_fns: Sequence[Any] = (
-            env_fns if method == "fork" else [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+            env_fns if method == "fork" else [pickled_fn(fn, i) for i, fn in enumerate(env_fns)]
         )
         self._finalizer = Finalize(None, self.close, exitpriority=10)
         # Noted down one by one: should the next not be had, these are closed.
@@ -595,7 +594,7 @@ class ProcessGroup(WorkerGroup):
             by_lane.setdefault(int(self._home[i]), []).append((int(self._tokens[i]), request))
         frames = []
         for number, part in by_lane.items():
-            body = _pickled_requests(part)
+            body = pickled_requests(part)
             frames.append((number, child.FRAME.pack(child.REQUESTS, len(body)) + body))
 
         def post() -> None:
@@ -992,98 +991,3 @@ class ProcessGroup(WorkerGroup):
             elif lane.full and lane not in self._unflushed:
                 self._unflushed.add(lane)
                 self._poller.watch(lane.fd, write=True, known=True)
-
-
-def check_context(context: str | BaseContext | None) -> BaseContext:
-    """The multiprocessing context of that name; None is what multiprocessing itself would take.
-
-    Raises:
-        ValueError: no such start method here.
-        TypeError: neither a name nor a context.
-    """
-    if context is None:
-        found: BaseContext = multiprocessing.get_context()
-    elif isinstance(context, str):
-        names = multiprocessing.get_all_start_methods()
-        if context not in names:
-            raise ValueError(f"context must be one of {', '.join(names)}, got {context!r}")
-        found = multiprocessing.get_context(context)
-    elif isinstance(context, BaseContext):
-        found = context
-    else:
-        raise TypeError(
-            f"context must be a start method or a multiprocessing context, got {context!r}"
-        )
-    torch = sys.modules.get("torch")
-    if found.get_start_method() == "fork" and torch is not None:
-        with contextlib.suppress(AttributeError):
-            if torch.cuda.is_initialized():
-                warnings.warn(
-                    "worker processes are forked from a process that uses CUDA, which CUDA does not"
-                    ' survive; pass context="spawn" or context="forkserver"',
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-    return found
-
-
-def check_step_timeout(step_timeout: float | None) -> float | None:
-    """``step_timeout`` in seconds, positive, or None.
-
-    Raises:
-        TypeError: no number.
-        ValueError: not positive.
-    """
-    if step_timeout is None:
-        return None
-    if isinstance(step_timeout, bool) or not isinstance(step_timeout, (int, float, np.number)):
-        raise TypeError(f"step_timeout must be seconds or None, got {step_timeout!r}")
-    if not step_timeout > 0:
-        raise ValueError(f"step_timeout must be positive, got {step_timeout}")
-    return float(step_timeout)
-
-
-def check_num_processes(num_processes: int | None, num_envs: int) -> int:
-    """The number of processes for so many envs.
-
-    Raises:
-        TypeError: not an int or None.
-        ValueError: below 1.
-    """
-    if num_processes is None:
-        return num_envs
-    if isinstance(num_processes, bool) or not isinstance(num_processes, (int, np.integer)):
-        raise TypeError(f"num_processes must be an int or None, got {num_processes!r}")
-    if num_processes < 1:
-        raise ValueError(f"num_processes must be 1 or more, got {num_processes}")
-    return min(int(num_processes), num_envs)
-
-
-def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
-    try:
-        data: bytes = cloudpickle.dumps(env_fn)
-    except Exception as error:
-        message = f"env {i}: env_fn cannot be pickled: {type(error).__name__}: {error}"
-        raise EnvError(message, (i,), "env_fn") from error
-    return data
-
-
-def _pickled_requests(part: list[tuple[int, Request]]) -> bytes:
-    with contextlib.suppress(Exception):  # cloudpickle may still know a way
-        return pickle.dumps(part, protocol=5)
-    try:
-        data: bytes = cloudpickle.dumps(part, protocol=5)
-    except Exception as error:
-        token, request = next((pair for pair in part if not _can_be_pickled(pair[1])), part[0])
-        raise TypeError(
-            f"env {token & ID_MASK}: the arguments of {request.kind} cannot be pickled: {error}"
-        ) from error
-    return data
-
-
-def _can_be_pickled(request: Request) -> bool:
-    try:
-        cloudpickle.dumps(request)
-    except Exception:  # noqa: BLE001 - pickling runs the user's code
-        return False
-    return True
