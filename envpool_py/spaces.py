@@ -254,7 +254,9 @@ def snapshot(value: Any) -> Any:
     """
     kind = type(value)
     if kind is dict:  # first what is most frequent
-        return {key: snapshot(part) for key, part in value.items()} if value else {}
+        if _IMMUTABLE_TYPES.issuperset(map(type, value.values())):
+            return value.copy()
+        return {key: snapshot(part) for key, part in value.items()}
     if kind in _IMMUTABLE_TYPES:
         return value
     if isinstance(value, np.ndarray):
@@ -276,7 +278,9 @@ def snapshot(value: Any) -> Any:
     return value
 
 
-_IMMUTABLE_TYPES = frozenset(_IMMUTABLE)
+_IMMUTABLE_TYPES = frozenset(
+    {*_IMMUTABLE, np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_}
+)
 
 
 def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] | None:

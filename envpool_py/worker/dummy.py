@@ -128,7 +128,12 @@ class DummyGroup(WorkerGroup):
         self._runner = Runner(self._executors, block, writer, self._put_side)
 
     def _put_side(self, i: int, side: Side) -> None:
-        self.block.put_side(i, spaces.snapshot(side))
+        objects, info, odd = side  # the last of which is a copy already
+        if objects is not None:
+            objects = spaces.snapshot(objects)
+        if info is not None:
+            info = spaces.snapshot(info)
+        self.block.put_side(i, (objects, info, odd))
         self.finished.append(i)
 
     def pack_steps(self, ids: IdArray, actions: Any) -> Callable[[], None]:
