@@ -494,8 +494,6 @@ class EnvLives:
         """
         self._end_stuck(ids)
         self._state[ids[self._state[ids] != DEAD]] = ABANDONED  # should this be broken off
-        if self._group.died:
-            self._note_deaths()
         try:
             self._made_anew(self._make_anew(ids.tolist()))
         finally:
@@ -503,8 +501,13 @@ class EnvLives:
                 self._note_deaths()
 
     def _end_stuck(self, ids: IdArray) -> None:
+        self._group.notice_deaths()
+        if self._group.died:
+            self._note_deaths()
         self.check_free(ids[self._state[ids] != DEAD])
         self._group.end_stuck(ids.tolist())
+        if self._group.died:
+            self._note_deaths()
 
     def _make_anew(self, ids: list[int]) -> list[int]:
         return self._group.restart(ids)

@@ -212,8 +212,11 @@ class RestartingLives(EnvLives):
                 self._note_deaths()
             if self._convert() or len(self._finished) > before:
                 return  # there may be more to send
-            if not self._asking and self.in_flight <= len(self._jobs) + before:
-                time.sleep(timeout or 0.0)  # nobody else is at work
+            at_work = self.in_flight > len(self._jobs) + before or any(
+                self._group.coming(i) for i in self._jobs
+            )
+            if not self._asking and not at_work:
+                time.sleep(timeout or 0.0)
                 return
         super()._wait(wait_num, timeout, only)
         if self._group.errors:
@@ -235,7 +238,7 @@ class RestartingLives(EnvLives):
                 continue
             if i in self._broken:
                 try:
-                    if not self._recover(i):
+                    if not self._recover(i, at_once=False):
                         continue
                 except EnvError as error:
                     self._jobs.pop(i, None)
@@ -244,9 +247,10 @@ class RestartingLives(EnvLives):
                     continue
             del self._jobs[i]
             self._send_now(i, request)
-        if not self._jobs:
+        due = [self._due[i] for i in self._jobs if not self._group.coming(i)]
+        if not due:
             return timeout
-        left = max(min(self._due[i] for i in self._jobs) - time.monotonic(), 0.0)
+        left = max(min(due) - time.monotonic(), 0.0)
         return left if timeout is None else min(left, timeout)
 
     def _send_now(self, i: int, request: Request) -> None:
@@ -344,18 +348,25 @@ class RestartingLives(EnvLives):
             elif flying or self._state[i] == READY:
                 self._owed[i] = str(error)
 
-    def _recover(self, i: int) -> bool:
+    def _recover(self, i: int, *, at_once: bool = True) -> bool:
         """Make env ``i`` anew, and all that shared its process if that has ended.
 
+        Args:
+            i: its id.
+            at_once: wait for a process to start; else that is begun, and others go on meanwhile.
+
         Returns:
-            False where that failed; it is tried again when the next back-off has passed.
+            False where it is not there yet, or that failed; it is tried again when the next
+            back-off has passed.
 
         Raises:
             EnvError: it failed, and the budget is spent.
         """
         group = self._group
-        self._resume_schedules()
         try:
+            if not at_once and not group.prepare_restart([i]):
+                return False
+            self._resume_schedules()
             made = self._make_anew([i])
         except (EnvError, OSError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
@@ -407,8 +418,6 @@ class RestartingLives(EnvLives):
     def restart(self, ids: IdArray) -> None:
         """As ``EnvLives``; these envs have their whole budget again."""
         self._end_stuck(ids)
-        if self._group.died:
-            self._note_deaths()
         self._resume_schedules()
         super().restart(ids)
         for i in ids.tolist():

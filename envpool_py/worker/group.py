@@ -232,6 +232,21 @@ class WorkerGroup:
     def end_stuck(self, ids: Sequence[int]) -> None:
         """End the processes of these envs that go on with a request that was given up."""
 
+    def notice_deaths(self) -> None:
+        """Add to ``died`` what has ended and nobody has waited for."""
+
+    def prepare_restart(self, ids: Sequence[int]) -> bool:  # noqa: ARG002 - here nothing comes later
+        """Begin what takes long in a restart; True once ``restart`` of these envs would not wait.
+
+        Raises:
+            OSError: a process can't be started.
+        """
+        return True
+
+    def coming(self, i: int) -> bool:  # noqa: ARG002 - here nothing comes later
+        """Whether a prepared restart of env ``i`` is under way; ``wait`` returns when it is not."""
+        return False
+
     def restart(self, ids: Sequence[int]) -> list[int]:
         """Make these envs anew; return the ids of all envs that were made.
 

@@ -215,6 +215,19 @@ class SharingGroup(WorkerGroup):
         """End the processes of these envs that go on with a request that was given up."""
         self._there.end_stuck([i for i in ids if i < self._first])
 
+    def notice_deaths(self) -> None:
+        """Add to ``died`` what has ended and nobody has waited for."""
+        self._there.notice_deaths()
+
+    def prepare_restart(self, ids: Sequence[int]) -> bool:
+        """Begin to start what has ended; True once a restart of these envs would not wait."""
+        there = [i for i in ids if i < self._first]
+        return not there or self._there.prepare_restart(there)
+
+    def coming(self, i: int) -> bool:
+        """Whether the process of env ``i`` is being started anew, and is not there yet."""
+        return i < self._first and self._there.coming(i)
+
     def restart(self, ids: Sequence[int]) -> list[int]:
         """Make these envs anew, and all that shared an ended process with one of them."""
         there = [i for i in ids if i < self._first]

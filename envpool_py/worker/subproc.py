@@ -262,6 +262,11 @@ class ProcessGroup(WorkerGroup):
         self._by_fd: dict[int, Lane] = {}
         self._by_death: dict[int, Lane] = {}
         self._deaths: dict[int, WorkerDiedError] = {}
+        # The numbers of the processes that are being started anew, and what their envs raised.
+        self._coming: set[int] = set()
+        self._start_errors: dict[int, EnvError] = {}
+        # Whether one of them has come since ``wait`` was called.
+        self._has_come = False
         # Of those that took too long: for the request that did, the deaths for all later ones.
         self._overdue: dict[int, EnvTimeoutError] = {}
         self._home: IdArray = np.empty(0, dtype=np.intp)
@@ -393,14 +398,13 @@ class ProcessGroup(WorkerGroup):
                     stacklevel=2,
                 )
                 warn_at = math.inf
-            self._pump(left if 0 < left < math.inf else None)
-            failed = sorted(ids.intersection(self.errors))
+            failed = sorted(ids.intersection(self._start_errors))
             if failed:
-                self.finished[:] = [i for i in self.finished if i not in failed]
-                raise combine([self.errors.pop(i) for i in failed])
+                raise combine([self._start_errors.pop(i) for i in failed])
             ended = sorted(i for lane in lanes if lane.exit is not None for i in lane.ids)
             if ended:
                 raise self._deaths[ended[0]]
+            self._pump(left if 0 < left < math.inf else None)
 
     def end_stuck(self, ids: Sequence[int]) -> None:
         """Kill the processes in which a given up request of these envs outlasts ``GRACE``."""
@@ -425,15 +429,10 @@ class ProcessGroup(WorkerGroup):
             The ids of the envs that were made: ``ids``, and all that shared an ended process with
             one of them.
         """
-        ended = sorted({int(self._home[i]) for i in ids if self.lane_of(i).exit is not None})
-        for number in ended:
-            self._lanes[number] = self._start_lane(number, self._lanes[number].ids)
-        lanes = [self._lanes[number] for number in ended]
+        self._begin_restart(ids)
+        numbers = self._coming.intersection(self._home[list(ids)].tolist())
+        lanes = [self._lanes[number] for number in sorted(numbers)]
         made = [i for lane in lanes for i in lane.ids]
-        # Of the processes that ended, and still to be raised: no failure of the new ones to start.
-        earlier = {i: self.errors.pop(i) for i in made if i in self.errors}
-        finished = [i for i in self.finished if i in earlier]
-        self.finished[:] = [i for i in self.finished if i not in earlier]
         try:
             self._await_started(lanes)
         except BaseException:
@@ -444,8 +443,8 @@ class ProcessGroup(WorkerGroup):
                     self._bury(lane)
             raise
         finally:
-            self.errors.update(earlier)
-            self.finished += finished
+            self._coming -= numbers
+            self._has_come = False
         for lane in lanes:
             if self._attach:
                 self._write(lane, self._attach)
@@ -459,6 +458,27 @@ class ProcessGroup(WorkerGroup):
             [self.configured[i] for i in made if i in self.configured],
         )
         return made + super().restart([i for i in ids if i not in made])
+
+    def prepare_restart(self, ids: Sequence[int]) -> bool:
+        """Begin to start what has ended; True once a restart of these envs would not wait."""
+        self._begin_restart(ids)
+        return not any(self.coming(i) for i in ids)
+
+    def coming(self, i: int) -> bool:
+        """Whether the process of env ``i`` is being started anew, and is not there yet."""
+        lane = self.lane_of(i)
+        failed = lane.exit is not None or not self._start_errors.keys().isdisjoint(lane.ids)
+        return int(self._home[i]) in self._coming and not lane.started and not failed
+
+    def notice_deaths(self) -> None:
+        """Take note of processes that have ended since the last call."""
+        self._pump(0)
+
+    def _begin_restart(self, ids: Sequence[int]) -> None:
+        for number in sorted(set(self._home[list(ids)].tolist()) - self._coming):
+            if self._lanes[number].exit is not None:
+                self._lanes[number] = self._start_lane(number, self._lanes[number].ids)
+                self._coming.add(number)
 
     def make_block(self, shape: Shape) -> Block:
         """A block of this shape, in shared memory if asked.
@@ -648,12 +668,13 @@ class ProcessGroup(WorkerGroup):
         left = timeout
         if self._chunks or self._fresh or self._dying:  # an interrupt has left them
             self._take_in()
-        while len(self.finished) < goal and not self.died:
+        while len(self.finished) < goal and not self.died and not self._has_come:
             self._pump(left)
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    return
+                    break
+        self._has_come = False
 
     def receive(self, i: int, kind: str) -> Any:
         """Wait for the end of env ``i``'s request of that kind; return or raise what it left."""
@@ -860,6 +881,10 @@ class ProcessGroup(WorkerGroup):
             error = self._failure_in(i, data)
             if error is not None:
                 self._close_errors.append(error)
+        elif status == child.FAILURE and not self.lane_of(i).started:  # it knows no generation
+            error = self._failure_in(i, data)
+            if error is not None:
+                self._start_errors[i] = error
         elif int(self._tokens[i]) == token:
             self._disowned.pop(i, None)
             if status == child.STORED:
@@ -886,11 +911,13 @@ class ProcessGroup(WorkerGroup):
         except Exception as error:  # unpickling a space runs the user's code
             if from_signal_handler(error):
                 raise
-            self.errors[i] = env_error(error, i, "env_fn")
+            self._start_errors[i] = env_error(error, i, "env_fn")
+            self._has_come = bool(self._coming)
             return
         for place, fact in enumerate(facts):
             self._heard[i + place] = fact
         self.lane_of(i).started = True
+        self._has_come = bool(self._coming)
 
     def _failure_in(self, i: int, data: bytes) -> EnvError | None:
         """The error that env ``i`` tells of; None, and the end of its process, if it is none."""
