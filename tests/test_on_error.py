@@ -498,6 +498,49 @@ def test_a_back_off_blocks_only_its_own_env(place: str) -> None:
         assert lost(batch, 0, [1, 0, 0], "boom")
 
 
+def made_at_the_gate(tag: int, gate: envs.Gate, notes: Path) -> envs.FaultEnv:
+    """Make a FaultEnv at once the first time; wait at the gate each other time."""
+    if notes.exists():
+        gate.wait()
+    notes.touch()
+    return envs.FaultEnv(tag)
+
+
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+@pytest.mark.parametrize("place", [*EACH_ITS_PROCESS, *EACH_METHOD])
+def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
+    place: str, mode: str | None, gates: list[envs.Gate], tmp_path: Path
+) -> None:
+    slow = functools.partial(made_at_the_gate, 0, gates[0], tmp_path / "made")
+    told: list[int] = []
+    with PLACES[place](
+        [slow, *FNS[1:2]],
+        **RESTART,
+        autoreset_mode=mode,
+        wait_num=1,
+        on_restart=lambda i, _: told.append(i),
+    ) as pool:
+        pool.reset()
+        process = pool.workers[0].process
+        pool.send(["SIGKILL"], [0])
+        process.join()
+        if mode != "same_step":  # where that row is also the reset's
+            assert lost(pool.recv(), 0, [0, 0, 0], "env 0: the worker process was killed")
+            pool.send_reset(0) if mode is None else pool.send([""], [0])
+        for step in range(1, 6):  # ... while the other env goes on
+            obs, *_, infos = pool.step([""], [1])
+            assert [info["env_id"] for info in infos] == [1]
+            assert obs.tolist() == [[1, 0, step]]
+        assert told == []
+        gates[0].release()
+        obs, _, _, truncated, infos = pool.step(None, [0])
+        assert told == [0]
+        assert obs.tolist() == [[0, 0, 0]]
+        assert truncated.tolist() == [mode == "same_step"]
+        assert ("is_reset" in infos[0]) is (mode != "same_step")
+        assert pool.step([""], [0])[0].tolist() == [[0, 0, 1]]
+
+
 @pytest.mark.parametrize("place", PROCESSES)
 def test_an_env_that_hangs_is_restarted(place: str) -> None:
     with PLACES[place](FNS, step_timeout=0.3, **RESTART) as pool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import pytest
@@ -14,6 +14,9 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from envpool_py import EnvError, WorkerDiedError
 from tests import envs
 from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FNS = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
 
@@ -180,3 +183,40 @@ def test_an_env_whose_given_up_step_ends_keeps_its_process(place: str) -> None:
         pool.reset()
         pool.restart()
         assert pool.call("pid") == pids
+
+
+def fails_later(tag: int, notes: Path) -> envs.FaultEnv:
+    """Make an env the first time, and raise each other time."""
+    if notes.exists():
+        raise OSError("no licence")
+    notes.touch()
+    return envs.FaultEnv(tag)
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_what_an_env_fn_raises_is_told_also_after_requests_were_given_up(
+    place: str, tmp_path: Path
+) -> None:
+    with PLACES[place]([*FNS[:2], functools.partial(fails_later, 2, tmp_path / "made")]) as pool:
+        pool.reset()
+        pool.send([""] * 3)
+        pool.cancel()
+        pool.reset()
+        pool.send(["SIGKILL"], [2])
+        with pytest.raises(WorkerDiedError, match="env 2"):
+            pool.recv()
+        with pytest.raises(OSError, match=r"env 2: env_fn raised OSError: no licence"):
+            pool.restart(2)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_restart_sees_a_death_that_nobody_has_met(place: str, on_error: str) -> None:
+    with PLACES[place](FNS, on_error=on_error) as pool:
+        pool.reset()
+        process = pool.workers[2].process
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        pool.restart(2)
+        assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]
+        assert pool.step([""] * 3)[0][:, 2].tolist() == [1, 1, 1]
