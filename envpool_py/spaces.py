@@ -351,7 +351,7 @@ def fit_tree(layout: Any, value: Any, what: str, space: str) -> Any:
     """``value`` with every fixed leaf made to fit by ``fit``; other leaves as they are."""
     parts = split(layout, value, what)
     for n, leaf in enumerate(leaves(layout)):
-        if leaf.dtype is not None:
+        if leaf.dtype is not None and leaf.code is None:
             name = what + "".join(f"[{key!r}]" for key in leaf.path)
             array = fit(parts[n], leaf.shape, leaf.dtype, name, space)
             # The env's own: what the caller does to its array later does not reach the env.

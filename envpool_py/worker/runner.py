@@ -16,9 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.rows import FORM_SHIFT, Block, Cells, Row, Side, Writer
+from envpool_py.rows import FORM_SHIFT, Block, Cells, Side, Writer
 from envpool_py.worker.execute import Executor
 from envpool_py.worker.tokens import ID_MASK
+
+# In place of the row of a step that was not taken yet; None is what a careless env returns.
+_NO_ROW: Any = object()
 
 
 class Runner:
@@ -72,6 +75,7 @@ class Runner:
         store_obs = writer.store_leaves if cells.views is None else _store_array(cells)
         clock = time.perf_counter
         np_false, np_float = np.False_, np.float64
+        no_row = _NO_ROW
 
         def run(tokens: Iterator[int], done: list[int], due: float | None) -> None:
             for token in tokens:
@@ -79,7 +83,7 @@ class Runner:
                 if begin is not None:
                     begin(i)
                 env = quick[i]
-                row = None
+                row = no_row
                 plain = False
                 if env is not None:
                     row = env.step(action_of(i))  # looked up each time: an env may rebind it
@@ -115,12 +119,12 @@ class Runner:
 
         return run
 
-    def _take_long_way(self, token: int, done: list[int], row: Row | None) -> None:
-        """Step the env, if ``row`` is None, and keep its row; ``row``: what its step returned."""
+    def _take_long_way(self, token: int, done: list[int], row: Any) -> None:
+        """Step the env, if ``row`` is ``_NO_ROW``, and keep its row, which is ``row`` otherwise."""
         i = token & ID_MASK
         executor = self._executors[i]
         self._quick[i] = None
-        row = executor.step(self._action_of(i)) if row is None else executor.finish(row)
+        row = executor.step(self._action_of(i)) if row is _NO_ROW else executor.finish(row)
         side = self._store(i, row)
         if side is None:
             done.append(token)
