@@ -8,7 +8,6 @@ tuple of layouts (``Tuple``). A leaf with a fixed shape and dtype (``Box``, ``Di
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -16,6 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+
+from envpool_py.errors import from_signal_handler
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -271,8 +272,11 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind(*map(snapshot, value))
     if not isinstance(value, gym.Env):
-        with contextlib.suppress(Exception):
+        try:
             return copy.deepcopy(value)
+        except Exception as error:  # it refuses to be copied
+            if from_signal_handler(error):
+                raise
     return value
 
 

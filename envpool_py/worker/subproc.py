@@ -1069,11 +1069,16 @@ def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
 
 
 def _pickled_requests(part: list[tuple[int, Request]]) -> bytes:
-    with contextlib.suppress(Exception):  # cloudpickle may still know a way
+    try:
         return pickle.dumps(part, protocol=5)
+    except Exception as error:  # cloudpickle may still know a way
+        if from_signal_handler(error):
+            raise
     try:
         data: bytes = cloudpickle.dumps(part, protocol=5)
     except Exception as error:
+        if from_signal_handler(error):
+            raise
         token, request = next((pair for pair in part if not _can_be_pickled(pair[1])), part[0])
         raise TypeError(
             f"env {token & ID_MASK}: the arguments of {request.kind} cannot be pickled: {error}"
