@@ -30,6 +30,7 @@ from envpool_py.making import BACKENDS
 from envpool_py.recording import Batch, Event, Fault
 from envpool_py.vector_env import BaseVectorEnv
 from envpool_py.worker.base import Request
+from envpool_py.worker.dummy import DummyGroup
 from envpool_py.worker.execute import ResetFn
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _ASKING = frozenset(
     {recording.STEPS, recording.PLAIN_STEPS, recording.RESETS, recording.CANCELLED, recording.ASKS}
 )
+_REQUESTS = frozenset({recording.STEPS, recording.PLAIN_STEPS, recording.RESETS})
 _WHY = "the env is not deterministic, or not the one of the run"
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
@@ -171,6 +173,15 @@ class Replay:
         self._step = dict.fromkeys(self.env_ids, 0)
         # Given up, and carried out all the same.
         self._given_up: set[int] = set()
+        # By env and number: the requests that are not to be carried out. Needed where a request
+        # that is sent is also carried out, or its seed kept.
+        self._unanswered: set[tuple[int, int]] = set()
+        early = not isinstance(pool._group, DummyGroup)  # noqa: SLF001
+        if not deaths and (early or self.header["episode_seeds"]):
+            self._unanswered = _unanswered_in(path)
+        self._number = dict.fromkeys(self.env_ids, 0)
+        # Those whose request is such a one.
+        self._unsent: set[int] = set()
         # To be made anew when its row has been fetched.
         self._due: set[int] = set()
         # Of the schedule of seeds: for an env that was not reset yet.
@@ -248,7 +259,24 @@ class Replay:
         whole = len(own) == len(everything) and bool((own == everything).all())
         return everything if whole else own
 
+    def _to_send(self, event: Event, places: list[int]) -> list[int]:
+        """Those of these places of a request to which it is to be sent."""
+        send = []
+        for k in places:
+            i = event.ids[k]
+            if (i, self._number[i]) in self._unanswered:
+                self._unsent.add(i)
+            else:
+                self._unsent.discard(i)
+                send.append(k)
+            self._number[i] += 1
+        return send
+
     def _send_steps(self, event: Event, places: list[int]) -> None:
+        self._asked.update((event.ids[k], "step") for k in places)
+        places = self._to_send(event, places)
+        if not places:
+            return
         ids = [event.ids[k] for k in places]
         layout = self._block.shape.action
         actions: Any
@@ -266,9 +294,12 @@ class Replay:
                 for k in places
             ]
         self._lives.send_steps(self._own(ids), actions)
-        self._asked.update(dict.fromkeys(ids, "step"))
 
     def _send_resets(self, event: Event, places: list[int]) -> None:
+        self._asked.update((event.ids[k], "reset") for k in places)
+        places = self._to_send(event, places)
+        if not places:
+            return
         ids = [event.ids[k] for k in places]
         requests = []
         for k, i in zip(places, ids, strict=True):
@@ -278,7 +309,6 @@ class Replay:
                 own["seed"] = root
             requests.append(Request("reset", kwargs=own))
         self._lives.send_resets(self._own(ids), requests)
-        self._asked.update(dict.fromkeys(ids, "reset"))
 
     def _cancel(self, event: Event, places: list[int]) -> None:
         for k in places:
@@ -298,7 +328,7 @@ class Replay:
             i = event.ids[k]
             if i in self._given_up:
                 self._given_up.discard(i)
-                if self._has_lived_on(i, event):
+                if i not in self._unsent and self._has_lived_on(i, event):
                     self._fetch_error(i)
                 self._lives.give_up(self._own([i]), landed=True)
 
@@ -540,6 +570,42 @@ def _asked_in(
             for i, (_, _, asked) in told.items():
                 for episode, seed, options in asked:
                     found.setdefault((i, episode), []).append((seed, options))
+    return found
+
+
+def _unanswered_in(path: str | os.PathLike[str]) -> set[tuple[int, int]]:
+    """The requests, by env and number, that were its last: it died, or never got to them."""
+    found: set[tuple[int, int]] = set()
+    count: dict[int, int] = {}
+    pending: dict[int, list[int]] = {}  # of each env, the last of which may be under way
+    flying: set[int] = set()
+
+    def lose(i: int, numbers: Sequence[int]) -> None:
+        found.update((i, number) for number in numbers)
+
+    with contextlib.suppress(ValueError):  # corrupt: said where the replay comes to it
+        for event in recording.read_events(path):
+            for k, i in enumerate(event.ids):
+                own = pending.setdefault(i, [])
+                if event.kind in _REQUESTS:
+                    own.append(count.setdefault(i, 0))
+                    count[i] += 1
+                    flying.add(i)
+                elif event.kind == recording.CANCELLED:
+                    if i in flying and not event.data[k]:
+                        lose(i, [own.pop()])
+                    flying.discard(i)
+                elif event.kind == recording.MADE:
+                    last = [own.pop()] if i in flying else []  # its row is still to come
+                    lose(i, own)
+                    own[:] = last
+                elif event.kind != recording.ASKS:
+                    if event.kind != recording.ROWS and not event.data[k].met:
+                        lose(i, own)
+                    own.clear()
+                    flying.discard(i)
+    for i, own in pending.items():
+        lose(i, own)
     return found
 
 

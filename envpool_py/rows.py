@@ -246,16 +246,20 @@ class Block:
         self, pack_info: Callable[[int, dict[str, Any]], int]
     ) -> Callable[[int, dict[str, Any]], dict[str, Any]]:
         """A function that writes the mark of a row, and returns what is left of its info."""
-        marks = self._marks
+        marks, layout, name = self._marks, self.shape.obs, "observation_space"
 
         def store_info(i: int, info: dict[str, Any]) -> dict[str, Any]:
             mark = _PLAIN
             if type(info) is ResetInfo:
                 mark = _RESET_ROW
                 info = {key: value for key, value in info.items() if key != "is_reset"}
-            elif type(info) is FinalInfo and self._finals:
-                mark = _FINAL_ROW
-                info = self._store_final(i, info)
+            elif type(info) is FinalInfo:
+                if self._finals:
+                    mark = _FINAL_ROW
+                    info = self._store_final(i, info)
+                else:
+                    last = spaces.fit_tree(layout, info["final_obs"], "final_obs", name)
+                    info = {**info, "final_obs": last}
             if info:
                 form = pack_info(i, info)
                 if form:

@@ -8,7 +8,6 @@ tuple of layouts (``Tuple``). A leaf with a fixed shape and dtype (``Box``, ``Di
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -16,6 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
+
+from envpool_py.errors import from_signal_handler
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -273,8 +274,11 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind(*map(snapshot, value))
     if not isinstance(value, gym.Env):
-        with contextlib.suppress(Exception):
+        try:
             return copy.deepcopy(value)
+        except Exception as error:  # it refuses to be copied
+            if from_signal_handler(error):
+                raise
     return value
 
 
@@ -355,7 +359,7 @@ def fit_tree(layout: Any, value: Any, what: str, space: str) -> Any:
     """``value`` with every fixed leaf made to fit by ``fit``; other leaves as they are."""
     parts = split(layout, value, what)
     for n, leaf in enumerate(leaves(layout)):
-        if leaf.dtype is not None:
+        if leaf.dtype is not None and leaf.code is None:
             name = what + "".join(f"[{key!r}]" for key in leaf.path)
             array = fit(parts[n], leaf.shape, leaf.dtype, name, space)
             # The env's own: what the caller does to its array later does not reach the env.

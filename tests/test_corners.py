@@ -19,6 +19,7 @@ from gymnasium.error import ResetNeeded
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, SubprocVectorEnv, shm
 from tests import envs
 from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.reference import same
 
 FNS = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
 
@@ -81,6 +82,63 @@ def test_an_env_may_rebind_its_step(place: str) -> None:
     with PLACES[place]([functools.partial(OddEnv, "rebinds")]) as pool:
         pool.reset()
         assert pool.step([0])[1].tolist() == [42]
+
+
+class ForgetsToReturn(gym.Env):
+    """Its third step has an effect, and returns nothing."""
+
+    observation_space = gym.spaces.Box(-1, 99, (1,), np.float32)
+    action_space = gym.spaces.Discrete(3)
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed, options=options)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, _: Any) -> tuple | None:
+        self.steps += 1
+        row = np.full(1, self.steps, np.float32), 0.0, False, False, {}
+        return None if self.steps == 3 else row
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_step_that_returns_nothing_is_taken_once(place: str) -> None:
+    with PLACES[place]([ForgetsToReturn] * 2) as pool:
+        pool.reset()
+        pool.step([0, 0])
+        pool.step([0, 0])
+        with pytest.raises(EnvError, match=r"step\(\) must return .* got NoneType"):
+            pool.step([0, 0])
+        assert pool.get_env_attr("steps") == [3, 3]
+
+
+class Signs(gym.Env):
+    """A vector of float64, or of no fitting shape, beside a text; every step ends an episode."""
+
+    observation_space = gym.spaces.Dict(
+        {"vector": gym.spaces.Box(-1, 99, (2,), np.float32), "text": gym.spaces.Text(9)}
+    )
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed, options=options)
+        return {"vector": [0, 0], "text": "begun"}, {}
+
+    def step(self, action: Any) -> tuple:
+        return {"vector": [0.5] * (2 + action), "text": "over"}, 0.0, True, False, {}
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("place", QUICK)
+def test_final_observations_that_are_objects_in_part_fit_their_space(
+    place: str, columns: bool
+) -> None:
+    with PLACES[place]([Signs], autoreset_mode="same_step", columns=columns) as pool:
+        pool.reset()
+        final = pool.step([0])[4][0]["final_obs"]
+        assert same(final, {"vector": np.full(2, 0.5, np.float32), "text": "over"})
+        with pytest.raises(EnvError, match=r"vector.*has shape \(3,\)"):
+            pool.step([1])
 
 
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])

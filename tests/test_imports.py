@@ -17,7 +17,8 @@ PACKAGE = Path(envpool_py.__file__).parent
 
 # From the ground up. A module imports from rows below its own alone; within a row, nothing.
 LAYERS: list[set[str]] = [
-    {"ids", "shm", "spaces", "seeding", "errors", "infos", "plain"},
+    {"ids", "shm", "seeding", "errors", "plain"},
+    {"spaces", "infos"},
     {"worker.limits", "worker.options", "worker.tokens"},
     {"rows", "checks", "digest"},
     {"worker.base", "worker.watch", "worker.meter"},

@@ -174,3 +174,30 @@ def test_a_second_interrupt_ends_a_close_that_waits(tmp_path: Path, context: str
     )
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
     assert time.monotonic() - begun < 20
+
+
+class Alarming:
+    """While it is pickled or copied, the signal comes."""
+
+    def __reduce__(self) -> Any:
+        signal.raise_signal(signal.SIGALRM)
+        return Alarming, ()
+
+
+@pytest.mark.parametrize("place", PLACES_TRIED)
+def test_an_exception_of_a_handler_is_not_taken_for_one_of_pickling(place: str) -> None:
+    calls = []
+
+    def handle(*_: object) -> None:
+        calls.append(place)
+        if len(calls) == 1:
+            raise TimeoutError("enough")
+
+    with PLACES[place]([functools.partial(envs.SpaceEnv, 0, "text", 9)] * 2) as pool:
+        before = signal.signal(signal.SIGALRM, handle)
+        try:
+            with pytest.raises(TimeoutError, match="^enough$"):
+                pool.reset(options={"alarm": Alarming()})
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        pool.reset()

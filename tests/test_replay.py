@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import pathlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -399,6 +401,86 @@ def test_what_was_given_up_and_killed_its_process(place: str, tmp_path: Path) ->
         log.reset(ids)
     again = outcomes(envpool_py.replay(tmp_path / "run", FAULTY))
     assert all_same([log.batches[0], log.batches[-1]], [again[0], again[-1]])
+
+
+@pytest.mark.parametrize("backend", ["subproc", "shmem"])
+def test_a_death_does_not_take_the_neighbours_along(backend: str, tmp_path: Path) -> None:
+    with PLACES["shmem-fork"](FAULTY, record=tmp_path / "run") as pool:
+        log = Log(pool)
+        log.reset(seed=1)
+        with pytest.raises(WorkerDiedError) as caught:
+            log.step(["", "SIGKILL", ""])
+        log.batches.append(caught.value)
+        log.recv()
+        log.step(["", ""], [0, 2])
+        pool.restart([1])
+        log.reset([1])
+        log.step(["", "", ""])
+    again = envpool_py.replay(
+        tmp_path / "run", FAULTY, backend=backend, context="fork", num_processes=1
+    )
+    assert agree(log.batches, outcomes(again))
+
+
+@pytest.mark.parametrize("backend", ["dummy", "subproc", "shmem"])
+def test_what_was_never_carried_out_is_not_now(backend: str, tmp_path: Path) -> None:
+    with envpool_py.DummyVectorEnv(RANDOM, record=tmp_path / "run") as pool:
+        log = Log(pool)
+        log.reset(seed=1)
+        pool.send([0, 0], [0, 1])
+        pool.cancel([1])
+        log.recv()
+        log.reset([1])
+        log.step([0, 0, 0])
+    options = {} if backend == "dummy" else {"context": "fork"}
+    again = envpool_py.replay(tmp_path / "run", RANDOM, backend=backend, **options)
+    assert all_same(log.batches, outcomes(again))
+
+
+class Mortal(envs.RandomEnv):
+    """Its first reset, or third step, ends its process, once; every other step ends its episode."""
+
+    def __init__(self, when: str, mark: str) -> None:
+        super().__init__(0)
+        self.when, self.mark, self.taken = when, mark, 0
+
+    def die(self) -> None:
+        if not os.path.exists(self.mark):  # noqa: PTH110
+            pathlib.Path(self.mark).touch()
+            os._exit(3)
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.when == "reset":
+            self.die()
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.when == "step" and self.taken == 3:
+            self.die()
+        obs, reward, _, _, info = super().step(action)
+        return obs, reward, True, False, info
+
+
+@pytest.mark.parametrize("when", ["reset", "step"])
+@pytest.mark.parametrize("backend", ["dummy", "subproc", "shmem"])
+def test_episode_seeds_go_on_behind_a_death(backend: str, when: str, tmp_path: Path) -> None:
+    fns = [functools.partial(Mortal, when, str(tmp_path / "mark"))]
+    with PLACES["shmem-fork"](
+        fns,
+        record=tmp_path / "run",
+        episode_seeds=True,
+        on_error="restart",
+        autoreset_mode="same_step",
+    ) as pool:
+        log = Log(pool)
+        log.reset()
+        for _ in range(5):
+            log.step([0])
+    assert (tmp_path / "mark").exists()
+    options = {} if backend == "dummy" else {"context": "fork"}
+    again = envpool_py.replay(tmp_path / "run", fns, backend=backend, **options)
+    assert all_same(log.batches, outcomes(again))
 
 
 # -------------------------------------------------------------------------------------- differing

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
-from envpool_py.errors import EnvError
+from envpool_py.errors import EnvError, from_signal_handler
 from envpool_py.worker.base import Request
 from envpool_py.worker.tokens import ID_MASK
 
@@ -23,6 +22,8 @@ def pickled_fn(env_fn: Callable[[], Any], i: int) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(env_fn)
     except Exception as error:
+        if from_signal_handler(error):
+            raise
         message = f"env {i}: env_fn cannot be pickled: {type(error).__name__}: {error}"
         raise EnvError(message, (i,), "env_fn") from error
     return data
@@ -34,11 +35,16 @@ def pickled_requests(part: list[tuple[int, Request]]) -> bytes:
     Raises:
         TypeError: the arguments of one can't be pickled.
     """
-    with contextlib.suppress(Exception):  # cloudpickle may still know a way
+    try:
         return pickle.dumps(part, protocol=5)
+    except Exception as error:  # cloudpickle may still know a way
+        if from_signal_handler(error):
+            raise
     try:
         data: bytes = cloudpickle.dumps(part, protocol=5)
     except Exception as error:
+        if from_signal_handler(error):
+            raise
         token, request = next((pair for pair in part if not _can_be_pickled(pair[1])), part[0])
         raise TypeError(
             f"env {token & ID_MASK}: the arguments of {request.kind} cannot be pickled: {error}"
@@ -49,6 +55,8 @@ def pickled_requests(part: list[tuple[int, Request]]) -> bytes:
 def _can_be_pickled(request: Request) -> bool:
     try:
         cloudpickle.dumps(request)
-    except Exception:  # noqa: BLE001 - pickling runs the user's code
+    except Exception as error:  # pickling runs the user's code
+        if from_signal_handler(error):
+            raise
         return False
     return True
