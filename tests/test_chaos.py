@@ -117,10 +117,14 @@ def enter(ledgers: list[Ledger], batch: tuple) -> int:
 
 
 def strike(pool: BaseVectorEnv, rng: random.Random) -> None:
-    """Kill or stop a process from outside, whatever it is doing."""
+    """Kill or stop a process from outside, whatever it is doing.
+
+    One that is still making its envs is only killed: how long that takes is not bounded.
+    """
     lane = pool._group.lane_of(rng.randrange(NUM))
+    chosen = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
     if lane.exit is None:
-        os.kill(lane.pid, rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+        os.kill(lane.pid, chosen if lane.started else signal.SIGKILL)
 
 
 def chaos(

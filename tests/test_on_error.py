@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import signal
 import threading
 from pathlib import Path
@@ -539,6 +540,28 @@ def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
         assert truncated.tolist() == [mode == "same_step"]
         assert ("is_reset" in infos[0]) is (mode != "same_step")
         assert pool.step([""], [0])[0].tolist() == [[0, 0, 1]]
+
+
+@pytest.mark.parametrize("place", EACH_ITS_PROCESS)
+def test_a_process_that_comes_while_another_is_served_is_not_forgotten(
+    place: str, gates: list[envs.Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = functools.partial(made_at_the_gate, 0, gates[0], tmp_path / "made")
+    with PLACES[place]([slow, *FNS[1:2]], **RESTART, autoreset_mode="same_step") as pool:
+        pool.reset()
+        group: Any = pool.workers[0].home()[0]
+        forget_forms = group.block.forget_forms
+
+        def served(ids: list[int]) -> None:
+            if ids == [1]:  # the quick one is there
+                gates[0].release()
+                select.select([group.lane_of(0).fd], [], [])
+            forget_forms(ids)
+
+        monkeypatch.setattr(group.block, "forget_forms", served)
+        obs, _, _, truncated, _ = pool.step(["SIGKILL", "SIGKILL"])
+        assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
+        assert truncated.all()
 
 
 @pytest.mark.parametrize("place", PROCESSES)

@@ -444,7 +444,6 @@ class ProcessGroup(WorkerGroup):
             raise
         finally:
             self._coming -= numbers
-            self._has_come = False
         for lane in lanes:
             if self._attach:
                 self._write(lane, self._attach)
