@@ -547,20 +547,26 @@ def test_a_process_that_comes_while_another_is_served_is_not_forgotten(
     place: str, gates: list[envs.Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = functools.partial(made_at_the_gate, 0, gates[0], tmp_path / "made")
-    with PLACES[place]([slow, *FNS[1:2]], **RESTART, autoreset_mode="same_step") as pool:
+    with PLACES[place]([slow, *FNS[1:]], **RESTART, autoreset_mode="same_step") as pool:
         pool.reset()
         group: Any = pool.workers[0].home()[0]
         forget_forms = group.block.forget_forms
 
         def served(ids: list[int]) -> None:
-            if ids == [1]:  # the quick one is there
+            if ids == [1]:  # the first of the quick ones is there, and is served
                 gates[0].release()
-                select.select([group.lane_of(0).fd], [], [])
+                for i in (0, 2):
+                    if group.coming(i):
+                        select.select([group.lane_of(i).fd], [], [])
             forget_forms(ids)
 
         monkeypatch.setattr(group.block, "forget_forms", served)
-        obs, _, _, truncated, _ = pool.step(["SIGKILL", "SIGKILL"])
-        assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
+        for i in range(3):  # in this order
+            process = pool.workers[i].process
+            pool.send(["SIGKILL"], [i])
+            process.join()
+        obs, _, _, truncated, _ = pool.recv()
+        assert obs.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
         assert truncated.all()
 
 
