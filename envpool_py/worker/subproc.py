@@ -387,7 +387,15 @@ class ProcessGroup(WorkerGroup):
         """
         ids = {i for lane in lanes for i in lane.ids}
         warn_at = time.monotonic() + SLOW_START
-        while not all(lane.started for lane in lanes):
+        while True:
+            failed = sorted(ids.intersection(self._start_errors))
+            if failed:
+                raise combine([self._start_errors.pop(i) for i in failed])
+            ended = sorted(i for lane in lanes if lane.exit is not None for i in lane.ids)
+            if ended:  # also one that had started
+                raise self._deaths[ended[0]]
+            if all(lane.started for lane in lanes):
+                return
             left = warn_at - time.monotonic()
             if left <= 0:
                 late = [i for lane in lanes if not lane.started for i in lane.ids]
@@ -398,12 +406,6 @@ class ProcessGroup(WorkerGroup):
                     stacklevel=2,
                 )
                 warn_at = math.inf
-            failed = sorted(ids.intersection(self._start_errors))
-            if failed:
-                raise combine([self._start_errors.pop(i) for i in failed])
-            ended = sorted(i for lane in lanes if lane.exit is not None for i in lane.ids)
-            if ended:
-                raise self._deaths[ended[0]]
             self._pump(left if 0 < left < math.inf else None)
 
     def end_stuck(self, ids: Sequence[int]) -> None:
