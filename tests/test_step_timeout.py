@@ -247,3 +247,49 @@ def test_without_a_fault_nothing_is_different(place: str) -> None:
     with PLACES[place](FNS, step_timeout=20.0) as pool:
         for _ in range(3):
             goes_on(pool, [0, 1, 2])
+
+
+class TalkativeEnv(envs.CountEnv):
+    """Its infos are more than what lies between two processes can hold."""
+
+    def step(self, action: Any) -> tuple:
+        *row, _ = super().step(action)
+        return *row, {"text": "x" * (1 << 22)}
+
+
+@pytest.mark.parametrize("wait_num", [None, 1])
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_process_that_waits_for_the_parent_is_not_stuck(place: str, wait_num: int | None) -> None:
+    fns = [functools.partial(TalkativeEnv, tag) for tag in range(3)]
+    with PLACES[place](fns, step_timeout=LIMIT, wait_num=wait_num) as pool:
+        pool.reset()
+        for _ in range(2):
+            pool.step([0, 0, 0])
+            while pool.waiting_id:
+                pool.recv()
+        pool.send([0, 0, 0])
+        time.sleep(2 * LIMIT)  # nobody reads what they say meanwhile
+        got: list[int] = []
+        while pool.waiting_id:
+            got += [info["env_id"] for info in pool.recv()[4]]
+        assert sorted(got) == [0, 1, 2]
+
+
+class HangsLaterEnv(envs.CountEnv):
+    """Hangs in its third step."""
+
+    def step(self, action: Any) -> tuple:
+        if self.steps == 2:
+            signal.pause()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_an_env_that_hangs_after_plain_rows(place: str) -> None:
+    fns = [envs.CountEnv, functools.partial(HangsLaterEnv, 1), envs.CountEnv]
+    with PLACES[place](fns, step_timeout=LIMIT) as pool:
+        pool.reset()
+        pool.step([0, 0, 0])
+        pool.step([0, 0, 0])
+        with pytest.raises(EnvError, match=rf"env 1: did not end its request within.*{LIMIT}"):
+            pool.step([0, 0, 0])

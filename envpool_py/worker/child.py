@@ -214,8 +214,7 @@ class _Process:
         block = Block(shape, shm.attach(self._memory.fd))
         writer = block.writer(pack_infos=True)
         self._store = writer.store
-        begin = None if self._begin is None else self._begin.note
-        self._runner = Runner(self._executors, block, writer, self._add_side, begin)
+        self._runner = Runner(self._executors, block, writer, self._add_side, self._begin)
 
     def _build(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and tell the parent their facts; False where one can't be made."""
@@ -262,14 +261,17 @@ class _Process:
         while length_hint(left):
             if prompt:
                 due = time.perf_counter() + PUBLISH_AFTER
+            raised = None
             try:
                 runner.run(left, done, due)
             except BaseException as error:  # noqa: BLE001 - every fault of an env goes home
-                self._fail_row(taken_last(tokens, left), "step", error)
+                raised = error
+            if self._begin is not None:  # what follows may wait for the parent
+                self._begin.end()
+            if raised is not None:
+                self._fail_row(taken_last(tokens, left), "step", raised)
             if prompt and length_hint(left):
                 self._publish()
-        if self._begin is not None:
-            self._begin.end()
         if done == tokens and not self._items and len(body) <= select.PIPE_BUF:
             done.clear()
             os.write(self._results, body)  # the very same bytes

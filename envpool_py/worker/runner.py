@@ -19,6 +19,7 @@ import numpy as np
 from envpool_py.rows import FORM_SHIFT, Block, Cells, Side, Writer
 from envpool_py.worker.execute import Executor
 from envpool_py.worker.tokens import ID_MASK
+from envpool_py.worker.watch import Begin
 
 #: Stands for the row of an env that is still to be stepped: an env may return anything else.
 NOT_STEPPED: Any = object()
@@ -32,7 +33,7 @@ class Runner:
         block: where actions and rows are.
         writer: writes rows that are out of the ordinary.
         keep_side: called with a token and what the block can't hold of its row.
-        begin: called with the id of each env before it is stepped; None: nobody wants to know.
+        begin: where to say which env is stepped, and since when; None: nobody wants to know.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Runner:
         block: Block,
         writer: Writer,
         keep_side: Callable[[int, Side], object],
-        begin: Callable[[int], object] | None = None,
+        begin: Begin | None = None,
     ) -> None:
         self._executors = executors
         self._action_of = block.action_reader()
@@ -65,7 +66,7 @@ class Runner:
         self._quick[:] = [None] * len(self._quick)
 
     def _make_run(
-        self, block: Block, writer: Writer, begin: Callable[[int], object] | None
+        self, block: Block, writer: Writer, begin: Begin | None
     ) -> Callable[[Iterator[int], list[int], float | None], None]:
         quick, action_of, take_long_way = self._quick, self._action_of, self._take_long_way
         keep_side, pack_info = self._keep_side, writer.pack_info
@@ -73,14 +74,16 @@ class Runner:
         flat, rewards, words = cells.flat, cells.rewards, cells.words
         unit = cells.mark_unit << FORM_SHIFT
         store_obs = writer.store_leaves if cells.views is None else _store_array(cells)
-        clock = time.perf_counter
+        clock, monotonic = time.perf_counter, time.monotonic
+        since, who = (None, None) if begin is None else (begin.times, begin.numbers)
         np_false, np_float = np.False_, np.float64
 
         def run(tokens: Iterator[int], done: list[int], due: float | None) -> None:
             for token in tokens:
                 i = token & ID_MASK
-                if begin is not None:
-                    begin(i)
+                if since is not None and who is not None:  # as Begin.watched, without a call
+                    since[1] = monotonic()
+                    who[0] = i + 1
                 env = quick[i]
                 row = NOT_STEPPED
                 plain = False

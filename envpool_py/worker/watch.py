@@ -61,12 +61,12 @@ class Begin:
 
     def __init__(self, memory: mmap.mmap, number: int) -> None:
         row = memoryview(memory)[number * _ROW : (number + 1) * _ROW]
-        self._numbers = row.cast("q")
-        self._times = row.cast("d")
+        self.numbers = row.cast("q")
+        self.times = row.cast("d")
 
     def watched(self, carry_out: Callable[[Any], T], i: int) -> Callable[[Any], T]:
         """``carry_out``, said to be done by env ``i`` while it is."""
-        numbers, times, clock = self._numbers, self._times, time.monotonic
+        numbers, times, clock = self.numbers, self.times, time.monotonic
 
         def watched(argument: Any) -> T:
             # In this order: the parent may see a time that is too late, never one too early.
@@ -79,19 +79,13 @@ class Begin:
 
         return watched
 
-    def note(self, i: int) -> None:
-        """Env ``i`` begins, and goes on until another does, or ``end`` is called."""
-        # In this order: the parent may see a time that is too late, never one too early.
-        self._times[1] = time.monotonic()
-        self._numbers[0] = i + 1
-
     def end(self) -> None:
         """No env is at work."""
-        self._numbers[0] = 0
+        self.numbers[0] = 0
 
     def untimed(self, carry_out: Callable[[Any], T]) -> Callable[[Any], T]:
         """``carry_out``, which may take as long as it likes."""
-        numbers = self._numbers
+        numbers = self.numbers
 
         def untimed(argument: Any) -> T:
             numbers[0] = -1
@@ -106,7 +100,7 @@ class Begin:
         """``frames``, each counted once it has been dealt with."""
         for frame in frames:
             yield frame
-            self._numbers[2] += 1
+            self.numbers[2] += 1
 
 
 # -------------------------------------------------------------------------------- in the parent
