@@ -270,6 +270,7 @@ class _Process:
                 self._begin.end()
             if raised is not None:
                 self._fail_row(taken_last(tokens, left), "step", raised)
+                raised = None  # it holds this very frame
             if prompt and length_hint(left):
                 self._publish()
         if done == tokens and not self._items and len(body) <= select.PIPE_BUF:
