@@ -102,24 +102,27 @@ def test_the_choice(wall: float, cpu: float, num_envs: int, processes: int, *, w
 @pytest.mark.parametrize(
     ("wall", "cpu", "num_envs", "pays"),
     [
-        (1e-5, 1e-5, 64, CORES > 1),
+        (1e-5, 1e-5, 64, True),
         (1e-5, 1e-5, 1, False),  # there is nothing to share
         (1e-3, 1e-3, 64, False),  # isolation costs it nothing
         (5e-5, 1e-6, 64, False),  # waits
     ],
 )
 def test_where_the_caller_steps_a_share(
-    wall: float, cpu: float, num_envs: int, *, pays: bool
+    wall: float, cpu: float, num_envs: int, monkeypatch: pytest.MonkeyPatch, *, pays: bool
 ) -> None:
+    monkeypatch.setattr(auto, "usable_cores", lambda: [0, 1])
     assert auto.caller_pays(auto.Probe(wall, cpu), num_envs) is pays
+    monkeypatch.setattr(auto, "usable_cores", lambda: [0])
+    assert not auto.caller_pays(auto.Probe(wall, cpu), num_envs)
 
 
-@pytest.mark.skipif(CORES < 2, reason="one core has nothing to share")
 def test_make_has_the_caller_step_cheap_envs_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(auto, "probe", lambda *_: auto.Probe(1e-5, 1e-5))
-    shared = f"num_processes={CORES - 1}, context='fork', caller_steps=True"
+    monkeypatch.setattr(auto, "usable_cores", lambda: [0, 1])
+    shared = "num_processes=1, context='fork', caller_steps=True"
     with envpool_py.make("CartPole-v1", 64, context="fork") as pool:
         assert shared in repr(pool)
         assert pool.reset()[0].shape == (64, 4)
@@ -128,10 +131,10 @@ def test_make_has_the_caller_step_cheap_envs_unless_told_otherwise(
         {"on_error": "restart"},
         {"step_timeout": 9.0},
         {"wait_num": 8},
-        {"num_processes": CORES},
+        {"num_processes": 2},
     ):
         with envpool_py.make("CartPole-v1", 64, context="fork", **options) as pool:
-            assert f"num_processes={CORES}, context='fork'" in repr(pool)
+            assert "num_processes=2, context='fork'" in repr(pool)
             assert "caller_steps=True" not in repr(pool)
 
 

@@ -248,7 +248,7 @@ class _Process:
         self._complained = True
         self._add(i, COMPLAINT, text.encode(errors="replace"))
 
-    def _watched(self, carry_out: Callable[..., Any], i: int) -> Callable[..., Any]:
+    def _watched(self, carry_out: Callable[[Any], Any], i: int) -> Callable[[Any], Any]:
         return carry_out if self._begin is None else self._begin.watched(carry_out, i)
 
     def _step(self, body: bytes, *, prompt: bool) -> None:
