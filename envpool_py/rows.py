@@ -281,11 +281,6 @@ class Block:
                 for key, value in info.items()
                 if key != "final_obs" and (key != "final_info" or value)
             }
-        if self._single and type(last) is np.ndarray:
-            leaf, array = self._obs_leaves[0], self._finals[0]
-            if last.dtype == leaf.dtype and last.shape == leaf.shape:
-                array[i] = last
-                return rest
         single = spaces.is_leaf(self.shape.obs)
         parts = [last] if single else spaces.split(self.shape.obs, last, "final_obs")
         for leaf, array, part in zip(self._obs_leaves, self._finals, parts, strict=True):

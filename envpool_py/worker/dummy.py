@@ -232,7 +232,7 @@ class DummyGroup(WorkerGroup):
     def _carry_out(self, i: int) -> None:
         """Carry out any request; its end is noted in ``finished``."""
         request = self._pending.get(i)
-        if request is None:  # given up by a signal handler, or by one that has closed the pool
+        if request is None:  # given up meanwhile, by a signal handler or by closing the pool
             self._refuse_if_closed()
             return
         if request is _STEP:
