@@ -40,6 +40,13 @@ CONTESTANTS = (
     Contestant("shmem", OURS, "envpool_py Shmem", CORES, "shmem"),
     Contestant("shmem-views", OURS, "envpool_py Shmem, copy=False", CORES, "shmem_views"),
     Contestant("shmem-caller", OURS, "envpool_py Shmem, caller_steps=True", CORES, "shmem_caller"),
+    Contestant(
+        "shmem-caller-views",
+        OURS,
+        "envpool_py Shmem, caller_steps=True, copy=False",
+        CORES,
+        "shmem_caller_views",
+    ),
     Contestant("shmem-each", OURS, "envpool_py Shmem", EACH, "shmem_each"),
     Contestant("gymnasium-sync", "gymnasium", "Gymnasium Sync", INSIDE, "sync", partial=False),
     Contestant("gymnasium-async", "gymnasium", "Gymnasium Async", EACH, "async_", partial=False),

@@ -120,7 +120,7 @@ def label(name: str, num_cores: int) -> str:
     contestant = BY_NAME[name]
     if contestant.library != OURS or contestant.processes == INSIDE:
         return contestant.title
-    beside = max(num_cores - 1, 1) if name == "shmem-caller" else num_cores
+    beside = max(num_cores - 1, 1) if name.startswith("shmem-caller") else num_cores
     how = "a process each" if contestant.processes == EACH else f"num_processes={beside}"
     return f"{contestant.title}, {how}"
 

@@ -37,7 +37,7 @@ def test_every_interpreter_measures_a_bare_env_of_its_own() -> None:
 def test_who_can_not_do_a_workload_is_left_out_with_a_reason() -> None:
     partial = Workload("cartpole", 64, 16)
     entries, skipped = schedule.entries(partial, CONTESTANTS, FOUND, 32)
-    ours = {"dummy", "shmem", "shmem-views", "shmem-caller", "subproc"}
+    ours = {"dummy", "shmem", "shmem-views", "shmem-caller", "shmem-caller-views", "subproc"}
     assert {name for name, _ in names(entries)} == {"bare", *ours}
     assert {each.contestant: each.reason for each in skipped} == {
         "shmem-each": "would start 64 processes; --max-processes is 32",
@@ -60,7 +60,14 @@ def test_processes_for_partial_batches_count_too() -> None:
 
 def test_our_pools_in_this_process_or_over_the_cores_do_everything() -> None:
     for workload in WORKLOADS:
-        for name in ("dummy", "shmem", "shmem-views", "shmem-caller", "subproc"):
+        for name in (
+            "dummy",
+            "shmem",
+            "shmem-views",
+            "shmem-caller",
+            "shmem-caller-views",
+            "subproc",
+        ):
             assert why_not(BY_NAME[name], workload, 1) is None
 
 

@@ -165,7 +165,7 @@ def test_backends_that_are_left_out_are_named(
 ) -> None:
     few = ("--max-processes", 8, "--repeats", 1, "--backend", "envpool_py")
     assert bench("CartPole-v1", *few) == 0
-    ours = {"dummy", "shmem", "shmem-views", "shmem-caller", "subproc"}
+    ours = {"dummy", "shmem", "shmem-views", "shmem-caller", "shmem-caller-views", "subproc"}
     assert {job.contestant for job in asked} == {"bare", *ours}
     assert "would start 16 processes; --max-processes is 8" in capsys.readouterr().out
 
@@ -210,6 +210,7 @@ def test_ctrl_c_keeps_what_was_measured(
         "shmem",
         "shmem-views",
         "shmem-caller",
+        "shmem-caller-views",
         "shmem-each",
     ]
 

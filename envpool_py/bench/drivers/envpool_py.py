@@ -48,11 +48,24 @@ def shmem_views(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
 
 def shmem_caller(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     """A process per core, the caller's own one of them, rows in shared memory."""
+    return _run(_with_caller(job, env_fns), batches)
+
+
+def shmem_caller_views(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """As ``shmem_caller``, and rows are not copied from the shared memory."""
+    return _run(_with_caller(job, env_fns, copy=False), batches)
+
+
+def _with_caller(job: Job, env_fns: list[Any], **options: Any) -> BaseVectorEnv:
     processes = max(job.num_processes - 1, 1)
-    pool = ShmemVectorEnv(
-        env_fns, job.wait_num, num_processes=processes, caller_steps=True, **_OPTIONS
+    return ShmemVectorEnv(
+        env_fns,
+        job.wait_num,
+        num_processes=processes,
+        caller_steps=True,
+        **_OPTIONS,
+        **options,
     )
-    return _run(pool, batches)
 
 
 def shmem_each(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
