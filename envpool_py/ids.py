@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ Ids: TypeAlias = (
 )
 #: Ids as the package handles them.
 IdArray: TypeAlias = "NDArray[np.intp]"
+
+
+_FEW = 1024
 
 
 def resolve(ids: Ids, num_envs: int) -> IdArray:
@@ -32,6 +35,8 @@ def resolve(ids: Ids, num_envs: int) -> IdArray:
         ValueError: an id stands twice.
         TypeError: not of the forms above.
     """
+    if type(ids) is np.ndarray and _are_few_and_right(ids, num_envs):
+        return ids.astype(np.intp)
     if ids is None:
         return np.arange(num_envs)
     if isinstance(ids, slice):
@@ -66,3 +71,11 @@ def resolve(ids: Ids, num_envs: int) -> IdArray:
         if twice.any():
             raise ValueError(f"env id {resolved[twice.argmax()]} stands twice in the ids")
     return resolved
+
+
+def _are_few_and_right(ids: NDArray[Any], num_envs: int) -> bool:
+    """Whether these are distinct ids of the pool; of few, Python's own loops tell sooner."""
+    if ids.dtype != np.intp or ids.ndim != 1 or not 0 < len(ids) < _FEW:
+        return False
+    listed = ids.tolist()
+    return min(listed) >= 0 and max(listed) < num_envs and len(set(listed)) == len(listed)

@@ -122,6 +122,10 @@ class JournaledLives(EnvLives):
         self._notes = [journal.steps(ids, steps) for journal in self.journals]
         super().send_steps(ids, actions)
 
+    def _step_all(self, actions: Any) -> StepResult:
+        # What is sent is noted on the way.
+        return self._blocking(self.send_steps, self.everything, actions)
+
     def send_resets(self, ids: IdArray, requests: Sequence[Request]) -> None:
         """As ``EnvLives``."""
         self._notes = [journal.resets(ids.tolist(), requests) for journal in self.journals]

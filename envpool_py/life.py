@@ -14,6 +14,7 @@ holds here:
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 from numpy.typing import NDArray
 
-from envpool_py.errors import EnvError, combine, name_ids
+from envpool_py.errors import EnvError, combine, from_signal_handler, name_ids
 from envpool_py.ids import IdArray
 from envpool_py.leases import Leases
 from envpool_py.rows import Batch
@@ -68,15 +69,20 @@ class EnvLives:
         self._columns = columns
         self._copy = copy
         self._leases = None if copy else Leases(group.block)
-        self._state = np.full(num_envs, NEVER_RESET, dtype=np.int8)
+        # Of all envs at once it is quicker to compare and to set the bytes.
+        self._states = bytearray([NEVER_RESET]) * num_envs
+        self._state = np.frombuffer(self._states, dtype=np.int8)
+        self._all_ready = bytes([READY]) * num_envs
+        self._all_stepping = bytes([STEPPING]) * num_envs
         # Of sending for envs in flight, of handing out for the others.
         self._order = np.arange(num_envs)
         self._tick = num_envs
         # What an env becomes when it lands, where that is not for the caller to say.
         self._fate: dict[int, int] = {}
         self._resets = 0  # how many of those in flight
-        # Whether the last to be sent were all envs, in order.
+        # Whether the last to be sent were all envs, in order; and whether ``_order`` is so, too.
         self._sent_all = False
+        self._in_order = True
         #: How many envs are in flight.
         self.in_flight = 0
         #: How many batches were handed out, and rows in them.
@@ -132,7 +138,7 @@ class EnvLives:
             ResetNeeded: one was never reset, or has raised or been abandoned since.
             AlreadyPendingCallError, WorkerDiedError: as ``check_free``.
         """
-        if not np.count_nonzero(self._state[self._place(ids)]):
+        if self._states == self._all_ready or not np.count_nonzero(self._state[ids]):
             return
         self.check_free(ids)
         wrong = ids[self._state[ids] != READY]
@@ -167,7 +173,44 @@ class EnvLives:
     # ----------------------------------------------------------------------------------- sending
 
     def step(self, ids: IdArray, actions: Any) -> StepResult:
-        """Step these envs and wait for all of them; broken off, they accept only a reset."""
+        """Step these envs and wait for all of them; broken off, they accept only a reset.
+
+        Raises:
+            ResetNeeded, AlreadyPendingCallError, WorkerDiedError: as ``check_step``.
+        """
+        if ids is self.everything and self._states == self._all_ready:
+            return self._step_all(actions)
+        self.check_step(ids)
+        return self._blocking(self.send_steps, ids, actions)
+
+    def _step_all(self, actions: Any) -> StepResult:
+        """Step all envs, which are ready, the short way where there is one.
+
+        What ``_blocking`` does, with what is the same each time left out: it runs once a batch, and
+        in caches that are full of what the envs themselves need.
+        """
+        group, ids = self._group, self.everything
+        sent = False
+        try:
+            self._states[:] = self._all_stepping
+            self.in_flight = len(ids)
+            sent = group.step_all(actions)
+            if sent:
+                self._sent_all = True
+                self._stamp(ids)
+                if self._leases is not None:
+                    self._leases.release(ids)
+                self._attend()
+                self._wait_for(ids)
+                return self._hand_out(ids, mark=False)
+            self._states[:] = self._all_ready
+            self.in_flight = 0
+        except BaseException as error:
+            if _is_of_envs(error):
+                raise
+            group.torn = ()  # with all others
+            self._break_off(ids, error, landed=sent)
+            raise
         return self._blocking(self.send_steps, ids, actions)
 
     def reset(self, ids: IdArray, requests: Sequence[Request]) -> StepResult:
@@ -185,11 +228,21 @@ class EnvLives:
                 self._group.block.prepare()
             self._wait_for(ids)
             return self._hand_out(ids, mark=False)
-        except EnvError:
+        except BaseException as error:
+            if _is_of_envs(error):
+                raise
+            self._break_off(ids, error, landed=sent)
             raise
-        except BaseException:
-            self.give_up(ids, landed=sent)
-            raise
+
+    def _break_off(self, ids: IdArray, error: BaseException, *, landed: bool) -> None:
+        """Give up what a blocking call asked for; see ``give_up``.
+
+        Raises:
+            ClosedEnvironmentError: what went wrong is that there is no pool any more.
+        """
+        self.give_up(ids, landed=landed)
+        if self._group.closed and type(error) is AttributeError:
+            raise _closed_meanwhile() from error
 
     def send_steps(self, ids: IdArray, actions: Any) -> None:
         """Begin a step of each env; all of it or, where the actions are wrong, nothing."""
@@ -215,8 +268,11 @@ class EnvLives:
         self.in_flight += count
         if state == RESETTING:
             self._resets += count
-        self._state[self._place(ids)] = state
         self._sent_all = ids is self.everything
+        if self._sent_all and state == STEPPING:
+            self._states[:] = self._all_stepping
+        else:
+            self._state[ids] = state
         if self._leases is not None:
             self._leases.release(ids)
         self._stamp(ids)
@@ -226,15 +282,22 @@ class EnvLives:
         return _EVERYTHING if ids is self.everything else ids
 
     def _stamp(self, ids: IdArray) -> None:
+        if ids is self.everything and self._in_order:
+            return
+        self._in_order = False
         count = len(ids)
         self._order[self._place(ids)] = np.arange(self._tick, self._tick + count)
         self._tick += count
+        self._in_order = ids is self.everything
 
     def _land(self, ids: IdArray, state: Any) -> None:
         if self._resets:
             now = self._state[ids]
             self._resets -= int(((now == RESETTING) | (now == KEPT_RESET)).sum())
-        self._state[self._place(ids)] = state
+        if ids is self.everything and state == READY:
+            self._states[:] = self._all_ready
+        else:
+            self._state[ids] = state
         self.in_flight -= len(ids)
         if self._fate:
             self._settle(ids)
@@ -285,6 +348,8 @@ class EnvLives:
         Raises:
             EnvError: one has failed.
         """
+        if ids is self.everything:
+            self._group.block.prepare()
         self._wait_for(ids)
         return self._hand_out(ids, mark=True)
 
@@ -338,21 +403,23 @@ class EnvLives:
             torn, group.torn = group.torn, ()
             self.give_up(np.array(torn, dtype=np.intp))
             raise
-        self._refuse_if_closed()
+        self._attend()
+
+    def _attend(self) -> None:
+        """See to what has happened while the group waited."""
+        group = self._group
+        if group.closed:
+            raise _closed_meanwhile()
         if group.died:
             self._note_deaths()
         if group.complaints:
             self._warn()
 
-    def _refuse_if_closed(self) -> None:
-        if self._group.closed:
-            raise ClosedEnvironmentError("the pool was closed while a call waited")
-
     def _warn(self) -> None:
         complaints = self._group.complaints
         while complaints:
             text = f'{complaints.pop(0)}; validate="off" takes it in silence'
-            warnings.warn(text, UserWarning, stacklevel=6)
+            warnings.warn(text, UserWarning, stacklevel=_level_of_caller())
 
     def _note_deaths(self) -> None:
         group = self._group
@@ -377,8 +444,10 @@ class EnvLives:
         Raises:
             EnvError: those of them that failed; the rows of the others are kept.
         """
-        self._refuse_if_closed()
-        if self._group.errors:
+        group = self._group
+        if group.closed:
+            raise _closed_meanwhile()
+        if group.errors:
             self._raise_errors(ids)
         try:
             finished = self._finished
@@ -519,3 +588,22 @@ class EnvLives:
                 self._state[i] = NEVER_RESET
             else:
                 self._fate[i] = NEVER_RESET
+
+
+def _level_of_caller() -> int:
+    """The ``stacklevel`` at which a warning of the function that asks names the user's line."""
+    level = 1
+    frame = sys._getframe(1)  # noqa: SLF001 - there is no other way before Python 3.12
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("envpool_py."):
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+def _closed_meanwhile() -> ClosedEnvironmentError:
+    return ClosedEnvironmentError("the pool was closed while a call waited")
+
+
+def _is_of_envs(error: BaseException) -> bool:
+    """Whether it tells of requests that have ended; a signal handler may raise an EnvError too."""
+    return isinstance(error, EnvError) and not from_signal_handler(error)

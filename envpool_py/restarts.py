@@ -142,6 +142,11 @@ class RestartingLives(EnvLives):
         if self._group.errors:
             self._convert()
 
+    def _step_all(self, actions: Any) -> StepResult:
+        if self._owed or self._reset_next:
+            return self._blocking(self.send_steps, self.everything, actions)
+        return super()._step_all(actions)
+
     def _step_of_lost(self, i: int, action: Any) -> None:  # noqa: ARG002 - for who carries it out
         text = self._owed.pop(i, None)
         if text is None:
@@ -219,10 +224,13 @@ class RestartingLives(EnvLives):
                 time.sleep(timeout or 0.0)
                 return
         super()._wait(wait_num, timeout, only)
-        if self._group.errors:
-            self._convert()
         if self._jobs and len(self._finished) == before:
             time.sleep(1e-3)  # a group that executes in its wait has not waited
+
+    def _attend(self) -> None:
+        super()._attend()
+        if self._group.errors:
+            self._convert()
 
     def _run_jobs(self, timeout: float | None) -> float | None:
         """Send what is due; return the seconds to the next that will be, or ``timeout``."""

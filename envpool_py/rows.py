@@ -8,7 +8,6 @@ that travels beside the block and is kept on the pool's side until the row is ha
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,9 +24,6 @@ Side: TypeAlias = "tuple[list[Any] | None, dict[str, Any] | None, Array | None]"
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
 Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
-
-# Flags and mark of a row, as `_ends_of` lays them out.
-_MARK_OF_ONE = bytes([0, 0, 1, 0, 0, 0, 0, 0])
 
 _ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
 
@@ -67,22 +63,30 @@ class Writer(NamedTuple):
     pack_info: Callable[[int, dict[str, Any]], int]
 
 
-class Cells(NamedTuple):
-    """The places of all rows, env by env.
+class Units(NamedTuple):
+    """What a word is with one flag only, or with a mark of 1 only; others are sums of these."""
 
-    ``views``: of the observations, where they are one array of ``dims`` and ``dtype`` each, else
-    None. ``flat``: the same as memory, which takes nothing of another shape or dtype; None where
-    arrays have more than one dimension. ``rewards``: None where they are vectors. ``words``: flags
-    and mark of a row as one number, where ``mark_unit`` is a mark of 1 and no flag.
+    terminated: int
+    truncated: int
+    mark: int
+
+
+class Cells(NamedTuple):
+    """The places of all rows, env by env, for whoever writes plain rows by itself.
+
+    ``put_obs(i, obs)`` and ``put_final(i, obs)`` write an observation where it is an array, or a
+    dict of arrays and numbers, of just the right shapes and dtypes, and return whether it is; else
+    they may have written a part of it. None where the layout is another, and where final ones are
+    not kept. ``flat``: see ``_is_flat``; None where observations are not so. ``rewards``: None
+    where they are vectors. ``words``: flags and mark of a row as one number.
     """
 
-    views: list[Array] | None
+    put_obs: Callable[[int, Any], bool] | None
+    put_final: Callable[[int, Any], bool] | None
     flat: list[memoryview] | None
-    dims: tuple[int, ...]
-    dtype: np.dtype[Any] | None
     rewards: Any
     words: Any
-    mark_unit: int
+    units: Units
 
 
 class Shape(NamedTuple):
@@ -102,7 +106,7 @@ class Shape(NamedTuple):
 
 
 # What a row is besides the row of a step.
-_PLAIN, _RESET_ROW, _FINAL_ROW = range(3)
+_PLAIN, RESET_ROW, FINAL_ROW = range(3)
 #: In the bits of a mark from this one on: the form of the row's info, 0 for none.
 FORM_SHIFT = 2
 _KIND_MASK = (1 << FORM_SHIFT) - 1
@@ -159,6 +163,9 @@ class Block:
             else infos_.Reader(_cells(self._info_rows), _cells(self._forms))
         )
         self.fixed_actions = spaces.is_fixed(shape.action)
+        # Where an action is one array, or a number.
+        self._all_actions = self._actions[0] if spaces.is_leaf(shape.action) else None
+        self._action_dtype = _own(self._action_leaves[0]) if self._action_leaves else None
         self._objects: dict[int, list[Any]] = {
             n: [None] * num_envs for n, array in enumerate(self._obs) if array is None
         }
@@ -170,6 +177,9 @@ class Block:
         self._scalar_rewards = not shape.reward
         # The observations last handed out, leaf by leaf, where they are kept.
         self._last: list[Array] = []
+        self._listed: list[int] = self.everything.tolist()
+        # Whether a batch is the arrays and the infos, and no more.
+        self._is_plain = all(leaf.dtype is not None and not leaf.code for leaf in self._obs_leaves)
 
     # --------------------------------------------------------------- the side that steps the env
 
@@ -230,17 +240,18 @@ class Block:
 
     def cells(self) -> Cells:
         """The places of all rows."""
-        rows = list(self._obs[0]) if self._single and self._obs[0] is not None else None
-        leaf = self._obs_leaves[0] if rows else Leaf((), (), None)
-        flat = None
-        if rows and len(leaf.shape) == 1 and _dtype(leaf).kind in "biufc":
-            flat = list(map(_cells, rows))
-        rewards = words = None
+        flat = rewards = words = None
+        if self._single and self._obs[0] is not None and _is_flat(self._obs_leaves[0]):
+            flat = list(map(_cells, self._obs[0]))
+        put_obs = self._putter(self._obs)
+        put_final = self._putter(self._finals) if self._finals else None
         if self._scalar_rewards:
             rewards = _cells(self.reward)
-            words = _cells(self._ends.view(np.int64).reshape(-1, 2)[:, 1])
-        unit = int.from_bytes(_MARK_OF_ONE, sys.byteorder)
-        return Cells(rows, flat, leaf.shape, _own(leaf), rewards, words, unit)
+            words = _cells(_words(self._ends))
+        one = np.zeros(3, _ends_of(self.shape._replace(reward=())))
+        for k, name in enumerate(Units._fields):
+            one[name][k] = 1
+        return Cells(put_obs, put_final, flat, rewards, words, Units(*_words(one).tolist()))
 
     def _info_writer(
         self, pack_info: Callable[[int, dict[str, Any]], int]
@@ -251,11 +262,11 @@ class Block:
         def store_info(i: int, info: dict[str, Any]) -> dict[str, Any]:
             mark = _PLAIN
             if type(info) is ResetInfo:
-                mark = _RESET_ROW
+                mark = RESET_ROW
                 info = {key: value for key, value in info.items() if key != "is_reset"}
             elif type(info) is FinalInfo:
                 if self._finals:
-                    mark = _FINAL_ROW
+                    mark = FINAL_ROW
                     info = self._store_final(i, info)
                 else:
                     last = spaces.fit_tree(layout, info["final_obs"], "final_obs", name)
@@ -293,46 +304,26 @@ class Block:
 
     def _leaves_writer(self) -> Callable[[int, Any], list[Any] | None]:
         """A function that writes an observation of several leaves; it returns the objects in it."""
+        put = self._putter(self._obs)
+        store_leaves = self._store_leaves
+        if put is None:
+            return store_leaves
+
+        def store(i: int, obs: Any) -> list[Any] | None:
+            return None if put(i, obs) else store_leaves(i, obs)
+
+        return store
+
+    def _putter(self, arrays: Sequence[Array | None]) -> Callable[[int, Any], bool] | None:
+        """A function that writes observations into these arrays; see ``Cells``."""
         layout = self.shape.obs
+        if self._single and arrays[0] is not None:
+            return _put_one(arrays[0], layout)
         if not isinstance(layout, dict) or not all(
             spaces.is_leaf(leaf) and leaf.dtype is not None for leaf in layout.values()
         ):
-            return self._store_leaves
-        ndarray = np.ndarray
-        # For each key views of the rows made once, and what a value must be to be stored unseen.
-        plan = [
-            (
-                key,
-                [array[i, ...] for i in range(self.shape.num_envs)],
-                leaf.shape,
-                _own(leaf),
-                array.dtype.type if leaf.scalar else None,
-                leaf.code and leaf.code.encode,
-            )
-            for (key, leaf), array in zip(layout.items(), self._obs, strict=True)
-            if array is not None
-        ]
-        count = len(plan)
-        store_leaves = self._store_leaves
-
-        def store(i: int, obs: Any) -> list[Any] | None:
-            if type(obs) is dict and len(obs) == count:
-                for key, rows, dims, dtype, kind, encode in plan:
-                    part = obs.get(key)
-                    if encode is not None and key in obs:
-                        rows[i][...] = encode(part, "obs")
-                        continue
-                    if (
-                        type(part) is ndarray and part.dtype is dtype and part.shape == dims
-                    ) or type(part) is kind:
-                        rows[i][...] = part
-                    else:
-                        break
-                else:
-                    return None
-            return store_leaves(i, obs)
-
-        return store
+            return None
+        return _put_dict(layout, [array for array in arrays if array is not None])
 
     def _store_leaves(self, i: int, obs: Any) -> list[Any] | None:
         parts = spaces.split(self.shape.obs, obs, "obs")
@@ -396,6 +387,19 @@ class Block:
 
     # --------------------------------------------------------------------------- the pool's side
 
+    def put_all_actions(self, actions: Any) -> bool:
+        """Write the actions of all envs, where they are one array of the right shape and dtype."""
+        array = self._all_actions
+        if (
+            array is None
+            or type(actions) is not np.ndarray
+            or actions.dtype is not self._action_dtype
+            or actions.shape != array.shape
+        ):
+            return False
+        array[...] = actions
+        return True
+
     def put_actions(self, ids: IdArray, columns: Sequence[Array]) -> None:
         """Write the actions of envs ``ids``: one array ``(k, *shape)`` per leaf."""
         place = slice(None) if ids is self.everything else ids
@@ -404,16 +408,19 @@ class Block:
                 array[place] = column
 
     def put_side(self, i: int, side: Side) -> None:
-        """Keep the side of env ``i``'s row until the row is gathered."""
+        """Keep the side of env ``i``'s row until it is gathered; nobody else may hold it."""
         objects, info, odd = side
         if objects is not None:
             for column, part in zip(self._objects.values(), objects, strict=True):
                 column[i] = part
         if info is not None:
-            self._infos[i] = info
+            # An env may return one dict as both.
+            own = objects is None and type(info) is dict
+            self._infos[i] = info if own else dict(info)
         if odd is not None:
             self._odd_rewards[i] = odd
             self._odd_shape = odd.shape
+            self._is_plain = False
 
     def forget_forms(self, ids: Iterable[int]) -> None:
         """These envs are stepped by another process from now on, which learns their infos anew."""
@@ -429,6 +436,7 @@ class Block:
     def keep_last(self) -> None:
         """Keep from now on the observations that are handed out: a fault may spoil the row."""
         num_envs = self.shape.num_envs
+        self._is_plain = False
         self._last = [
             np.full(num_envs, None, dtype=object) if array is None else np.zeros_like(array)
             for array in self._obs
@@ -485,6 +493,8 @@ class Block:
             copy: False gives views of the block where ``ids`` are all envs in order.
             out: memory for the observations, as that of ``new_rows``, of ``k`` rows.
         """
+        if self._is_plain and copy and out is None and (columns or self._single):
+            return self._gather_plain(ids)
         count = len(ids)
         whole = self.is_whole(ids)
         take = _whole if whole and not copy else _copy if whole else _take
@@ -526,22 +536,43 @@ class Block:
             reward = self._with_odd_rewards(reward, listed, self._odd_shape)
         infos = self._new_infos(ids, listed)
         if self._marks is not None:
-            marks = self._marks if whole else self._marks.take(ids)
-            marked = marks.nonzero()[0]
-            if len(marked):
-                self._add_marks(infos, listed, marked.tolist(), marks[marked].tolist())
+            marks = self._marks if whole else self._marks[ids]
+            self._add_marks(infos, listed, marks)
         flags = take(self.terminated, ids), take(self.truncated, ids)
         return Batch(obs, reward, *flags, infos, parts)
+
+    def _gather_plain(self, ids: IdArray) -> Batch:
+        """A copy of rows where observations are arrays and nothing is beside the block.
+
+        What ``gather`` does, with what is the same each time left out.
+        """
+        marks = self._marks
+        if ids is self.everything:
+            listed = self._listed
+            parts = [array.copy() for array in self._obs if array is not None]
+            ends = self.reward.copy(), self.terminated.copy(), self.truncated.copy()
+        else:
+            listed = ids.tolist()
+            parts = [_take(array, ids) for array in self._obs if array is not None]
+            ends = self.reward[ids], self.terminated[ids], self.truncated[ids]
+            marks = None if marks is None else marks[ids]
+        infos = self._new_infos(ids, listed)
+        if marks is not None:
+            self._add_marks(infos, listed, marks)
+        obs = parts[0] if self._single else spaces.join(self.shape.obs, parts)
+        return Batch(obs, *ends, infos, parts)
 
     def prepare(self) -> None:
         """Make now what the next batch of all envs will need, while others are at work."""
         if self._ready is None:
-            self._ready = _bare_infos(self.everything.tolist())
+            self._ready = _bare_infos(self._listed)
 
     def _new_infos(self, ids: IdArray, listed: list[int]) -> Array:
         if self._infos:
-            pop = self._infos.pop
-            infos = [{**pop(i, _NOTHING), "env_id": i} for i in listed]
+            kept = self._infos
+            infos = [kept.pop(i) if i in kept else {} for i in listed]
+            for i, info in zip(listed, infos, strict=True):
+                info["env_id"] = i
             return np.fromiter(infos, dtype=object, count=len(infos))
         if self._ready is not None and ids is self.everything:
             ready, self._ready = self._ready, None
@@ -557,23 +588,37 @@ class Block:
                 for k, i in enumerate(ids.tolist()):
                     last[i] = spaces.snapshot(part[k])
 
-    def _add_marks(self, infos: Array, ids: list[int], places: list[int], marks: list[int]) -> None:
-        """Complete the infos at these places of a batch by what their marks say."""
+    def _add_marks(self, infos: Array, ids: list[int], marks: Array) -> None:
+        """Complete the infos of a batch by what the marks of its rows say."""
+        marked = marks.nonzero()[0]
+        if not len(marked):
+            return
         ended: list[int] = []
         reader = self._reader
-        for k, mark in zip(places, marks, strict=True):
+        single = self._finals[0] if self._finals and self._single else None
+        for k, mark in zip(marked.tolist(), marks[marked].tolist(), strict=True):
             if mark > _KIND_MASK and reader is not None:
                 infos[k] = info = reader.read(ids[k], mark >> FORM_SHIFT)
                 info["env_id"] = ids[k]
+            else:
+                info = infos[k]
             kind = mark & _KIND_MASK
-            if kind == _RESET_ROW:
-                infos[k]["is_reset"] = True
-            elif kind == _FINAL_ROW:
-                ended.append(k)
+            if kind == RESET_ROW:
+                info["is_reset"] = True
+            elif kind == FINAL_ROW:
+                if single is not None:
+                    info["final_obs"] = single[ids[k]].copy()
+                    info.setdefault("final_info", {})
+                else:
+                    ended.append(k)
         if ended:
             for k, final in zip(ended, self._final_rows([ids[k] for k in ended]), strict=True):
                 infos[k]["final_obs"] = final
                 infos[k].setdefault("final_info", {})
+
+    def final_of(self, i: int) -> Any:
+        """A copy of the final observation of env ``i``."""
+        return self._final_rows([i])[0]
 
     def _final_rows(self, ids: list[int]) -> list[Any]:
         """The final observations of these envs, each its own."""
@@ -594,9 +639,6 @@ class Block:
         for k in range(len(ids)):
             batch[k] = odd[k] if k in odd else reward[k]
         return batch
-
-
-_NOTHING: dict[str, Any] = {}
 
 
 def _bare_infos(ids: list[int]) -> Array:
@@ -650,6 +692,91 @@ def _ends_of(shape: Shape) -> np.dtype[Any]:
     )
 
 
+def _words(ends: Array) -> Array:
+    """The flags and the mark of each row, with a scalar reward, as one number."""
+    return ends.view(np.int64).reshape(-1, 2)[:, 1]
+
+
+def _is_flat(leaf: Leaf) -> bool:
+    """Whether memory of a value takes arrays of just its own shape and dtype, and refuses others.
+
+    That of bytes does not: it takes ``bytes`` too, which are no observation.
+    """
+    dtype = _dtype(leaf)
+    plain = dtype.kind in "biufc" and dtype != np.uint8
+    return plain and len(leaf.shape) == 1 and leaf.code is None
+
+
+def _put_one(array: Array, leaf: Leaf) -> Callable[[int, Any], bool]:
+    """A function that writes a value of one leaf if it is just right, and returns whether it is."""
+    if _is_flat(leaf):
+        places = list(map(_cells, array))
+
+        def put_flat(i: int, obs: Any) -> bool:
+            try:
+                places[i][:] = obs
+            except (TypeError, ValueError, NotImplementedError):
+                return False
+            return True
+
+        return put_flat
+
+    rows, dims, dtype = [array[i, ...] for i in range(len(array))], leaf.shape, _own(leaf)
+
+    def put(i: int, obs: Any) -> bool:
+        if type(obs) is not np.ndarray or obs.dtype is not dtype or obs.shape != dims:
+            return False
+        rows[i][...] = obs
+        return True
+
+    return put
+
+
+def _put_coded(array: Array, encode: Callable[[Any, str], Any]) -> Callable[[int, Any], bool]:
+    def put(i: int, value: Any) -> bool:
+        array[i, ...] = encode(value, "obs")
+        return True
+
+    return put
+
+
+def _put_dict(layout: dict[Any, Leaf], arrays: Sequence[Array]) -> Callable[[int, Any], bool]:
+    """As ``_put_one``, of a dict of leaves."""
+    flat: list[tuple[Any, list[memoryview]]] = []
+    numbers: list[tuple[Any, Any, type]] = []
+    others: list[tuple[Any, Callable[[int, Any], bool]]] = []
+    for (key, leaf), array in zip(layout.items(), arrays, strict=True):
+        if leaf.code is not None:
+            others.append((key, _put_coded(array, leaf.code.encode)))
+        elif leaf.scalar:
+            numbers.append((key, _cells(array), array.dtype.type))
+        elif _is_flat(leaf):
+            flat.append((key, list(map(_cells, array))))
+        else:
+            others.append((key, _put_one(array, leaf)))
+    count = len(layout)
+
+    def put(i: int, obs: Any) -> bool:
+        if type(obs) is not dict or len(obs) != count:
+            return False
+        try:
+            for key, places in flat:
+                places[i][:] = obs[key]
+            for key, cells, kind in numbers:
+                part = obs[key]
+                if type(part) is not kind:
+                    return False
+                cells[i] = part
+            for key, put_part in others:
+                if not put_part(i, obs[key]):
+                    return False
+        except (KeyError, TypeError, ValueError, NotImplementedError):
+            return False
+        return True
+
+    return put
+
+
 def _cells(array: Array) -> Any:
     """A view whose items are Python's own numbers: a store takes a third of NumPy's time."""
     return memoryview(array)  # type: ignore[arg-type]
@@ -695,4 +822,5 @@ def _copy(array: Array, ids: IdArray) -> Array:  # noqa: ARG001 - the signature 
 
 
 def _take(array: Array, ids: IdArray) -> Array:
-    return array.take(ids, axis=0)
+    # ``take`` is the quicker for rows, but makes what does not lie close together so, all of it.
+    return array[ids] if array.ndim == 1 else array.take(ids, axis=0)

@@ -397,11 +397,12 @@ class BaseVectorEnv:
         """
         if action is None:
             return self._fetch(id)
-        ids = self._steppable(id)
         lives = self._lives
         if not self._is_async:
+            self._assert_open()
+            ids = self._all if id is None else ids_.resolve(id, self.env_num)
             return lives.step(ids, action)
-        lives.send_steps(ids, action)
+        self._send_steps(action, id)
         if not lives.in_flight:  # no ids, and nothing to wait for
             return lives.fetch_all()
         return lives.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
@@ -418,7 +419,7 @@ class BaseVectorEnv:
         """
         if action is None:
             raise TypeError("send needs actions, got None; recv() and step(None) fetch rows")
-        self._lives.send_steps(self._steppable(id), action)
+        self._send_steps(action, id)
 
     def send_reset(
         self,
@@ -743,11 +744,11 @@ class BaseVectorEnv:
             raise TypeError("ids were given twice, as env_id and as id")
         return ids_.resolve(env_id, self.env_num)
 
-    def _steppable(self, id: Ids) -> IdArray:  # noqa: A002 - Tianshou's name
+    def _send_steps(self, action: Any, id: Ids) -> None:  # noqa: A002 - Tianshou's name
         self._assert_open()
         ids = self._all if id is None else ids_.resolve(id, self.env_num)
         self._lives.check_step(ids)
-        return ids
+        self._lives.send_steps(ids, action)
 
     def _reset_requests(
         self, ids: IdArray, seed: Seed, options: Options, kwargs: Mapping[str, Any]

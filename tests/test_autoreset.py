@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
@@ -219,3 +220,86 @@ def test_final_observations_do_not_change_later(place: str, mode: str) -> None:
 def test_an_unknown_mode_is_refused(mode: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="autoreset_mode"):
         DummyVectorEnv(make_fns("counting"), autoreset_mode=mode)
+
+
+class PlainEnv(gym.Env[Any, Any]):
+    """Its rows are all plain, but for what the ``third`` reset brings."""
+
+    observation_space = gym.spaces.Box(-9, 9, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, third: str) -> None:
+        self._third, self._resets, self._steps = third, 0, 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        self._resets, self._steps = self._resets + 1, 0
+        obs = np.array([self._resets, 0], dtype=np.float32)
+        if self._resets == 3 and self._third == "raises":
+            raise ValueError("no third episode")
+        if self._resets == 3 and self._third == "has another shape":
+            return np.zeros(3, np.float32), {}
+        if self._resets == 3 and self._third == "brings no info":
+            return obs, None
+        return obs, {}
+
+    def step(self, action: Any) -> Any:
+        del action
+        self._steps += 1
+        obs = np.array([self._resets, self._steps], dtype=np.float32)
+        return obs, 1.0, self._steps == 3, False, {}
+
+
+@pytest.mark.parametrize("third", ["raises", "has another shape", "brings no info"])
+@pytest.mark.parametrize("place", QUICK)
+def test_the_error_of_a_reset_behind_plain_rows_comes_with_the_next_step(
+    place: str, third: str
+) -> None:
+    fns = [functools.partial(PlainEnv, third if tag == 1 else "is well") for tag in range(3)]
+    actions = np.zeros(3, dtype=np.int64)
+    with PLACES[place](fns, autoreset_mode="same_step") as pool:
+        pool.reset()
+        for _ in range(5):
+            pool.step(actions)
+        obs, _, terminated, _, infos = pool.step(actions)
+        assert terminated.all()
+        assert obs.tolist() == [[3, 0], [2, 3], [3, 0]]
+        assert [info["final_obs"].tolist() for info in infos] == [[2, 3]] * 3
+        with pytest.raises(EnvError, match="env 1: reset raised"):
+            pool.step(actions)
+        assert pool.recv()[0].tolist() == [[3, 1], [3, 1]]
+        assert pool.reset([1])[0].tolist() == [[4, 0]]
+        assert pool.step(actions)[0].tolist() == [[3, 2], [4, 1], [3, 2]]
+
+
+class InterruptedEnv(envs.CountEnv):
+    """Its second reset is interrupted, and its third raises."""
+
+    def __init__(self, tag: int) -> None:
+        super().__init__(tag, 2)
+        self._resets = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self._resets += 1
+        if self._resets == 2:
+            raise KeyboardInterrupt
+        if self._resets == 3:
+            raise ValueError("no third reset")
+        return super().reset(**kwargs)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_an_ended_row_that_an_interrupt_swallowed_does_not_answer_a_reset(as_list: bool) -> None:
+    fns = [functools.partial(InterruptedEnv, tag) for tag in range(2)]
+    actions = np.array([5, 5], dtype=np.int64)
+    given: Any = actions.tolist() if as_list else actions
+    with DummyVectorEnv(fns, autoreset_mode="same_step") as pool:
+        pool.reset()
+        pool.step(given)
+        with pytest.raises(KeyboardInterrupt):
+            pool.step(given)
+        with pytest.raises(AttributeError, match="nothing_of_this_name"):
+            pool.get_env_attr("nothing_of_this_name", id=[0])
+        with pytest.raises(EnvError, match="env 0: reset raised ValueError: no third reset"):
+            pool.reset([0])
+        assert pool.reset([0])[0].tolist() == [[0, 1, 0]]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import envpool_py
 from envpool_py import infos as infos_
 from envpool_py.worker import subproc
+from tests.places import PLACES, QUICK
 
 NUMBERS = st.one_of(
     st.floats(),
@@ -251,3 +252,54 @@ def test_what_is_handed_out_is_the_callers() -> None:
         before = [dict(info) for info in first]
         pool.step([0, 0])
         assert [dict(info) for info in first] == before
+
+
+class NamesFinalInfo(gym.Env[Any, Any]):
+    """Its resets give a number under the name that the ended step's info has."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        return np.zeros(2, np.float32), {"final_info": 2.5, "own": 1.0}
+
+    def step(self, action: Any) -> Any:
+        del action
+        return np.ones(2, np.float32), 1.0, True, False, {}
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_final_info_is_that_of_the_ended_step(place: str) -> None:
+    with PLACES[place]([NamesFinalInfo] * 3, autoreset_mode="same_step") as pool:
+        assert pool.reset()[1][0]["final_info"] == 2.5
+        for _ in range(3):  # the first rows take another way than those that follow
+            for info in pool.step(np.zeros(3, dtype=int))[4]:
+                assert info["final_info"] == {}
+                assert info["own"] == 1.0
+
+
+class InfoIsObservation(gym.Env[Any, Any]):
+    """One dict is both."""
+
+    observation_space = None  # type: ignore[assignment]
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        both = {"text": "a"}
+        return both, both
+
+    def step(self, action: Any) -> Any:
+        both = {"text": str(action)}
+        return both, 1.0, False, False, both
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_an_observation_that_is_the_info_as_well_is_left_as_it_is(place: str) -> None:
+    with PLACES[place]([InfoIsObservation] * 3) as pool:
+        obs, infos = pool.reset()
+        assert list(obs) == [{"text": "a"}] * 3
+        obs, *_, infos = pool.step(np.array([0, 1, 0]))
+        assert list(obs) == [{"text": "0"}, {"text": "1"}, {"text": "0"}]
+        assert list(infos) == [{"text": str(i % 2), "env_id": i} for i in range(3)]

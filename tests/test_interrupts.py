@@ -7,6 +7,8 @@ episode, step), so a row that is stale, lost or another env's is seen.
 from __future__ import annotations
 
 import functools
+import itertools
+import os
 import random
 import signal
 import subprocess
@@ -16,19 +18,23 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
+import envpool_py
+from envpool_py import EnvError
 from tests import envs
 from tests.places import PLACES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from envpool_py import BaseVectorEnv
 
 NUM_ENVS = 6
 SECONDS = 1.0
+PACKAGE = Path(envpool_py.__file__).parent
 PLACES_TRIED = ("dummy", "subproc-fork-packed", "shmem-fork-packed")
 
 
@@ -130,6 +136,89 @@ def test_interrupts_at_random_moments(
         assert pool.reset()[0][:, 2].tolist() == [0] * NUM_ENVS
     assert interrupts.count > 100, "the handler has hardly fired"
     assert calls > interrupts.count
+
+
+def interrupted_at(call: Callable[[], Any], number: int) -> bool:
+    """Whether ``call`` came to its ``number``-th line within the package, and was broken off."""
+    seen = 0
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:  # noqa: ARG001 - the signature of a tracer
+        nonlocal seen
+        if not frame.f_code.co_filename.startswith(str(PACKAGE)):
+            return None
+        if event == "line":
+            seen += 1
+            if seen == number:
+                sys.settrace(None)
+                raise Broken
+        return trace
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(trace)
+        call()
+    except Broken:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("place", [*PLACES_TRIED, "shmem-fork-caller"])
+def test_a_step_of_all_envs_may_be_interrupted_at_any_line(place: str, as_list: bool) -> None:
+    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
+    actions = np.array([5, 6, 7], dtype=np.int64)
+    given: Any = actions.tolist() if as_list else actions
+    with PLACES[place](fns, autoreset_mode="same_step") as pool:
+        pool.reset()
+        pool.step(actions)
+        for number in itertools.count(1):
+            if not interrupted_at(lambda: pool.step(given), number):
+                break
+            assert pool.waiting_id == []
+            episodes = pool.reset()[0][:, 1].tolist()
+            obs, *_, infos = pool.step(actions)
+            assert obs.tolist() == [[i, episodes[i], 1] for i in range(3)]
+            assert [info["action"] for info in infos] == [5, 6, 7]
+        assert number > 50, "the tracer has seen hardly a line"
+
+
+class SignalsEnv(envs.CountEnv):
+    """Sends SIGALRM to the process that has imported this, where the action asks for it."""
+
+    pid = os.getpid()
+    ASKS = 99
+
+    def step(self, action: Any) -> tuple:
+        if action == self.ASKS:
+            os.kill(self.pid, signal.SIGALRM)
+            time.sleep(0.05)  # its row is not to be there before the handler has run
+        return super().step(action)
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+@pytest.mark.parametrize("place", [*PLACES_TRIED, "shmem-fork-caller"])
+def test_a_handler_may_raise_what_envs_raise(place: str, as_list: bool) -> None:
+    def handler(*_: object) -> None:
+        raise EnvError("env 0 of another pool", (0,))
+
+    def given(first: int) -> Any:
+        return [first, 0, 0] if as_list else np.array([first, 0, 0])
+
+    with PLACES[place]([functools.partial(SignalsEnv, tag) for tag in range(3)]) as pool:
+        pool.reset()
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            with pytest.raises(EnvError, match="another pool"):
+                pool.step(given(SignalsEnv.ASKS))
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert pool.waiting_id == []
+        with pytest.raises(ResetNeeded, match="broken off"):
+            pool.step(given(0))
+        assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
+        assert pool.step(given(0))[0][:, 2].tolist() == [1, 1, 1]
 
 
 HANGS = """

@@ -164,6 +164,24 @@ def test_a_reward_that_is_nan(place: str) -> None:
         pool.step([0, 0])
 
 
+@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("way", ["all", "some", "send", "reset"])
+def test_a_warning_names_the_line_that_used_the_pool(place: str, way: str) -> None:
+    fns = shows("nan", reset=1) if way == "reset" else [NoNumber, NoNumber]
+    with PLACES[place](fns) as pool, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pool.reset()
+        if way == "all":
+            pool.step(np.array([0, 0]))
+        elif way == "some":
+            pool.step([0], [1])
+        elif way == "send":
+            pool.send([0, 0])
+            pool.recv()
+    assert caught
+    assert {warning.filename for warning in caught} == {__file__}
+
+
 class GatedNoNumber(envs.GateEnv):
     """Waits at its gate, and then its reward is NaN."""
 

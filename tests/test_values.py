@@ -80,6 +80,29 @@ def test_values_that_a_dtype_cannot_hold_are_refused(place: str, name: str) -> N
         assert len(pool.step(["ints", "ints"])[1]) == 2
 
 
+@pytest.mark.parametrize("place", QUICK)
+def test_bytes_are_no_observation_at_any_step(place: str) -> None:
+    space = spaces.Box(0, 255, (2,), np.uint8)
+    fns = [functools.partial(GivesBytesThird, space, np.zeros(2, np.uint8)) for _ in range(2)]
+    with PLACES[place](fns) as pool:
+        pool.reset()
+        for _ in range(2):
+            pool.step(["ints", "ints"])
+        with pytest.raises(EnvError, match="step raised"):
+            pool.step(["ints", "ints"])
+
+
+class GivesBytesThird(SaysEnv):
+    """Its third observation is bytes."""
+
+    steps = 0
+
+    def step(self, action: Any) -> tuple:
+        self.steps += 1
+        obs = b"ab" if self.steps == 3 else np.array([1, 2], np.uint8)
+        return obs, *super().step(action)[1:]
+
+
 INTEGERS = [
     # space, what is returned, what must arrive: None where it cannot
     (spaces.Box(0, 255, (2,), np.uint8), np.array([1.0, 255.0]), [1, 255]),

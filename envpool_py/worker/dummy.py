@@ -89,6 +89,7 @@ class DummyGroup(WorkerGroup):
         self._taken_all = False
         super().__init__(workers)
         self._first = first
+        self._all: list[int] = []
         self._runner: Runner | None = None
         self._pending: dict[int, Request] = {}
         # Those given up since ``wait`` was called, which a signal handler can do.
@@ -126,6 +127,7 @@ class DummyGroup(WorkerGroup):
         writer = block.writer()
         self.store = writer.store
         self._runner = Runner(self._executors, block, writer, self._put_side)
+        self._all = list(self._executors)
 
     def _put_side(self, i: int, side: Side) -> None:
         objects, info, odd = side  # the last of which is a copy already
@@ -152,6 +154,31 @@ class DummyGroup(WorkerGroup):
         rows = spaces.list_actions(layout, actions, listed)
         # The env's own: what the caller does to its action later does not reach the env.
         return self.pack(listed, [Request("step", (spaces.snapshot(row),)) for row in rows])
+
+    def step_all(self, actions: Any) -> bool:
+        """As ``WorkerGroup``."""
+        self._settle()
+        if self._pending or not self.block.put_all_actions(actions):
+            return False
+        self.block.prepare()
+        self.run_all()
+        return True
+
+    def run_all(self) -> None:
+        """Step all envs, none of which is in flight, by the actions in the block."""
+        chosen = self._all
+        left = iter(chosen)
+        self._disowned.clear()
+        self._taken_all = True
+        self._taken = chosen, left
+        try:
+            while length_hint(left):
+                self._run(chosen, left, None)
+        except BaseException:
+            not_begun = chosen[len(chosen) - length_hint(left) :]
+            self._pending.update(dict.fromkeys(not_begun, _STEP))
+            raise
+        self._settle()
 
     def post_steps(self, ids: Sequence[int]) -> None:
         """Note down a step of each env, the action of which lies in the block."""
@@ -269,7 +296,8 @@ class DummyGroup(WorkerGroup):
     def _fail_row(self, i: int, kind: str, error: BaseException) -> None:
         """Note an error down; where it is only of the reset behind an ended row, keep that."""
         executor = self._executors[i]
-        ended = executor.ended_row(error)
+        # A row that an interrupt has kept from coming is not the answer to a later reset.
+        ended = executor.ended_row(error) if kind == "step" else None
         if ended is not None:
             try:
                 self.take(i, kind, spaces.snapshot(ended))

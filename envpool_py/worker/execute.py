@@ -178,8 +178,11 @@ class Executor:
         self._ended = None
         # Looked up each time: an env may rebind its step.
         row: Row = self._checked_step(action) if self._check_step else self.env.step(action)
-        self.quick = not self._check_step and self._meter is None
+        self.quick = self._is_quick()
         return self.finish(row)
+
+    def _is_quick(self) -> bool:
+        return not self._check_step and self._meter is None
 
     def finish(self, row: Row) -> Row:
         """The row of a step, from what the env's own step returned; resets the env where due."""
@@ -192,9 +195,19 @@ class Executor:
         if self._autoreset is not None and (row[2] or row[3] or info) and _has_ended(row):
             if self._autoreset == SAME_STEP:
                 return self._same_step(row)
+            self.note_end()
+        return row
+
+    def note_end(self) -> None:
+        """The episode is over; in next_step mode the next step resets the env."""
+        if self._autoreset == NEXT_STEP:
             self._before_step = self._next_step
             self.quick = False
-        return row
+
+    def begin_episode(self) -> tuple[Any, dict[str, Any]]:
+        """Reset the env as an automatic reset does."""
+        obs, info = self._reset(None, None, {})
+        return obs, self._with_asked(info)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
@@ -312,14 +325,17 @@ class Executor:
         last, final_info = spaces.snapshot(last), spaces.snapshot(final_info)
         self._ended = (last, reward, terminated, truncated, final_info)
         try:
-            obs, info = self._reset(None, None, {})
+            obs, info = self.begin_episode()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - raised with the next request
             return self._put_off(error)
-        info = self._with_asked(info)
         told = FinalInfo(info, final_obs=last, final_info=final_info)
         return obs, reward, terminated, truncated, told
+
+    def note_ended(self, row: Row) -> None:
+        """The last row of the episode before the one that has begun, until that row is kept."""
+        self._ended = row
 
     def note_kept(self) -> None:
         """The row of the last step is where it will be handed on from."""
@@ -362,11 +378,19 @@ class Executor:
         told = FinalInfo(final_obs=last, final_info=info)
         return last, reward, terminated, truncated, told
 
-    def _next_step(self) -> Row:
+    def take_due_reset(self) -> tuple[Any, dict[str, Any]] | None:
+        """Carry out the automatic reset that stands in place of the next step, where one does."""
+        if self._closed or self._before_step != self._next_step:
+            return None
         self._in_reset = True
-        obs, info = self._reset(None, None, {})
-        info = self._with_asked(info)
-        return obs, 0.0, False, False, ResetInfo({**info, "is_reset": True})
+        first = self.begin_episode()
+        self.quick = self._is_quick()
+        return first
+
+    def _next_step(self) -> Row:
+        first = self.take_due_reset()
+        assert first is not None  # noqa: S101 - this is what stands there
+        return row_of_reset(*first)
 
     def _with_asked(self, info: dict[str, Any]) -> dict[str, Any]:
         if not self._asked:
@@ -380,6 +404,11 @@ def _has_ended(row: Row) -> bool:
     """Whether the episode is over; of a turn-based env one agent's flags don't tell."""
     env_done = row[4].get("env_done")
     return bool(row[2] or row[3] if env_done is None else env_done)
+
+
+def row_of_reset(obs: Any, info: dict[str, Any]) -> Row:
+    """The row of an automatic reset that stands in place of a step."""
+    return obs, 0.0, False, False, ResetInfo({**info, "is_reset": True})
 
 
 def reward_shape(space: Any) -> tuple[int, ...]:

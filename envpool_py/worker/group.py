@@ -126,6 +126,15 @@ class WorkerGroup:
         actions = spaces.list_actions(layout, actions, listed)
         return self.pack(listed, [Request("step", (action,)) for action in actions])
 
+    def step_all(self, actions: Any) -> bool:  # noqa: ARG002 - a group that has no short way
+        """Step all envs, none of which is in flight, and wait for their rows; the short way.
+
+        Returns:
+            False: it can't be taken, and nothing was done. True: what ``pack_steps``, the call of
+            what that returns, and ``wait`` do; some may still be at work.
+        """
+        return False
+
     def pack(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[[], None]:
         """Make one request on each env ready to be sent; calling what is returned sends them.
 
@@ -198,7 +207,8 @@ class WorkerGroup:
             self.replies[i] = reply
             return
         if side is not None:
-            self.block.put_side(i, side)
+            objects, info, odd = side
+            self.block.put_side(i, (objects, None if info is None else dict(info), odd))
 
     def _fail(self, i: int, error: BaseException) -> None:
         kind = self._under_way.pop(i)

@@ -4,7 +4,8 @@ Whoever steps envs whose rows lie in a block does it by one of these. What it do
 ``Executor.step`` and then the block's writer do. A row in which nothing is out of the ordinary (no
 end of an episode, values of just the right types) takes a way of its own, and in one function for
 all envs: there each look-up, call and store costs a hundredth of a cheap env's step, and so does
-each line of memory that is touched. Any other row takes the long way.
+each line of memory that is touched. A row that is out of the ordinary only in that it ends an
+episode has a way of its own too: short episodes end often. Any other row takes the long way.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.rows import FORM_SHIFT, Block, Cells, Side, Writer
-from envpool_py.worker.execute import Executor
+from envpool_py.rows import FINAL_ROW, FORM_SHIFT, RESET_ROW, Block, FinalInfo, Row, Side, Writer
+from envpool_py.worker.execute import Executor, row_of_reset
 from envpool_py.worker.tokens import ID_MASK
 from envpool_py.worker.watch import Begin
+
+_BOOLS = frozenset({bool, np.bool_})
 
 #: Stands for the row of an env that is still to be stepped: an env may return anything else.
 NOT_STEPPED: Any = object()
@@ -46,8 +49,10 @@ class Runner:
     ) -> None:
         self._executors = executors
         self._action_of = block.action_reader()
-        self._store = writer.store
+        self._store, self._store_leaves, self._pack_info = writer
         self._keep_side = keep_side
+        self._block = block
+        self._cells = block.cells()
         self._scalar_rewards = not block.shape.reward
         # Of each env whose next step is nothing but the env's own.
         self._quick: list[Any] = [None] * block.shape.num_envs
@@ -55,7 +60,7 @@ class Runner:
         #: ``done`` once its row is in the block. It returns when there are no more, and from
         #: ``due`` on, a time of ``time.perf_counter``; None is never. It raises what an env or the
         #: writer raises, for the token that was taken last; it can be called again for the others.
-        self.run = self._make_run(block, writer, begin)
+        self.run = self._make_run(begin)
 
     def forget(self, i: int) -> None:
         """Something else than a step happens to env ``i``."""
@@ -65,46 +70,60 @@ class Runner:
         """No env is to be stepped without a look at what happened to it."""
         self._quick[:] = [None] * len(self._quick)
 
-    def _make_run(
-        self, block: Block, writer: Writer, begin: Begin | None
+    def _make_run(  # noqa: C901, PLR0915 - each call would cost as much as what it does
+        self, begin: Begin | None
     ) -> Callable[[Iterator[int], list[int], float | None], None]:
-        quick, action_of, take_long_way = self._quick, self._action_of, self._take_long_way
-        keep_side, pack_info = self._keep_side, writer.pack_info
-        cells = block.cells()
-        flat, rewards, words = cells.flat, cells.rewards, cells.words
-        unit = cells.mark_unit << FORM_SHIFT
-        store_obs = writer.store_leaves if cells.views is None else _store_array(cells)
+        quick, action_of = self._quick, self._action_of
+        keep_end, keep_any = self._keep_end, self._keep_any
+        keep_side, pack_info, store_leaves = self._keep_side, self._pack_info, self._store_leaves
+        cells = self._cells
+        put_obs, flat, rewards, words = cells.put_obs, cells.flat, cells.rewards, cells.words
+        unit = cells.units.mark << FORM_SHIFT
         clock, monotonic = time.perf_counter, time.monotonic
-        since, who = (None, None) if begin is None else (begin.times, begin.numbers)
+        since: Any = None if begin is None else begin.times
+        who: Any = None if begin is None else begin.numbers
         np_false, np_float = np.False_, np.float64
 
-        def run(tokens: Iterator[int], done: list[int], due: float | None) -> None:
+        def run(tokens: Iterator[int], done: list[int], due: float | None) -> None:  # noqa: C901
             for token in tokens:
                 i = token & ID_MASK
-                if since is not None and who is not None:  # as Begin.watched, without a call
+                if since is not None:  # as Begin.watched, without a call
                     since[1] = monotonic()
                     who[0] = i + 1
                 env = quick[i]
                 row = NOT_STEPPED
-                plain = False
+                kept = ended = False
                 if env is not None:
                     row = env.step(action_of(i))  # looked up each time: an env may rebind it
                     try:
                         obs, reward, terminated, truncated, info = row
                         if (
-                            type(row) is tuple
-                            and (terminated is False or terminated is np_false)
-                            and (truncated is False or truncated is np_false)
-                            and type(info) is dict
-                            and (type(reward) is float or type(reward) is np_float)
-                            # An env with turns may be over for all.
-                            and (not info or "env_done" not in info)
+                            type(row) is not tuple
+                            or type(info) is not dict
+                            or not (type(reward) is float or type(reward) is np_float)
                         ):
+                            pass
+                        elif not (
+                            (terminated is False or terminated is np_false)
+                            and (truncated is False or truncated is np_false)
+                        ):
+                            ended = not info
+                        elif not info and flat is not None:
+                            flat[i][:] = obs  # which takes nothing but this shape and dtype
+                            rewards[i] = reward
+                            words[i] = 0
+                            done.append(token)
+                            if due is None:
+                                continue
+                            kept = True
+                        elif "env_done" not in info:  # an env with turns may be over for all
                             objects = None
-                            if flat is None:
-                                objects = store_obs(i, obs)
-                            else:
-                                flat[i][:] = obs  # which takes nothing but this shape and dtype
+                            if flat is not None:
+                                flat[i][:] = obs
+                            elif put_obs is None:
+                                objects = store_leaves(i, obs)
+                            elif not put_obs(i, obs):
+                                raise TypeError  # noqa: TRY301 - as flat ones do
                             rewards[i] = reward
                             form = pack_info(i, info) if info else 0
                             words[i] = form * unit
@@ -112,43 +131,99 @@ class Runner:
                                 done.append(token)
                             else:
                                 keep_side(token, (objects, None if form else info or None, None))
-                            plain = True
+                            kept = True
                     except (TypeError, ValueError, NotImplementedError):
-                        plain = False
-                if not plain:
-                    take_long_way(token, done, row)
+                        kept = ended = False
+                if not (kept or (ended and keep_end(token, done, row))):
+                    keep_any(token, done, row)
                 if due is not None and clock() > due:
                     return
 
         return run
 
-    def _take_long_way(self, token: int, done: list[int], row: Any) -> None:
+    def _keep_end(self, token: int, done: list[int], row: Any) -> bool:
+        """Keep the last row of an episode, whose info is empty, and the reset that rides on it.
+
+        Returns:
+            False: the row is out of the ordinary in other ways as well, and the env was not reset.
+        """
+        i = token & ID_MASK
+        obs, reward, terminated, truncated, _ = row
+        cells, executor = self._cells, self._executors[i]
+        put_obs, put_final, units = cells.put_obs, cells.put_final, cells.units
+        if put_obs is None or not _BOOLS.issuperset((type(terminated), type(truncated))):
+            return False
+        if not (terminated or truncated) or not (put_final or put_obs)(i, obs):
+            return False
+        word = terminated * units.terminated + truncated * units.truncated
+        if put_final is None:
+            executor.note_end()
+            if not executor.quick:
+                self._quick[i] = None
+        else:
+            try:
+                first, info = executor.begin_episode()
+            except BaseException:
+                self._quick[i] = None  # the next step is to raise this
+                executor.note_ended(self._ended_row(i, row))
+                raise
+            # A key of the ended step's own is not the reset's to give.
+            plain = info and "final_info" not in info
+            form = self._pack_info(i, info) if plain else 0
+            if (info and not form) or not put_obs(i, first):
+                ended = self._ended_row(i, row)
+                executor.note_ended(ended)
+                told = FinalInfo(info, final_obs=ended[0], final_info={})
+                self._quick[i] = None  # should this raise, the next step is to do so again
+                self._keep(token, done, (first, *ended[1:4], told))
+                self._quick[i] = executor.env
+                return True
+            word += (FINAL_ROW | form << FORM_SHIFT) * units.mark
+        cells.rewards[i] = reward
+        cells.words[i] = word
+        done.append(token)
+        return True
+
+    def _keep_any(self, token: int, done: list[int], row: Any) -> None:
         """Keep the row that the env's step has returned, and step it first if it has not yet."""
         i = token & ID_MASK
         executor = self._executors[i]
         self._quick[i] = None
-        row = executor.step(self._action_of(i)) if row is NOT_STEPPED else executor.finish(row)
+        if row is not NOT_STEPPED:
+            self._keep(token, done, executor.finish(row))
+        elif (first := executor.take_due_reset()) is None:
+            self._keep(token, done, executor.step(self._action_of(i)))
+        elif not self._keep_reset(token, done, *first):
+            self._keep(token, done, row_of_reset(*first))
+        if executor.quick and self._scalar_rewards:
+            self._quick[i] = executor.env
+
+    def _keep_reset(self, token: int, done: list[int], obs: Any, info: dict[str, Any]) -> bool:
+        """Keep the row of a reset in place of a step, if it is plain; return whether it is."""
+        i = token & ID_MASK
+        cells = self._cells
+        if info or cells.put_obs is None or not self._scalar_rewards or not cells.put_obs(i, obs):
+            return False
+        cells.rewards[i] = 0.0
+        cells.words[i] = RESET_ROW * cells.units.mark
+        done.append(token)
+        return True
+
+    def _keep(self, token: int, done: list[int], row: Row) -> None:
+        i = token & ID_MASK
         side = self._store(i, row)
         if side is None:
             done.append(token)
         else:
             self._keep_side(token, side)
-        executor.note_kept()
-        if executor.quick and self._scalar_rewards:
-            self._quick[i] = executor.env
+        self._executors[i].note_kept()
 
+    def _ended_row(self, i: int, row: Row) -> Row:
+        """The last row of an episode again, from where its observation has been put.
 
-def _store_array(cells: Cells) -> Callable[[int, Any], None]:
-    """A function that stores an observation that is an array, and raises TypeError if unlike."""
-    views, dtype, dims = cells.views, cells.dtype, cells.dims
-    assert views is not None  # noqa: S101 - for the type checker
-
-    def store(i: int, obs: Any) -> None:
-        if type(obs) is not np.ndarray or obs.dtype is not dtype or obs.shape != dims:
-            raise TypeError
-        views[i][...] = obs
-
-    return store
+        The reset may have changed that in its own place.
+        """
+        return self._block.final_of(i), row[1], row[2], row[3], {}
 
 
 def taken_last(tokens: Sequence[int], left: Iterator[int]) -> int:

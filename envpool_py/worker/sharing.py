@@ -105,7 +105,8 @@ class SharingGroup(WorkerGroup):
         super().use_block(block)
         self._there.use_block(block)
         self._here().use_block(block)
-        self._ids_there, self._ids_here = np.split(block.everything, [self._first])
+        self._ids_there = self._there.everything
+        self._ids_here = block.everything[self._first :]
 
     def _here(self) -> DummyGroup:
         if self._own is None:
@@ -135,6 +136,24 @@ class SharingGroup(WorkerGroup):
             self._here().post_steps(here.tolist())
 
         return post
+
+    def step_all(self, actions: Any) -> bool:
+        """As ``WorkerGroup``."""
+        there, own, block = self._there, self._own, self.block
+        if own is None or not there.is_idle() or own.waiting():
+            return False
+        if not block.put_all_actions(actions):
+            return False
+        there.prompt = self.prompt
+        there.post_all()
+        block.prepare()
+        try:
+            own.run_all()
+            there.wait(len(self.workers) - len(self.finished), None)
+        except BaseException:
+            there.torn = ()  # with all others
+            raise
+        return True
 
     def _split(self, ids: IdArray) -> tuple[IdArray, IdArray]:
         if ids is self.block.everything:

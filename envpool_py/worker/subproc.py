@@ -14,7 +14,6 @@ What holds, whatever the envs do:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
@@ -275,6 +274,8 @@ class ProcessGroup(WorkerGroup):
         # The requests that were given up unanswered, by env: the last one's token.
         self._disowned: dict[int, int] = {}
         self._whole_frames: dict[int, list[bytes]] = {}
+        # The answers to those where all envs of a process have a row: the ids that they name.
+        self._whole_replies: dict[bytes, list[int]] = {}
         self._unflushed: set[Lane] = set()
         # Those that have closed their streams, and when they are killed for it.
         self._mute: dict[Lane, float] = {}
@@ -364,6 +365,7 @@ class ProcessGroup(WorkerGroup):
             child.LOOK_FOR if self.num_processes <= len(cores) else 0.0,
             self._num_threads,
             cores[number % len(cores)] if self._affinity else None,
+            child.PUBLISH_SOON_AFTER if self.look_for else child.PUBLISH_AFTER,
         )
         watch = None
         if self._watch is not None:
@@ -500,7 +502,8 @@ class ProcessGroup(WorkerGroup):
     def use_block(self, block: Block) -> None:
         """Keep rows in ``block`` from now on; it may be of more envs than these."""
         super().use_block(block)
-        self._everything = block.everything[: len(self.workers)]
+        #: The ids of all envs here, in order; by this very array they are told quickest.
+        self.everything = block.everything[: len(self.workers)]
 
     @property
     def shares_memory(self) -> bool:
@@ -599,6 +602,21 @@ class ProcessGroup(WorkerGroup):
         rows = spaces.list_actions(layout, actions, listed)
         return self.pack(listed, [Request("step", (action,)) for action in rows])
 
+    def step_all(self, actions: Any) -> bool:
+        """As ``WorkerGroup``."""
+        if not self.is_idle() or not self.block.put_all_actions(actions):
+            return False
+        self.post_all()
+        self.block.prepare()
+        self.wait(len(self.workers), None)
+        return True
+
+    def is_idle(self) -> bool:
+        """Whether there is nothing left over to see to, and rows lie in shared memory."""
+        return self._shared and not (
+            self._chunks or self._fresh or self._dying or self._mute or self.died
+        )
+
     def pack(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[[], None]:
         """Pickle one request on each env, one message for each process.
 
@@ -628,17 +646,29 @@ class ProcessGroup(WorkerGroup):
         """Send a step of each env, the action of which lies in the block."""
         self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
 
+    def post_all(self) -> None:
+        """Send a step of all envs, the actions of which lie in the block."""
+        self._post_whole(child.STEP_PROMPT if self.prompt else child.STEP)
+
+    def _post_whole(self, kind: int) -> None:
+        frames = self._whole_frames.get(kind)
+        if frames is None:
+            frames = [self._token_frame(kind, np.array(lane.ids)) for lane in self._lanes]
+            self._whole_frames[kind] = frames
+            for lane, frame in zip(self._lanes, frames, strict=True):
+                self._whole_replies[frame[child.FRAME.size :]] = list(lane.ids)
+        for lane, frame in zip(self._lanes, frames, strict=True):
+            self._write(lane, frame)
+
     def _post(self, kind: int, ids: IdArray) -> None:
         """Send tokens alone."""
         lanes = self._lanes
-        everything = self._everything
+        everything = self.everything
         if ids is everything or (len(ids) == len(everything) and (ids == everything).all()):
-            frames = self._whole_frames.get(kind)
-            if frames is None:
-                frames = [self._token_frame(kind, np.array(lane.ids)) for lane in lanes]
-                self._whole_frames[kind] = frames
-            for lane, frame in zip(lanes, frames, strict=True):
-                self._write(lane, frame)
+            self._post_whole(kind)
+        elif len(lanes) == 1:
+            if len(ids):
+                self._write(lanes[0], self._token_frame(kind, ids))
         elif len(lanes) <= 4:
             home = self._home[ids]
             for number, lane in enumerate(lanes):
@@ -716,6 +746,11 @@ class ProcessGroup(WorkerGroup):
 
     def _pump_in(self, thread: int, timeout: float | None) -> None:
         watch = self._watch
+        # A synchronous caller is sent no rows but those it waits for: the rest of what there is to
+        # see to is seen as soon as they are there, or cease.
+        if self.look_for and not self.prompt and self._read_results():
+            self._take_in()
+            return
         if self._mute and not self.closed:
             left = max(min(self._mute.values()) - time.monotonic(), 0.0)
             timeout = left if timeout is None else min(left, timeout)
@@ -798,13 +833,18 @@ class ProcessGroup(WorkerGroup):
         lane.ends(5)
         self._bury(lane)
 
-    def _read_results(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+    def _read_results(self) -> bool:
+        """Read what is in the pipe of the results; return whether there was anything."""
+        chunks = self._chunks
+        count = len(chunks)
+        try:
             while True:
                 # In one call: no signal handler can come between the read and the list.
-                self._chunks.extend(map(os.read, (self._results,), (_READ,)))
-                if len(self._chunks[-1]) < _READ:
-                    return
+                chunks.extend(map(os.read, (self._results,), (_READ,)))
+                if len(chunks[-1]) < _READ:
+                    return True
+        except BlockingIOError:
+            return len(chunks) > count
 
     def _take_in(self) -> None:
         """Work on all that has been read."""
@@ -834,6 +874,8 @@ class ProcessGroup(WorkerGroup):
 
     def _ids_in(self, chunk: bytes) -> list[int] | None:
         """The envs that a piece of the results' pipe names; None where it can't be read."""
+        if not self._disowned and (listed := self._whole_replies.get(chunk)) is not None:
+            return listed
         if len(chunk) % 4:
             return None
         num_envs = len(self.workers)
@@ -847,7 +889,7 @@ class ProcessGroup(WorkerGroup):
                 for token in tokens.tolist():
                     self._note_answer(token)
             return current
-        listed: list[int] = memoryview(chunk).cast("i").tolist()
+        listed = memoryview(chunk).cast("i").tolist()
         if listed and (max(listed) >= num_envs or min(listed) < 0):
             return None
         return listed
@@ -1012,6 +1054,7 @@ class ProcessGroup(WorkerGroup):
             self._tokens[i] = (generation % GENERATIONS) << ID_BITS | i
         self._raised_generation = True
         self._whole_frames.clear()
+        self._whole_replies.clear()
         # A message cut in two can't be mended: that process has to go.
         for lane in self._living():
             if lane.torn:
