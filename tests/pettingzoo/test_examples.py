@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,8 @@ from tests.conftest import ROOT
 @pytest.mark.parametrize(
     ("name", "args", "last"),
     [
-        ("knights_async", ["--episodes", "6"], "6 episodes; an agent lived"),
+        # Others may end in the same batch as the sixth: eight envs at the most.
+        ("knights_async", ["--episodes", "6"], "([6-9]|1[0-3]) episodes; an agent lived"),
         ("spread_ppo", ["--num-envs", "4", "--steps", "1200"], "after: "),
         pytest.param(
             "tictactoe_self_play",
@@ -35,4 +37,4 @@ def test_example(name: str, args: list[str], last: str) -> None:
         timeout=40,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1].startswith(last)
+    assert re.match(last, run.stdout.splitlines()[-1])
