@@ -10,10 +10,11 @@ back is equal in value and in type; any other info goes whole by the row's side.
 
 from __future__ import annotations
 
+import functools
 import pickle
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -44,6 +45,8 @@ _LETTERS: dict[type, str] = {
     np.uint64: "Q",
 }
 _OWN = (float, int, bool)  # what a struct gives back
+#: The types of what counts as a number.
+NUMBERS = frozenset(_LETTERS)
 _LENGTH = struct.Struct("=i")
 
 
@@ -161,20 +164,23 @@ class Reader:
     Args:
         rows: memory of ``(num_envs, ROW_BYTES)``.
         tables: memory of ``(num_envs, TABLE_BYTES)``.
+        id_key: the key under which each info is to say its env as well; None: nowhere.
     """
 
-    def __init__(self, rows: memoryview, tables: memoryview) -> None:
+    def __init__(self, rows: memoryview, tables: memoryview, id_key: str | None = None) -> None:
         self._rows = rows
         self._tables = tables
-        self._known: dict[int, list[Callable[[int], dict[str, Any]]]] = {}
+        self._id_key = id_key
+        # By env: what reads an info of each form, at the place of the form's number.
+        self._known: dict[int, list[Callable[[], dict[str, Any]]]] = {}
 
     def read(self, i: int, number: int) -> dict[str, Any]:
         """A new dict: the info of env ``i``, which has that form."""
         try:
-            return self._known[i][number - 1](i * ROW_BYTES)
+            return self._known[i][number]()
         except (KeyError, IndexError):
             self._look_up(i, number)
-            return self._known[i][number - 1](i * ROW_BYTES)
+            return self._known[i][number]()
 
     def forget(self, i: int) -> None:
         """Env ``i`` has another process now, which begins its table anew."""
@@ -182,31 +188,46 @@ class Reader:
 
     def _look_up(self, i: int, number: int) -> None:
         start = i * TABLE_BYTES
-        found = self._known[i] = []
+        found: list[Callable[[], dict[str, Any]]] = [dict]
         for _ in range(number):
             (length,) = _LENGTH.unpack_from(self._tables, start)
             start += _LENGTH.size
             form = pickle.loads(self._tables[start : start + length])  # noqa: S301 - from our own worker process
-            found.append(self._reader_of(form))
+            found.append(self._reader_of(form, i))
             start += length
+        self._known[i] = found
 
-    def _reader_of(self, form: Form) -> Callable[[int], dict[str, Any]]:
-        rows, keys, unpack = self._rows, form.keys, _struct_of(form).unpack_from
-        if all(kind in _OWN for kind in form.types):
-            return lambda offset: dict(zip(keys, unpack(rows, offset), strict=True))
-        makers = [
-            _array_of(*array) if array is not None else None if kind in _OWN else kind
-            for kind, array in zip(form.types, form.arrays, strict=True)
-        ]
+    def _reader_of(self, form: Form, i: int) -> Callable[[], dict[str, Any]]:
+        make = _maker(form.keys, tuple(form.types), tuple(form.arrays), self._id_key)
+        rows, unpack, offset = self._rows, _struct_of(form).unpack_from, i * ROW_BYTES
+        return lambda: make(i, *unpack(rows, offset))
 
-        def read(offset: int) -> dict[str, Any]:
-            values = unpack(rows, offset)
-            return {
-                key: value if make is None else make(value)
-                for key, make, value in zip(keys, makers, values, strict=True)
-            }
 
-        return read
+@functools.lru_cache(maxsize=1024)
+def _maker(
+    keys: tuple[str, ...],
+    types: tuple[type, ...],
+    arrays: tuple[tuple[str, tuple[int, ...]] | None, ...],
+    id_key: str | None,
+) -> Callable[..., dict[str, Any]]:
+    """A function of an env's id and the values of its info that makes the info.
+
+    Compiled for the form: a dict display is two or three times as fast as any loop.
+    """
+    makers: dict[str, Any] = {}
+    items = []
+    for n, (key, kind, array) in enumerate(zip(keys, types, arrays, strict=True)):
+        if array is None and kind in _OWN:
+            items.append(f"{key!r}: v{n}")
+        else:
+            makers[f"make{n}"] = kind if array is None else _array_of(*array)
+            items.append(f"{key!r}: make{n}(v{n})")
+    if id_key is not None:
+        items.append(f"{id_key!r}: i")
+    names = "".join(f", v{n}" for n in range(len(keys)))
+    # Of the keys nothing but what ``repr`` writes of a string gets into it.
+    make = eval(f"lambda i{names}: {{{', '.join(items)}}}", makers)  # noqa: S307
+    return cast("Callable[..., dict[str, Any]]", make)
 
 
 def _array_of(dtype: str, shape: tuple[int, ...]) -> Callable[[bytes], Any]:

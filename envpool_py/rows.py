@@ -54,13 +54,14 @@ class Writer(NamedTuple):
     what the block can't hold of it, or None. It raises TypeError or ValueError where the
     observation does not fit the observation space, the reward is no number or a flag is no bool;
     the row is then not to be used. ``store_leaves(i, obs)`` writes an observation and returns the
-    objects in it. ``pack_info(i, info)`` writes an info that is all numbers and returns the number
-    of its form; 0 where it can't.
+    objects in it. ``pack_info(i, info)`` keeps an info that is all numbers: it returns the number
+    of the form in which it lies in the block, None where it is kept beside that, 0 where it can't
+    be.
     """
 
     store: Callable[[int, Row], Side | None]
     store_leaves: Callable[[int, Any], list[Any] | None]
-    pack_info: Callable[[int, dict[str, Any]], int]
+    pack_info: Callable[[int, dict[str, Any]], int | None]
 
 
 class Units(NamedTuple):
@@ -160,7 +161,7 @@ class Block:
         self._reader = (
             None
             if self._info_rows is None or self._forms is None
-            else infos_.Reader(_cells(self._info_rows), _cells(self._forms))
+            else infos_.Reader(_cells(self._info_rows), _cells(self._forms), "env_id")
         )
         self.fixed_actions = spaces.is_fixed(shape.action)
         # Where an action is one array, or a number.
@@ -183,7 +184,7 @@ class Block:
 
     # --------------------------------------------------------------- the side that steps the env
 
-    def writer(self, *, pack_infos: bool = False) -> Writer:
+    def writer(self, *, pack_infos: bool = False, keep_infos: bool = False) -> Writer:
         """The functions that write rows; the side that steps an env takes them once.
 
         Closures, and through views made once: attribute look-ups, and indexing an array for each
@@ -192,6 +193,8 @@ class Block:
         Args:
             pack_infos: write infos that are numbers into the block; only for the one that steps the
                 env, in a block whose shape says ``infos``.
+            keep_infos: keep copies of them here; for the one that steps the env where rows are
+                gathered.
         """
         ndarray = np.ndarray
         rows = list(self._obs[0]) if self._single and self._obs[0] is not None else []
@@ -200,8 +203,10 @@ class Block:
         dtype = _own(leaf)
         store_leaves = self._leaves_writer()
         store_reward = self._store_reward
-        pack_info = _pack_nothing
-        if pack_infos and self._info_rows is not None and self._forms is not None:
+        pack_info: Callable[[int, dict[str, Any]], int | None] = _pack_nothing
+        if keep_infos:
+            pack_info = self._keep_info
+        elif pack_infos and self._info_rows is not None and self._forms is not None:
             pack_info = infos_.Packer(_cells(self._info_rows), _cells(self._forms)).pack
         store_info = self._info_writer(pack_info)
         rewards = _cells(self.reward) if self._scalar_rewards else None
@@ -254,7 +259,7 @@ class Block:
         return Cells(put_obs, put_final, flat, rewards, words, Units(*_words(one).tolist()))
 
     def _info_writer(
-        self, pack_info: Callable[[int, dict[str, Any]], int]
+        self, pack_info: Callable[[int, dict[str, Any]], int | None]
     ) -> Callable[[int, dict[str, Any]], dict[str, Any]]:
         """A function that writes the mark of a row, and returns what is left of its info."""
         marks, layout, name = self._marks, self.shape.obs, "observation_space"
@@ -273,8 +278,8 @@ class Block:
                     info = {**info, "final_obs": last}
             if info:
                 form = pack_info(i, info)
-                if form:
-                    mark |= form << FORM_SHIFT
+                if form != 0:
+                    mark |= (form or 0) << FORM_SHIFT
                     info = {}
             if marks is not None:
                 marks[i] = mark
@@ -301,6 +306,14 @@ class Block:
             else:
                 array[i] = _kept(leaf, part, "final_obs")
         return rest
+
+    def _keep_info(self, i: int, info: dict[str, Any]) -> int | None:
+        """Keep a copy of an info that is all numbers; see ``Writer``."""
+        if type(info) is not dict or not infos_.NUMBERS.issuperset(map(type, info.values())):
+            return 0
+        self._infos[i] = kept = info.copy()
+        kept["env_id"] = i
+        return None
 
     def _leaves_writer(self) -> Callable[[int, Any], list[Any] | None]:
         """A function that writes an observation of several leaves; it returns the objects in it."""
@@ -534,10 +547,10 @@ class Block:
         reward = take(self.reward, ids)
         if self._odd_shape is not None:
             reward = self._with_odd_rewards(reward, listed, self._odd_shape)
-        infos = self._new_infos(ids, listed)
-        if self._marks is not None:
-            marks = self._marks if whole else self._marks[ids]
-            self._add_marks(infos, listed, marks)
+        marks = self._marks
+        if marks is not None and not whole:
+            marks = marks[ids]
+        infos = self._gather_infos(ids, listed, marks)
         flags = take(self.terminated, ids), take(self.truncated, ids)
         return Batch(obs, reward, *flags, infos, parts)
 
@@ -556,9 +569,7 @@ class Block:
             parts = [_take(array, ids) for array in self._obs if array is not None]
             ends = self.reward[ids], self.terminated[ids], self.truncated[ids]
             marks = None if marks is None else marks[ids]
-        infos = self._new_infos(ids, listed)
-        if marks is not None:
-            self._add_marks(infos, listed, marks)
+        infos = self._gather_infos(ids, listed, marks)
         obs = parts[0] if self._single else spaces.join(self.shape.obs, parts)
         return Batch(obs, *ends, infos, parts)
 
@@ -567,7 +578,45 @@ class Block:
         if self._ready is None:
             self._ready = _bare_infos(self._listed)
 
-    def _new_infos(self, ids: IdArray, listed: list[int]) -> Array:
+    def _gather_infos(self, ids: IdArray, listed: list[int], marks: Array | None) -> Array:
+        """The infos of a batch, from wherever they are kept, with what the marks of its rows say.
+
+        Args:
+            ids: shape ``(k,)``.
+            listed: the same.
+            marks: shape ``(k,)``; None: there are none.
+        """
+        if marks is None:
+            return self._unmarked_infos(ids, listed)
+        marked = marks.nonzero()[0]
+        if not len(marked):
+            return self._unmarked_infos(ids, listed)
+        if self._infos or 2 * len(marked) > len(listed):
+            infos = self._infos_one_by_one(listed, marks.tolist())
+            marks = marks & _KIND_MASK  # the forms have been seen to
+            marked = marks.nonzero()[0]
+            if len(marked):
+                self._add_kinds(infos, listed, marked, marks)
+            return np.fromiter(infos, dtype=object, count=len(infos))
+        bare = self._unmarked_infos(ids, listed)
+        self._add_kinds(bare, listed, marked, marks)
+        return bare
+
+    def _infos_one_by_one(self, listed: list[int], marks: list[int]) -> list[dict[str, Any]]:
+        kept, reader = self._infos, self._reader
+        infos: list[dict[str, Any]] = []
+        for i, mark in zip(listed, marks, strict=True):
+            if mark > _KIND_MASK and reader is not None:
+                info = reader.read(i, mark >> FORM_SHIFT)
+            elif i in kept:
+                info = kept.pop(i)
+                info["env_id"] = i
+            else:
+                info = {"env_id": i}
+            infos.append(info)
+        return infos
+
+    def _unmarked_infos(self, ids: IdArray, listed: list[int]) -> Array:
         if self._infos:
             kept = self._infos
             infos = [kept.pop(i) if i in kept else {} for i in listed]
@@ -588,29 +637,29 @@ class Block:
                 for k, i in enumerate(ids.tolist()):
                     last[i] = spaces.snapshot(part[k])
 
-    def _add_marks(self, infos: Array, ids: list[int], marks: Array) -> None:
-        """Complete the infos of a batch by what the marks of its rows say."""
-        marked = marks.nonzero()[0]
-        if not len(marked):
-            return
+    def _add_kinds(self, infos: Any, ids: list[int], marked: Array, marks: Array) -> None:
+        """Complete the infos of a batch by what the marks of its rows say.
+
+        Args:
+            infos: of all rows, so far.
+            ids: of all rows.
+            marked: the places of those rows that have a mark.
+            marks: of all rows.
+        """
         ended: list[int] = []
         reader = self._reader
         single = self._finals[0] if self._finals and self._single else None
         for k, mark in zip(marked.tolist(), marks[marked].tolist(), strict=True):
             if mark > _KIND_MASK and reader is not None:
-                infos[k] = info = reader.read(ids[k], mark >> FORM_SHIFT)
-                info["env_id"] = ids[k]
-            else:
-                info = infos[k]
+                infos[k] = reader.read(ids[k], mark >> FORM_SHIFT)
             kind = mark & _KIND_MASK
             if kind == RESET_ROW:
-                info["is_reset"] = True
+                infos[k]["is_reset"] = True
+            elif kind == FINAL_ROW and single is not None:
+                infos[k]["final_obs"] = single[ids[k]].copy()
+                infos[k].setdefault("final_info", {})
             elif kind == FINAL_ROW:
-                if single is not None:
-                    info["final_obs"] = single[ids[k]].copy()
-                    info.setdefault("final_info", {})
-                else:
-                    ended.append(k)
+                ended.append(k)
         if ended:
             for k, final in zip(ended, self._final_rows([ids[k] for k in ended]), strict=True):
                 infos[k]["final_obs"] = final
@@ -792,7 +841,7 @@ def _own(leaf: Leaf) -> np.dtype[Any] | None:
     return None if leaf.dtype is None else np.dtype(leaf.dtype.str)
 
 
-def _pack_nothing(i: int, info: dict[str, Any]) -> int:  # noqa: ARG001 - the signature of a packer
+def _pack_nothing(i: int, info: dict[str, Any]) -> int | None:  # noqa: ARG001 - the signature of a packer
     return 0
 
 

@@ -124,7 +124,7 @@ class DummyGroup(WorkerGroup):
     def use_block(self, block: Block) -> None:
         """Keep rows and actions in ``block`` from now on."""
         self.block = block
-        writer = block.writer()
+        writer = block.writer(keep_infos=True)
         self.store = writer.store
         self._runner = Runner(self._executors, block, writer, self._put_side)
         self._all = list(self._executors)

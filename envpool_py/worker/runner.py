@@ -125,12 +125,12 @@ class Runner:
                             elif not put_obs(i, obs):
                                 raise TypeError  # noqa: TRY301 - as flat ones do
                             rewards[i] = reward
-                            form = pack_info(i, info) if info else 0
-                            words[i] = form * unit
-                            if objects is None and (form or not info):
+                            form = pack_info(i, info) if info else None
+                            words[i] = form * unit if form else 0
+                            if objects is None and form != 0:
                                 done.append(token)
                             else:
-                                keep_side(token, (objects, None if form else info or None, None))
+                                keep_side(token, (objects, info if form == 0 else None, None))
                             kept = True
                     except (TypeError, ValueError, NotImplementedError):
                         kept = ended = False
@@ -167,10 +167,12 @@ class Runner:
                 self._quick[i] = None  # the next step is to raise this
                 executor.note_ended(self._ended_row(i, row))
                 raise
-            # A key of the ended step's own is not the reset's to give.
-            plain = info and "final_info" not in info
-            form = self._pack_info(i, info) if plain else 0
-            if (info and not form) or not put_obs(i, first):
+            form: int | None = None
+            if not put_obs(i, first):
+                form = 0
+            elif info:  # a key of the ended step's own is not the reset's to give
+                form = 0 if "final_info" in info else self._pack_info(i, info)
+            if form == 0:
                 ended = self._ended_row(i, row)
                 executor.note_ended(ended)
                 told = FinalInfo(info, final_obs=ended[0], final_info={})
@@ -178,7 +180,7 @@ class Runner:
                 self._keep(token, done, (first, *ended[1:4], told))
                 self._quick[i] = executor.env
                 return True
-            word += (FINAL_ROW | form << FORM_SHIFT) * units.mark
+            word += (FINAL_ROW | (form or 0) << FORM_SHIFT) * units.mark
         cells.rewards[i] = reward
         cells.words[i] = word
         done.append(token)
