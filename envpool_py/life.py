@@ -197,11 +197,13 @@ class EnvLives:
             sent = group.step_all(actions)
             if sent:
                 self._sent_all = True
-                self._stamp(ids)
+                if not self._in_order:
+                    self._stamp(ids)
                 if self._leases is not None:
                     self._leases.release(ids)
                 self._attend()
-                self._wait_for(ids)
+                if len(self._finished) < len(ids):
+                    self._wait_for(ids)
                 return self._hand_out(ids, mark=False)
             self._states[:] = self._all_ready
             self.in_flight = 0

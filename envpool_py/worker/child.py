@@ -5,13 +5,14 @@ What travels, all in the machine's own byte order:
 * parent to process, on the process's own stream: frames ``kind int32, length int64``, then either
   ``length`` tokens (int32) or ``length`` bytes of a pickle;
 * process to parent, on a pipe that all processes of the pool share: tokens (int32) of rows that lie
-  whole in the block, written at most ``IDS_PER_WRITE`` at a time, which is atomic;
+  whole in the block, written at most ``IDS_PER_WRITE`` at a time, which is atomic; and ``WAKE``;
 * process to parent, on the process's own stream: whatever is more than an id, as frames
   ``token int32, status int32, length int64`` and ``length`` bytes of a pickle. The parent may read
   the pipe before the stream whatever was written first, so what belongs together travels on one of
   them: an id that follows a complaint about its row goes by the stream as well.
 
-Tokens are those of ``envpool_py.worker.tokens``.
+Tokens are those of ``envpool_py.worker.tokens``. What has rows in the block may do without both:
+see ``envpool_py.worker.bells``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from envpool_py.errors import pack_failure
 from envpool_py.rows import Block, FinalInfo, Shape, Side
 from envpool_py.worker import limits
 from envpool_py.worker.base import Request
+from envpool_py.worker.bells import DOZE, LOOKS, Bell
 from envpool_py.worker.execute import Executor
 from envpool_py.worker.meter import EnvMeter
 from envpool_py.worker.runner import Runner, taken_last
@@ -47,13 +49,17 @@ from envpool_py.worker.tokens import ID_MASK
 from envpool_py.worker.watch import Begin, attach
 
 FRAME = struct.Struct("=iq")
-STEP, STEP_PROMPT, RESET, REQUESTS, ATTACH, CLOSE = range(6)
+STEP, STEP_PROMPT, RESET, REQUESTS, ATTACH, CLOSE, RING = range(7)
 _TOKEN_FRAMES = frozenset({STEP, STEP_PROMPT, RESET})
 
 ITEM = struct.Struct("=iiq")
 STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE, COMPLAINT, STORED = range(9)
 #: The last of them.
 LAST_STATUS = STORED
+
+#: What wakes the parent to an answer in the bells; no token, none of which is negative.
+WAKE = -1
+_WAKE = struct.pack("=i", WAKE)
 
 IDS_PER_WRITE = select.PIPE_BUF // 4
 #: Bytes; a frame that says more is none.
@@ -94,13 +100,15 @@ class Ways(NamedTuple):
 
     ``results``: the pipe for ids. ``memory``: the block's; None where rows are pickled.
     ``parent_alive``: reading end of a pipe whose only other end is the parent's. ``meter``: where
-    to count steps; None where nobody asked.
+    to count steps; None where nobody asked. ``bells``: where they are, and the number of this
+    process there; None where there are none.
     """
 
     results: Descriptor
     memory: Descriptor | None
     parent_alive: Descriptor
     meter: Descriptor | None
+    bells: tuple[Descriptor, int] | None
 
 
 class Watch(NamedTuple):
@@ -181,6 +189,10 @@ class _Process:
         self._results = ways.results.fd
         self._memory = ways.memory
         self._meter = None if ways.meter is None else shm.attach(ways.meter.fd)
+        self._bell: Bell | None = None
+        if ways.bells is not None:
+            memory, number = ways.bells
+            self._bell = Bell(shm.attach(memory.fd), number)
         self._habits = habits
         self._begin = begin
         self._executors: dict[int, Executor] = {}
@@ -195,11 +207,13 @@ class _Process:
 
     def run(self, env_fns: Sequence[Any]) -> None:
         if self._build(env_fns):
-            frames = _frames(self._stream, self._habits.look_for)
+            frames = _frames(self._stream, self._habits.look_for, self._bell)
             if self._begin is not None:
                 frames = self._begin.counted(frames)
             for kind, body in frames:
-                if kind in _TOKEN_FRAMES:
+                if kind == RING:
+                    self._step_again()
+                elif kind in _TOKEN_FRAMES:
                     if kind == RESET:
                         self._reset(memoryview(body).cast("i"))
                     else:
@@ -257,14 +271,38 @@ class _Process:
     def _watched(self, carry_out: Callable[[Any], Any], i: int) -> Callable[[Any], Any]:
         return carry_out if self._begin is None else self._begin.watched(carry_out, i)
 
+    def _step_again(self) -> None:
+        """Carry out what the last step frame asked for, if the bell says so, and answer by it."""
+        bell = self._bell
+        if bell is None or not bell.rings():  # it was heard before it was told of
+            return
+        bell.hear()
+        self._run(self._last_tokens, prompt=False)
+        whole = self._done == self._last_tokens and not self._items
+        if whole:
+            self._done.clear()
+        else:
+            self._publish()
+        if bell.answer(whole=whole):
+            os.write(self._results, _WAKE)
+
     def _step(self, body: bytes, *, prompt: bool) -> None:
-        runner = self._runner
-        assert runner is not None  # noqa: S101 - for the type checker
-        done = self._done
         if body != self._last_body:  # most often it asks for just what the last one did
             self._last_body = body
             self._last_tokens = memoryview(body).cast("i").tolist()
-        tokens = self._last_tokens
+        self._run(self._last_tokens, prompt=prompt)
+        done = self._done
+        if done == self._last_tokens and not self._items and len(body) <= select.PIPE_BUF:
+            done.clear()
+            os.write(self._results, body)  # the very same bytes
+        else:
+            self._publish()
+
+    def _run(self, tokens: list[int], *, prompt: bool) -> None:
+        """Step the envs of these tokens."""
+        runner = self._runner
+        assert runner is not None  # noqa: S101 - for the type checker
+        done = self._done
         left = iter(tokens)
         due = None
         while length_hint(left):
@@ -282,11 +320,6 @@ class _Process:
                 raised = None  # it holds this very frame
             if prompt and length_hint(left):
                 self._publish()
-        if done == tokens and not self._items and len(body) <= select.PIPE_BUF:
-            done.clear()
-            os.write(self._results, body)  # the very same bytes
-        else:
-            self._publish()
 
     def _reset(self, tokens: Sequence[int]) -> None:
         request = Request("reset")
@@ -384,14 +417,19 @@ class _Process:
         self._stream.detach()
 
 
-def _frames(stream: socket.socket, look_for: float) -> Iterator[tuple[int, Any]]:
-    """The frames of the stream, until its other end is closed."""
+def _frames(
+    stream: socket.socket, look_for: float, bell: Bell | None = None
+) -> Iterator[tuple[int, Any]]:
+    """The frames of the stream, until its other end is closed; one of kind ``RING`` for a ring."""
     space = memoryview(bytearray(_READ))
     buffer = last = b""
     frame: tuple[int, Any] = (CLOSE, b"")
     while True:
         while len(buffer) < FRAME.size:
-            count = _receive(stream, space, look_for)
+            count = _receive(stream, space, look_for, None if buffer else bell)
+            if count < 0:
+                yield RING, b""
+                continue
             if not count:
                 return
             buffer += space[:count]
@@ -400,7 +438,7 @@ def _frames(stream: socket.socket, look_for: float) -> Iterator[tuple[int, Any]]
             yield frame
             continue
         kind, length = FRAME.unpack_from(buffer)
-        if not (STEP <= kind <= CLOSE and 0 <= length <= LARGEST):
+        if not (STEP <= kind <= RING and 0 <= length <= LARGEST):
             raise ValueError(f"no frame has kind {kind} and length {length}")
         size = FRAME.size + (4 * length if kind in _TOKEN_FRAMES else length)
         if len(buffer) < size:
@@ -419,20 +457,38 @@ def _frames(stream: socket.socket, look_for: float) -> Iterator[tuple[int, Any]]
         yield frame
 
 
-def _receive(stream: socket.socket, space: memoryview, look_for: float) -> int:
-    """Read into ``space``; return how many bytes, 0 when the other end is closed."""
+def _receive(
+    stream: socket.socket, space: memoryview, look_for: float, bell: Bell | None = None
+) -> int:
+    """Read into ``space``; return how many bytes, 0 when the other end is closed, -1 at a ring."""
     try:
         if look_for:
             clock = time.perf_counter
             end = clock() + look_for
             while clock() < end:
+                if bell is not None and bell.rings(LOOKS):
+                    return -1
                 try:
                     return stream.recv_into(space, 0, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     os.sched_yield()
-        return stream.recv_into(space)
+        if bell is None:
+            return stream.recv_into(space)
+        bell.sleep(True)
+        try:
+            if bell.rings() or (not _readable(stream, DOZE) and bell.rings()):
+                return -1
+            return stream.recv_into(space)
+        finally:
+            bell.sleep(False)
     except ConnectionError:
         return 0
+
+
+def _readable(stream: socket.socket, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def _replay(executor: Executor, carry_out: Callable[[Request], Any], request: Request) -> Any:

@@ -149,7 +149,7 @@ class SharingGroup(WorkerGroup):
         block.prepare()
         try:
             own.run_all()
-            there.wait(len(self.workers) - len(self.finished), None)
+            there.wait_all(len(self.workers))
         except BaseException:
             there.torn = ()  # with all others
             raise

@@ -46,6 +46,7 @@ from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape, nbytes
 from envpool_py.worker import child, meter
 from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.bells import DOZE, LOOKS, WORK_HERE, Bells
 from envpool_py.worker.execute import EnvFacts
 from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.lane import GARBLED, Lane, Poller, claim, release
@@ -71,6 +72,7 @@ _KINDS = {
     child.REPLY: "reply",
 }
 _RESET = Request("reset")
+_RING = child.FRAME.pack(child.RING, 0)
 _READ = 1 << 14  # bytes: the ids of 4096 rows
 
 
@@ -255,7 +257,8 @@ class ProcessGroup(WorkerGroup):
         self._affinity = affinity
         self.context = check_context(workers[0].context)
         self._shared = workers[0].share_memory
-        #: Seconds for which to look for what happens before sleeping until it does.
+        #: Seconds for which to look for what happens before sleeping until it does; set before the
+        #: start, and only where this process has a core beside those of the others.
         self.look_for = 0.0
         self._lanes: list[Lane] = []
         self._by_fd: dict[int, Lane] = {}
@@ -276,6 +279,9 @@ class ProcessGroup(WorkerGroup):
         self._whole_frames: dict[int, list[bytes]] = {}
         # The answers to those where all envs of a process have a row: the ids that they name.
         self._whole_replies: dict[bytes, list[int]] = {}
+        self._bells: Bells | None = None
+        # Whether the last step that each process was asked for is one of all its envs.
+        self._ringable = False
         self._unflushed: set[Lane] = set()
         # Those that have closed their streams, and when they are killed for it.
         self._mute: dict[Lane, float] = {}
@@ -330,6 +336,8 @@ class ProcessGroup(WorkerGroup):
             )
         if self._step_timeout is not None:
             self._watch = Watch(self.num_processes, self._step_timeout)
+        elif self._shared and WORK_HERE and self.look_for:
+            self._bells = Bells(self.num_processes)
         self._poller.watch(self._results)
         shares = np.array_split(np.arange(len(self.workers)), self.num_processes)
         self._home = np.repeat(np.arange(self.num_processes), [len(share) for share in shares])
@@ -355,11 +363,17 @@ class ProcessGroup(WorkerGroup):
         """Start process ``number``, and listen to it."""
         cores = usable_cores()
         alive, results, *_ = self._fds
+        bells = None
+        if self._bells is not None:
+            self._ringable = False
+            self._bells.forget(number)
+            bells = child.Descriptor(self._bells.memory), number
         ways = child.Ways(
             child.Descriptor(results),
             None if self._memory is None else child.Descriptor(self._memory),
             child.Descriptor(alive),
             None if self._meter_memory is None else child.Descriptor(self._meter_memory),
+            bells,
         )
         habits = child.Habits(
             child.LOOK_FOR if self.num_processes <= len(cores) else 0.0,
@@ -563,6 +577,9 @@ class ProcessGroup(WorkerGroup):
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+        if self._bells is not None:
+            self._bells.close()
+            self._bells = None
         self._poller.close()
         # The mapping holds a descriptor of its own; the pool may be referenced for long.
         self.__dict__.pop("block", None)
@@ -608,7 +625,7 @@ class ProcessGroup(WorkerGroup):
             return False
         self.post_all()
         self.block.prepare()
-        self.wait(len(self.workers), None)
+        self.wait_all(len(self.workers))
         return True
 
     def is_idle(self) -> bool:
@@ -647,8 +664,14 @@ class ProcessGroup(WorkerGroup):
         self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
 
     def post_all(self) -> None:
-        """Send a step of all envs, the actions of which lie in the block."""
-        self._post_whole(child.STEP_PROMPT if self.prompt else child.STEP)
+        """Send a step of all envs, none in flight, the actions of which lie in the block."""
+        bells = self._bells
+        if bells is None or not self._ringable or self._disowned or self.prompt:
+            self._post_whole(child.STEP_PROMPT if self.prompt else child.STEP)
+            return
+        for number, lane in enumerate(self._lanes):
+            if bells.ring(number):
+                self._write(lane, _RING)
 
     def _post_whole(self, kind: int) -> None:
         frames = self._whole_frames.get(kind)
@@ -659,6 +682,8 @@ class ProcessGroup(WorkerGroup):
                 self._whole_replies[frame[child.FRAME.size :]] = list(lane.ids)
         for lane, frame in zip(self._lanes, frames, strict=True):
             self._write(lane, frame)
+        if kind != child.RESET:
+            self._ringable = kind == child.STEP
 
     def _post(self, kind: int, ids: IdArray) -> None:
         """Send tokens alone."""
@@ -666,7 +691,10 @@ class ProcessGroup(WorkerGroup):
         everything = self.everything
         if ids is everything or (len(ids) == len(everything) and (ids == everything).all()):
             self._post_whole(kind)
-        elif len(lanes) == 1:
+            return
+        if kind != child.RESET:
+            self._ringable = False
+        if len(lanes) == 1:
             if len(ids):
                 self._write(lanes[0], self._token_frame(kind, ids))
         elif len(lanes) <= 4:
@@ -706,6 +734,14 @@ class ProcessGroup(WorkerGroup):
                 if left <= 0:
                     break
         self._has_come = False
+
+    def wait_all(self, goal: int) -> None:
+        """Wait until ``goal`` requests have ended; may return early, as ``wait``."""
+        bells = self._bells
+        if bells is not None and bells.rung:
+            self._take_answers(bells, LOOKS)  # most often it needs no more
+        if len(self.finished) < goal:
+            self.wait(goal - len(self.finished), None)
 
     def receive(self, i: int, kind: str) -> Any:
         """Wait for the end of env ``i``'s request of that kind; return or raise what it left."""
@@ -748,6 +784,9 @@ class ProcessGroup(WorkerGroup):
         watch = self._watch
         # A synchronous caller is sent no rows but those it waits for: the rest of what there is to
         # see to is seen as soon as they are there, or cease.
+        bells = self._bells
+        if bells is not None and bells.rung and self._take_answers(bells):
+            return
         if self.look_for and not self.prompt and self._read_results():
             self._take_in()
             return
@@ -756,9 +795,7 @@ class ProcessGroup(WorkerGroup):
             timeout = left if timeout is None else min(left, timeout)
         if watch is not None:
             timeout = watch.wait(timeout)
-        events = self._look(timeout) if self.look_for else []
-        if not events:
-            events = self._poller.poll(timeout)
+        events = self._events(timeout)
         self._refuse_if_closed(thread)
         for fd, _ in events:
             if fd == self._results:
@@ -781,13 +818,45 @@ class ProcessGroup(WorkerGroup):
             for overdue in watch.look(sent):
                 self._end_stuck(watch, overdue)
 
-    def _look(self, timeout: float | None) -> list[tuple[int, int]]:
-        """What is ready within ``look_for`` seconds; the core is given up at each look."""
-        clock = time.perf_counter
-        end = clock() + (self.look_for if timeout is None else min(timeout, self.look_for))
-        while not (events := self._poller.poll(0)) and clock() < end:
-            os.sched_yield()
-        return events
+    def _take_answers(self, bells: Bells, looks: int = 1) -> bool:
+        """Take in what the bells say; return whether all rows of a process have come by it."""
+        answers = bells.answered(looks)
+        for number, whole in answers:
+            if whole:
+                self.finished.extend(self._lanes[number].ids)
+        return bool(answers)
+
+    def _events(self, timeout: float | None) -> list[tuple[int, int]]:
+        """What is ready within ``timeout`` seconds; nothing, once the bells have had something.
+
+        Looked for during ``look_for`` seconds, in which the core is given up at each look; then in
+        sleep.
+        """
+        bells, poll = self._bells, self._poller.poll
+        if self.look_for:
+            clock = time.perf_counter
+            end = clock() + (self.look_for if timeout is None else min(timeout, self.look_for))
+            while True:
+                if bells is not None and bells.rung and self._take_answers(bells, LOOKS):
+                    return []
+                if events := poll(0):
+                    return events
+                if clock() >= end:
+                    break
+                os.sched_yield()
+        if bells is None or not bells.rung:
+            return poll(timeout)
+        bells.sleep(True)
+        try:
+            if self._take_answers(bells):
+                return []
+            events = poll(DOZE if timeout is None else min(timeout, DOZE))
+            if events or self._take_answers(bells):
+                return events
+            return poll(timeout)
+        finally:
+            if self._bells is not None:  # closed meanwhile
+                bells.sleep(False)
 
     def _note_mute(self, lane: Lane) -> None:
         """Listen to this process no longer: the end of a stream is news for ever."""
@@ -879,20 +948,22 @@ class ProcessGroup(WorkerGroup):
         if len(chunk) % 4:
             return None
         num_envs = len(self.workers)
+        named = memoryview(chunk).cast("i").tolist()
+        if child.WAKE in named:
+            named = [token for token in named if token != child.WAKE]
         if self._raised_generation:
-            tokens = np.frombuffer(chunk, dtype=np.int32)
+            tokens = np.array(named, dtype=np.int32)
             ids = tokens & ID_MASK
             if ids.max(initial=0) >= num_envs:
                 return None
             current: list[int] = ids[self._tokens[ids] == tokens].tolist()
             if self._disowned:
-                for token in tokens.tolist():
+                for token in named:
                     self._note_answer(token)
             return current
-        listed = memoryview(chunk).cast("i").tolist()
-        if listed and (max(listed) >= num_envs or min(listed) < 0):
+        if named and (max(named) >= num_envs or min(named) < 0):
             return None
-        return listed
+        return named
 
     def _end_all(self, why: str) -> None:
         """Kill every process: nobody knows which of them did it, or what else has been lost."""
@@ -991,6 +1062,9 @@ class ProcessGroup(WorkerGroup):
     def _bury(self, lane: Lane) -> None:
         """Take in what the process has left, and note its envs down as died."""
         if lane.fd in self._by_fd:
+            if self._bells is not None:
+                self._take_answers(self._bells)
+                self._bells.forget(int(self._home[lane.ids[0]]))
             self._read_results()
             self._fresh[lane] = None
             while lane.read():
@@ -1053,6 +1127,9 @@ class ProcessGroup(WorkerGroup):
             generation = (int(self._tokens[i]) >> ID_BITS) + 1
             self._tokens[i] = (generation % GENERATIONS) << ID_BITS | i
         self._raised_generation = True
+        self._ringable = False
+        if self._bells is not None:
+            self._bells.give_up()
         self._whole_frames.clear()
         self._whole_replies.clear()
         # A message cut in two can't be mended: that process has to go.
