@@ -30,6 +30,8 @@ class Leases:
 
     def release(self, ids: IdArray) -> None:
         """These envs are sent their next request: what they hold they hold no longer."""
+        if not self._buffers:
+            return
         held = self._held[ids]
         held = held[held >= 0]
         if len(held):

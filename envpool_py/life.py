@@ -24,8 +24,9 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 from numpy.typing import NDArray
 
+from envpool_py import ids as ids_
 from envpool_py.errors import EnvError, combine, from_signal_handler, name_ids
-from envpool_py.ids import IdArray
+from envpool_py.ids import IdArray, Ids
 from envpool_py.leases import Leases
 from envpool_py.rows import Batch
 from envpool_py.spaces import Array
@@ -40,7 +41,7 @@ StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_],
 READY, NEVER_RESET, FAILED, ABANDONED, RESTARTED = range(5)
 KEPT, KEPT_RESET, STEPPING, RESETTING, DEAD = range(5, 10)
 
-_EVERYTHING = slice(None)
+_MOST_UNTOLD = 1 << 14
 
 _WHY_RESET = {
     NEVER_RESET: "reset before step",
@@ -77,12 +78,18 @@ class EnvLives:
         # Of sending for envs in flight, of handing out for the others.
         self._order = np.arange(num_envs)
         self._tick = num_envs
+        # What ``_order`` has still to be told of, the oldest first, and how many ids that is.
+        self._untold: list[IdArray] = []
+        self._num_untold = 0
         # What an env becomes when it lands, where that is not for the caller to say.
         self._fate: dict[int, int] = {}
         self._resets = 0  # how many of those in flight
         # Whether the last to be sent were all envs, in order; and whether ``_order`` is so, too.
         self._sent_all = False
         self._in_order = True
+        # The ids of the last batch that was fetched.
+        self._handed: IdArray = np.empty(0, dtype=np.intp)
+        self._handed_bytes = b""
         #: How many envs are in flight.
         self.in_flight = 0
         #: How many batches were handed out, and rows in them.
@@ -101,6 +108,7 @@ class EnvLives:
         return self._ordered(self._state < KEPT)
 
     def _ordered(self, mask: NDArray[np.bool_]) -> IdArray:
+        self._tell_order()
         ids = np.flatnonzero(mask)
         return ids[np.argsort(self._order[ids])]
 
@@ -130,6 +138,18 @@ class EnvLives:
             " by recv() or step(None)",
             kind,
         )
+
+    def resolve(self, ids: Ids) -> IdArray:
+        """As ``ids.resolve``; at once for those handed out last, which most often come back."""
+        handed = self._handed
+        if (
+            type(ids) is np.ndarray
+            and ids.dtype is handed.dtype
+            and ids.shape == handed.shape
+            and ids.tobytes() == self._handed_bytes
+        ):
+            return handed
+        return ids_.resolve(ids, len(self.everything))
 
     def check_step(self, ids: IdArray) -> None:
         """Raise unless these envs take a step.
@@ -279,18 +299,29 @@ class EnvLives:
             self._leases.release(ids)
         self._stamp(ids)
 
-    def _place(self, ids: IdArray) -> Any:
-        """What to index an array of all envs with: a slice is quicker, and no copy."""
-        return _EVERYTHING if ids is self.everything else ids
-
     def _stamp(self, ids: IdArray) -> None:
-        if ids is self.everything and self._in_order:
-            return
+        """Take note that these envs were sent or handed out now; it is seldom asked for."""
+        if ids is self.everything:
+            if self._in_order:
+                return
+            self._untold = []  # all of it is overtaken
+            self._num_untold = 0
         self._in_order = False
-        count = len(ids)
-        self._order[self._place(ids)] = np.arange(self._tick, self._tick + count)
-        self._tick += count
+        self._untold.append(ids)
+        self._num_untold += len(ids)
+        if self._num_untold > _MOST_UNTOLD:
+            self._tell_order()
         self._in_order = ids is self.everything
+
+    def _tell_order(self) -> None:
+        if not self._untold:
+            return
+        ids = np.concatenate(self._untold)
+        # Of an id that stands there more than once, the last place is kept.
+        self._order[ids] = np.arange(self._tick, self._tick + len(ids))
+        self._tick += len(ids)
+        self._untold = []
+        self._num_untold = 0
 
     def _land(self, ids: IdArray, state: Any) -> None:
         if self._resets:
@@ -466,6 +497,7 @@ class EnvLives:
             self._land(ids, READY)
             if mark:
                 self._stamp(ids)
+                self._handed, self._handed_bytes = ids, ids.tobytes()
             self.batches += 1
             self.rows += len(ids)
         except BaseException:

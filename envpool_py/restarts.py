@@ -472,13 +472,12 @@ class RestartingLives(EnvLives):
                 ended[k] = info["env_done"] or "final_obs" in info
 
     def _note_ends(self, ids: IdArray, ended: np.ndarray) -> None:
-        place = self._place(ids)
         if self._scheduled:
-            resets = self._ended[place] if self._autoreset == NEXT_STEP else ended
+            resets = self._ended[ids] if self._autoreset == NEXT_STEP else ended
             for i in ids[resets].tolist():
                 if i not in self._resetting:
                     self._episode[i] += 1
-        self._ended[place] = ended
+        self._ended[ids] = ended
 
     def _count_reset(self, i: int, seed: int | None) -> None:
         self._root[i], self._episode[i] = _after_reset(self._root[i], int(self._episode[i]), seed)

@@ -506,8 +506,11 @@ class Block:
             copy: False gives views of the block where ``ids`` are all envs in order.
             out: memory for the observations, as that of ``new_rows``, of ``k`` rows.
         """
-        if self._is_plain and copy and out is None and (columns or self._single):
-            return self._gather_plain(ids)
+        if self._is_plain and out is None and (columns or self._single):
+            if copy:
+                return self._gather_plain(ids)
+            if ids is self.everything:
+                return self._view_plain(ids)
         count = len(ids)
         whole = self.is_whole(ids)
         take = _whole if whole and not copy else _copy if whole else _take
@@ -572,6 +575,13 @@ class Block:
         infos = self._gather_infos(ids, listed, marks)
         obs = parts[0] if self._single else spaces.join(self.shape.obs, parts)
         return Batch(obs, *ends, infos, parts)
+
+    def _view_plain(self, ids: IdArray) -> Batch:
+        """As ``_gather_plain``, views of all rows."""
+        parts = [array for array in self._obs if array is not None]
+        infos = self._gather_infos(ids, self._listed, self._marks)
+        obs = parts[0] if self._single else spaces.join(self.shape.obs, parts)
+        return Batch(obs, self.reward, self.terminated, self.truncated, infos, parts)
 
     def prepare(self) -> None:
         """Make now what the next batch of all envs will need, while others are at work."""

@@ -746,9 +746,10 @@ class BaseVectorEnv:
 
     def _send_steps(self, action: Any, id: Ids) -> None:  # noqa: A002 - Tianshou's name
         self._assert_open()
-        ids = self._all if id is None else ids_.resolve(id, self.env_num)
-        self._lives.check_step(ids)
-        self._lives.send_steps(ids, action)
+        lives = self._lives
+        ids = self._all if id is None else lives.resolve(id)
+        lives.check_step(ids)
+        lives.send_steps(ids, action)
 
     def _reset_requests(
         self, ids: IdArray, seed: Seed, options: Options, kwargs: Mapping[str, Any]

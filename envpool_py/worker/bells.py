@@ -56,7 +56,7 @@ class Bells:
             os.close(self.memory)
             raise
         self._places = [_places(number) for number in range(num_processes)]
-        #: The rings that are not answered, by process: where the answer will be, and what it can be.
+        #: The rings that are not answered, by process: where the answer will be, what it can be.
         self.rung: dict[int, tuple[int, tuple[int, int]]] = {}
 
     def forget(self, number: int) -> None:

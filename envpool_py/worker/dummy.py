@@ -231,7 +231,8 @@ class DummyGroup(WorkerGroup):
         else:
             for i in chosen[:count]:
                 pending.pop(i, None)
-            self.forget(self._disowned.intersection(chosen[:count]))
+            if self._disowned:
+                self.forget(self._disowned.intersection(chosen[:count]))
         self._taken = None
 
     @property

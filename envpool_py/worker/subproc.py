@@ -73,6 +73,7 @@ _KINDS = {
 }
 _RESET = Request("reset")
 _RING = child.FRAME.pack(child.RING, 0)
+_MOST_IN_A_ROW = 8
 _READ = 1 << 14  # bytes: the ids of 4096 rows
 
 
@@ -282,6 +283,8 @@ class ProcessGroup(WorkerGroup):
         self._bells: Bells | None = None
         # Whether the last step that each process was asked for is one of all its envs.
         self._ringable = False
+        # How often only the pipe of the results was looked at, since all was.
+        self._read_in_a_row = 0
         self._unflushed: set[Lane] = set()
         # Those that have closed their streams, and when they are killed for it.
         self._mute: dict[Lane, float] = {}
@@ -782,13 +785,7 @@ class ProcessGroup(WorkerGroup):
 
     def _pump_in(self, thread: int, timeout: float | None) -> None:
         watch = self._watch
-        # A synchronous caller is sent no rows but those it waits for: the rest of what there is to
-        # see to is seen as soon as they are there, or cease.
-        bells = self._bells
-        if bells is not None and bells.rung and self._take_answers(bells):
-            return
-        if self.look_for and not self.prompt and self._read_results():
-            self._take_in()
+        if self.look_for and self._has_rows():
             return
         if self._mute and not self.closed:
             left = max(min(self._mute.values()) - time.monotonic(), 0.0)
@@ -817,6 +814,24 @@ class ProcessGroup(WorkerGroup):
             sent = [-1 if lane.exit or not lane.started else lane.sent for lane in self._lanes]
             for overdue in watch.look(sent):
                 self._end_stuck(watch, overdue)
+
+    def _has_rows(self) -> bool:
+        """Take in rows where some are there already, and look at nothing else then.
+
+        A synchronous caller is sent no rows but those it waits for: the rest of what there is to
+        see to is seen as soon as they are there, or cease. To another one they may come for ever.
+        """
+        bells = self._bells
+        if bells is not None and bells.rung and self._take_answers(bells):
+            return True
+        if self.prompt and self._read_in_a_row == _MOST_IN_A_ROW:
+            self._read_in_a_row = 0
+            return False
+        self._read_in_a_row += 1
+        found = self._read_results()
+        if found:
+            self._take_in()
+        return found
 
     def _take_answers(self, bells: Bells, looks: int = 1) -> bool:
         """Take in what the bells say; return whether all rows of a process have come by it."""
