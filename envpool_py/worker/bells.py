@@ -74,10 +74,6 @@ class Bells:
         words[at] = count
         return words[asleep] != 0
 
-    def give_up(self) -> None:
-        """Wait for no answer any more."""
-        self.rung.clear()
-
     def answered(self, looks: int = 1) -> list[tuple[int, bool]]:
         """The processes that have answered since, and whether their rows are all in the block.
 

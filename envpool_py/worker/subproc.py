@@ -283,6 +283,9 @@ class ProcessGroup(WorkerGroup):
         self._bells: Bells | None = None
         # Whether the last step that each process was asked for is one of all its envs.
         self._ringable = False
+        # By process, of a ring that it has not answered: the envs whose steps were given up, and
+        # their tokens.
+        self._rung_in_vain: dict[int, dict[int, int]] = {}
         # How often only the pipe of the results was looked at, since all was.
         self._read_in_a_row = 0
         self._unflushed: set[Lane] = set()
@@ -669,9 +672,10 @@ class ProcessGroup(WorkerGroup):
     def post_all(self) -> None:
         """Send a step of all envs, none in flight, the actions of which lie in the block."""
         bells = self._bells
-        if bells is None or not self._ringable or self._disowned or self.prompt:
+        if bells is None or not self._ringable:
             self._post_whole(child.STEP_PROMPT if self.prompt else child.STEP)
             return
+        self._rung_in_vain.clear()  # a frame came after them, and its answer
         for number, lane in enumerate(self._lanes):
             if bells.ring(number):
                 self._write(lane, _RING)
@@ -834,11 +838,15 @@ class ProcessGroup(WorkerGroup):
         return found
 
     def _take_answers(self, bells: Bells, looks: int = 1) -> bool:
-        """Take in what the bells say; return whether all rows of a process have come by it."""
+        """Take in what the bells say; return whether they say anything."""
         answers = bells.answered(looks)
         for number, whole in answers:
+            vain = self._rung_in_vain.pop(number, {})
+            for i, token in vain.items():
+                if self._disowned.get(i) == token:
+                    del self._disowned[i]
             if whole:
-                self.finished.extend(self._lanes[number].ids)
+                self.finished.extend(i for i in self._lanes[number].ids if i not in vain)
         return bool(answers)
 
     def _events(self, timeout: float | None) -> list[tuple[int, int]]:
@@ -1080,6 +1088,7 @@ class ProcessGroup(WorkerGroup):
             if self._bells is not None:
                 self._take_answers(self._bells)
                 self._bells.forget(int(self._home[lane.ids[0]]))
+                self._rung_in_vain.pop(int(self._home[lane.ids[0]]), None)
             self._read_results()
             self._fresh[lane] = None
             while lane.read():
@@ -1144,7 +1153,10 @@ class ProcessGroup(WorkerGroup):
         self._raised_generation = True
         self._ringable = False
         if self._bells is not None:
-            self._bells.give_up()
+            for number in self._bells.rung:
+                vain = self._rung_in_vain.setdefault(number, {})
+                for i in self._disowned.keys() & self._lanes[number].ids:
+                    vain.setdefault(i, self._disowned[i])  # later ones are not the ring's
         self._whole_frames.clear()
         self._whole_replies.clear()
         # A message cut in two can't be mended: that process has to go.
