@@ -589,13 +589,32 @@ def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) 
     venv.reset()
     with monkeypatch.context() as patch:
         patch.setattr(venv.pool, "recv", lambda: signal.raise_signal(signal.SIGINT))
+        venv.step_async(np.zeros(2, int))
         with pytest.raises(KeyboardInterrupt):
-            venv.step(np.zeros(2, int))
+            venv.step_wait()
     with pytest.raises(gym.error.ResetNeeded, match="broken off"):
         venv.step(np.zeros(2, int))
     # The late answers are not taken for those of the reset.
     assert venv.reset().tolist() == [[2, 0], [2, 0]]
     assert venv.step(np.zeros(2, int))[0].tolist() == [[2, 1], [2, 1]]
+
+
+def test_a_step_is_made_by_its_halves_where_one_of_them_is_changed() -> None:
+    class Counts(own.DummyVecEnv):
+        waits = 0
+
+        def step_wait(self) -> Any:
+            self.waits += 1
+            return super().step_wait()
+
+    venv = Counts([WalkEnv] * 2)
+    venv.reset()
+    venv.step(IDLE[:2])
+    assert venv.waits == 1
+    plain = own.DummyVecEnv([WalkEnv] * 2)
+    plain.reset()
+    plain.step_wait = lambda: "waited"  # type: ignore[method-assign]
+    assert plain.step(IDLE[:2]) == "waited"
 
 
 # ------------------------------------------------------------------------- a VecEnv of a user's own

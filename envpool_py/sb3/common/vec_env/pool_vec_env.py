@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.errors import EnvError
+from envpool_py.life import StepResult
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,
@@ -105,6 +106,31 @@ class PoolVecEnv(OverPool):
             del info["env_id"]
         return self._as_columns(obs)
 
+    def step(self, actions: NDArray[Any]) -> VecEnvStepReturn:
+        """Step all envs: what ``step_async`` and ``step_wait`` do, in one call of the pool.
+
+        Args:
+            actions: as ``step_async`` takes them.
+
+        Returns:
+            As ``step_wait``.
+
+        Raises:
+            AlreadyPendingCallError, ClosedEnvironmentError, EnvError, ResetNeeded, TypeError,
+                ValueError: as those two.
+        """
+        halves = (self.step_async, PoolVecEnv.step_async), (self.step_wait, PoolVecEnv.step_wait)
+        if self.pool.is_async or any(getattr(a, "__func__", a) is not b for a, b in halves):
+            return super().step(actions)
+        self._assert_no_step("step_async: ")
+        actions = self._checked_actions(actions, 3)
+        try:
+            batch = self.pool.step(actions)
+        except EnvError:
+            self._drop_rows()
+            raise
+        return self._as_sb3(batch)
+
     def step_async(self, actions: NDArray[Any]) -> None:
         """Begin a step of all envs.
 
@@ -121,7 +147,7 @@ class PoolVecEnv(OverPool):
             UserWarning: there are more actions than envs; those left over are not used.
         """
         self._assert_no_step("step_async: ")
-        self._send(self._checked_actions(actions))
+        self._send(self._checked_actions(actions, 4))
 
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for the step that ``step_async`` has begun.
@@ -138,7 +164,11 @@ class PoolVecEnv(OverPool):
                 ``reset`` goes on.
             ClosedEnvironmentError: this was closed.
         """
-        obs, rewards, terminated, truncated, rows = self._received()
+        return self._as_sb3(self._received())
+
+    def _as_sb3(self, batch: StepResult) -> VecEnvStepReturn:
+        """A batch of the pool, all envs in order, as ``step_wait`` returns it."""
+        obs, rewards, terminated, truncated, rows = batch
         dones = terminated | truncated
         infos: list[dict[str, Any]] = rows.tolist()
         for info in infos:
@@ -166,7 +196,7 @@ class PoolVecEnv(OverPool):
         self.reset_infos[i] = row
         return info
 
-    def _checked_actions(self, actions: Any) -> Any:
+    def _checked_actions(self, actions: Any, stacklevel: int) -> Any:
         try:
             count = len(actions)
         except TypeError:
@@ -177,7 +207,7 @@ class PoolVecEnv(OverPool):
         if count > self.num_envs and not structured:
             warnings.warn(
                 f"got {count} actions for {self.num_envs} envs; those left over are not used",
-                stacklevel=4,
+                stacklevel=stacklevel,
             )
             return actions[: self.num_envs]
         return actions
