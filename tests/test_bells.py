@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import select
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -309,3 +311,21 @@ def test_a_process_has_ended_a_ring_that_was_given_up(gates: list[envs.Gate]) ->
         gates[0].release()
         pool.restart([0, 1])
         assert pool.call("pid") == pids
+
+
+def test_a_death_is_seen_beside_rows_that_have_come() -> None:
+    with made(counting(4, 100), wait_num=1) as pool:
+        pool.reset()
+        pids = pool.call("pid")
+        pool.send(np.zeros(2, int), [0, 1])
+        results = pool._lives._group._there._results
+        poll = select.poll()
+        poll.register(results, select.POLLIN)
+        assert poll.poll(10_000), "the rows have not come"
+        os.kill(pids[0], signal.SIGKILL)
+        dead = Path(f"/proc/{pids[0]}/stat")
+        assert wait_until(lambda: dead.read_text().rsplit(")", 1)[1].split()[0] == "Z")
+        pool.cancel()
+        pool.restart([0])
+        assert pool.call("pid")[0] != pids[0]
+        assert pool.reset([0, 1])[0][:, 2].tolist() == [0, 0]

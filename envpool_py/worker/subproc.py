@@ -495,6 +495,7 @@ class ProcessGroup(WorkerGroup):
 
     def notice_deaths(self) -> None:
         """Take note of processes that have ended since the last call."""
+        self._read_in_a_row = _MOST_IN_A_ROW
         self._pump(0)
 
     def _begin_restart(self, ids: Sequence[int]) -> None:
@@ -825,13 +826,13 @@ class ProcessGroup(WorkerGroup):
         A synchronous caller is sent no rows but those it waits for: the rest of what there is to
         see to is seen as soon as they are there, or cease. To another one they may come for ever.
         """
+        if self._read_in_a_row == _MOST_IN_A_ROW:
+            self._read_in_a_row = 0
+            return False
+        self._read_in_a_row += self.prompt
         bells = self._bells
         if bells is not None and bells.rung and self._take_answers(bells):
             return True
-        if self.prompt and self._read_in_a_row == _MOST_IN_A_ROW:
-            self._read_in_a_row = 0
-            return False
-        self._read_in_a_row += 1
         found = self._read_results()
         if found:
             self._take_in()
