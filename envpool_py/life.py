@@ -87,9 +87,10 @@ class EnvLives:
         # Whether the last to be sent were all envs, in order; and whether ``_order`` is so, too.
         self._sent_all = False
         self._in_order = True
+        # Whether ``cancel`` was ever called: it may have been while a call waits.
+        self._cancelled = False
         # The ids of the last batch that was fetched.
-        self._handed: IdArray = np.empty(0, dtype=np.intp)
-        self._handed_bytes = b""
+        self._handed: tuple[IdArray, bytes] = np.empty(0, dtype=np.intp), b""
         #: How many envs are in flight.
         self.in_flight = 0
         #: How many batches were handed out, and rows in them.
@@ -141,12 +142,12 @@ class EnvLives:
 
     def resolve(self, ids: Ids) -> IdArray:
         """As ``ids.resolve``; at once for those handed out last, which most often come back."""
-        handed = self._handed
+        handed, same = self._handed
         if (
             type(ids) is np.ndarray
             and ids.dtype is handed.dtype
             and ids.shape == handed.shape
-            and ids.tobytes() == self._handed_bytes
+            and ids.tobytes() == same
         ):
             return handed
         return ids_.resolve(ids, len(self.everything))
@@ -363,6 +364,20 @@ class EnvLives:
         self.in_flight = int(((state >= KEPT) & (state < DEAD)).sum())
         self._resets = int(((state == RESETTING) | (state == KEPT_RESET)).sum())
 
+    def cancel(self, ids: IdArray) -> None:
+        """Give up what these envs have in flight; a call that waits for one of them raises."""
+        self._cancelled = True
+        self.give_up(ids)
+        self._group.wake()
+
+    def _refuse_cancelled(self, ids: IdArray) -> None:
+        gone = ids[self._state[ids] < KEPT]
+        if len(gone):
+            raise ResetNeeded(
+                f"{name_ids(gone.tolist())}: cancel() gave its request up while a call waited for"
+                " it; reset before step"
+            )
+
     def _cancel(self, ids: list[int]) -> None:
         self._group.cancel(ids)
 
@@ -380,6 +395,7 @@ class EnvLives:
 
         Raises:
             EnvError: one has failed.
+            ResetNeeded: a signal handler has cancelled one meanwhile.
         """
         if ids is self.everything:
             self._group.block.prepare()
@@ -396,19 +412,22 @@ class EnvLives:
 
         Raises:
             EnvError: one has failed.
+            ResetNeeded: a signal handler has cancelled all of them meanwhile.
         """
         finished = self._finished
-        want = min(wait_num, self.in_flight)
+        want = wait_num
         deadline = None if timeout is None else time.monotonic() + timeout
         left = timeout
-        while len(finished) < want:
-            self._wait(want - len(finished), left, None)
+        while len(finished) < (enough := min(want, self.in_flight)):
+            self._wait(enough - len(finished), left, None)
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     if finished or strict:
                         break
                     deadline, left, want = None, None, 1
+        if not self.in_flight:
+            self._refuse_cancelled(self.everything)
         return self._hand_out(np.array(finished, dtype=np.intp), mark=True)
 
     def fetch_all(self) -> StepResult:
@@ -422,10 +441,14 @@ class EnvLives:
         finished = self._finished
         if count == self.in_flight:  # nobody else can finish
             while len(finished) < count:
+                if self._cancelled:
+                    self._refuse_cancelled(ids)
                 self._wait(count - len(finished), None, None)
             return
         listed = ids.tolist()
         while missing := set(listed).difference(finished):
+            if self._cancelled:
+                self._refuse_cancelled(ids)
             self._wait(1, None, [i for i in listed if i in missing])
 
     def _wait(self, wait_num: int, timeout: float | None, only: list[int] | None) -> None:
@@ -497,7 +520,7 @@ class EnvLives:
             self._land(ids, READY)
             if mark:
                 self._stamp(ids)
-                self._handed, self._handed_bytes = ids, ids.tobytes()
+                self._handed = ids, ids.tobytes()
             self.batches += 1
             self.rows += len(ids)
         except BaseException:

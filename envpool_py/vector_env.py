@@ -488,13 +488,14 @@ class BaseVectorEnv:
     def cancel(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
         """Give up what these envs have in flight: it is dropped, however late it comes.
 
-        Those envs then accept only a reset; envs that have nothing in flight are left alone.
+        Those envs then accept only a reset; envs that have nothing in flight are left alone. Called
+        by a signal handler while another call waits for one of them, that call raises ResetNeeded.
 
         Args:
             id: which; None is all.
         """
         self._assert_open()
-        self._lives.give_up(self._resolve(id))
+        self._lives.cancel(self._resolve(id))
 
     def _fetch(self, id: Ids) -> StepResult:  # noqa: A002 - Tianshou's name
         self._assert_open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError
 from tests import envs
+from tests.conftest import Helper, wait_until, wait_until_blocked
 from tests.places import PLACES, QUICK
 
 FNS = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
@@ -62,3 +64,37 @@ def test_cancel_drops_what_is_in_flight(place: str, wait_num: int | None) -> Non
         assert obs[:, [0, 2]].tolist() == [[0, 0], [1, 0], [2, 0]]
         pool.send([action] * 3)
         assert sorted(pool.drain()[0][:, 2].tolist()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("wait_num", [None, 2])
+def test_a_signal_handler_may_cancel_what_a_call_waits_for(
+    place: str, wait_num: int | None, gates: list[envs.Gate]
+) -> None:
+    fns = [functools.partial(envs.GateEnv, tag, gate, 100) for tag, gate in enumerate(gates[:3])]
+    with PLACES[place](fns, wait_num=wait_num) as pool:
+        before = signal.signal(signal.SIGUSR1, lambda *_: pool.cancel())
+
+        def cancel(pid: int = os.getpid()) -> None:
+            with gates[0].held():
+                wait_until_blocked(threading.main_thread())  # waiting for the env, or in its step
+                os.kill(pid, signal.SIGUSR1)
+                if place == "dummy":  # Python's handlers run once the env lets them
+                    return
+                assert wait_until(lambda: pool.waiting_id == [])
+
+        try:
+            for _ in range(2):
+                pool.reset()
+                helper = Helper(cancel)
+                helper.start()
+                if wait_num is not None:
+                    pool.send([envs.BLOCK], [0])
+                with pytest.raises(ResetNeeded, match="cancel"):
+                    pool.recv() if wait_num else pool.step([envs.BLOCK, 0, 0])
+                helper.join(20)
+                assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
+                assert set(pool.step([0, 0, 0])[0][:, 2].tolist()) == {1}
+                pool.drain()
+        finally:
+            signal.signal(signal.SIGUSR1, before)

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -321,9 +320,44 @@ def test_a_death_is_seen_beside_rows_that_have_come() -> None:
         poll.register(results, select.POLLIN)
         assert poll.poll(10_000), "the rows have not come"
         os.kill(pids[0], signal.SIGKILL)
-        dead = Path(f"/proc/{pids[0]}/stat")
-        assert wait_until(lambda: dead.read_text().rsplit(")", 1)[1].split()[0] == "Z")
+        assert pool._lives._group.lane_of(0).ends(10)
         pool.cancel()
         pool.restart([0])
         assert pool.call("pid")[0] != pids[0]
         assert pool.reset([0, 1])[0][:, 2].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("then", ["reset", "ask", "restart"])
+def test_a_ring_that_nobody_was_woken_for_comes_before_what_follows(
+    monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """Ctrl-C comes between the ring and the frame that wakes the process."""
+    fns = [functools.partial(envs.CountEnv, tag, 100) for tag in range(4)]
+    with made(fns) as pool:
+        pool.reset()
+        pool.step(np.zeros(4, int))
+        pids = pool.call("pid")
+        for n in range(1, 4):
+            assert pool.step(np.zeros(4, int))[0][:, 2].tolist() == [1 + (n == 1)] * 4
+            assert deeply(asleep(pool, 0))
+            with monkeypatch.context() as patch:
+                patch.setattr(Lane, "write", interrupted_in_write(patch))
+                with pytest.raises(KeyboardInterrupt):
+                    pool.step(np.zeros(4, int))
+            if then == "ask":
+                assert pool.get_env_attr("t", id=[0, 1]) == [2 + (n == 1)] * 2
+            elif then == "restart":
+                pool.restart([0, 1])
+                assert pool.call("pid") == pids
+            assert pool.reset()[0][:, 2].tolist() == [0] * 4
+            assert pool.get_env_attr("t") == [0] * 4
+
+
+def interrupted_in_write(patch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    write = Lane.write
+
+    def interrupted(lane: Lane, data: bytes) -> bool:  # noqa: ARG001
+        patch.setattr(Lane, "write", write)
+        raise KeyboardInterrupt
+
+    return interrupted

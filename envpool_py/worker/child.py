@@ -57,9 +57,9 @@ STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE, COMPLAINT, STOR
 #: The last of them.
 LAST_STATUS = STORED
 
-#: What wakes the parent to an answer in the bells; no token, none of which is negative.
+#: What wakes the parent, to an answer in the bells or by itself; no token: those are not negative.
 WAKE = -1
-_WAKE = struct.pack("=i", WAKE)
+WAKE_UP = struct.pack("=i", WAKE)
 
 IDS_PER_WRITE = select.PIPE_BUF // 4
 #: Bytes; a frame that says more is none.
@@ -284,7 +284,7 @@ class _Process:
         else:
             self._publish()
         if bell.answer(whole=whole):
-            os.write(self._results, _WAKE)
+            os.write(self._results, WAKE_UP)
 
     def _step(self, body: bytes, *, prompt: bool) -> None:
         if body != self._last_body:  # most often it asks for just what the last one did
@@ -433,6 +433,8 @@ def _frames(
             if not count:
                 return
             buffer += space[:count]
+        if bell is not None and bell.rings():  # which was before this frame
+            yield RING, b""
         if buffer == last:
             buffer = b""
             yield frame

@@ -226,6 +226,9 @@ class WorkerGroup:
             if self._under_way.pop(i, None) is not None:
                 self._cancelled.add(i)
 
+    def wake(self) -> None:
+        """Have ``wait`` return, should it be under way: there may be nothing left to wait for."""
+
     def will_run(self, i: int) -> bool:  # noqa: ARG002 - a group that executes late knows better
         """Whether the request of env ``i`` is carried out although it is given up now."""
         return True

@@ -226,6 +226,10 @@ class SharingGroup(WorkerGroup):
         self._there.disown([i for i in ids if i < self._first])
         self._here().disown([i for i in ids if i >= self._first])
 
+    def wake(self) -> None:
+        """Have ``wait`` return, should it be under way."""
+        self._there.wake()
+
     def will_run(self, i: int) -> bool:
         """Whether the request of env ``i`` is carried out although it is given up now."""
         return (self._there if i < self._first else self._here()).will_run(i)

@@ -18,6 +18,7 @@ import functools
 import math
 import os
 import pickle
+import select
 import signal
 import threading
 import time
@@ -268,8 +269,8 @@ class ProcessGroup(WorkerGroup):
         # The numbers of the processes that are being started anew, and what their envs raised.
         self._coming: set[int] = set()
         self._start_errors: dict[int, EnvError] = {}
-        # Whether one of them has come since ``wait`` was called.
-        self._has_come = False
+        # Whether ``wait`` is to return: one of them has come, or requests were given up.
+        self._to_return = False
         # Of those that took too long: for the request that did, the deaths for all later ones.
         self._overdue: dict[int, EnvTimeoutError] = {}
         self._home: IdArray = np.empty(0, dtype=np.intp)
@@ -735,13 +736,13 @@ class ProcessGroup(WorkerGroup):
         left = timeout
         if self._chunks or self._fresh or self._dying:  # an interrupt has left them
             self._take_in()
-        while len(self.finished) < goal and not self.died and not self._has_come:
+        while len(self.finished) < goal and not self.died and not self._to_return:
             self._pump(left)
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
-        self._has_come = False
+        self._to_return = False
 
     def wait_all(self, goal: int) -> None:
         """Wait until ``goal`` requests have ended; may return early, as ``wait``."""
@@ -1050,12 +1051,12 @@ class ProcessGroup(WorkerGroup):
             if from_signal_handler(error):
                 raise
             self._start_errors[i] = env_error(error, i, "env_fn")
-            self._has_come = bool(self._coming)
+            self._to_return = bool(self._coming)
             return
         for place, fact in enumerate(facts):
             self._heard[i + place] = fact
         self.lane_of(i).started = True
-        self._has_come = bool(self._coming)
+        self._to_return = bool(self._coming)
 
     def _failure_in(self, i: int, data: bytes) -> EnvError | None:
         """The error that env ``i`` tells of; None, and the end of its process, if it is none."""
@@ -1143,6 +1144,14 @@ class ProcessGroup(WorkerGroup):
         if not self.closed:
             super().cancel(ids)
 
+    def wake(self) -> None:
+        """Have ``wait`` return, should it be under way."""
+        self._to_return = True
+        poll = select.poll()
+        poll.register(self._fds[1], select.POLLOUT)
+        if poll.poll(0):  # else it is full, and wakes whoever waits
+            os.write(self._fds[1], child.WAKE_UP)
+
     def disown(self, ids: Sequence[int]) -> None:
         """Have the answers to requests under way dropped when they come."""
         answered = {*self.finished, *self.replies, *self.errors}
@@ -1158,6 +1167,7 @@ class ProcessGroup(WorkerGroup):
                 vain = self._rung_in_vain.setdefault(number, {})
                 for i in self._disowned.keys() & self._lanes[number].ids:
                     vain.setdefault(i, self._disowned[i])  # later ones are not the ring's
+                self._write(self._lanes[number], _RING)  # it may not have been woken
         self._whole_frames.clear()
         self._whole_replies.clear()
         # A message cut in two can't be mended: that process has to go.
