@@ -341,7 +341,7 @@ def test_a_ring_that_nobody_was_woken_for_comes_before_what_follows(
             assert pool.step(np.zeros(4, int))[0][:, 2].tolist() == [1 + (n == 1)] * 4
             assert deeply(asleep(pool, 0))
             with monkeypatch.context() as patch:
-                patch.setattr(Lane, "write", interrupted_in_write(patch))
+                patch.setattr(Lane, "write", interrupted_in_write(patch, then))
                 with pytest.raises(KeyboardInterrupt):
                     pool.step(np.zeros(4, int))
             if then == "ask":
@@ -353,11 +353,16 @@ def test_a_ring_that_nobody_was_woken_for_comes_before_what_follows(
             assert pool.get_env_attr("t") == [0] * 4
 
 
-def interrupted_in_write(patch: pytest.MonkeyPatch) -> Callable[..., bool]:
+def interrupted_in_write(patch: pytest.MonkeyPatch, then: str) -> Callable[..., bool]:
+    """``Lane.write`` that is interrupted; the second time, too, but where it is to wake at last."""
     write = Lane.write
+    left = 1 if then == "restart" else 2
 
     def interrupted(lane: Lane, data: bytes) -> bool:  # noqa: ARG001
-        patch.setattr(Lane, "write", write)
+        nonlocal left
+        left -= 1
+        if not left:
+            patch.setattr(Lane, "write", write)
         raise KeyboardInterrupt
 
     return interrupted

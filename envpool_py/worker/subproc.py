@@ -1162,14 +1162,15 @@ class ProcessGroup(WorkerGroup):
             self._tokens[i] = (generation % GENERATIONS) << ID_BITS | i
         self._raised_generation = True
         self._ringable = False
-        if self._bells is not None:
-            for number in self._bells.rung:
-                vain = self._rung_in_vain.setdefault(number, {})
-                for i in self._disowned.keys() & self._lanes[number].ids:
-                    vain.setdefault(i, self._disowned[i])  # later ones are not the ring's
-                self._write(self._lanes[number], _RING)  # it may not have been woken
         self._whole_frames.clear()
         self._whole_replies.clear()
+        rung = [] if self._bells is None else list(self._bells.rung)
+        for number in rung:
+            vain = self._rung_in_vain.setdefault(number, {})
+            for i in self._disowned.keys() & self._lanes[number].ids:
+                vain.setdefault(i, self._disowned[i])  # later ones are not the ring's
+        for number in rung:
+            self._write(self._lanes[number], _RING)  # it may not have been woken
         # A message cut in two can't be mended: that process has to go.
         for lane in self._living():
             if lane.torn:
