@@ -87,7 +87,7 @@ class EnvLives:
         # Whether the last to be sent were all envs, in order; and whether ``_order`` is so, too.
         self._sent_all = False
         self._in_order = True
-        # Whether ``cancel`` was ever called: it may have been while a call waits.
+        # Whether ``cancel`` was called since the last request was sent: maybe while a call waits.
         self._cancelled = False
         # The ids of the last batch that was fetched.
         self._handed: tuple[IdArray, bytes] = np.empty(0, dtype=np.intp), b""
@@ -215,6 +215,7 @@ class EnvLives:
         try:
             self._states[:] = self._all_stepping
             self.in_flight = len(ids)
+            self._cancelled = False
             sent = group.step_all(actions)
             if sent:
                 self._sent_all = True
@@ -289,6 +290,7 @@ class EnvLives:
     def _take_off(self, ids: IdArray, state: int) -> None:
         count = len(ids)
         self.in_flight += count
+        self._cancelled = False
         if state == RESETTING:
             self._resets += count
         self._sent_all = ids is self.everything
@@ -371,7 +373,8 @@ class EnvLives:
         self._group.wake()
 
     def _refuse_cancelled(self, ids: IdArray) -> None:
-        gone = ids[self._state[ids] < KEPT]
+        state = self._state[ids]
+        gone = ids[(state < KEPT) & (state != READY)]
         if len(gone):
             raise ResetNeeded(
                 f"{name_ids(gone.tolist())}: cancel() gave its request up while a call waited for"
@@ -426,7 +429,7 @@ class EnvLives:
                     if finished or strict:
                         break
                     deadline, left, want = None, None, 1
-        if not self.in_flight:
+        if self._cancelled and not self.in_flight:
             self._refuse_cancelled(self.everything)
         return self._hand_out(np.array(finished, dtype=np.intp), mark=True)
 
