@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py import cells, spaces
 from envpool_py import infos as infos_
-from envpool_py import spaces
 from envpool_py.ids import IdArray
 from envpool_py.spaces import Array, Leaf
 
@@ -78,7 +78,7 @@ class Cells(NamedTuple):
     ``put_obs(i, obs)`` and ``put_final(i, obs)`` write an observation where it is an array, or a
     dict of arrays and numbers, of just the right shapes and dtypes, and return whether it is; else
     they may have written a part of it. None where the layout is another, and where final ones are
-    not kept. ``flat``: see ``_is_flat``; None where observations are not so. ``rewards``: None
+    not kept. ``flat``: see ``cells.is_flat``; None where observations are not so. ``rewards``: None
     where they are vectors. ``words``: flags and mark of a row as one number.
     """
 
@@ -161,12 +161,14 @@ class Block:
         self._reader = (
             None
             if self._info_rows is None or self._forms is None
-            else infos_.Reader(_cells(self._info_rows), _cells(self._forms), "env_id")
+            else infos_.Reader(cells.of(self._info_rows), cells.of(self._forms), "env_id")
         )
         self.fixed_actions = spaces.is_fixed(shape.action)
         # Where an action is one array, or a number.
         self._all_actions = self._actions[0] if spaces.is_leaf(shape.action) else None
-        self._action_dtype = _own(self._action_leaves[0]) if self._action_leaves else None
+        self._action_dtype = (
+            cells.own_dtype(self._action_leaves[0]) if self._action_leaves else None
+        )
         self._objects: dict[int, list[Any]] = {
             n: [None] * num_envs for n, array in enumerate(self._obs) if array is None
         }
@@ -200,19 +202,19 @@ class Block:
         rows = list(self._obs[0]) if self._single and self._obs[0] is not None else []
         leaf = self._obs_leaves[0] if rows else Leaf((), (), None)
         dims = leaf.shape
-        dtype = _own(leaf)
+        dtype = cells.own_dtype(leaf)
         store_leaves = self._leaves_writer()
         store_reward = self._store_reward
         pack_info: Callable[[int, dict[str, Any]], int | None] = _pack_nothing
         if keep_infos:
             pack_info = self._keep_info
         elif pack_infos and self._info_rows is not None and self._forms is not None:
-            pack_info = infos_.Packer(_cells(self._info_rows), _cells(self._forms)).pack
+            pack_info = infos_.Packer(cells.of(self._info_rows), cells.of(self._forms)).pack
         store_info = self._info_writer(pack_info)
-        rewards = _cells(self.reward) if self._scalar_rewards else None
-        terminations = _cells(self.terminated)
-        truncations = _cells(self.truncated)
-        marks = None if self._marks is None else _cells(self._marks)
+        rewards = cells.of(self.reward) if self._scalar_rewards else None
+        terminations = cells.of(self.terminated)
+        truncations = cells.of(self.truncated)
+        marks = None if self._marks is None else cells.of(self._marks)
 
         def store(i: int, row: Row) -> Side | None:
             obs, reward, terminated, truncated, info = row
@@ -223,7 +225,9 @@ class Block:
             elif type(obs) is ndarray and obs.dtype is dtype and obs.shape == dims:
                 rows[i][...] = obs
             else:
-                rows[i][...] = spaces.fit(obs, dims, _dtype(leaf), "obs", "observation_space")
+                rows[i][...] = spaces.fit(
+                    obs, dims, cells.dtype_of(leaf), "obs", "observation_space"
+                )
             if rewards is not None and type(reward) is float:
                 rewards[i] = reward
             else:
@@ -246,13 +250,13 @@ class Block:
     def cells(self) -> Cells:
         """The places of all rows."""
         flat = rewards = words = None
-        if self._single and self._obs[0] is not None and _is_flat(self._obs_leaves[0]):
-            flat = list(map(_cells, self._obs[0]))
+        if self._single and self._obs[0] is not None and cells.is_flat(self._obs_leaves[0]):
+            flat = list(map(cells.of, self._obs[0]))
         put_obs = self._putter(self._obs)
         put_final = self._putter(self._finals) if self._finals else None
         if self._scalar_rewards:
-            rewards = _cells(self.reward)
-            words = _cells(_words(self._ends))
+            rewards = cells.of(self.reward)
+            words = cells.of(_words(self._ends))
         one = np.zeros(3, _ends_of(self.shape._replace(reward=())))
         for k, name in enumerate(Units._fields):
             one[name][k] = 1
@@ -331,12 +335,12 @@ class Block:
         """A function that writes observations into these arrays; see ``Cells``."""
         layout = self.shape.obs
         if self._single and arrays[0] is not None:
-            return _put_one(arrays[0], layout)
+            return cells.put_one(arrays[0], layout)
         if not isinstance(layout, dict) or not all(
             spaces.is_leaf(leaf) and leaf.dtype is not None for leaf in layout.values()
         ):
             return None
-        return _put_dict(layout, [array for array in arrays if array is not None])
+        return cells.put_dict(layout, [array for array in arrays if array is not None])
 
     def _store_leaves(self, i: int, obs: Any) -> list[Any] | None:
         parts = spaces.split(self.shape.obs, obs, "obs")
@@ -756,101 +760,6 @@ def _words(ends: Array) -> Array:
     return ends.view(np.int64).reshape(-1, 2)[:, 1]
 
 
-def _is_flat(leaf: Leaf) -> bool:
-    """Whether memory of a value takes arrays of just its own shape and dtype, and refuses others.
-
-    That of bytes does not: it takes ``bytes`` too, which are no observation.
-    """
-    dtype = _dtype(leaf)
-    plain = dtype.kind in "biufc" and dtype != np.uint8
-    return plain and len(leaf.shape) == 1 and leaf.code is None
-
-
-def _put_one(array: Array, leaf: Leaf) -> Callable[[int, Any], bool]:
-    """A function that writes a value of one leaf if it is just right, and returns whether it is."""
-    if _is_flat(leaf):
-        places = list(map(_cells, array))
-
-        def put_flat(i: int, obs: Any) -> bool:
-            try:
-                places[i][:] = obs
-            except (TypeError, ValueError, NotImplementedError):
-                return False
-            return True
-
-        return put_flat
-
-    rows, dims, dtype = [array[i, ...] for i in range(len(array))], leaf.shape, _own(leaf)
-
-    def put(i: int, obs: Any) -> bool:
-        if type(obs) is not np.ndarray or obs.dtype is not dtype or obs.shape != dims:
-            return False
-        rows[i][...] = obs
-        return True
-
-    return put
-
-
-def _put_coded(array: Array, encode: Callable[[Any, str], Any]) -> Callable[[int, Any], bool]:
-    def put(i: int, value: Any) -> bool:
-        array[i, ...] = encode(value, "obs")
-        return True
-
-    return put
-
-
-def _put_dict(layout: dict[Any, Leaf], arrays: Sequence[Array]) -> Callable[[int, Any], bool]:
-    """As ``_put_one``, of a dict of leaves."""
-    flat: list[tuple[Any, list[memoryview]]] = []
-    numbers: list[tuple[Any, Any, type]] = []
-    others: list[tuple[Any, Callable[[int, Any], bool]]] = []
-    for (key, leaf), array in zip(layout.items(), arrays, strict=True):
-        if leaf.code is not None:
-            others.append((key, _put_coded(array, leaf.code.encode)))
-        elif leaf.scalar:
-            numbers.append((key, _cells(array), array.dtype.type))
-        elif _is_flat(leaf):
-            flat.append((key, list(map(_cells, array))))
-        else:
-            others.append((key, _put_one(array, leaf)))
-    count = len(layout)
-
-    def put(i: int, obs: Any) -> bool:
-        if type(obs) is not dict or len(obs) != count:
-            return False
-        try:
-            for key, places in flat:
-                places[i][:] = obs[key]
-            for key, cells, kind in numbers:
-                part = obs[key]
-                if type(part) is not kind:
-                    return False
-                cells[i] = part
-            for key, put_part in others:
-                if not put_part(i, obs[key]):
-                    return False
-        except (KeyError, TypeError, ValueError, NotImplementedError):
-            return False
-        return True
-
-    return put
-
-
-def _cells(array: Array) -> Any:
-    """A view whose items are Python's own numbers: a store takes a third of NumPy's time."""
-    return memoryview(array)  # type: ignore[arg-type]
-
-
-def _dtype(leaf: Leaf) -> np.dtype[Any]:
-    assert leaf.dtype is not None  # noqa: S101 - for the type checker
-    return leaf.dtype
-
-
-def _own(leaf: Leaf) -> np.dtype[Any] | None:
-    """The leaf's dtype as NumPy's own: of those there is one each, and identity is quick to see."""
-    return None if leaf.dtype is None else np.dtype(leaf.dtype.str)
-
-
 def _pack_nothing(i: int, info: dict[str, Any]) -> int | None:  # noqa: ARG001 - the signature of a packer
     return 0
 
@@ -859,7 +768,7 @@ def _kept(leaf: Leaf, part: Any, name: str) -> Any:
     """A part of an observation as the leaf's array takes it."""
     if leaf.code is not None:
         return leaf.code.encode(part, name)
-    return spaces.fit(part, leaf.shape, _dtype(leaf), name, "observation_space")
+    return spaces.fit(part, leaf.shape, cells.dtype_of(leaf), name, "observation_space")
 
 
 def _flag(value: Any, name: str) -> bool:

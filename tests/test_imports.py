@@ -19,9 +19,9 @@ PACKAGE = Path(envpool_py.__file__).parent
 LAYERS: list[set[str]] = [
     {"ids", "shm", "seeding", "errors", "plain"},
     {"spaces", "infos"},
-    {"worker.limits", "worker.options", "worker.tokens"},
+    {"cells", "worker.limits", "worker.options", "worker.tokens"},
     {"rows", "checks", "digest"},
-    {"worker.base", "worker.watch", "worker.meter"},
+    {"worker.base", "worker.bells", "worker.watch", "worker.meter"},
     {"worker.past", "worker.pickling"},
     {"worker.execute"},
     {"worker.group", "worker.runner"},
