@@ -1051,12 +1051,12 @@ class ProcessGroup(WorkerGroup):
             if from_signal_handler(error):
                 raise
             self._start_errors[i] = env_error(error, i, "env_fn")
-            self._to_return = bool(self._coming)
+            self._to_return |= bool(self._coming)
             return
         for place, fact in enumerate(facts):
             self._heard[i + place] = fact
         self.lane_of(i).started = True
-        self._to_return = bool(self._coming)
+        self._to_return |= bool(self._coming)
 
     def _failure_in(self, i: int, data: bytes) -> EnvError | None:
         """The error that env ``i`` tells of; None, and the end of its process, if it is none."""
@@ -1146,6 +1146,8 @@ class ProcessGroup(WorkerGroup):
 
     def wake(self) -> None:
         """Have ``wait`` return, should it be under way."""
+        if self.closed:
+            return
         self._to_return = True
         poll = select.poll()
         poll.register(self._fds[1], select.POLLOUT)
