@@ -843,12 +843,15 @@ class ProcessGroup(WorkerGroup):
         """Take in what the bells say; return whether they say anything."""
         answers = bells.answered(looks)
         for number, whole in answers:
-            vain = self._rung_in_vain.pop(number, {})
-            for i, token in vain.items():
-                if self._disowned.get(i) == token:
-                    del self._disowned[i]
+            ids = self._lanes[number].ids
+            if number in self._rung_in_vain:
+                vain = self._rung_in_vain.pop(number)
+                for i, token in vain.items():
+                    if self._disowned.get(i) == token:
+                        del self._disowned[i]
+                ids = [i for i in ids if i not in vain]
             if whole:
-                self.finished.extend(i for i in self._lanes[number].ids if i not in vain)
+                self.finished.extend(ids)
         return bool(answers)
 
     def _events(self, timeout: float | None) -> list[tuple[int, int]]:
