@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py import spaces
+from envpool_py.errors import from_signal_handler
 
 #: When rows are looked at: the first reset and the first step of each env; every row; none.
 FIRST, ALWAYS, OFF = "first", "always", "off"
@@ -23,7 +24,9 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
     try:
         fitted = spaces.fit_tree(layout, obs, "obs", "observation_space")
         parts = spaces.split(layout, fitted, "obs")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if from_signal_handler(error):
+            raise
         return None  # it can't be stored either, which says more
     for leaf, part in zip(spaces.leaves(layout), parts, strict=True):
         if leaf.dtype is not None and leaf.dtype.kind in "fc":
@@ -33,7 +36,9 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
     try:
         if space.contains(fitted):
             return None
-    except Exception:  # noqa: BLE001 - a space of the user's own may not know
+    except Exception as error:  # a space of the user's own may not know
+        if from_signal_handler(error):
+            raise
         return None
     for path, part, own in _boxes(space, fitted):
         outside = np.argwhere((part < own.low) | (part > own.high))

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
@@ -290,3 +291,31 @@ def test_an_exception_of_a_handler_is_not_taken_for_one_of_pickling(place: str) 
         finally:
             signal.signal(signal.SIGALRM, before)
         pool.reset()
+
+
+class SignallingBox(gym.spaces.Box):
+    """Sends SIGALRM to this process when it is asked what it contains."""
+
+    def contains(self, x: Any) -> bool:
+        signal.raise_signal(signal.SIGALRM)
+        return super().contains(x)
+
+
+class SignallingSpaceEnv(envs.CountEnv):
+    def __init__(self, tag: int) -> None:
+        super().__init__(tag)
+        self.observation_space = SignallingBox(-1, 10**6, (3,), np.int64)
+
+
+@pytest.mark.parametrize("kind", [LookupError, ValueError])
+def test_a_handler_may_raise_while_a_row_is_looked_at(kind: type[Exception]) -> None:
+    def handler(*_: object) -> None:
+        raise kind("of the handler")
+
+    with PLACES["dummy"]([functools.partial(SignallingSpaceEnv, 0)]) as pool:
+        before = signal.signal(signal.SIGALRM, handler)
+        try:
+            with pytest.raises(kind, match="of the handler"):
+                pool.reset()
+        finally:
+            signal.signal(signal.SIGALRM, before)
