@@ -16,6 +16,7 @@ Ids: TypeAlias = (
 IdArray: TypeAlias = "NDArray[np.intp]"
 
 
+#: Up to about so many ids, a list is quicker to look through than an array.
 _FEW = 1024
 
 

@@ -41,6 +41,7 @@ StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_],
 READY, NEVER_RESET, FAILED, ABANDONED, RESTARTED = range(5)
 KEPT, KEPT_RESET, STEPPING, RESETTING, DEAD = range(5, 10)
 
+#: Ids that were sent or handed out before ``_order`` is told of them: memory, and one step's delay.
 _MOST_UNTOLD = 1 << 14
 
 _WHY_RESET = {

@@ -74,6 +74,7 @@ _KINDS = {
 }
 _RESET = Request("reset")
 _RING = child.FRAME.pack(child.RING, 0)
+#: How often only the pipe of the results may be looked at before everything is.
 _MOST_IN_A_ROW = 8
 _READ = 1 << 14  # bytes: the ids of 4096 rows
 
