@@ -316,7 +316,7 @@ class Block:
         if type(info) is not dict or not infos_.NUMBERS.issuperset(map(type, info.values())):
             return 0
         self._infos[i] = kept = info.copy()
-        kept["env_id"] = i
+        kept["env_id"] = i  # room for it is made now, while others step; gathering sets it again
         return None
 
     def _leaves_writer(self) -> Callable[[int, Any], list[Any] | None]:
