@@ -224,7 +224,8 @@ class EnvLives:
                     self._stamp(ids)
                 if self._leases is not None:
                     self._leases.release(ids)
-                self._attend()
+                if group.died or group.errors or group.complaints or group.closed:
+                    self._attend()
                 if len(self._finished) < len(ids):
                     self._wait_for(ids)
                 return self._hand_out(ids, mark=False)
@@ -331,10 +332,7 @@ class EnvLives:
         if self._resets:
             now = self._state[ids]
             self._resets -= int(((now == RESETTING) | (now == KEPT_RESET)).sum())
-        if ids is self.everything and state == READY:
-            self._states[:] = self._all_ready
-        else:
-            self._state[ids] = state
+        self._state[ids] = state
         self.in_flight -= len(ids)
         if self._fate:
             self._settle(ids)
@@ -509,34 +507,37 @@ class EnvLives:
             raise _closed_meanwhile()
         if group.errors:
             self._raise_errors(ids)
+        count = len(ids)
         try:
             finished = self._finished
-            if len(finished) == len(ids):
+            if len(finished) == count:
                 finished.clear()
             else:
                 gone = set(ids.tolist())
                 finished[:] = [i for i in finished if i not in gone]
-            batch = self._gather(ids)
+            obs, reward, terminated, truncated, infos, _ = self._gather(ids)
             if mark and self._resets:
-                for info, state in zip(batch.infos, self._state[ids].tolist(), strict=True):
+                for info, state in zip(infos, self._state[ids].tolist(), strict=True):
                     if state in (RESETTING, KEPT_RESET):
                         info["is_reset"] = True
-            self._land(ids, READY)
+            if ids is self.everything and not (self._resets or self._fate):
+                self._states[:] = self._all_ready
+                self.in_flight -= count
+            else:
+                self._land(ids, READY)
             if mark:
                 self._stamp(ids)
                 self._handed = ids, ids.tobytes()
             self.batches += 1
-            self.rows += len(ids)
+            self.rows += count
         except BaseException:
             self.give_up(ids, landed=True)
             raise
-        return batch.obs, batch.reward, batch.terminated, batch.truncated, batch.infos
+        return obs, reward, terminated, truncated, infos
 
     def _gather(self, ids: IdArray) -> Batch:
-        block = self._group.block
-        out = None
-        if self._leases is not None and not block.is_whole(ids):
-            out = self._leases.take(ids)
+        block, leases = self._group.block, self._leases
+        out = None if leases is None or block.is_whole(ids) else leases.take(ids)
         return block.gather(ids, columns=self._columns, copy=self._copy, out=out)
 
     def _raise_errors(self, ids: IdArray) -> None:

@@ -151,6 +151,7 @@ class Block:
         self._obs: list[Array | None] = [
             None if leaf.dtype is None else next(rest) for leaf in self._obs_leaves
         ]
+        self._arrays: list[Array] = [array for array in self._obs if array is not None]
         self._actions: list[Array | None] = [
             None if leaf.dtype is None else next(rest) for leaf in self._action_leaves
         ]
@@ -181,6 +182,7 @@ class Block:
         # The observations last handed out, leaf by leaf, where they are kept.
         self._last: list[Array] = []
         self._listed: list[int] = self.everything.tolist()
+        self._bare = [{"env_id": i} for i in self._listed]
         # Whether a batch is the arrays and the infos, and no more.
         self._is_plain = all(leaf.dtype is not None and not leaf.code for leaf in self._obs_leaves)
 
@@ -511,10 +513,10 @@ class Block:
             out: memory for the observations, as that of ``new_rows``, of ``k`` rows.
         """
         if self._is_plain and out is None and (columns or self._single):
+            if ids is self.everything:
+                return self._gather_all(copy=copy)
             if copy:
                 return self._gather_plain(ids)
-            if ids is self.everything:
-                return self._view_plain(ids)
         count = len(ids)
         whole = self.is_whole(ids)
         take = _whole if whole and not copy else _copy if whole else _take
@@ -557,54 +559,64 @@ class Block:
         marks = self._marks
         if marks is not None and not whole:
             marks = marks[ids]
-        infos = self._gather_infos(ids, listed, marks)
+        infos = self._gather_infos(listed, marks)
         flags = take(self.terminated, ids), take(self.truncated, ids)
         return Batch(obs, reward, *flags, infos, parts)
 
-    def _gather_plain(self, ids: IdArray) -> Batch:
-        """A copy of rows where observations are arrays and nothing is beside the block.
+    def _gather_all(self, *, copy: bool) -> Batch:
+        """All rows, where observations are arrays and nothing is beside the block.
 
         What ``gather`` does, with what is the same each time left out.
         """
-        marks = self._marks
-        if ids is self.everything:
-            listed = self._listed
-            parts = [array.copy() for array in self._obs if array is not None]
-            ends = self.reward.copy(), self.terminated.copy(), self.truncated.copy()
+        arrays, marks, infos = self._arrays, self._marks, self._ready
+        if infos is None or self._infos or marks is None:
+            infos = self._gather_infos(self._listed, marks)
+        elif len(marked := marks.nonzero()[0]):
+            infos = self._marked_infos(infos, marked, marks)
         else:
-            listed = ids.tolist()
-            parts = [_take(array, ids) for array in self._obs if array is not None]
-            ends = self.reward[ids], self.terminated[ids], self.truncated[ids]
-            marks = None if marks is None else marks[ids]
-        infos = self._gather_infos(ids, listed, marks)
-        obs = parts[0] if self._single else spaces.join(self.shape.obs, parts)
-        return Batch(obs, *ends, infos, parts)
+            self._ready = None
+        reward, terminated, truncated = self.reward, self.terminated, self.truncated
+        if copy:
+            arrays = [arrays[0].copy()] if self._single else [array.copy() for array in arrays]
+            reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
+        obs = arrays[0] if self._single else spaces.join(self.shape.obs, arrays)
+        return Batch(obs, reward, terminated, truncated, infos, arrays)
 
-    def _view_plain(self, ids: IdArray) -> Batch:
-        """As ``_gather_plain``, views of all rows."""
-        parts = [array for array in self._obs if array is not None]
-        infos = self._gather_infos(ids, self._listed, self._marks)
+    def _gather_plain(self, ids: IdArray) -> Batch:
+        """As ``_gather_all``, a copy of some rows."""
+        marks = self._marks
+        infos = self._gather_infos(ids.tolist(), None if marks is None else marks[ids])
+        parts = [_take(array, ids) for array in self._arrays]
         obs = parts[0] if self._single else spaces.join(self.shape.obs, parts)
-        return Batch(obs, self.reward, self.terminated, self.truncated, infos, parts)
+        ends = self.reward[ids], self.terminated[ids], self.truncated[ids]
+        return Batch(obs, *ends, infos, parts)
 
     def prepare(self) -> None:
         """Make now what the next batch of all envs will need, while others are at work."""
         if self._ready is None:
-            self._ready = _bare_infos(self._listed)
+            bare = self._bare
+            self._ready = np.fromiter(map(dict.copy, bare), dtype=object, count=len(bare))
 
-    def _gather_infos(self, ids: IdArray, listed: list[int], marks: Array | None) -> Array:
+    def _marked_infos(self, ready: Array, marked: Array, marks: Array) -> Array:
+        """The infos of a batch of all envs, from those made beforehand where that is quicker."""
+        if 2 * len(marked) > len(ready):
+            return self._gather_infos(self._listed, marks)
+        self._ready = None
+        self._add_kinds(ready, self._listed, marked, marks)
+        return ready
+
+    def _gather_infos(self, listed: list[int], marks: Array | None) -> Array:
         """The infos of a batch, from wherever they are kept, with what the marks of its rows say.
 
         Args:
-            ids: shape ``(k,)``.
-            listed: the same.
+            listed: the ids of its ``k`` rows.
             marks: shape ``(k,)``; None: there are none.
         """
         if marks is None:
-            return self._unmarked_infos(ids, listed)
+            return self._unmarked_infos(listed)
         marked = marks.nonzero()[0]
         if not len(marked):
-            return self._unmarked_infos(ids, listed)
+            return self._unmarked_infos(listed)
         if self._infos or 2 * len(marked) > len(listed):
             infos = self._infos_one_by_one(listed, marks.tolist())
             marks = marks & _KIND_MASK  # the forms have been seen to
@@ -612,7 +624,7 @@ class Block:
             if len(marked):
                 self._add_kinds(infos, listed, marked, marks)
             return np.fromiter(infos, dtype=object, count=len(infos))
-        bare = self._unmarked_infos(ids, listed)
+        bare = self._unmarked_infos(listed)
         self._add_kinds(bare, listed, marked, marks)
         return bare
 
@@ -630,16 +642,13 @@ class Block:
             infos.append(info)
         return infos
 
-    def _unmarked_infos(self, ids: IdArray, listed: list[int]) -> Array:
+    def _unmarked_infos(self, listed: list[int]) -> Array:
         if self._infos:
             kept = self._infos
             infos = [kept.pop(i) if i in kept else {} for i in listed]
             for i, info in zip(listed, infos, strict=True):
                 info["env_id"] = i
             return np.fromiter(infos, dtype=object, count=len(infos))
-        if self._ready is not None and ids is self.everything:
-            ready, self._ready = self._ready, None
-            return ready
         return _bare_infos(listed)
 
     def _note_last(self, ids: IdArray, parts: Sequence[Any]) -> None:

@@ -39,6 +39,17 @@ from envpool_py.stats import Stats, summarise
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import NEXT_STEP, ResetFn
 
+# This process: to ask the system for it in each call would cost more than the rest of the check.
+_pid = os.getpid()
+
+
+def _note_fork() -> None:
+    global _pid  # noqa: PLW0603 - there is but one such id
+    _pid = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
 
 class BaseVectorEnv:
     """Many envs behind one interface.
@@ -730,7 +741,7 @@ class BaseVectorEnv:
     def _assert_open(self) -> None:
         if self.is_closed:
             raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
-        if self._group.pid not in (None, os.getpid()):
+        if self._group.pid not in (None, _pid):
             raise RuntimeError(
                 f"{type(self).__name__} was made in process {self._group.pid}; a fork of it cannot"
                 " use its workers and must make a pool of its own"

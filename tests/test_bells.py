@@ -183,13 +183,13 @@ def test_a_ring_is_heard_in_a_doze(monkeypatch: pytest.MonkeyPatch) -> None:
     with made(counting(4, 100)) as pool:
         pool.reset()
         pool.step(np.zeros(4, int))
-        ring = bells.Bells.ring
+        ring_all = bells.Bells.ring_all
 
-        def ring_unaware(self: bells.Bells, number: int) -> bool:
-            ring(self, number)
-            return False
+        def ring_unaware(self: bells.Bells) -> list[int]:
+            ring_all(self)
+            return []
 
-        monkeypatch.setattr(bells.Bells, "ring", ring_unaware)
+        monkeypatch.setattr(bells.Bells, "ring_all", ring_unaware)
         assert wait_until(asleep(pool, 0))
         helper = Helper(lambda: pool.step(np.zeros(4, int)))
         helper.start()

@@ -30,6 +30,8 @@ from envpool_py import shm
 DOZE = 2e-3
 #: How often a bell is looked at, some forty nanoseconds each, between two looks at the rest.
 LOOKS = 50
+#: The same where most often there is no need to look at the rest: some twenty microseconds.
+MANY_LOOKS = 500
 #: Whether this machine shows stores in their order, and stores an int64 at once.
 WORK_HERE = platform.machine() in ("x86_64", "AMD64")
 
@@ -65,14 +67,34 @@ class Bells:
         for at in self._places[number]:
             self._words[at] = 0
 
-    def ring(self, number: int) -> bool:
-        """Ask process ``number`` for what it was asked last; return whether it must be woken."""
-        words = self._words
-        at, answer, asleep = self._places[number]
-        count = words[at] + 1
-        self.rung[number] = (answer, (count, -count))
-        words[at] = count
-        return words[asleep] != 0
+    def ring_all(self) -> list[int]:
+        """Ask each process for what it was asked last; return those that must be woken."""
+        words, rung = self._words, self.rung
+        sleepers = []
+        for number, (at, answer, asleep) in enumerate(self._places):
+            count = words[at] + 1
+            rung[number] = (answer, (count, -count))
+            words[at] = count
+            if words[asleep]:
+                sleepers.append(number)
+        return sleepers
+
+    def all_answered(self) -> bool:
+        """Whether all processes were rung and have answered, and all rows are in the block.
+
+        They are looked at for a while. If so, no ring is unanswered from here on.
+        """
+        words, rung = self._words, self.rung
+        if len(rung) < len(self._places):
+            return False
+        for at, (whole, _) in rung.values():
+            for _ in range(MANY_LOOKS):
+                if words[at] == whole:
+                    break
+            else:
+                return False
+        rung.clear()
+        return True
 
     def answered(self, looks: int = 1) -> list[tuple[int, bool]]:
         """The processes that have answered since, and whether their rows are all in the block.

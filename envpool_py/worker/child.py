@@ -41,7 +41,7 @@ from envpool_py.errors import pack_failure
 from envpool_py.rows import Block, FinalInfo, Shape, Side
 from envpool_py.worker import limits
 from envpool_py.worker.base import Request
-from envpool_py.worker.bells import DOZE, LOOKS, Bell
+from envpool_py.worker.bells import DOZE, LOOKS, MANY_LOOKS, Bell
 from envpool_py.worker.execute import Executor
 from envpool_py.worker.meter import EnvMeter
 from envpool_py.worker.runner import Runner, taken_last
@@ -423,11 +423,16 @@ def _frames(
     """The frames of the stream, until its other end is closed; one of kind ``RING`` for a ring."""
     space = memoryview(bytearray(_READ))
     buffer = last = b""
+    rung = False
     frame: tuple[int, Any] = (CLOSE, b"")
     while True:
         while len(buffer) < FRAME.size:
+            if rung and bell is not None and bell.rings(MANY_LOOKS):
+                yield RING, b""
+                continue
             count = _receive(stream, space, look_for, None if buffer else bell)
-            if count < 0:
+            rung = count < 0
+            if rung:
                 yield RING, b""
                 continue
             if not count:

@@ -83,15 +83,16 @@ class DummyGroup(WorkerGroup):
     workers: Sequence[DummyEnvWorker]
 
     def __init__(self, workers: Sequence[DummyEnvWorker], first: int = 0) -> None:
-        # What the last ``wait`` has taken and from where on it has not; None: all is settled.
-        self._taken: tuple[list[int], Iterator[int]] | None = None
+        #: What the last ``wait`` has taken and from where on it has not; None: all is settled.
+        self.taken: tuple[list[int], Iterator[int]] | None = None
         # Whether that is all that was pending.
         self._taken_all = False
         super().__init__(workers)
         self._first = first
         self._all: list[int] = []
         self._runner: Runner | None = None
-        self._pending: dict[int, Request] = {}
+        #: What is to be carried out, the oldest first, and maybe what ``taken`` says has been.
+        self.pending: dict[int, Request] = {}
         # Those given up since ``wait`` was called, which a signal handler can do.
         self._disowned: set[int] = set()
         # Those pending that are more than a step.
@@ -157,8 +158,7 @@ class DummyGroup(WorkerGroup):
 
     def step_all(self, actions: Any) -> bool:
         """As ``WorkerGroup``."""
-        self._settle()
-        if self._pending or not self.block.put_all_actions(actions):
+        if self.taken is not None or self.pending or not self.block.put_all_actions(actions):
             return False
         self.block.prepare()
         self.run_all()
@@ -170,43 +170,54 @@ class DummyGroup(WorkerGroup):
         left = iter(chosen)
         self._disowned.clear()
         self._taken_all = True
-        self._taken = chosen, left
+        self.taken = chosen, left
+        runner = self._runner
+        assert runner is not None  # noqa: S101 - for the type checker
         try:
-            while length_hint(left):
-                self._run(chosen, left, None)
+            try:
+                runner.run(left, self.finished, None)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
+                self._note_error(taken_last(chosen, left), "step", error)
+                while length_hint(left):
+                    self._run(chosen, left, None)
         except BaseException:
             not_begun = chosen[len(chosen) - length_hint(left) :]
-            self._pending.update(dict.fromkeys(not_begun, _STEP))
+            self.pending.update(dict.fromkeys(not_begun, _STEP))
             raise
-        self._settle()
+        if self._disowned:
+            self._settle()
+        else:
+            self.taken = None
 
     def post_steps(self, ids: Sequence[int]) -> None:
         """Note down a step of each env, the action of which lies in the block."""
         self._settle()
-        self._pending.update(dict.fromkeys(ids, _STEP))
+        self.pending.update(dict.fromkeys(ids, _STEP))
 
     def waiting(self, only: Sequence[int] | None = None) -> bool:
         """Whether there is something to carry out, for one of the envs ``only``."""
         self._settle()
-        return bool(self._pending) and (only is None or any(i in self._pending for i in only))
+        return bool(self.pending) and (only is None or any(i in self.pending for i in only))
 
     def _send_one(self, i: int, request: Request) -> None:
         self._settle()
-        self._pending[i] = request
+        self.pending[i] = request
         self._others.add(i)
 
     def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
         """Carry out ``wait_num`` requests; a KeyboardInterrupt passes through."""
         self._settle()
         due = None if timeout is None else time.perf_counter() + timeout
-        pending = self._pending
+        pending = self.pending
         chosen = list(pending) if only is None else [i for i in only if i in pending]
         del chosen[wait_num:]
         left = iter(chosen)
         steps = not self._others or self._others.isdisjoint(chosen)
         self._disowned.clear()
         self._taken_all = len(chosen) == len(pending)
-        self._taken = chosen, left
+        self.taken = chosen, left
         while length_hint(left):
             if steps:
                 self._run(chosen, left, due)
@@ -221,10 +232,10 @@ class DummyGroup(WorkerGroup):
 
         Done at the end of ``wait``; and, where that was interrupted, before anything else is.
         """
-        if self._taken is None:
+        if self.taken is None:
             return
-        chosen, left = self._taken
-        pending = self._pending
+        chosen, left = self.taken
+        pending = self.pending
         count = len(chosen) - length_hint(left)
         if self._taken_all and count == len(chosen) and not self._disowned:
             pending.clear()
@@ -233,14 +244,14 @@ class DummyGroup(WorkerGroup):
                 pending.pop(i, None)
             if self._disowned:
                 self.forget(self._disowned.intersection(chosen[:count]))
-        self._taken = None
+        self.taken = None
 
     @property
     def torn(self) -> Sequence[int]:
         """The env of the request that was taken last, if its end has not been noted."""
-        if self._taken is None or length_hint(self._taken[1]) == len(self._taken[0]):
+        if self.taken is None or length_hint(self.taken[1]) == len(self.taken[0]):
             return ()
-        i = taken_last(*self._taken)
+        i = taken_last(*self.taken)
         return () if i in self.finished else (i,)
 
     @torn.setter
@@ -259,7 +270,7 @@ class DummyGroup(WorkerGroup):
 
     def _carry_out(self, i: int) -> None:
         """Carry out any request; its end is noted in ``finished``."""
-        request = self._pending.get(i)
+        request = self.pending.get(i)
         if request is None:  # given up meanwhile, by a signal handler or by closing the pool
             self._refuse_if_closed()
             return
@@ -317,16 +328,16 @@ class DummyGroup(WorkerGroup):
         self._disowned.update(ids)
         self._others.difference_update(ids)
         for i in ids:
-            self._pending.pop(i, None)
+            self.pending.pop(i, None)
 
     def will_run(self, i: int) -> bool:
         """Whether the request of env ``i`` has been carried out."""
-        return i not in self._pending
+        return i not in self.pending
 
     def close(self) -> list[EnvError]:
         """Close all envs; return what closing them raised."""
         self.closed = True
-        self._pending.clear()
+        self.pending.clear()
         if self._runner is not None:
             self._runner.forget_all()
         return super().close()

@@ -54,6 +54,7 @@ class WorkerGroup:
         self.finished: list[int] = []
         self.replies: dict[int, Any] = {}
         self.errors: dict[int, EnvError] = {}
+        #: The envs whose process has ended, and nobody has taken note.
         self.died: list[int] = []
         #: What is strange about rows that came all the same, for the pool to warn of.
         self.complaints: list[str] = []
@@ -275,7 +276,8 @@ class WorkerGroup:
         # Of an earlier request, and not to be taken for the end of this one.
         earlier = {i: self.errors.pop(i) for i in ids if i in self.errors}
         # Those that the pool has yet to take note of; a wait would end at once for them.
-        deaths, self.died = self.died, []
+        deaths = self.died[:]
+        self.died.clear()
         try:
             self._ask_now(ids, requests, deaths)
         except EnvError:
@@ -285,7 +287,7 @@ class WorkerGroup:
             raise
         finally:
             self.errors.update(earlier)
-            self.died = deaths + self.died
+            self.died[:0] = deaths
 
     def _ask_now(self, ids: Sequence[int], requests: Sequence[Request], deaths: list[int]) -> None:
         self.send(ids, requests)
@@ -296,7 +298,7 @@ class WorkerGroup:
                     self.errors[i] = self.death_of(i)
                     self.finished.append(i)
             deaths += self.died
-            self.died = []
+            self.died.clear()
         failed = [self.errors.pop(i) for i in ids if i in self.errors]
         for i in ids:
             self.replies.pop(i, None)

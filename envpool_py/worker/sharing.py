@@ -52,18 +52,10 @@ class SharingGroup(WorkerGroup):
         self._there = processes(workers[: self._first])
         super().__init__(workers)
         self.pid = self._there.pid
+        self._there.died = self.died
         if self._there.num_processes < len(usable_cores()):  # a core is left for the caller
             self._there.look_for = child.LOOK_FOR
         self._own: DummyGroup | None = None
-
-    @property
-    def died(self) -> list[int]:
-        """The envs whose process has ended, and nobody has taken note."""
-        return self._there.died
-
-    @died.setter
-    def died(self, died: list[int]) -> None:
-        self._there.died = died
 
     # ------------------------------------------------------------------------------------- start
 
@@ -139,14 +131,11 @@ class SharingGroup(WorkerGroup):
 
     def step_all(self, actions: Any) -> bool:
         """As ``WorkerGroup``."""
-        there, own, block = self._there, self._own, self.block
-        if own is None or not there.is_idle() or own.waiting():
-            return False
-        if not block.put_all_actions(actions):
-            return False
+        there, own = self._there, self._own
         there.prompt = self.prompt
-        there.post_all()
-        block.prepare()
+        if own is None or own.taken is not None or own.pending or not there.begin_all(actions):
+            return False
+        self.block.prepare()
         try:
             own.run_all()
             there.wait_all(len(self.workers))

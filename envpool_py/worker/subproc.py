@@ -527,6 +527,7 @@ class ProcessGroup(WorkerGroup):
         super().use_block(block)
         #: The ids of all envs here, in order; by this very array they are told quickest.
         self.everything = block.everything[: len(self.workers)]
+        self._listed: list[int] = self.everything.tolist()
 
     @property
     def shares_memory(self) -> bool:
@@ -630,18 +631,37 @@ class ProcessGroup(WorkerGroup):
 
     def step_all(self, actions: Any) -> bool:
         """As ``WorkerGroup``."""
-        if not self.is_idle() or not self.block.put_all_actions(actions):
+        if not self.begin_all(actions):
             return False
-        self.post_all()
         self.block.prepare()
         self.wait_all(len(self.workers))
         return True
 
-    def is_idle(self) -> bool:
-        """Whether there is nothing left over to see to, and rows lie in shared memory."""
-        return self._shared and not (
-            self._chunks or self._fresh or self._dying or self._mute or self.died
-        )
+    def begin_all(self, actions: Any) -> bool:
+        """Send a step of all envs, none in flight; the short way.
+
+        Returns:
+            False: it can't be taken, as something is left over to see to, or the actions are not
+            the one array that the block has for them; and nothing was done.
+        """
+        if (
+            self._chunks
+            or self._fresh
+            or self._dying
+            or self._mute
+            or self.died
+            or not self._shared
+            or not self.block.put_all_actions(actions)
+        ):
+            return False
+        bells = self._bells
+        if bells is None or not self._ringable:
+            self._post_whole(child.STEP_PROMPT if self.prompt else child.STEP)
+        else:
+            self._rung_in_vain.clear()  # a frame came after them, and its answer
+            for number in bells.ring_all():
+                self._write(self._lanes[number], _RING)
+        return True
 
     def pack(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[[], None]:
         """Pickle one request on each env, one message for each process.
@@ -671,17 +691,6 @@ class ProcessGroup(WorkerGroup):
     def post_steps(self, ids: IdArray) -> None:
         """Send a step of each env, the action of which lies in the block."""
         self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
-
-    def post_all(self) -> None:
-        """Send a step of all envs, none in flight, the actions of which lie in the block."""
-        bells = self._bells
-        if bells is None or not self._ringable:
-            self._post_whole(child.STEP_PROMPT if self.prompt else child.STEP)
-            return
-        self._rung_in_vain.clear()  # a frame came after them, and its answer
-        for number, lane in enumerate(self._lanes):
-            if bells.ring(number):
-                self._write(lane, _RING)
 
     def _post_whole(self, kind: int) -> None:
         frames = self._whole_frames.get(kind)
@@ -748,8 +757,8 @@ class ProcessGroup(WorkerGroup):
     def wait_all(self, goal: int) -> None:
         """Wait until ``goal`` requests have ended; may return early, as ``wait``."""
         bells = self._bells
-        if bells is not None and bells.rung:
-            self._take_answers(bells, LOOKS)  # most often it needs no more
+        if bells is not None and not self._rung_in_vain and bells.all_answered():
+            self.finished.extend(self._listed)  # most often it needs no more
         if len(self.finished) < goal:
             self.wait(goal - len(self.finished), None)
 
