@@ -14,6 +14,7 @@ holds here:
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 import warnings
@@ -141,18 +142,6 @@ class EnvLives:
             kind,
         )
 
-    def resolve(self, ids: Ids) -> IdArray:
-        """As ``ids.resolve``; at once for those handed out last, which most often come back."""
-        handed, same = self._handed
-        if (
-            type(ids) is np.ndarray
-            and ids.dtype is handed.dtype
-            and ids.shape == handed.shape
-            and ids.tobytes() == same
-        ):
-            return handed
-        return ids_.resolve(ids, len(self.everything))
-
     def check_step(self, ids: IdArray) -> None:
         """Raise unless these envs take a step.
 
@@ -270,11 +259,37 @@ class EnvLives:
         if self._group.closed and type(error) is AttributeError:
             raise _closed_meanwhile() from error
 
+    def send(self, actions: Any, ids: Ids) -> None:
+        """Begin a step of each of these envs, as a user names them; None is all.
+
+        At once for the ids that were handed out last, which most often come back.
+
+        Raises:
+            ResetNeeded, AlreadyPendingCallError, WorkerDiedError: as ``check_step``.
+            IndexError, TypeError, ValueError: ids or actions are wrong; nothing was sent.
+        """
+        handed, same = self._handed
+        if (
+            type(ids) is np.ndarray
+            and ids.dtype is handed.dtype
+            and ids.shape == handed.shape
+            and ids.tobytes() == same
+        ):
+            resolved = handed
+        else:
+            resolved = self.everything if ids is None else ids_.resolve(ids, len(self.everything))
+        if np.count_nonzero(self._state[resolved]):
+            self.check_step(resolved)
+        self.send_steps(resolved, actions)
+
     def send_steps(self, ids: IdArray, actions: Any) -> None:
         """Begin a step of each env; all of it or, where the actions are wrong, nothing."""
+        group = self._group
+        if group.posts_arrays and group.block.takes(actions, len(ids)):
+            self._send(ids, STEPPING, functools.partial(group.post_actions, ids, [actions]))
+            return
         # The user's own code may run here; whatever it raises, nothing has been touched.
-        post = self._group.pack_steps(ids, actions)
-        self._send(ids, STEPPING, post)
+        self._send(ids, STEPPING, group.pack_steps(ids, actions))
 
     def send_resets(self, ids: IdArray, requests: Sequence[Request]) -> None:
         """Begin a reset of each env; all of it or, where they can't be sent, nothing."""
@@ -420,8 +435,8 @@ class EnvLives:
         want = wait_num
         deadline = None if timeout is None else time.monotonic() + timeout
         left = timeout
-        while len(finished) < (enough := min(want, self.in_flight)):
-            self._wait(enough - len(finished), left, None)
+        while (missing := min(want, self.in_flight) - len(finished)) > 0:
+            self._wait(missing, left, None)
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -461,7 +476,8 @@ class EnvLives:
             torn, group.torn = group.torn, ()
             self.give_up(np.array(torn, dtype=np.intp))
             raise
-        self._attend()
+        if group.died or group.errors or group.complaints or group.closed:
+            self._attend()
 
     def _attend(self) -> None:
         """See to what has happened while the group waited."""
@@ -520,11 +536,14 @@ class EnvLives:
                 for info, state in zip(infos, self._state[ids].tolist(), strict=True):
                     if state in (RESETTING, KEPT_RESET):
                         info["is_reset"] = True
-            if ids is self.everything and not (self._resets or self._fate):
+            if self._resets or self._fate:
+                self._land(ids, READY)
+            elif ids is self.everything:
                 self._states[:] = self._all_ready
                 self.in_flight -= count
             else:
-                self._land(ids, READY)
+                self._state[ids] = READY
+                self.in_flight -= count
             if mark:
                 self._stamp(ids)
                 self._handed = ids, ids.tobytes()

@@ -156,7 +156,7 @@ class Block:
             None if leaf.dtype is None else next(rest) for leaf in self._action_leaves
         ]
         self._finals = [next(rest) for _ in self._obs_leaves] if shape.finals else []
-        self._marks = ends["mark"] if shape.marks or shape.infos else None
+        self._marks = ends["mark"]
         self._info_rows = next(rest) if shape.infos else None
         self._forms = next(rest) if shape.infos else None
         self._reader = (
@@ -216,7 +216,7 @@ class Block:
         rewards = cells.of(self.reward) if self._scalar_rewards else None
         terminations = cells.of(self.terminated)
         truncations = cells.of(self.truncated)
-        marks = None if self._marks is None else cells.of(self._marks)
+        marks = cells.of(self._marks)
 
         def store(i: int, row: Row) -> Side | None:
             obs, reward, terminated, truncated, info = row
@@ -238,11 +238,10 @@ class Block:
                 terminated if type(terminated) is bool else _flag(terminated, "terminated")
             )
             truncations[i] = truncated if type(truncated) is bool else _flag(truncated, "truncated")
-            if marks is not None:
-                if info:
-                    info = store_info(i, info)
-                else:
-                    marks[i] = _PLAIN
+            if info:
+                info = store_info(i, info)
+            else:
+                marks[i] = _PLAIN
             if info or objects is not None or odd is not None:
                 return objects, info or None, odd
             return None
@@ -287,8 +286,7 @@ class Block:
                 if form != 0:
                     mark |= (form or 0) << FORM_SHIFT
                     info = {}
-            if marks is not None:
-                marks[i] = mark
+            marks[i] = mark
             return info
 
         return store_info
@@ -419,6 +417,16 @@ class Block:
         array[...] = actions
         return True
 
+    def takes(self, actions: Any, count: int) -> bool:
+        """Whether these are the actions of ``count`` envs, as one array of the right dtype."""
+        array = self._all_actions
+        return (
+            array is not None
+            and type(actions) is np.ndarray
+            and actions.dtype is self._action_dtype
+            and actions.shape == (count, *array.shape[1:])
+        )
+
     def put_actions(self, ids: IdArray, columns: Sequence[Array]) -> None:
         """Write the actions of envs ``ids``: one array ``(k, *shape)`` per leaf."""
         place = slice(None) if ids is self.everything else ids
@@ -483,8 +491,7 @@ class Block:
         self.reward[i] = 0.0
         self.terminated[i] = False
         self.truncated[i] = True
-        if self._marks is not None:
-            self._marks[i] = _PLAIN
+        self._marks[i] = _PLAIN
 
     def new_rows(self) -> list[Array | None]:
         """Memory for the observations of a batch: for each leaf an array, None for objects."""
@@ -556,10 +563,7 @@ class Block:
         reward = take(self.reward, ids)
         if self._odd_shape is not None:
             reward = self._with_odd_rewards(reward, listed, self._odd_shape)
-        marks = self._marks
-        if marks is not None and not whole:
-            marks = marks[ids]
-        infos = self._gather_infos(listed, marks)
+        infos = self._gather_infos(listed, self._marks if whole else self._marks[ids])
         flags = take(self.terminated, ids), take(self.truncated, ids)
         return Batch(obs, reward, *flags, infos, parts)
 
@@ -568,11 +572,11 @@ class Block:
 
         What ``gather`` does, with what is the same each time left out.
         """
-        arrays, marks, infos = self._arrays, self._marks, self._ready
-        if infos is None or self._infos or marks is None:
-            infos = self._gather_infos(self._listed, marks)
-        elif len(marked := marks.nonzero()[0]):
-            infos = self._marked_infos(infos, marked, marks)
+        arrays, infos = self._arrays, self._ready
+        if infos is None or self._infos:
+            infos = self._gather_infos(self._listed, self._marks)
+        elif len(marked := self._marks.nonzero()[0]):
+            infos = self._marked_infos(infos, marked)
         else:
             self._ready = None
         reward, terminated, truncated = self.reward, self.terminated, self.truncated
@@ -584,9 +588,9 @@ class Block:
 
     def _gather_plain(self, ids: IdArray) -> Batch:
         """As ``_gather_all``, a copy of some rows."""
-        marks = self._marks
-        infos = self._gather_infos(ids.tolist(), None if marks is None else marks[ids])
-        parts = [_take(array, ids) for array in self._arrays]
+        arrays = self._arrays
+        infos = self._gather_infos(ids.tolist(), self._marks[ids])
+        parts = [arrays[0].take(ids, 0)] if self._single else [_take(each, ids) for each in arrays]
         obs = parts[0] if self._single else spaces.join(self.shape.obs, parts)
         ends = self.reward[ids], self.terminated[ids], self.truncated[ids]
         return Batch(obs, *ends, infos, parts)
@@ -597,41 +601,34 @@ class Block:
             bare = self._bare
             self._ready = np.fromiter(map(dict.copy, bare), dtype=object, count=len(bare))
 
-    def _marked_infos(self, ready: Array, marked: Array, marks: Array) -> Array:
+    def _marked_infos(self, ready: Array, marked: Array) -> Array:
         """The infos of a batch of all envs, from those made beforehand where that is quicker."""
         if 2 * len(marked) > len(ready):
-            return self._gather_infos(self._listed, marks)
+            return self._gather_infos(self._listed, self._marks)
         self._ready = None
-        self._add_kinds(ready, self._listed, marked, marks)
+        self._add_kinds(ready, self._listed, marked, self._marks)
         return ready
 
-    def _gather_infos(self, listed: list[int], marks: Array | None) -> Array:
+    def _gather_infos(self, listed: list[int], marks: Array) -> Array:
         """The infos of a batch, from wherever they are kept, with what the marks of its rows say.
 
         Args:
             listed: the ids of its ``k`` rows.
-            marks: shape ``(k,)``; None: there are none.
+            marks: shape ``(k,)``.
         """
-        if marks is None:
-            return self._unmarked_infos(listed)
         marked = marks.nonzero()[0]
-        if not len(marked):
-            return self._unmarked_infos(listed)
         if self._infos or 2 * len(marked) > len(listed):
-            infos = self._infos_one_by_one(listed, marks.tolist())
-            marks = marks & _KIND_MASK  # the forms have been seen to
-            marked = marks.nonzero()[0]
-            if len(marked):
-                self._add_kinds(infos, listed, marked, marks)
-            return np.fromiter(infos, dtype=object, count=len(infos))
-        bare = self._unmarked_infos(listed)
-        self._add_kinds(bare, listed, marked, marks)
-        return bare
+            return self._infos_one_by_one(listed, marks)
+        bare = map(dict.copy, map(self._bare.__getitem__, listed))
+        infos = np.fromiter(bare, dtype=object, count=len(listed))
+        if len(marked):
+            self._add_kinds(infos, listed, marked, marks)
+        return infos
 
-    def _infos_one_by_one(self, listed: list[int], marks: list[int]) -> list[dict[str, Any]]:
+    def _infos_one_by_one(self, listed: list[int], marks: Array) -> Array:
         kept, reader = self._infos, self._reader
         infos: list[dict[str, Any]] = []
-        for i, mark in zip(listed, marks, strict=True):
+        for i, mark in zip(listed, marks.tolist(), strict=True):
             if mark > _KIND_MASK and reader is not None:
                 info = reader.read(i, mark >> FORM_SHIFT)
             elif i in kept:
@@ -640,16 +637,11 @@ class Block:
             else:
                 info = {"env_id": i}
             infos.append(info)
-        return infos
-
-    def _unmarked_infos(self, listed: list[int]) -> Array:
-        if self._infos:
-            kept = self._infos
-            infos = [kept.pop(i) if i in kept else {} for i in listed]
-            for i, info in zip(listed, infos, strict=True):
-                info["env_id"] = i
-            return np.fromiter(infos, dtype=object, count=len(infos))
-        return _bare_infos(listed)
+        kinds = marks & _KIND_MASK  # the forms have been seen to
+        marked = kinds.nonzero()[0]
+        if len(marked):
+            self._add_kinds(infos, listed, marked, kinds)
+        return np.fromiter(infos, dtype=object, count=len(infos))
 
     def _note_last(self, ids: IdArray, parts: Sequence[Any]) -> None:
         place = slice(None) if ids is self.everything else ids
@@ -711,10 +703,6 @@ class Block:
         for k in range(len(ids)):
             batch[k] = odd[k] if k in odd else reward[k]
         return batch
-
-
-def _bare_infos(ids: list[int]) -> Array:
-    return np.fromiter([{"env_id": i} for i in ids], dtype=object, count=len(ids))
 
 
 def nbytes(shape: Shape) -> int:

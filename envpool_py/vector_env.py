@@ -413,7 +413,8 @@ class BaseVectorEnv:
             self._assert_open()
             ids = self._all if id is None else ids_.resolve(id, self.env_num)
             return lives.step(ids, action)
-        self._send_steps(action, id)
+        self._assert_open()
+        lives.send(action, id)
         if not lives.in_flight:  # no ids, and nothing to wait for
             return lives.fetch_all()
         return lives.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
@@ -430,7 +431,8 @@ class BaseVectorEnv:
         """
         if action is None:
             raise TypeError("send needs actions, got None; recv() and step(None) fetch rows")
-        self._send_steps(action, id)
+        self._assert_open()
+        self._lives.send(action, id)
 
     def send_reset(
         self,
@@ -755,13 +757,6 @@ class BaseVectorEnv:
         elif other is not None:
             raise TypeError("ids were given twice, as env_id and as id")
         return ids_.resolve(env_id, self.env_num)
-
-    def _send_steps(self, action: Any, id: Ids) -> None:  # noqa: A002 - Tianshou's name
-        self._assert_open()
-        lives = self._lives
-        ids = self._all if id is None else lives.resolve(id)
-        lives.check_step(ids)
-        lives.send_steps(ids, action)
 
     def _reset_requests(
         self, ids: IdArray, seed: Seed, options: Options, kwargs: Mapping[str, Any]

@@ -29,6 +29,7 @@ import struct
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import reduction
 from operator import length_hint
@@ -402,7 +403,7 @@ class _Process:
         if done:
             for start in range(0, len(done), IDS_PER_WRITE):
                 part = done[start : start + IDS_PER_WRITE]
-                os.write(self._results, struct.pack(f"={len(part)}i", *part))
+                os.write(self._results, array("i", part).tobytes())
             done.clear()
 
     def _close(self) -> None:
@@ -430,7 +431,9 @@ def _frames(
             if rung and bell is not None and bell.rings(MANY_LOOKS):
                 yield RING, b""
                 continue
-            count = _receive(stream, space, look_for, None if buffer else bell)
+            # Who was called by a frame last will most often be called by one again.
+            looks = LOOKS if rung else 1
+            count = _receive(stream, space, look_for, None if buffer else bell, looks)
             rung = count < 0
             if rung:
                 yield RING, b""
@@ -465,7 +468,11 @@ def _frames(
 
 
 def _receive(
-    stream: socket.socket, space: memoryview, look_for: float, bell: Bell | None = None
+    stream: socket.socket,
+    space: memoryview,
+    look_for: float,
+    bell: Bell | None = None,
+    looks: int = 1,
 ) -> int:
     """Read into ``space``; return how many bytes, 0 when the other end is closed, -1 at a ring."""
     try:
@@ -473,7 +480,7 @@ def _receive(
             clock = time.perf_counter
             end = clock() + look_for
             while clock() < end:
-                if bell is not None and bell.rings(LOOKS):
+                if bell is not None and bell.rings(looks):
                     return -1
                 try:
                     return stream.recv_into(space, 0, socket.MSG_DONTWAIT)

@@ -16,6 +16,7 @@ from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error, from_signal_handler
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Side
+from envpool_py.spaces import Array
 from envpool_py.worker import meter
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import EnvFacts, Executor
@@ -81,6 +82,7 @@ class DummyGroup(WorkerGroup):
     """
 
     workers: Sequence[DummyEnvWorker]
+    posts_arrays = True
 
     def __init__(self, workers: Sequence[DummyEnvWorker], first: int = 0) -> None:
         #: What the last ``wait`` has taken and from where on it has not; None: all is settled.
@@ -146,15 +148,15 @@ class DummyGroup(WorkerGroup):
         if self.block.fixed_actions:
             columns = spaces.batch_actions(layout, actions, listed)
             if columns is not None:
-
-                def post() -> None:
-                    self.block.put_actions(ids, columns)
-                    self.post_steps(listed)
-
-                return post
+                return functools.partial(self.post_actions, ids, columns)
         rows = spaces.list_actions(layout, actions, listed)
         # The env's own: what the caller does to its action later does not reach the env.
         return self.pack(listed, [Request("step", (spaces.snapshot(row),)) for row in rows])
+
+    def post_actions(self, ids: IdArray, columns: Sequence[Array]) -> None:
+        """As ``WorkerGroup``."""
+        self.block.put_actions(ids, columns)
+        self.post_steps(ids.tolist())
 
     def step_all(self, actions: Any) -> bool:
         """As ``WorkerGroup``."""
@@ -193,12 +195,14 @@ class DummyGroup(WorkerGroup):
 
     def post_steps(self, ids: Sequence[int]) -> None:
         """Note down a step of each env, the action of which lies in the block."""
-        self._settle()
+        if self.taken is not None:
+            self._settle()
         self.pending.update(dict.fromkeys(ids, _STEP))
 
     def waiting(self, only: Sequence[int] | None = None) -> bool:
         """Whether there is something to carry out, for one of the envs ``only``."""
-        self._settle()
+        if self.taken is not None:
+            self._settle()
         return bool(self.pending) and (only is None or any(i in self.pending for i in only))
 
     def _send_one(self, i: int, request: Request) -> None:
@@ -208,7 +212,8 @@ class DummyGroup(WorkerGroup):
 
     def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
         """Carry out ``wait_num`` requests; a KeyboardInterrupt passes through."""
-        self._settle()
+        if self.taken is not None:
+            self._settle()
         due = None if timeout is None else time.perf_counter() + timeout
         pending = self.pending
         chosen = list(pending) if only is None else [i for i in only if i in pending]

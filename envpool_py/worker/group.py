@@ -30,6 +30,7 @@ from envpool_py.errors import (
 )
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
+from envpool_py.spaces import Array
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import SAME_STEP, EnvFacts, reward_shape
 
@@ -45,6 +46,8 @@ class WorkerGroup:
     """
 
     block: Block
+    #: Whether ``post_actions`` can be called.
+    posts_arrays = False
 
     def __init__(self, workers: Sequence[EnvWorker]) -> None:
         self.workers = workers
@@ -126,6 +129,15 @@ class WorkerGroup:
         layout = self.block.shape.action
         actions = spaces.list_actions(layout, actions, listed)
         return self.pack(listed, [Request("step", (action,)) for action in actions])
+
+    def post_actions(self, ids: IdArray, columns: Sequence[Array]) -> None:
+        """Send a step of each env; the actions go through the block.
+
+        Args:
+            ids: shape ``(k,)``.
+            columns: for each leaf of the action one array ``(k, *shape)`` of the right dtype.
+        """
+        raise NotImplementedError
 
     def step_all(self, actions: Any) -> bool:  # noqa: ARG002 - a group that has no short way
         """Step all envs, none of which is in flight, and wait for their rows; the short way.

@@ -209,7 +209,8 @@ class Lane:
             self._outbox.append(memoryview(data))
             return False
         large = len(data) > select.PIPE_BUF
-        self.torn |= large
+        if large:
+            self.torn = True
         sent = self._send(data)
         if sent < len(data):
             self._outbox.append(memoryview(data)[sent:])

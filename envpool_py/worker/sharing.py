@@ -6,6 +6,7 @@ is a large part of the time. The first envs live in the processes, the last ones
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from envpool_py import spaces
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape
+from envpool_py.spaces import Array
 from envpool_py.worker import child
 from envpool_py.worker.base import Request
 from envpool_py.worker.dummy import DummyEnvWorker, DummyGroup
@@ -53,6 +55,7 @@ class SharingGroup(WorkerGroup):
         super().__init__(workers)
         self.pid = self._there.pid
         self._there.died = self.died
+        self.posts_arrays = self._there.posts_arrays
         if self._there.num_processes < len(usable_cores()):  # a core is left for the caller
             self._there.look_for = child.LOOK_FOR
         self._own: DummyGroup | None = None
@@ -98,7 +101,6 @@ class SharingGroup(WorkerGroup):
         self._there.use_block(block)
         self._here().use_block(block)
         self._ids_there = self._there.everything
-        self._ids_here = block.everything[self._first :]
 
     def _here(self) -> DummyGroup:
         if self._own is None:
@@ -112,22 +114,22 @@ class SharingGroup(WorkerGroup):
         listed = ids.tolist()
         layout = self.block.shape.action
         columns = None
-        if self.block.fixed_actions and self._there.shares_memory:
+        if self.block.fixed_actions and self.posts_arrays:
             columns = spaces.batch_actions(layout, actions, listed)
         if columns is None:
             rows = spaces.list_actions(layout, actions, listed)
             # The env's own: what the caller does to its action later does not reach the env.
             rows = [spaces.snapshot(row) for row in rows]
             return self.pack(listed, [Request("step", (row,)) for row in rows])
-        there, here = self._split(ids)
+        return functools.partial(self.post_actions, ids, columns)
 
-        def post() -> None:
-            self.block.put_actions(ids, columns)
-            self._there.prompt = self.prompt
-            self._there.post_steps(there)
-            self._here().post_steps(here.tolist())
-
-        return post
+    def post_actions(self, ids: IdArray, columns: Sequence[Array]) -> None:
+        """As ``WorkerGroup``."""
+        there, own, first = self._there, self._own or self._here(), self._first
+        self.block.put_actions(ids, columns)
+        there.prompt = self.prompt
+        there.post_steps(self._ids_there if ids is self.block.everything else ids[ids < first])
+        own.post_steps([i for i in ids.tolist() if i >= first])
 
     def step_all(self, actions: Any) -> bool:
         """As ``WorkerGroup``."""
@@ -143,12 +145,6 @@ class SharingGroup(WorkerGroup):
             there.torn = ()  # with all others
             raise
         return True
-
-    def _split(self, ids: IdArray) -> tuple[IdArray, IdArray]:
-        if ids is self.block.everything:
-            return self._ids_there, self._ids_here
-        there = ids < self._first
-        return ids[there], ids[~there]
 
     def pack(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[[], None]:
         """Make one request on each env ready to be sent.
@@ -180,23 +176,24 @@ class SharingGroup(WorkerGroup):
         Where rows are wanted as they end, the others' are looked at in between, and what is left to
         do here waits for the next call once there are enough.
         """
-        there, here = self._there, self._here()
-        goal = len(self.finished) + wait_num
+        there, own, finished = self._there, self._own or self._here(), self.finished
+        goal = len(finished) + wait_num
         deadline = None if timeout is None else time.monotonic() + timeout
         try:
-            while here.waiting(only):
-                here.wait(len(self.workers), LOOK_EVERY if self.prompt else None, only)
+            while own.waiting(only):
+                own.wait(len(self.workers), LOOK_EVERY if self.prompt else None, only)
                 if self.prompt:
-                    there.wait(1, 0)
-                late = deadline is not None and time.monotonic() >= deadline
-                if len(self.finished) >= goal or self.died or late:
+                    there.look()
+                if len(finished) >= goal or self.died:
+                    return
+                if deadline is not None and time.monotonic() >= deadline:
                     return
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            if len(self.finished) < goal:
-                there.wait(goal - len(self.finished), left)
+            if len(finished) < goal:
+                there.wait(goal - len(finished), left)
         except BaseException:
-            self.torn = (*there.torn, *here.torn)
-            there.torn = here.torn = ()
+            self.torn = (*there.torn, *own.torn)
+            there.torn = own.torn = ()
             raise
 
     def receive(self, i: int, kind: str) -> Any:

@@ -45,6 +45,7 @@ from envpool_py.errors import (
 )
 from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape, nbytes
+from envpool_py.spaces import Array
 from envpool_py.worker import child, meter
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.bells import DOZE, LOOKS, WORK_HERE, Bells
@@ -259,7 +260,8 @@ class ProcessGroup(WorkerGroup):
         self._num_threads = num_threads
         self._affinity = affinity
         self.context = check_context(workers[0].context)
-        self._shared = workers[0].share_memory
+        #: Whether rows and actions lie in memory that the processes share.
+        self.posts_arrays = self.shares_memory = workers[0].share_memory
         #: Seconds for which to look for what happens before sleeping until it does; set before the
         #: start, and only where this process has a core beside those of the others.
         self.look_for = 0.0
@@ -288,8 +290,8 @@ class ProcessGroup(WorkerGroup):
         # By process, of a ring that it has not answered: the envs whose steps were given up, and
         # their tokens.
         self._rung_in_vain: dict[int, dict[int, int]] = {}
-        # How often only the pipe of the results was looked at, since all was.
-        self._read_in_a_row = 0
+        # How often only the pipe of the results was looked at since all was: by `_pump`, `look`.
+        self._read_in_a_row = self._looked_in_a_row = 0
         self._unflushed: set[Lane] = set()
         # Those that have closed their streams, and when they are killed for it.
         self._mute: dict[Lane, float] = {}
@@ -332,7 +334,7 @@ class ProcessGroup(WorkerGroup):
         self._fds.append(theirs)
         self._own_fds.append(claim(self._results))
         os.set_blocking(self._results, False)
-        if self._shared:
+        if self.shares_memory:
             self._memory = shm.create()
             self._fds.append(self._memory)
         if self.measuring:
@@ -344,7 +346,7 @@ class ProcessGroup(WorkerGroup):
             )
         if self._step_timeout is not None:
             self._watch = Watch(self.num_processes, self._step_timeout)
-        elif self._shared and WORK_HERE and self.look_for:
+        elif self.shares_memory and WORK_HERE and self.look_for:
             self._bells = Bells(self.num_processes)
         self._poller.watch(self._results)
         shares = np.array_split(np.arange(len(self.workers)), self.num_processes)
@@ -529,11 +531,6 @@ class ProcessGroup(WorkerGroup):
         self.everything = block.everything[: len(self.workers)]
         self._listed: list[int] = self.everything.tolist()
 
-    @property
-    def shares_memory(self) -> bool:
-        """Whether rows and actions lie in memory that the processes share."""
-        return self._shared
-
     def lane_of(self, i: int) -> Lane:
         """The process in which env ``i`` lives."""
         return self._lanes[int(self._home[i])]
@@ -617,17 +614,17 @@ class ProcessGroup(WorkerGroup):
         """Make a step of each env ready; the actions go through the block where they fit in it."""
         layout = self.block.shape.action
         listed = ids.tolist()
-        if self._shared and self.block.fixed_actions:
+        if self.posts_arrays and self.block.fixed_actions:
             columns = spaces.batch_actions(layout, actions, listed)
             if columns is not None:
-
-                def post() -> None:
-                    self.block.put_actions(ids, columns)
-                    self.post_steps(ids)
-
-                return post
+                return functools.partial(self.post_actions, ids, columns)
         rows = spaces.list_actions(layout, actions, listed)
         return self.pack(listed, [Request("step", (action,)) for action in rows])
+
+    def post_actions(self, ids: IdArray, columns: Sequence[Array]) -> None:
+        """As ``WorkerGroup``."""
+        self.block.put_actions(ids, columns)
+        self.post_steps(ids)
 
     def step_all(self, actions: Any) -> bool:
         """As ``WorkerGroup``."""
@@ -650,7 +647,7 @@ class ProcessGroup(WorkerGroup):
             or self._dying
             or self._mute
             or self.died
-            or not self._shared
+            or not self.shares_memory
             or not self.block.put_all_actions(actions)
         ):
             return False
@@ -690,7 +687,12 @@ class ProcessGroup(WorkerGroup):
 
     def post_steps(self, ids: IdArray) -> None:
         """Send a step of each env, the action of which lies in the block."""
-        self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
+        kind = child.STEP_PROMPT if self.prompt else child.STEP
+        if len(self._lanes) == 1 and 0 < len(ids) < len(self.everything):
+            self._ringable = False
+            self._write(self._lanes[0], self._token_frame(kind, ids))
+        else:
+            self._post(kind, ids)
 
     def _post_whole(self, kind: int) -> None:
         frames = self._whole_frames.get(kind)
@@ -713,10 +715,7 @@ class ProcessGroup(WorkerGroup):
             return
         if kind != child.RESET:
             self._ringable = False
-        if len(lanes) == 1:
-            if len(ids):
-                self._write(lanes[0], self._token_frame(kind, ids))
-        elif len(lanes) <= 4:
+        if len(lanes) <= 4:
             home = self._home[ids]
             for number, lane in enumerate(lanes):
                 part = ids[home == number]
@@ -753,6 +752,26 @@ class ProcessGroup(WorkerGroup):
                 if left <= 0:
                     break
         self._to_return = False
+
+    def look(self) -> None:
+        """Take in the rows that there are; now and then, all that there is to see to."""
+        self._looked_in_a_row += 1
+        if self._looked_in_a_row == _MOST_IN_A_ROW or self._fresh or self._dying:
+            self._looked_in_a_row = 0
+            self.wait(1, 0)
+            return
+        # As in `_pump`.
+        self._pumping = thread = threading.get_ident()
+        try:
+            self._refuse_if_closed(thread)
+            if self._read_results():
+                self._take_in()
+        except Exception as error:
+            if not from_signal_handler(error):
+                self._refuse_if_closed(thread)
+            raise
+        finally:
+            self._pumping = 0
 
     def wait_all(self, goal: int) -> None:
         """Wait until ``goal`` requests have ended; may return early, as ``wait``."""
@@ -965,6 +984,8 @@ class ProcessGroup(WorkerGroup):
             self.finished.extend(listed)
             del chunks[0]
             self.torn = ()
+        if not (self._fresh or self._dying):
+            return
         for lane in list(self._fresh):
             if lane.unread and lane.exit is None:
                 lane.read()
