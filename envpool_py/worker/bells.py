@@ -135,16 +135,16 @@ class Bell:
         self._heard = 0
 
     def rings(self, looks: int = 1) -> bool:
-        """Whether the pool has rung since it was last answered; looks so many times."""
+        """Whether the pool has rung since this was last true; looks so many times.
+
+        If so, it is to be seen to, and then answered.
+        """
         words, at, heard = self._words, self._at, self._heard
-        for _ in range(looks):  # noqa: SIM110 - a generator would take twice as long
+        for _ in range(looks):
             if words[at] != heard:
+                self._heard = words[at]
                 return True
         return False
-
-    def hear(self) -> None:
-        """The ring is being seen to."""
-        self._heard = self._words[self._at]
 
     def answer(self, *, whole: bool) -> bool:
         """Say that it has been seen to; return whether the pool must be woken.

@@ -273,11 +273,9 @@ class _Process:
         return carry_out if self._begin is None else self._begin.watched(carry_out, i)
 
     def _step_again(self) -> None:
-        """Carry out what the last step frame asked for, if the bell says so, and answer by it."""
+        """Carry out what the last step frame asked for, and answer by the bell."""
         bell = self._bell
-        if bell is None or not bell.rings():  # it was heard before it was told of
-            return
-        bell.hear()
+        assert bell is not None  # noqa: S101 - for the type checker
         self._run(self._last_tokens, prompt=False)
         whole = self._done == self._last_tokens and not self._items
         if whole:
@@ -441,7 +439,7 @@ def _frames(
             if not count:
                 return
             buffer += space[:count]
-        if bell is not None and bell.rings():  # which was before this frame
+        if bell is not None and bell.rings():  # which was before this frame, or wakes by it
             yield RING, b""
         if buffer == last:
             buffer = b""
@@ -461,6 +459,9 @@ def _frames(
                     return
                 filled += count
             buffer = bytes(whole)
+        if kind == RING:  # all that it tells has been heard by now
+            buffer = buffer[size:]
+            continue
         frame = kind, buffer[FRAME.size : size]
         last = buffer if len(buffer) == size <= select.PIPE_BUF else b""
         buffer = buffer[size:]
