@@ -317,7 +317,8 @@ class EnvLives:
             self._state[ids] = state
         if self._leases is not None:
             self._leases.release(ids)
-        self._stamp(ids)
+        if not (self._sent_all and self._in_order):
+            self._stamp(ids)
 
     def _stamp(self, ids: IdArray) -> None:
         """Take note that these envs were sent or handed out now; it is seldom asked for."""

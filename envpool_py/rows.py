@@ -588,12 +588,14 @@ class Block:
 
     def _gather_plain(self, ids: IdArray) -> Batch:
         """As ``_gather_all``, a copy of some rows."""
-        arrays = self._arrays
-        infos = self._gather_infos(ids.tolist(), self._marks[ids])
-        parts = [arrays[0].take(ids, 0)] if self._single else [_take(each, ids) for each in arrays]
-        obs = parts[0] if self._single else spaces.join(self.shape.obs, parts)
+        arrays, listed, marks = self._arrays, ids.tolist(), self._marks[ids]
+        infos = self._gather_infos(listed, marks)
         ends = self.reward[ids], self.terminated[ids], self.truncated[ids]
-        return Batch(obs, *ends, infos, parts)
+        if self._single:
+            obs = arrays[0].take(ids, 0)
+            return Batch(obs, *ends, infos, [obs])
+        parts = [_take(array, ids) for array in arrays]
+        return Batch(spaces.join(self.shape.obs, parts), *ends, infos, parts)
 
     def prepare(self) -> None:
         """Make now what the next batch of all envs will need, while others are at work."""

@@ -173,17 +173,8 @@ class DummyGroup(WorkerGroup):
         self._disowned.clear()
         self._taken_all = True
         self.taken = chosen, left
-        runner = self._runner
-        assert runner is not None  # noqa: S101 - for the type checker
         try:
-            try:
-                runner.run(left, self.finished, None)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
-                self._note_error(taken_last(chosen, left), "step", error)
-                while length_hint(left):
-                    self._run(chosen, left, None)
+            self._run(chosen, left, None)
         except BaseException:
             not_begun = chosen[len(chosen) - length_hint(left) :]
             self.pending.update(dict.fromkeys(not_begun, _STEP))
@@ -219,17 +210,16 @@ class DummyGroup(WorkerGroup):
         chosen = list(pending) if only is None else [i for i in only if i in pending]
         del chosen[wait_num:]
         left = iter(chosen)
-        steps = not self._others or self._others.isdisjoint(chosen)
         self._disowned.clear()
         self._taken_all = len(chosen) == len(pending)
         self.taken = chosen, left
-        while length_hint(left):
-            if steps:
-                self._run(chosen, left, due)
-            else:
+        if not self._others or self._others.isdisjoint(chosen):
+            self._run(chosen, left, due)
+        else:
+            while length_hint(left):
                 self._carry_out(next(left))
-            if due is not None and time.perf_counter() > due:
-                break
+                if due is not None and time.perf_counter() > due:
+                    break
         self._settle()
 
     def _settle(self) -> None:
@@ -264,14 +254,19 @@ class DummyGroup(WorkerGroup):
         """It follows from what was taken."""
 
     def _run(self, chosen: list[int], left: Iterator[int], due: float | None) -> None:
-        """Carry out steps until one raises, at the longest until ``due``."""
+        """Carry out steps, at the longest until ``due``."""
         assert self._runner is not None  # noqa: S101 - for the type checker
-        try:
-            self._runner.run(left, self.finished, due)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
-            self._note_error(taken_last(chosen, left), "step", error)
+        run, finished = self._runner.run, self.finished
+        while True:
+            try:
+                run(left, finished, due)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - SystemExit from an env included
+                self._note_error(taken_last(chosen, left), "step", error)
+                if length_hint(left) and (due is None or time.perf_counter() <= due):
+                    continue
+            return
 
     def _carry_out(self, i: int) -> None:
         """Carry out any request; its end is noted in ``finished``."""

@@ -208,15 +208,19 @@ class Lane:
         if self._outbox:
             self._outbox.append(memoryview(data))
             return False
-        large = len(data) > select.PIPE_BUF
+        size = len(data)
+        large = size > select.PIPE_BUF
         if large:
             self.torn = True
-        sent = self._send(data)
-        if sent < len(data):
+        try:
+            sent = os.write(self.fd, data)  # as `_send`, without a call
+        except (BlockingIOError, ConnectionError):
+            sent = self._send(data)
+        if sent < size:
             self._outbox.append(memoryview(data)[sent:])
         if large:
             self.torn = False
-        return sent == len(data)
+        return sent == size
 
     def flush(self) -> bool:
         """Send what is left over; True when nothing is."""

@@ -688,11 +688,14 @@ class ProcessGroup(WorkerGroup):
     def post_steps(self, ids: IdArray) -> None:
         """Send a step of each env, the action of which lies in the block."""
         kind = child.STEP_PROMPT if self.prompt else child.STEP
-        if len(self._lanes) == 1 and 0 < len(ids) < len(self.everything):
-            self._ringable = False
-            self._write(self._lanes[0], self._token_frame(kind, ids))
-        else:
+        if len(self._lanes) > 1 or not 0 < len(ids) < len(self.everything):
             self._post(kind, ids)
+            return
+        self._ringable = False
+        lane = self._lanes[0]
+        frame = child.FRAME.pack(kind, len(ids)) + self._tokens[ids].tobytes()
+        if lane.exit is None and not lane.write(frame):
+            self._write_later(lane)
 
     def _post_whole(self, kind: int) -> None:
         frames = self._whole_frames.get(kind)
@@ -732,7 +735,11 @@ class ProcessGroup(WorkerGroup):
         return child.FRAME.pack(kind, len(ids)) + self._tokens[ids].tobytes()
 
     def _write(self, lane: Lane, frame: bytes) -> None:
-        if lane.exit is None and not lane.write(frame) and lane not in self._unflushed:
+        if lane.exit is None and not lane.write(frame):
+            self._write_later(lane)
+
+    def _write_later(self, lane: Lane) -> None:
+        if lane not in self._unflushed:
             self._unflushed.add(lane)
             self._poller.watch(lane.fd, write=True, known=True)
 
@@ -755,17 +762,22 @@ class ProcessGroup(WorkerGroup):
 
     def look(self) -> None:
         """Take in the rows that there are; now and then, all that there is to see to."""
+        chunks = self._chunks
         self._looked_in_a_row += 1
-        if self._looked_in_a_row == _MOST_IN_A_ROW or self._fresh or self._dying:
+        if self._looked_in_a_row == _MOST_IN_A_ROW or chunks or self._fresh or self._dying:
             self._looked_in_a_row = 0
             self.wait(1, 0)
             return
         # As in `_pump`.
         self._pumping = thread = threading.get_ident()
         try:
-            self._refuse_if_closed(thread)
-            if self._read_results():
-                self._take_in()
+            if self._closer or self.closed:
+                self._refuse_if_closed(thread)
+            try:
+                chunks.extend(map(os.read, (self._results,), (_READ,)))
+            except BlockingIOError:
+                return
+            self._take_in()
         except Exception as error:
             if not from_signal_handler(error):
                 self._refuse_if_closed(thread)
@@ -1211,6 +1223,5 @@ class ProcessGroup(WorkerGroup):
         for lane in self._living():
             if lane.torn:
                 lane.kill()
-            elif lane.full and lane not in self._unflushed:
-                self._unflushed.add(lane)
-                self._poller.watch(lane.fd, write=True, known=True)
+            elif lane.full:
+                self._write_later(lane)
