@@ -208,19 +208,14 @@ class Lane:
         if self._outbox:
             self._outbox.append(memoryview(data))
             return False
-        size = len(data)
-        large = size > select.PIPE_BUF
-        if large:
-            self.torn = True
-        try:
-            sent = os.write(self.fd, data)  # as `_send`, without a call
-        except (BlockingIOError, ConnectionError):
-            sent = self._send(data)
-        if sent < size:
+        large = len(data) > select.PIPE_BUF
+        self.torn |= large
+        sent = self._send(data)
+        if sent < len(data):
             self._outbox.append(memoryview(data)[sent:])
         if large:
             self.torn = False
-        return sent == size
+        return sent == len(data)
 
     def flush(self) -> bool:
         """Send what is left over; True when nothing is."""
