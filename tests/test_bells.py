@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
-from envpool_py.worker import bells, child, sharing, subproc
+from envpool_py.worker import bells, child, processes, sharing
 from envpool_py.worker.lane import Lane
 from tests import envs
 from tests.conftest import Helper, wait_until
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not bells.WORK_HERE, reason="bells need stores t
 @pytest.fixture(autouse=True)
 def cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many cores as it takes for everybody to look for everybody."""
-    for module in (sharing, subproc):
+    for module in (sharing, processes):
         monkeypatch.setattr(module, "usable_cores", lambda: list(range(8)))
 
 
@@ -200,7 +200,7 @@ def test_a_ring_is_heard_in_a_doze(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_is_heard_in_a_doze(
     monkeypatch: pytest.MonkeyPatch, gates: list[envs.Gate]
 ) -> None:
-    monkeypatch.setattr(subproc, "DOZE", 2)
+    monkeypatch.setattr(processes, "DOZE", 2)
     answer = bells.Bell.answer
 
     def answer_unaware(self: bells.Bell, *, whole: bool) -> bool:

@@ -32,7 +32,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvError, WorkerDiedError
-from envpool_py.worker import subproc
+from envpool_py.worker import processes
 from tests import broken, envs
 from tests.conftest import (
     ROOT,
@@ -328,7 +328,7 @@ def test_it_closes_all_descriptors(stand: BaseVectorEnv) -> None:
 def test_it_closes_all_descriptors_and_hangs(stand: BaseVectorEnv) -> None:
     began = time.process_time()
     died(stand, lambda: stand.step(["", "mute", ""]), "was killed: it closed its connection")
-    assert time.process_time() - began < subproc.MUTE_FOR / 2  # it has waited, and not spun
+    assert time.process_time() - began < processes.MUTE_FOR / 2  # it has waited, and not spun
 
 
 @cells(13, at=NEW)
@@ -384,7 +384,7 @@ def test_the_channel_that_all_share_is_corrupt(stand: BaseVectorEnv) -> None:
 def test_close_ends_what_does_not_end(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
     pool = PLACES[place](FNS[:2])
     pids = pids_of(pool)
     pool.reset()
@@ -788,8 +788,8 @@ ENDS = """
 """
 HANGS = """
     if __name__ == "__main__":
-        from envpool_py.worker import subproc
-        subproc.GRACE = 0.1
+        from envpool_py.worker import processes
+        processes.GRACE = 0.1
         pools, pids = started(sys.argv[1].split(","), 1)
         for column, pool in pools.items():
             path = Path(sys.argv[2], column)

@@ -32,7 +32,7 @@ from envpool_py import (
     SubprocVectorEnv,
     WorkerDiedError,
 )
-from envpool_py.worker import subproc
+from envpool_py.worker import processes
 from tests import broken, envs
 from tests.conftest import (
     ROOT,
@@ -141,7 +141,7 @@ def test_close_with_envs_in_flight(place: str) -> None:
 
 @pytest.mark.parametrize("place", PROCESSES)
 def test_close_with_an_env_that_never_answers(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
     with no_process_left():
         pool = PLACES[place]([functools.partial(envs.FaultEnv, tag) for tag in range(3)])
         pool.reset()
@@ -155,7 +155,7 @@ def test_close_with_an_env_that_never_answers(place: str, monkeypatch: pytest.Mo
 def test_close_from_another_thread_while_a_step_is_under_way(
     place: str, step_timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
     fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
     raised: list[BaseException] = []
 
@@ -183,7 +183,7 @@ def test_close_from_another_thread_while_a_step_is_under_way(
 def test_a_signal_handler_may_close_the_pool(
     place: str, sender: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
     fns = [functools.partial(broken.BrokenEnv, tag) for tag in range(2)]
 
     def handle(*_: Any) -> None:
@@ -205,7 +205,7 @@ def test_a_signal_handler_may_close_the_pool(
 def test_a_call_whose_pool_a_signal_handler_has_closed(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
     fns = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
     before = signal.signal(signal.SIGUSR1, lambda *_: pool.close())
     try:
@@ -222,7 +222,7 @@ def test_a_call_whose_pool_a_signal_handler_has_closed(
 def test_the_last_env_that_the_caller_steps_closes_the_pool(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
     fns = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
     before = signal.signal(signal.SIGUSR1, lambda *_: pool.close())
     try:
@@ -451,7 +451,7 @@ def test_a_forked_copy_of_a_pool_harms_it_not(place: str) -> None:
 @pytest.mark.parametrize("place", PROCESSES)
 def test_a_pool_made_in_a_forked_child(place: str, end: str) -> None:
     def use() -> None:
-        subproc.GRACE = 0.1
+        processes.GRACE = 0.1
         pool = PLACES[place]([functools.partial(envs.FaultEnv, tag) for tag in range(2)])
         pool.reset()
         assert pool.step(["", ""])[0][:, 2].tolist() == [1, 1]
@@ -590,7 +590,7 @@ def test_an_env_that_runs_out_of_memory(place: str) -> None:
 def test_an_env_fn_that_hangs_can_be_interrupted(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: Callable
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.1)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
     path = tmp_path / "pid"
 
     def interrupt() -> None:
@@ -608,7 +608,7 @@ def test_an_env_fn_that_hangs_can_be_interrupted(
 def test_an_env_fn_that_takes_long_is_named(
     place: str, gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch, beside: Callable
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.SLOW_START", 0.1)
+    monkeypatch.setattr("envpool_py.worker.processes.SLOW_START", 0.1)
 
     def late() -> Any:
         gates[1].wait()
@@ -760,9 +760,9 @@ def test_close_waits_for_a_thread_that_takes_in_what_came(
     with no_process_left():
         pool = PLACES[place](fns)
         pool.reset()
-        take_in = subproc.ProcessGroup._take_in
+        take_in = processes.ProcessGroup._take_in
 
-        def slow(group: subproc.ProcessGroup) -> None:
+        def slow(group: processes.ProcessGroup) -> None:
             at_work.append(threading.current_thread())
             together.append(len(set(at_work)))
             if threading.current_thread() is thread and not go_on.is_set():
@@ -778,7 +778,7 @@ def test_close_waits_for_a_thread_that_takes_in_what_came(
             except BaseException as error:  # noqa: BLE001
                 raised.append(error)
 
-        monkeypatch.setattr(subproc.ProcessGroup, "_take_in", slow)
+        monkeypatch.setattr(processes.ProcessGroup, "_take_in", slow)
         thread = threading.Thread(target=step)
         closer = threading.Thread(target=pool.close)
         thread.start()

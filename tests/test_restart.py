@@ -158,7 +158,7 @@ def test_a_process_is_started_anew_before_all_its_errors_were_raised(kind: str) 
 def test_an_env_that_hangs_is_ended_and_made_anew(
     place: str, on_error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.3)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.3)
     with PLACES[place](FNS, on_error=on_error) as pool:
         pool.reset()
         pids = pool.call("pid")

@@ -46,7 +46,7 @@ from envpool_py.worker.bells import DOZE, LOOKS, MANY_LOOKS, Bell
 from envpool_py.worker.execute import Executor
 from envpool_py.worker.meter import EnvMeter
 from envpool_py.worker.runner import Runner, taken_last
-from envpool_py.worker.tokens import ID_MASK
+from envpool_py.worker.tokens import ID_MASK, WAKE_UP
 from envpool_py.worker.watch import Begin, attach
 
 FRAME = struct.Struct("=iq")
@@ -57,10 +57,6 @@ ITEM = struct.Struct("=iiq")
 STEP_ROW, RESET_ROW, SIDE, REPLY, FAILURE, HELLO, CLOSE_FAILURE, COMPLAINT, STORED = range(9)
 #: The last of them.
 LAST_STATUS = STORED
-
-#: What wakes the parent, to an answer in the bells or by itself; no token: those are not negative.
-WAKE = -1
-WAKE_UP = struct.pack("=i", WAKE)
 
 IDS_PER_WRITE = select.PIPE_BUF // 4
 #: Bytes; a frame that says more is none.

@@ -26,7 +26,7 @@ from envpool_py.worker.dummy import DummyEnvWorker, DummyGroup
 from envpool_py.worker.execute import EnvFacts
 from envpool_py.worker.group import WorkerGroup
 from envpool_py.worker.limits import usable_cores
-from envpool_py.worker.subproc import ProcessGroup, SubprocEnvWorker
+from envpool_py.worker.processes import ProcessGroup
 
 #: Seconds for which the caller steps its own envs between two looks at the others' rows, where rows
 #: are wanted as they end.
@@ -42,12 +42,12 @@ class SharingGroup(WorkerGroup):
         here: how many live here, the last ones.
     """
 
-    workers: Sequence[SubprocEnvWorker]
+    workers: Sequence[Any]
 
     def __init__(
         self,
-        workers: Sequence[SubprocEnvWorker],
-        processes: Callable[[Sequence[SubprocEnvWorker]], ProcessGroup],
+        workers: Sequence[Any],
+        processes: Callable[[Sequence[Any]], ProcessGroup],
         here: int,
     ) -> None:
         self._first = len(workers) - here

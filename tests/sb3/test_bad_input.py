@@ -143,7 +143,7 @@ class Stuck(WalkEnv):
 
 @pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
 def test_close_with_a_stuck_env(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envpool_py.worker.subproc.GRACE", 0.2)
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.2)
     venv = make([WalkEnv, Stuck])
     venv.reset()
     venv.step_async(np.zeros(2, int))

@@ -1,4 +1,4 @@
-"""Envs in worker processes: the worker, and the group that serves many of them.
+"""Envs in worker processes: the group that serves many of them.
 
 What holds, whatever the envs do:
 
@@ -24,7 +24,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -47,7 +46,7 @@ from envpool_py.ids import IdArray
 from envpool_py.rows import Block, Shape, nbytes
 from envpool_py.spaces import Array
 from envpool_py.worker import child, meter
-from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.base import Request
 from envpool_py.worker.bells import DOZE, LOOKS, WORK_HERE, Bells
 from envpool_py.worker.execute import EnvFacts
 from envpool_py.worker.group import ROW_KINDS, WorkerGroup
@@ -56,7 +55,7 @@ from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.meter import Meter
 from envpool_py.worker.options import check_context, check_num_processes, check_step_timeout
 from envpool_py.worker.pickling import pickled_fn, pickled_requests
-from envpool_py.worker.tokens import GENERATIONS, ID_BITS, ID_MASK
+from envpool_py.worker.tokens import ID_MASK, WAKE_UP, Tokens
 from envpool_py.worker.watch import Overdue, Watch
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
@@ -80,168 +79,22 @@ _MOST_IN_A_ROW = 8
 _READ = 1 << 14  # bytes: the ids of 4096 rows
 
 
-class SubprocEnvWorker(EnvWorker):
-    """The env lives in a process of its own; messages are pickled.
-
-    Nothing starts before the first request, or before a pool takes the worker: a pool starts all of
-    its processes at once, and may put several envs into one.
-
-    Args:
-        env_fn: makes the env; called once, in the process.
-        share_memory: take rows and actions through shared memory.
-        context: the start method, its name or a multiprocessing context; None is multiprocessing's
-            own choice.
-    """
-
-    def __init__(
-        self,
-        env_fn: Callable[[], Any],
-        share_memory: bool = False,
-        context: str | BaseContext | None = None,
-    ) -> None:
-        super().__init__(env_fn)
-        self.share_memory = share_memory
-        self.context = context
-        self._group: Any = None
-        self._place = 0
-        self._alone = False
-        self._kind = ""
-
-    def send(self, request: Request) -> None:
-        """Send the request to the process."""
-        self._kind = request.kind
-        group, place = self.home()
-        group.send([place], [request])
-
-    def recv(self) -> Any:
-        """Wait for the reply."""
-        group, place = self.home()
-        return group.receive(place, self._kind)
-
-    def cancel(self) -> None:
-        """Disown the request; its reply is dropped when it comes."""
-        group, place = self.home()
-        group.cancel([place])
-
-    def close(self) -> None:
-        """End the process; in a pool, the pool does."""
-        if self._alone and self._group is not None:
-            self._group.close()
-
-    def home(self) -> tuple[Any, int]:
-        """The group that the worker belongs to, made now if there is none, and its place there."""
-        if self._group is None:
-            group = ProcessGroup([self])
-            try:
-                group.start()
-            except BaseException:
-                group.close()
-                raise
-            self._alone = True
-        assert self._group is not None  # noqa: S101 - joined by the group
-        return self._group, self._place
-
-    def join(self, group: WorkerGroup, place: int) -> None:
-        """Belong to ``group`` from now on, as env ``place``."""
-        self._group = group
-        self._place = place
-
-    @property
-    def process(self) -> Any:
-        """The ``multiprocessing`` process in which the env lives."""
-        group, place = self.home()
-        return group.lane_of(place).process
-
-    @classmethod
-    def wait(cls, workers: Sequence[Any], wait_num: int, timeout: float | None = None) -> list[Any]:
-        """The workers whose replies are there, in the order in which they came."""
-        homes = [worker.home() for worker in workers]
-        group = homes[0][0]
-        if any(home is not group for home, _ in homes):
-            # Outside a pool each has a process of its own, and a poll of its own.
-            return super().wait(workers, wait_num, timeout)
-        wanted = {place: worker for (_, place), worker in zip(homes, workers, strict=True)}
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            ready = [i for i in group.finished if i in wanted]
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            if len(ready) >= wait_num or left == 0:
-                return [wanted[i] for i in ready]
-            group.wait(1, left)
-
-    @classmethod
-    def group(
-        cls,
-        workers: Sequence[Any],
-        *,
-        num_processes: int | None = None,
-        num_threads: int | None = 1,
-        affinity: bool = False,
-        step_timeout: float | None = None,
-        caller_steps: bool = False,
-        **options: Any,
-    ) -> WorkerGroup:
-        """Batch hooks with one message per process and batch.
-
-        Args:
-            workers: all workers of the pool.
-            num_processes: over how many processes the envs are spread, evenly and in order; None is
-                one for each.
-            num_threads: the threads with which each process may compute; None does not limit them.
-            affinity: keep each process on one core, in turn.
-            step_timeout: seconds that an env may take over one request, from when it begins; None
-                is for ever. It is looked at while the pool waits for rows.
-            caller_steps: have the last envs, as many as a process has, live in this process, which
-                steps them while the others step theirs.
-            **options: none.
-        """
-        if options:
-            raise TypeError(f"{cls.__name__} does not take {', '.join(sorted(options))}")
-        changed = cls.send is not SubprocEnvWorker.send or cls.recv is not SubprocEnvWorker.recv
-        if changed:  # a subclass that changes how a request travels keeps its way
-            if num_processes is not None or caller_steps:
-                raise TypeError(f"{cls.__name__} has a send or recv of its own: one env a process")
-            return WorkerGroup(workers)
-        make = functools.partial(
-            ProcessGroup,
-            num_processes=num_processes,
-            num_threads=num_threads,
-            affinity=affinity,
-            step_timeout=step_timeout,
-        )
-        if not caller_steps:
-            return make(workers)
-        if num_processes is None:
-            raise ValueError(
-                "caller_steps: the caller has a share like a process; say num_processes"
-            )
-        if step_timeout is not None:
-            raise ValueError(
-                "step_timeout: an env that the caller steps can't be ended; leave caller_steps"
-            )
-        from envpool_py.worker.sharing import SharingGroup  # noqa: PLC0415 - it imports this module
-
-        processes = check_num_processes(num_processes, len(workers))
-        here = len(workers) // (processes + 1)
-        return SharingGroup(workers, make, here) if here else make(workers)
-
-
 class ProcessGroup(WorkerGroup):
     """Many envs in several processes.
 
     Args:
-        workers: equal in start method and in the use of shared memory.
+        workers: ``SubprocEnvWorker``, equal in start method and in the use of shared memory.
         num_processes: None is one for each worker.
         num_threads: the threads of each process; None does not limit them.
         affinity: keep each process on one core.
         step_timeout: seconds that an env may take over one request; None is for ever.
     """
 
-    workers: Sequence[SubprocEnvWorker]
+    workers: Sequence[Any]
 
     def __init__(
         self,
-        workers: Sequence[SubprocEnvWorker],
+        workers: Sequence[Any],
         num_processes: int | None = None,
         *,
         num_threads: int | None = 1,
@@ -277,13 +130,9 @@ class ProcessGroup(WorkerGroup):
         # Of those that took too long: for the request that did, the deaths for all later ones.
         self._overdue: dict[int, EnvTimeoutError] = {}
         self._home: IdArray = np.empty(0, dtype=np.intp)
-        self._tokens = np.arange(num_envs, dtype=np.int32)
-        self._raised_generation = False
-        # The requests that were given up unanswered, by env: the last one's token.
-        self._disowned: dict[int, int] = {}
+        self._tokens = Tokens(num_envs)
+        # By kind: the frames that ask all processes for that of all their envs.
         self._whole_frames: dict[int, list[bytes]] = {}
-        # The answers to those where all envs of a process have a row: the ids that they name.
-        self._whole_replies: dict[bytes, list[int]] = {}
         self._bells: Bells | None = None
         # Whether the last step that each process was asked for is one of all its envs.
         self._ringable = False
@@ -437,7 +286,8 @@ class ProcessGroup(WorkerGroup):
     def end_stuck(self, ids: Sequence[int]) -> None:
         """Kill the processes in which a given up request of these envs outlasts ``GRACE``."""
         deadline = time.monotonic() + GRACE
-        while stuck := [i for i in ids if i in self._disowned and self.lane_of(i).exit is None]:
+        given_up = self._tokens.given_up
+        while stuck := [i for i in ids if i in given_up and self.lane_of(i).exit is None]:
             left = deadline - time.monotonic()
             if left > 0:
                 self._pump(left)
@@ -673,7 +523,7 @@ class ProcessGroup(WorkerGroup):
         for i, request in pairs:
             if request.kind == "configure":
                 self.configured[i] = request
-            by_lane.setdefault(int(self._home[i]), []).append((int(self._tokens[i]), request))
+            by_lane.setdefault(int(self._home[i]), []).append((self._tokens.of(i), request))
         frames = []
         for number, part in by_lane.items():
             body = pickled_requests(part)
@@ -693,7 +543,7 @@ class ProcessGroup(WorkerGroup):
             return
         self._ringable = False
         lane = self._lanes[0]
-        frame = child.FRAME.pack(kind, len(ids)) + self._tokens[ids].tobytes()
+        frame = child.FRAME.pack(kind, len(ids)) + self._tokens.pack(ids)
         if lane.exit is None and not lane.write(frame):
             self._write_later(lane)
 
@@ -703,7 +553,7 @@ class ProcessGroup(WorkerGroup):
             frames = [self._token_frame(kind, np.array(lane.ids)) for lane in self._lanes]
             self._whole_frames[kind] = frames
             for lane, frame in zip(self._lanes, frames, strict=True):
-                self._whole_replies[frame[child.FRAME.size :]] = list(lane.ids)
+                self._tokens.know(frame[child.FRAME.size :], lane.ids)
         for lane, frame in zip(self._lanes, frames, strict=True):
             self._write(lane, frame)
         if kind != child.RESET:
@@ -732,7 +582,7 @@ class ProcessGroup(WorkerGroup):
                 self._write(lanes[number], self._token_frame(kind, np.array(some)))
 
     def _token_frame(self, kind: int, ids: IdArray) -> bytes:
-        return child.FRAME.pack(kind, len(ids)) + self._tokens[ids].tobytes()
+        return child.FRAME.pack(kind, len(ids)) + self._tokens.pack(ids)
 
     def _write(self, lane: Lane, frame: bytes) -> None:
         if lane.exit is None and not lane.write(frame):
@@ -888,8 +738,8 @@ class ProcessGroup(WorkerGroup):
             if number in self._rung_in_vain:
                 vain = self._rung_in_vain.pop(number)
                 for i, token in vain.items():
-                    if self._disowned.get(i) == token:
-                        del self._disowned[i]
+                    if self._tokens.given_up.get(i) == token:
+                        del self._tokens.given_up[i]
                 ids = [i for i in ids if i not in vain]
             if whole:
                 self.finished.extend(ids)
@@ -988,7 +838,7 @@ class ProcessGroup(WorkerGroup):
         """Work on all that has been read."""
         chunks = self._chunks
         while chunks:
-            listed = self._ids_in(chunks[0])
+            listed = self._tokens.ids_in(chunks[0])
             if listed is None:
                 self._end_all("something wrote into the pipe of the results")
                 break
@@ -1011,30 +861,6 @@ class ProcessGroup(WorkerGroup):
         while self._dying:
             self._bury(self._dying[0])
             del self._dying[0]
-
-    def _ids_in(self, chunk: bytes) -> list[int] | None:
-        """The envs that a piece of the results' pipe names; None where it can't be read."""
-        if not self._disowned and (listed := self._whole_replies.get(chunk)) is not None:
-            return listed
-        if len(chunk) % 4:
-            return None
-        num_envs = len(self.workers)
-        named = memoryview(chunk).cast("i").tolist()
-        if child.WAKE in named:
-            named = [token for token in named if token != child.WAKE]
-        if self._raised_generation:
-            tokens = np.array(named, dtype=np.int32)
-            ids = tokens & ID_MASK
-            if ids.max(initial=0) >= num_envs:
-                return None
-            current: list[int] = ids[self._tokens[ids] == tokens].tolist()
-            if self._disowned:
-                for token in named:
-                    self._note_answer(token)
-            return current
-        if named and (max(named) >= num_envs or min(named) < 0):
-            return None
-        return named
 
     def _end_all(self, why: str) -> None:
         """Kill every process: nobody knows which of them did it, or what else has been lost."""
@@ -1070,8 +896,8 @@ class ProcessGroup(WorkerGroup):
             error = self._failure_in(i, data)
             if error is not None:
                 self._start_errors[i] = error
-        elif int(self._tokens[i]) == token:
-            self._disowned.pop(i, None)
+        elif self._tokens.of(i) == token:
+            self._tokens.given_up.pop(i, None)
             if status == child.STORED:
                 pass
             elif status != child.FAILURE:
@@ -1082,13 +908,7 @@ class ProcessGroup(WorkerGroup):
                 return
             self.finished.append(i)
         else:
-            self._note_answer(token)
-
-    def _note_answer(self, token: int) -> None:
-        """Take note that a request has ended which was given up, or one after it."""
-        i = token & ID_MASK
-        if token in (self._disowned.get(i), int(self._tokens[i])):
-            self._disowned.pop(i, None)
+            self._tokens.note_answer(token)
 
     def _take_hello(self, i: int, data: bytes) -> None:
         try:
@@ -1163,7 +983,7 @@ class ProcessGroup(WorkerGroup):
                     ' `if __name__ == "__main__":`'
                 )
         for i in lane.ids:
-            self._disowned.pop(i, None)
+            self._tokens.given_up.pop(i, None)
             others = [other for other in lane.ids if other != i]
             shared = f"; it was also that of {name_ids(others)}" if others else ""
             self._deaths[i] = WorkerDiedError(f"env {i}: {text}{shared}", (i, *others))
@@ -1198,25 +1018,20 @@ class ProcessGroup(WorkerGroup):
         poll = select.poll()
         poll.register(self._fds[1], select.POLLOUT)
         if poll.poll(0):  # else it is full, and wakes whoever waits
-            os.write(self._fds[1], child.WAKE_UP)
+            os.write(self._fds[1], WAKE_UP)
 
     def disown(self, ids: Sequence[int]) -> None:
         """Have the answers to requests under way dropped when they come."""
         answered = {*self.finished, *self.replies, *self.errors}
         for i in ids:
-            if i not in answered:
-                self._disowned[i] = int(self._tokens[i])
-            generation = (int(self._tokens[i]) >> ID_BITS) + 1
-            self._tokens[i] = (generation % GENERATIONS) << ID_BITS | i
-        self._raised_generation = True
+            self._tokens.give_up(i, answered=i in answered)
         self._ringable = False
         self._whole_frames.clear()
-        self._whole_replies.clear()
         rung = [] if self._bells is None else list(self._bells.rung)
         for number in rung:
             vain = self._rung_in_vain.setdefault(number, {})
-            for i in self._disowned.keys() & self._lanes[number].ids:
-                vain.setdefault(i, self._disowned[i])  # later ones are not the ring's
+            for i in self._tokens.given_up.keys() & self._lanes[number].ids:
+                vain.setdefault(i, self._tokens.given_up[i])  # later ones are not the ring's
         for number in rung:
             self._write(self._lanes[number], _RING)  # it may not have been woken
         # A message cut in two can't be mended: that process has to go.
