@@ -6,11 +6,12 @@ import functools
 import os
 import signal
 import threading
+from typing import Any
 
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
-from envpool_py import EnvError
+from envpool_py import EnvError, ShmemVectorEnv
 from tests import envs
 from tests.conftest import Helper, wait_until, wait_until_blocked
 from tests.places import PLACES, QUICK
@@ -98,3 +99,37 @@ def test_a_signal_handler_may_cancel_what_a_call_waits_for(
                 pool.drain()
         finally:
             signal.signal(signal.SIGUSR1, before)
+
+
+class Signalling(envs.CountEnv):
+    """Sends this process a signal in each step."""
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return super().step(action)
+
+
+def test_what_a_handler_cancels_while_the_caller_steps_is_not_waited_for(
+    gates: list[envs.Gate],
+) -> None:
+    fns: list[Any] = [functools.partial(envs.GateEnv, tag, gates[tag], 100) for tag in range(2)]
+    fns += [functools.partial(Signalling, 2, 100), functools.partial(envs.CountEnv, 3, 100)]
+    done = threading.Event()
+
+    def hold() -> None:
+        with gates[0].held():
+            done.wait(20)
+
+    with ShmemVectorEnv(fns, num_processes=1, caller_steps=True, wait_num=3) as pool:
+        before = signal.signal(signal.SIGUSR1, lambda *_: pool.cancel([0, 1]))
+        helper = Helper(hold)
+        try:
+            pool.reset()
+            helper.start()
+            infos = pool.step([envs.BLOCK, 0, 0, 0])[4]
+            assert [info["env_id"] for info in infos] == [2, 3]
+        finally:
+            done.set()
+            signal.signal(signal.SIGUSR1, before)
+        helper.finish()
+        assert pool.reset()[0][:, 2].tolist() == [0] * 4

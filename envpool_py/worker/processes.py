@@ -611,22 +611,24 @@ class ProcessGroup(WorkerGroup):
         self._to_return = False
 
     def look(self) -> None:
-        """Take in the rows that there are; now and then, all that there is to see to."""
-        chunks = self._chunks
+        """Take in what there is; most often that is rows, and no more is looked at then."""
         self._looked_in_a_row += 1
-        if self._looked_in_a_row == _MOST_IN_A_ROW or chunks or self._fresh or self._dying:
-            self._looked_in_a_row = 0
-            self.wait(1, 0)
+        if self._looked_in_a_row < _MOST_IN_A_ROW and self._look_for_rows():
             return
-        # As in `_pump`.
+        self._looked_in_a_row = 0
+        self._take_in()  # what an interrupt has left
+        self._pump(0)
+
+    def _look_for_rows(self) -> bool:
+        """Take in rows, should there be any; as `_pump`, without all that it has to think of."""
         self._pumping = thread = threading.get_ident()
         try:
             if self._closer or self.closed:
                 self._refuse_if_closed(thread)
             try:
-                chunks.extend(map(os.read, (self._results,), (_READ,)))
+                self._chunks.extend(map(os.read, (self._results,), (_READ,)))
             except BlockingIOError:
-                return
+                return False
             self._take_in()
         except Exception as error:
             if not from_signal_handler(error):
@@ -634,6 +636,7 @@ class ProcessGroup(WorkerGroup):
             raise
         finally:
             self._pumping = 0
+        return True
 
     def wait_all(self, goal: int) -> None:
         """Wait until ``goal`` requests have ended; may return early, as ``wait``."""
