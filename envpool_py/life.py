@@ -89,8 +89,8 @@ class EnvLives:
         # Whether the last to be sent were all envs, in order; and whether ``_order`` is so, too.
         self._sent_all = False
         self._in_order = True
-        # Whether ``cancel`` was called since the last request was sent: maybe while a call waits.
-        self._cancelled = False
+        # The envs whose rows are being handed out.
+        self._landing: IdArray | None = None
         # The ids of the last batch that was fetched.
         self._handed: tuple[IdArray, bytes] = np.empty(0, dtype=np.intp), b""
         #: How many envs are in flight.
@@ -203,9 +203,9 @@ class EnvLives:
         group, ids = self._group, self.everything
         sent = False
         try:
+            group.cancelled = False
             self._states[:] = self._all_stepping
             self.in_flight = len(ids)
-            self._cancelled = False
             sent = group.step_all(actions)
             if sent:
                 self._sent_all = True
@@ -256,6 +256,9 @@ class EnvLives:
             ClosedEnvironmentError: what went wrong is that there is no pool any more.
         """
         self.give_up(ids, landed=landed)
+        if self._group.cancelled:  # by a signal handler, maybe before it was sent or after it came
+            self._group.cancel([])
+            self._drop_stale()
         if self._group.closed and type(error) is AttributeError:
             raise _closed_meanwhile() from error
 
@@ -300,14 +303,16 @@ class EnvLives:
         try:
             self._take_off(ids, state)
             post()
+            if self._group.cancelled:  # by a signal handler, maybe before it was sent
+                self._group.cancel(ids[self._state[ids] < KEPT].tolist())
         except BaseException:
             self.give_up(ids)
             raise
 
     def _take_off(self, ids: IdArray, state: int) -> None:
         count = len(ids)
+        self._group.cancelled = False
         self.in_flight += count
-        self._cancelled = False
         if state == RESETTING:
             self._resets += count
         self._sent_all = ids is self.everything
@@ -382,10 +387,21 @@ class EnvLives:
         self._resets = int(((state == RESETTING) | (state == KEPT_RESET)).sum())
 
     def cancel(self, ids: IdArray) -> None:
-        """Give up what these envs have in flight; a call that waits for one of them raises."""
-        self._cancelled = True
+        """Give up what these envs have in flight; a call that waits for one of them raises.
+
+        It comes too late for rows that are just being handed out.
+        """
+        self._group.cancelled = True
+        if self._landing is not None:
+            ids = np.setdiff1d(ids, self._landing)
         self.give_up(ids)
         self._group.wake()
+
+    def _drop_stale(self) -> None:
+        """Drop rows that were just taken in when a signal handler gave their requests up."""
+        stale = [i for i in self._finished if self._state[i] < KEPT]
+        if stale:
+            self._group.forget(stale)
 
     def _refuse_cancelled(self, ids: IdArray) -> None:
         state = self._state[ids]
@@ -438,34 +454,42 @@ class EnvLives:
         left = timeout
         while (missing := min(want, self.in_flight) - len(finished)) > 0:
             self._wait(missing, left, None)
+            if self._group.cancelled:
+                self._drop_stale()
             if deadline is not None:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     if finished or strict:
                         break
                     deadline, left, want = None, None, 1
-        if self._cancelled and not self.in_flight:
-            self._refuse_cancelled(self.everything)
-        return self._hand_out(np.array(finished, dtype=np.intp), mark=True)
+        if self._group.cancelled:
+            self._drop_stale()
+            if not self.in_flight:
+                self._refuse_cancelled(self.everything)
+        return self._hand_out(self._finished_ids(), mark=True)
 
     def fetch_all(self) -> StepResult:
         """Wait for everything in flight and hand it out in the order in which it finished."""
         while len(self._finished) < self.in_flight:
             self._wait(self.in_flight - len(self._finished), None, None)
-        return self._hand_out(np.array(self._finished, dtype=np.intp), mark=True)
+        return self._hand_out(self._finished_ids(), mark=True)
+
+    def _finished_ids(self) -> IdArray:
+        # Of a list that a signal handler shortens meanwhile NumPy reads more than there is.
+        return np.array(tuple(self._finished), dtype=np.intp)
 
     def _wait_for(self, ids: IdArray) -> None:
         count = len(ids)
         finished = self._finished
         if count == self.in_flight:  # nobody else can finish
             while len(finished) < count:
-                if self._cancelled:
+                if self._group.cancelled:
                     self._refuse_cancelled(ids)
                 self._wait(count - len(finished), None, None)
             return
         listed = ids.tolist()
         while missing := set(listed).difference(finished):
-            if self._cancelled:
+            if self._group.cancelled:
                 self._refuse_cancelled(ids)
             self._wait(1, None, [i for i in listed if i in missing])
 
@@ -518,12 +542,25 @@ class EnvLives:
 
         Raises:
             EnvError: those of them that failed; the rows of the others are kept.
+            ResetNeeded: a signal handler has cancelled one that a blocking call waits for.
         """
         group = self._group
         if group.closed:
             raise _closed_meanwhile()
-        if group.errors:
-            self._raise_errors(ids)
+        self._landing = ids
+        try:
+            if group.cancelled:
+                if not mark:
+                    self._refuse_cancelled(ids)
+                self._drop_stale()
+                self._landing = ids = ids[self._state[ids] >= KEPT]
+            if group.errors:
+                self._raise_errors(ids)
+            return self._landed(ids, mark=mark)
+        finally:
+            self._landing = None
+
+    def _landed(self, ids: IdArray, *, mark: bool) -> StepResult:
         count = len(ids)
         try:
             finished = self._finished

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 import signal
 import threading
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
@@ -15,6 +18,9 @@ from envpool_py import EnvError, ShmemVectorEnv
 from tests import envs
 from tests.conftest import Helper, wait_until, wait_until_blocked
 from tests.places import PLACES, QUICK
+
+if TYPE_CHECKING:
+    from envpool_py import BaseVectorEnv
 
 FNS = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
 
@@ -133,3 +139,52 @@ def test_what_a_handler_cancels_while_the_caller_steps_is_not_waited_for(
             signal.signal(signal.SIGUSR1, before)
         helper.finish()
         assert pool.reset()[0][:, 2].tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("place", [*QUICK, "shmem-caller"])
+@pytest.mark.parametrize("wait_num", [None, 2])
+def test_a_handler_may_cancel_at_any_moment(place: str, wait_num: int | None) -> None:
+    """No row that was given up answers a later request, and what is in flight stays known."""
+    fns = [functools.partial(envs.CountEnv, tag, 1000) for tag in range(6)]
+    options: dict[str, Any] = {"wait_num": wait_num}
+    if place == "shmem-caller":
+        pool: BaseVectorEnv = ShmemVectorEnv(fns, num_processes=1, caller_steps=True, **options)
+    else:
+        pool = PLACES[place](fns, **options)
+    chance = random.Random(0)
+    whom: list[Any] = [None]
+    before = signal.signal(signal.SIGALRM, lambda *_: pool.cancel(whom[0]))
+    every = list(range(6))
+    zeros = np.zeros(6, int)
+    try:
+        with pool:
+            pool.reset()
+            took = 1e-4
+            for _ in range(1500):
+                whom[0] = chance.choice([None, [0], [5], [1, 4]])
+                began = time.perf_counter()
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + 1.5 * took * chance.random())
+                try:
+                    if wait_num is None:
+                        rows = pool.step(zeros)
+                    else:
+                        pool.send(zeros)
+                        rows = pool.recv()
+                except ResetNeeded:
+                    pass
+                except ValueError:  # cancelled between send and recv
+                    assert wait_num is not None
+                else:
+                    assert rows[0][:, 0].tolist() == [info["env_id"] for info in rows[4]]
+                    assert set(rows[0][:, 2].tolist()) <= {1}
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                took = 0.9 * took + 0.1 * (time.perf_counter() - began)
+                assert sorted([*pool.waiting_id, *pool.ready_id]) == every
+                pool.cancel()
+                assert pool.waiting_id == []
+                obs, _ = pool.reset()
+                assert obs[:, [0, 2]].tolist() == [[i, 0] for i in every]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

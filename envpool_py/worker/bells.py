@@ -82,18 +82,17 @@ class Bells:
     def all_answered(self) -> bool:
         """Whether all processes were rung and have answered, and all rows are in the block.
 
-        They are looked at for a while. If so, no ring is unanswered from here on.
+        They are looked at for a while.
         """
-        words, rung = self._words, self.rung
+        words, rung = self._words, list(self.rung.values())
         if len(rung) < len(self._places):
             return False
-        for at, (whole, _) in rung.values():
+        for at, (whole, _) in rung:
             for _ in range(MANY_LOOKS):
                 if words[at] == whole:
                     break
             else:
                 return False
-        rung.clear()
         return True
 
     def answered(self, looks: int = 1) -> list[tuple[int, bool]]:

@@ -206,11 +206,11 @@ class DummyGroup(WorkerGroup):
         if self.taken is not None:
             self._settle()
         due = None if timeout is None else time.perf_counter() + timeout
+        self._disowned.clear()  # before anything is chosen that may be given up meanwhile
         pending = self.pending
         chosen = list(pending) if only is None else [i for i in only if i in pending]
         del chosen[wait_num:]
         left = iter(chosen)
-        self._disowned.clear()
         self._taken_all = len(chosen) == len(pending)
         self.taken = chosen, left
         if not self._others or self._others.isdisjoint(chosen):

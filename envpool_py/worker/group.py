@@ -67,6 +67,8 @@ class WorkerGroup:
         self.prompt = True
         #: Envs whose request or reply may be lost, because ``wait`` was interrupted just then.
         self.torn: Sequence[int] = ()
+        #: Whether requests were given up since the last ones were begun, by a signal handler maybe.
+        self.cancelled = False
         #: Whether it is closed: by a signal handler or another thread, while a call was under way.
         self.closed = False
         #: Whether the envs are to be measured; set before ``start``.

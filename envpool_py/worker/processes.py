@@ -480,6 +480,8 @@ class ProcessGroup(WorkerGroup):
         """As ``WorkerGroup``."""
         if not self.begin_all(actions):
             return False
+        if self.cancelled:
+            self.give_up_again()
         self.block.prepare()
         self.wait_all(len(self.workers))
         return True
@@ -509,6 +511,10 @@ class ProcessGroup(WorkerGroup):
             for number in bells.ring_all():
                 self._write(self._lanes[number], _RING)
         return True
+
+    def give_up_again(self) -> None:
+        """What was given up while it was being sent may have been sent after that."""
+        self.disown(list(self._tokens.given_up))
 
     def pack(self, ids: Sequence[int], requests: Sequence[Request]) -> Callable[[], None]:
         """Pickle one request on each env, one message for each process.
@@ -640,11 +646,14 @@ class ProcessGroup(WorkerGroup):
 
     def wait_all(self, goal: int) -> None:
         """Wait until ``goal`` requests have ended; may return early, as ``wait``."""
-        bells = self._bells
-        if bells is not None and not self._rung_in_vain and bells.all_answered():
-            self.finished.extend(self._listed)  # most often it needs no more
-        if len(self.finished) < goal:
-            self.wait(goal - len(self.finished), None)
+        bells, finished = self._bells, self.finished
+        # Most often it needs no more.
+        if bells is not None and bells.all_answered() and not self._rung_in_vain:
+            # Without a call in between: a signal handler sees both or none.
+            bells.rung = {}
+            finished += self._listed
+        if len(finished) < goal:
+            self.wait(goal - len(finished), None)
 
     def receive(self, i: int, kind: str) -> Any:
         """Wait for the end of env ``i``'s request of that kind; return or raise what it left."""

@@ -137,6 +137,8 @@ class SharingGroup(WorkerGroup):
         there.prompt = self.prompt
         if own is None or own.taken is not None or own.pending or not there.begin_all(actions):
             return False
+        if self.cancelled:
+            there.give_up_again()
         self.block.prepare()
         try:
             own.run_all()
