@@ -39,7 +39,8 @@ from envpool_py.stats import Stats, summarise
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.execute import NEXT_STEP, ResetFn
 
-# This process: to ask the system for it in each call would cost more than the rest of the check.
+# This process: to ask the system for it in each call would cost more than the rest of the check. A
+# fork that Python does not hear of, from C, is not told.
 _pid = os.getpid()
 
 
