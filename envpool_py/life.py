@@ -203,7 +203,7 @@ class EnvLives:
         group, ids = self._group, self.everything
         sent = False
         try:
-            group.cancelled = False
+            group.cancelled_meanwhile = False
             self._states[:] = self._all_stepping
             self.in_flight = len(ids)
             sent = group.step_all(actions)
@@ -256,7 +256,9 @@ class EnvLives:
             ClosedEnvironmentError: what went wrong is that there is no pool any more.
         """
         self.give_up(ids, landed=landed)
-        if self._group.cancelled:  # by a signal handler, maybe before it was sent or after it came
+        if (
+            self._group.cancelled_meanwhile
+        ):  # by a signal handler, maybe before it was sent or after it came
             self._group.cancel([])
             self._drop_stale()
         if self._group.closed and type(error) is AttributeError:
@@ -281,14 +283,13 @@ class EnvLives:
             resolved = handed
         else:
             resolved = self.everything if ids is None else ids_.resolve(ids, len(self.everything))
-        if np.count_nonzero(self._state[resolved]):
-            self.check_step(resolved)
+        self.check_step(resolved)
         self.send_steps(resolved, actions)
 
     def send_steps(self, ids: IdArray, actions: Any) -> None:
         """Begin a step of each env; all of it or, where the actions are wrong, nothing."""
         group = self._group
-        if group.posts_arrays and group.block.takes(actions, len(ids)):
+        if group.shares_block and group.block.takes(actions, len(ids)):
             self._send(ids, STEPPING, functools.partial(group.post_actions, ids, [actions]))
             return
         # The user's own code may run here; whatever it raises, nothing has been touched.
@@ -303,7 +304,7 @@ class EnvLives:
         try:
             self._take_off(ids, state)
             post()
-            if self._group.cancelled:  # by a signal handler, maybe before it was sent
+            if self._group.cancelled_meanwhile:  # by a signal handler, maybe before it was sent
                 self._group.cancel(ids[self._state[ids] < KEPT].tolist())
         except BaseException:
             self.give_up(ids)
@@ -311,7 +312,7 @@ class EnvLives:
 
     def _take_off(self, ids: IdArray, state: int) -> None:
         count = len(ids)
-        self._group.cancelled = False
+        self._group.cancelled_meanwhile = False
         self.in_flight += count
         if state == RESETTING:
             self._resets += count
@@ -322,8 +323,7 @@ class EnvLives:
             self._state[ids] = state
         if self._leases is not None:
             self._leases.release(ids)
-        if not (self._sent_all and self._in_order):
-            self._stamp(ids)
+        self._stamp(ids)
 
     def _stamp(self, ids: IdArray) -> None:
         """Take note that these envs were sent or handed out now; it is seldom asked for."""
@@ -353,7 +353,10 @@ class EnvLives:
         if self._resets:
             now = self._state[ids]
             self._resets -= int(((now == RESETTING) | (now == KEPT_RESET)).sum())
-        self._state[ids] = state
+        if ids is self.everything and state == READY:
+            self._states[:] = self._all_ready
+        else:
+            self._state[ids] = state
         self.in_flight -= len(ids)
         if self._fate:
             self._settle(ids)
@@ -391,7 +394,7 @@ class EnvLives:
 
         It comes too late for rows that are just being handed out.
         """
-        self._group.cancelled = True
+        self._group.cancelled_meanwhile = True
         if self._landing is not None:
             ids = np.setdiff1d(ids, self._landing)
         self.give_up(ids)
@@ -454,7 +457,7 @@ class EnvLives:
         left = timeout
         while (missing := min(want, self.in_flight) - len(finished)) > 0:
             self._wait(missing, left, None)
-            if self._group.cancelled:
+            if self._group.cancelled_meanwhile:
                 self._drop_stale()
             if deadline is not None:
                 left = deadline - time.monotonic()
@@ -462,7 +465,7 @@ class EnvLives:
                     if finished or strict:
                         break
                     deadline, left, want = None, None, 1
-        if self._group.cancelled:
+        if self._group.cancelled_meanwhile:
             self._drop_stale()
             if not self.in_flight:
                 self._refuse_cancelled(self.everything)
@@ -483,13 +486,13 @@ class EnvLives:
         finished = self._finished
         if count == self.in_flight:  # nobody else can finish
             while len(finished) < count:
-                if self._group.cancelled:
+                if self._group.cancelled_meanwhile:
                     self._refuse_cancelled(ids)
                 self._wait(count - len(finished), None, None)
             return
         listed = ids.tolist()
         while missing := set(listed).difference(finished):
-            if self._group.cancelled:
+            if self._group.cancelled_meanwhile:
                 self._refuse_cancelled(ids)
             self._wait(1, None, [i for i in listed if i in missing])
 
@@ -549,7 +552,7 @@ class EnvLives:
             raise _closed_meanwhile()
         self._landing = ids
         try:
-            if group.cancelled:
+            if group.cancelled_meanwhile:
                 if not mark:
                     self._refuse_cancelled(ids)
                 self._drop_stale()
@@ -574,14 +577,7 @@ class EnvLives:
                 for info, state in zip(infos, self._state[ids].tolist(), strict=True):
                     if state in (RESETTING, KEPT_RESET):
                         info["is_reset"] = True
-            if self._resets or self._fate:
-                self._land(ids, READY)
-            elif ids is self.everything:
-                self._states[:] = self._all_ready
-                self.in_flight -= count
-            else:
-                self._state[ids] = READY
-                self.in_flight -= count
+            self._land(ids, READY)
             if mark:
                 self._stamp(ids)
                 self._handed = ids, ids.tobytes()

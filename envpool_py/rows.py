@@ -563,7 +563,10 @@ class Block:
         reward = take(self.reward, ids)
         if self._odd_shape is not None:
             reward = self._with_odd_rewards(reward, listed, self._odd_shape)
-        infos = self._gather_infos(listed, self._marks if whole else self._marks[ids])
+        if ids is self.everything:
+            infos = self._all_infos()
+        else:
+            infos = self._gather_infos(listed, self._marks[ids])
         flags = take(self.terminated, ids), take(self.truncated, ids)
         return Batch(obs, reward, *flags, infos, parts)
 
@@ -572,13 +575,7 @@ class Block:
 
         What ``gather`` does, with what is the same each time left out.
         """
-        arrays, infos = self._arrays, self._ready
-        if infos is None or self._infos:
-            infos = self._gather_infos(self._listed, self._marks)
-        elif len(marked := self._marks.nonzero()[0]):
-            infos = self._marked_infos(infos, marked)
-        else:
-            self._ready = None
+        arrays, infos = self._arrays, self._all_infos()
         reward, terminated, truncated = self.reward, self.terminated, self.truncated
         if copy:
             arrays = [arrays[0].copy()] if self._single else [array.copy() for array in arrays]
@@ -588,8 +585,8 @@ class Block:
 
     def _gather_plain(self, ids: IdArray) -> Batch:
         """As ``_gather_all``, a copy of some rows."""
-        arrays, listed, marks = self._arrays, ids.tolist(), self._marks[ids]
-        infos = self._gather_infos(listed, marks)
+        arrays = self._arrays
+        infos = self._gather_infos(ids.tolist(), self._marks[ids])
         ends = self.reward[ids], self.terminated[ids], self.truncated[ids]
         if self._single:
             obs = arrays[0].take(ids, 0)
@@ -603,26 +600,28 @@ class Block:
             bare = self._bare
             self._ready = np.fromiter(map(dict.copy, bare), dtype=object, count=len(bare))
 
-    def _marked_infos(self, ready: Array, marked: Array) -> Array:
-        """The infos of a batch of all envs, from those made beforehand where that is quicker."""
-        if 2 * len(marked) > len(ready):
-            return self._gather_infos(self._listed, self._marks)
-        self._ready = None
-        self._add_kinds(ready, self._listed, marked, self._marks)
-        return ready
+    def _all_infos(self) -> Array:
+        """The infos of a batch of all envs: those that were made beforehand, where they will do."""
+        ready, self._ready = self._ready, None
+        infos = self._gather_infos(self._listed, self._marks, ready)
+        if infos is not ready:
+            self._ready = ready
+        return infos
 
-    def _gather_infos(self, listed: list[int], marks: Array) -> Array:
+    def _gather_infos(self, listed: list[int], marks: Array, infos: Array | None = None) -> Array:
         """The infos of a batch, from wherever they are kept, with what the marks of its rows say.
 
         Args:
             listed: the ids of its ``k`` rows.
             marks: shape ``(k,)``.
+            infos: those of bare rows, should they have been made.
         """
         marked = marks.nonzero()[0]
         if self._infos or 2 * len(marked) > len(listed):
             return self._infos_one_by_one(listed, marks)
-        bare = map(dict.copy, map(self._bare.__getitem__, listed))
-        infos = np.fromiter(bare, dtype=object, count=len(listed))
+        if infos is None:
+            bare = map(dict.copy, map(self._bare.__getitem__, listed))
+            infos = np.fromiter(bare, dtype=object, count=len(listed))
         if len(marked):
             self._add_kinds(infos, listed, marked, marks)
         return infos

@@ -82,19 +82,18 @@ class DummyGroup(WorkerGroup):
     """
 
     workers: Sequence[DummyEnvWorker]
-    posts_arrays = True
+    shares_block = True
 
     def __init__(self, workers: Sequence[DummyEnvWorker], first: int = 0) -> None:
-        #: What the last ``wait`` has taken and from where on it has not; None: all is settled.
-        self.taken: tuple[list[int], Iterator[int]] | None = None
+        # What the last ``wait`` has taken and from where on it has not; None: all is settled.
+        self._taken: tuple[list[int], Iterator[int]] | None = None
         # Whether that is all that was pending.
         self._taken_all = False
         super().__init__(workers)
         self._first = first
         self._all: list[int] = []
         self._runner: Runner | None = None
-        #: What is to be carried out, the oldest first, and maybe what ``taken`` says has been.
-        self.pending: dict[int, Request] = {}
+        self._pending: dict[int, Request] = {}
         # Those given up since ``wait`` was called, which a signal handler can do.
         self._disowned: set[int] = set()
         # Those pending that are more than a step.
@@ -160,7 +159,7 @@ class DummyGroup(WorkerGroup):
 
     def step_all(self, actions: Any) -> bool:
         """As ``WorkerGroup``."""
-        if self.taken is not None or self.pending or not self.block.put_all_actions(actions):
+        if self._taken is not None or self._pending or not self.block.put_all_actions(actions):
             return False
         self.block.prepare()
         self.run_all()
@@ -172,47 +171,47 @@ class DummyGroup(WorkerGroup):
         left = iter(chosen)
         self._disowned.clear()
         self._taken_all = True
-        self.taken = chosen, left
+        self._taken = chosen, left
         try:
             self._run(chosen, left, None)
         except BaseException:
             not_begun = chosen[len(chosen) - length_hint(left) :]
-            self.pending.update(dict.fromkeys(not_begun, _STEP))
+            self._pending.update(dict.fromkeys(not_begun, _STEP))
             raise
         if self._disowned:
             self._settle()
         else:
-            self.taken = None
+            self._taken = None
 
     def post_steps(self, ids: Sequence[int]) -> None:
         """Note down a step of each env, the action of which lies in the block."""
-        if self.taken is not None:
+        if self._taken is not None:
             self._settle()
-        self.pending.update(dict.fromkeys(ids, _STEP))
+        self._pending.update(dict.fromkeys(ids, _STEP))
 
     def waiting(self, only: Sequence[int] | None = None) -> bool:
         """Whether there is something to carry out, for one of the envs ``only``."""
-        if self.taken is not None:
+        if self._taken is not None:
             self._settle()
-        return bool(self.pending) and (only is None or any(i in self.pending for i in only))
+        return bool(self._pending) and (only is None or any(i in self._pending for i in only))
 
     def _send_one(self, i: int, request: Request) -> None:
         self._settle()
-        self.pending[i] = request
+        self._pending[i] = request
         self._others.add(i)
 
     def wait(self, wait_num: int, timeout: float | None, only: Sequence[int] | None = None) -> None:
         """Carry out ``wait_num`` requests; a KeyboardInterrupt passes through."""
-        if self.taken is not None:
+        if self._taken is not None:
             self._settle()
         due = None if timeout is None else time.perf_counter() + timeout
         self._disowned.clear()  # before anything is chosen that may be given up meanwhile
-        pending = self.pending
+        pending = self._pending
         chosen = list(pending) if only is None else [i for i in only if i in pending]
         del chosen[wait_num:]
         left = iter(chosen)
         self._taken_all = len(chosen) == len(pending)
-        self.taken = chosen, left
+        self._taken = chosen, left
         if not self._others or self._others.isdisjoint(chosen):
             self._run(chosen, left, due)
         else:
@@ -227,10 +226,10 @@ class DummyGroup(WorkerGroup):
 
         Done at the end of ``wait``; and, where that was interrupted, before anything else is.
         """
-        if self.taken is None:
+        if self._taken is None:
             return
-        chosen, left = self.taken
-        pending = self.pending
+        chosen, left = self._taken
+        pending = self._pending
         count = len(chosen) - length_hint(left)
         if self._taken_all and count == len(chosen) and not self._disowned:
             pending.clear()
@@ -239,14 +238,14 @@ class DummyGroup(WorkerGroup):
                 pending.pop(i, None)
             if self._disowned:
                 self.forget(self._disowned.intersection(chosen[:count]))
-        self.taken = None
+        self._taken = None
 
     @property
     def torn(self) -> Sequence[int]:
         """The env of the request that was taken last, if its end has not been noted."""
-        if self.taken is None or length_hint(self.taken[1]) == len(self.taken[0]):
+        if self._taken is None or length_hint(self._taken[1]) == len(self._taken[0]):
             return ()
-        i = taken_last(*self.taken)
+        i = taken_last(*self._taken)
         return () if i in self.finished else (i,)
 
     @torn.setter
@@ -270,7 +269,7 @@ class DummyGroup(WorkerGroup):
 
     def _carry_out(self, i: int) -> None:
         """Carry out any request; its end is noted in ``finished``."""
-        request = self.pending.get(i)
+        request = self._pending.get(i)
         if request is None:  # given up meanwhile, by a signal handler or by closing the pool
             self._refuse_if_closed()
             return
@@ -328,16 +327,16 @@ class DummyGroup(WorkerGroup):
         self._disowned.update(ids)
         self._others.difference_update(ids)
         for i in ids:
-            self.pending.pop(i, None)
+            self._pending.pop(i, None)
 
     def will_run(self, i: int) -> bool:
         """Whether the request of env ``i`` has been carried out."""
-        return i not in self.pending
+        return i not in self._pending
 
     def close(self) -> list[EnvError]:
         """Close all envs; return what closing them raised."""
         self.closed = True
-        self.pending.clear()
+        self._pending.clear()
         if self._runner is not None:
             self._runner.forget_all()
         return super().close()

@@ -46,8 +46,8 @@ class WorkerGroup:
     """
 
     block: Block
-    #: Whether ``post_actions`` can be called.
-    posts_arrays = False
+    #: Whether who steps the envs has the block as well: then ``post_actions`` can be called.
+    shares_block = False
 
     def __init__(self, workers: Sequence[EnvWorker]) -> None:
         self.workers = workers
@@ -68,7 +68,7 @@ class WorkerGroup:
         #: Envs whose request or reply may be lost, because ``wait`` was interrupted just then.
         self.torn: Sequence[int] = ()
         #: Whether requests were given up since the last ones were begun, by a signal handler maybe.
-        self.cancelled = False
+        self.cancelled_meanwhile = False
         #: Whether it is closed: by a signal handler or another thread, while a call was under way.
         self.closed = False
         #: Whether the envs are to be measured; set before ``start``.

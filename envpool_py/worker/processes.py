@@ -113,8 +113,7 @@ class ProcessGroup(WorkerGroup):
         self._num_threads = num_threads
         self._affinity = affinity
         self.context = check_context(workers[0].context)
-        #: Whether rows and actions lie in memory that the processes share.
-        self.posts_arrays = self.shares_memory = workers[0].share_memory
+        self.shares_block = workers[0].share_memory
         #: Seconds for which to look for what happens before sleeping until it does; set before the
         #: start, and only where this process has a core beside those of the others.
         self.look_for = 0.0
@@ -139,8 +138,8 @@ class ProcessGroup(WorkerGroup):
         # By process, of a ring that it has not answered: the envs whose steps were given up, and
         # their tokens.
         self._rung_in_vain: dict[int, dict[int, int]] = {}
-        # How often only the pipe of the results was looked at since all was: by `_pump`, `look`.
-        self._read_in_a_row = self._looked_in_a_row = 0
+        # How often only the pipe of the results was looked at, since all was.
+        self._read_in_a_row = 0
         self._unflushed: set[Lane] = set()
         # Those that have closed their streams, and when they are killed for it.
         self._mute: dict[Lane, float] = {}
@@ -183,7 +182,7 @@ class ProcessGroup(WorkerGroup):
         self._fds.append(theirs)
         self._own_fds.append(claim(self._results))
         os.set_blocking(self._results, False)
-        if self.shares_memory:
+        if self.shares_block:
             self._memory = shm.create()
             self._fds.append(self._memory)
         if self.measuring:
@@ -195,7 +194,7 @@ class ProcessGroup(WorkerGroup):
             )
         if self._step_timeout is not None:
             self._watch = Watch(self.num_processes, self._step_timeout)
-        elif self.shares_memory and WORK_HERE and self.look_for:
+        elif self.shares_block and WORK_HERE and self.look_for:
             self._bells = Bells(self.num_processes)
         self._poller.watch(self._results)
         shares = np.array_split(np.arange(len(self.workers)), self.num_processes)
@@ -464,7 +463,7 @@ class ProcessGroup(WorkerGroup):
         """Make a step of each env ready; the actions go through the block where they fit in it."""
         layout = self.block.shape.action
         listed = ids.tolist()
-        if self.posts_arrays and self.block.fixed_actions:
+        if self.shares_block and self.block.fixed_actions:
             columns = spaces.batch_actions(layout, actions, listed)
             if columns is not None:
                 return functools.partial(self.post_actions, ids, columns)
@@ -480,7 +479,7 @@ class ProcessGroup(WorkerGroup):
         """As ``WorkerGroup``."""
         if not self.begin_all(actions):
             return False
-        if self.cancelled:
+        if self.cancelled_meanwhile:
             self.give_up_again()
         self.block.prepare()
         self.wait_all(len(self.workers))
@@ -499,7 +498,7 @@ class ProcessGroup(WorkerGroup):
             or self._dying
             or self._mute
             or self.died
-            or not self.shares_memory
+            or not self.shares_block
             or not self.block.put_all_actions(actions)
         ):
             return False
@@ -543,15 +542,7 @@ class ProcessGroup(WorkerGroup):
 
     def post_steps(self, ids: IdArray) -> None:
         """Send a step of each env, the action of which lies in the block."""
-        kind = child.STEP_PROMPT if self.prompt else child.STEP
-        if len(self._lanes) > 1 or not 0 < len(ids) < len(self.everything):
-            self._post(kind, ids)
-            return
-        self._ringable = False
-        lane = self._lanes[0]
-        frame = child.FRAME.pack(kind, len(ids)) + self._tokens.pack(ids)
-        if lane.exit is None and not lane.write(frame):
-            self._write_later(lane)
+        self._post(child.STEP_PROMPT if self.prompt else child.STEP, ids)
 
     def _post_whole(self, kind: int) -> None:
         frames = self._whole_frames.get(kind)
@@ -574,7 +565,10 @@ class ProcessGroup(WorkerGroup):
             return
         if kind != child.RESET:
             self._ringable = False
-        if len(lanes) <= 4:
+        if len(lanes) == 1:
+            if len(ids):
+                self._write(lanes[0], self._token_frame(kind, ids))
+        elif len(lanes) <= 4:
             home = self._home[ids]
             for number, lane in enumerate(lanes):
                 part = ids[home == number]
@@ -617,32 +611,9 @@ class ProcessGroup(WorkerGroup):
         self._to_return = False
 
     def look(self) -> None:
-        """Take in what there is; most often that is rows, and no more is looked at then."""
-        self._looked_in_a_row += 1
-        if self._looked_in_a_row < _MOST_IN_A_ROW and self._look_for_rows():
-            return
-        self._looked_in_a_row = 0
+        """Take in what there is, and leave to ``wait`` what ``wake`` has told."""
         self._take_in()  # what an interrupt has left
         self._pump(0)
-
-    def _look_for_rows(self) -> bool:
-        """Take in rows, should there be any; as `_pump`, without all that it has to think of."""
-        self._pumping = thread = threading.get_ident()
-        try:
-            if self._closer or self.closed:
-                self._refuse_if_closed(thread)
-            try:
-                self._chunks.extend(map(os.read, (self._results,), (_READ,)))
-            except BlockingIOError:
-                return False
-            self._take_in()
-        except Exception as error:
-            if not from_signal_handler(error):
-                self._refuse_if_closed(thread)
-            raise
-        finally:
-            self._pumping = 0
-        return True
 
     def wait_all(self, goal: int) -> None:
         """Wait until ``goal`` requests have ended; may return early, as ``wait``."""

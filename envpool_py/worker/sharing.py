@@ -55,7 +55,7 @@ class SharingGroup(WorkerGroup):
         super().__init__(workers)
         self.pid = self._there.pid
         self._there.died = self.died
-        self.posts_arrays = self._there.posts_arrays
+        self.shares_block = self._there.shares_block
         if self._there.num_processes < len(usable_cores()):  # a core is left for the caller
             self._there.look_for = child.LOOK_FOR
         self._own: DummyGroup | None = None
@@ -114,7 +114,7 @@ class SharingGroup(WorkerGroup):
         listed = ids.tolist()
         layout = self.block.shape.action
         columns = None
-        if self.block.fixed_actions and self.posts_arrays:
+        if self.block.fixed_actions and self.shares_block:
             columns = spaces.batch_actions(layout, actions, listed)
         if columns is None:
             rows = spaces.list_actions(layout, actions, listed)
@@ -135,9 +135,9 @@ class SharingGroup(WorkerGroup):
         """As ``WorkerGroup``."""
         there, own = self._there, self._own
         there.prompt = self.prompt
-        if own is None or own.taken is not None or own.pending or not there.begin_all(actions):
+        if own is None or own.waiting() or not there.begin_all(actions):
             return False
-        if self.cancelled:
+        if self.cancelled_meanwhile:
             there.give_up_again()
         self.block.prepare()
         try:
