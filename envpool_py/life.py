@@ -256,9 +256,7 @@ class EnvLives:
             ClosedEnvironmentError: what went wrong is that there is no pool any more.
         """
         self.give_up(ids, landed=landed)
-        if (
-            self._group.cancelled_meanwhile
-        ):  # by a signal handler, maybe before it was sent or after it came
+        if self._group.cancelled_meanwhile:  # maybe before it was sent, or after it came
             self._group.cancel([])
             self._drop_stale()
         if self._group.closed and type(error) is AttributeError:
