@@ -154,6 +154,14 @@ def helpers_of_multiprocessing() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def logs_of_peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have Stable-Baselines3 make its folders, one for each algorithm, where pytest clears up."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SB3_LOGDIR", str(tmp_path_factory.mktemp("sb3")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     """Check that the test leaves no process, no descriptor, no thread and no shared memory."""

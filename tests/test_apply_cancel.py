@@ -146,14 +146,19 @@ def test_what_a_handler_cancels_while_the_caller_steps_is_not_waited_for(
 def test_a_handler_may_cancel_at_any_moment(place: str, wait_num: int | None) -> None:
     """No row that was given up answers a later request, and what is in flight stays known."""
     fns = [functools.partial(envs.CountEnv, tag, 1000) for tag in range(6)]
-    options: dict[str, Any] = {"wait_num": wait_num}
-    if place == "shmem-caller":
-        pool: BaseVectorEnv = ShmemVectorEnv(fns, num_processes=1, caller_steps=True, **options)
-    else:
-        pool = PLACES[place](fns, **options)
+    made = functools.partial(ShmemVectorEnv, num_processes=1, caller_steps=True)
+    pool: BaseVectorEnv = PLACES.get(place, made)(fns, wait_num=wait_num)
     chance = random.Random(0)
     whom: list[Any] = [None]
-    before = signal.signal(signal.SIGALRM, lambda *_: pool.cancel(whom[0]))
+    fired = 0
+
+    def cancel(*_: object) -> None:
+        nonlocal fired
+        fired += 1
+        assert fired == 1, "the call hangs"  # the watchdog has the same clock
+        pool.cancel(whom[0])
+
+    before = signal.signal(signal.SIGALRM, cancel)
     every = list(range(6))
     zeros = np.zeros(6, int)
     try:
@@ -162,8 +167,8 @@ def test_a_handler_may_cancel_at_any_moment(place: str, wait_num: int | None) ->
             took = 1e-4
             for _ in range(1500):
                 whom[0] = chance.choice([None, [0], [5], [1, 4]])
-                began = time.perf_counter()
-                signal.setitimer(signal.ITIMER_REAL, 1e-6 + 1.5 * took * chance.random())
+                fired, began = 0, time.perf_counter()
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + 1.5 * took * chance.random(), 20)
                 try:
                     if wait_num is None:
                         rows = pool.step(zeros)
