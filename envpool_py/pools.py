@@ -62,9 +62,10 @@ class SubprocVectorEnv(BaseVectorEnv):
         **options: ``num_threads=1``: with how many threads each process may compute, None is
             without limit; ``affinity=False``: whether each process stays on one core;
             ``step_timeout=None``: seconds that an env may take over one request before its process
-            is killed; ``caller_steps=False``: whether the last envs, a share as a process has, live
-            in this process, which steps them while the others step theirs, and which they can take
-            with them; and the other arguments of ``BaseVectorEnv``.
+            is killed; ``caller_steps=False``: whether the last envs live in this process, as many
+            as a process has (half of that with ``wait_num`` or ``timeout``), which steps them while
+            the others step theirs, and which they can take with them; and the other arguments of
+            ``BaseVectorEnv``.
     """
 
     def __init__(
@@ -102,9 +103,10 @@ class ShmemVectorEnv(BaseVectorEnv):
         **options: ``num_threads=1``: with how many threads each process may compute, None is
             without limit; ``affinity=False``: whether each process stays on one core;
             ``step_timeout=None``: seconds that an env may take over one request before its process
-            is killed; ``caller_steps=False``: whether the last envs, a share as a process has, live
-            in this process, which steps them while the others step theirs, and which they can take
-            with them; and the other arguments of ``BaseVectorEnv``.
+            is killed; ``caller_steps=False``: whether the last envs live in this process, as many
+            as a process has (half of that with ``wait_num`` or ``timeout``), which steps them while
+            the others step theirs, and which they can take with them; and the other arguments of
+            ``BaseVectorEnv``.
     """
 
     def __init__(

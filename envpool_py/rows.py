@@ -9,7 +9,7 @@ that travels beside the block and is kept on the pool's side until the row is ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,12 @@ class Cells(NamedTuple):
     rewards: Any
     words: Any
     units: Units
+
+
+class OwnActions(Protocol):
+    """See ``Block.own_actions``."""
+
+    def __getitem__(self, i: int, /) -> Any: ...
 
 
 class Shape(NamedTuple):
@@ -381,8 +387,8 @@ class Block:
             )
         return np.array(array, dtype=np.float64)
 
-    def action_reader(self) -> Callable[[int], Any]:
-        """A function of an env id that gives its action, in the type that its space samples.
+    def own_actions(self) -> OwnActions:
+        """What gives the action of an env, by its id in brackets, in the type its space samples.
 
         The action is the env's own: the next batch does not change it.
         """
@@ -390,17 +396,10 @@ class Block:
         if spaces.is_leaf(self.shape.action):
             array = self._actions[0]
             if array is not None and leaves[0].scalar:
-                return array.__getitem__
+                return array  # in brackets; a call of ``__getitem__`` takes twice as long
             if array is not None:
-                rows = [array[i, ...] for i in range(self.shape.num_envs)]
-                return lambda i: rows[i].copy()
-        pairs = [
-            (leaf, array)
-            for leaf, array in zip(leaves, self._actions, strict=True)
-            if array is not None
-        ]
-        layout = self.shape.action
-        return lambda i: spaces.join(layout, [leaf.one(array, i).copy() for leaf, array in pairs])
+                return _Copies([array[i, ...] for i in range(self.shape.num_envs)])
+        return _Joined(self.shape.action, leaves, self._actions)
 
     # --------------------------------------------------------------------------- the pool's side
 
@@ -704,6 +703,29 @@ class Block:
         for k in range(len(ids)):
             batch[k] = odd[k] if k in odd else reward[k]
         return batch
+
+
+class _Copies:
+    """Copies of rows."""
+
+    def __init__(self, rows: Sequence[Array]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, i: int) -> Array:
+        return self._rows[i].copy()
+
+
+class _Joined:
+    """Copies of rows that are made of several leaves."""
+
+    def __init__(self, layout: Any, leaves: Sequence[Leaf], arrays: Sequence[Array | None]) -> None:
+        self._layout = layout
+        self._pairs = [
+            (leaf, array) for leaf, array in zip(leaves, arrays, strict=True) if array is not None
+        ]
+
+    def __getitem__(self, i: int) -> Any:
+        return spaces.join(self._layout, [leaf.one(array, i).copy() for leaf, array in self._pairs])
 
 
 def nbytes(shape: Shape) -> int:

@@ -152,6 +152,7 @@ class BaseVectorEnv:
             self.worker_class = arguments.common_class(self.workers)
             self._group = self.worker_class.group(self.workers, **worker_options)
             self._group.measuring = measure
+            self._set_async()
             self._group.start(self._autoreset, columns=columns)
             if policy is None and (episode_seeds or reset_fn is not None):
                 # An env made anew by hand must go on with its schedule as well.
@@ -186,7 +187,6 @@ class BaseVectorEnv:
         self.observation_space = [fact.observation_space for fact in self._group.facts]
         self.action_space = [fact.action_space for fact in self._group.facts]
         self.is_closed = False
-        self._set_async()
         self._begin_counting()
 
     def _configure(self, episode_seeds: bool, reset_fn: ResetFn | None) -> None:

@@ -118,8 +118,9 @@ class Signalling(envs.CountEnv):
 def test_what_a_handler_cancels_while_the_caller_steps_is_not_waited_for(
     gates: list[envs.Gate],
 ) -> None:
-    fns: list[Any] = [functools.partial(envs.GateEnv, tag, gates[tag], 100) for tag in range(2)]
-    fns += [functools.partial(Signalling, 2, 100), functools.partial(envs.CountEnv, 3, 100)]
+    fns: list[Any] = [functools.partial(envs.GateEnv, 0, gates[0], 100)]
+    fns += [functools.partial(envs.CountEnv, tag, 100) for tag in range(1, 6)]
+    fns[4] = functools.partial(Signalling, 4, 100)  # the first of the two that the caller steps
     done = threading.Event()
 
     def hold() -> None:
@@ -127,18 +128,18 @@ def test_what_a_handler_cancels_while_the_caller_steps_is_not_waited_for(
             done.wait(20)
 
     with ShmemVectorEnv(fns, num_processes=1, caller_steps=True, wait_num=3) as pool:
-        before = signal.signal(signal.SIGUSR1, lambda *_: pool.cancel([0, 1]))
+        before = signal.signal(signal.SIGUSR1, lambda *_: pool.cancel([0, 1, 2, 3]))
         helper = Helper(hold)
         try:
             pool.reset()
             helper.start()
-            infos = pool.step([envs.BLOCK, 0, 0, 0])[4]
-            assert [info["env_id"] for info in infos] == [2, 3]
+            infos = pool.step([envs.BLOCK, 0, 0, 0, 0, 0])[4]
+            assert [info["env_id"] for info in infos] == [4, 5]
         finally:
             done.set()
             signal.signal(signal.SIGUSR1, before)
         helper.finish()
-        assert pool.reset()[0][:, 2].tolist() == [0] * 4
+        assert pool.reset()[0][:, 2].tolist() == [0] * 6
 
 
 @pytest.mark.parametrize("place", [*QUICK, "shmem-caller"])

@@ -24,8 +24,31 @@ from envpool_py.worker.watch import Begin
 
 _BOOLS = frozenset({bool, np.bool_})
 
-#: Stands for the row of an env that is still to be stepped: an env may return anything else.
-NOT_STEPPED: Any = object()
+#: Stands for the row of an env that is still to be stepped: an env may return anything else. It is
+#: as long as a row: what can't be unpacked takes longest to be found none.
+NOT_STEPPED: Any = [None] * 5
+
+
+class _Later:
+    """Stands for an env the next step of which is more than the env's own."""
+
+    def step(self, action: Any) -> Any:  # noqa: ARG002 - the signature of an env's
+        return NOT_STEPPED
+
+
+class _Watched:
+    """Stands for an env, and says of it that it is at work."""
+
+    def __init__(self, env: Any, i: int, begin: Begin) -> None:
+        self._env = env
+        self._number = i + 1
+        self._begin = begin
+
+    def step(self, action: Any) -> Any:  # as Begin.watched, without a call
+        begin = self._begin
+        begin.times[1] = time.monotonic()
+        begin.numbers[0] = self._number
+        return self._env.step(action)
 
 
 class Runner:
@@ -48,92 +71,93 @@ class Runner:
         begin: Begin | None = None,
     ) -> None:
         self._executors = executors
-        self._action_of = block.action_reader()
+        self._actions = block.own_actions()
         self._store, self._store_leaves, self._pack_info = writer
         self._keep_side = keep_side
         self._block = block
         self._cells = block.cells()
         self._scalar_rewards = not block.shape.reward
-        # Of each env whose next step is nothing but the env's own.
-        self._quick: list[Any] = [None] * block.shape.num_envs
+        self._begin = begin
+        # What to step: the env itself where its next step is nothing but its own.
+        self._later: list[Any] = [
+            self._seen(i, _Later()) if i in executors else None for i in range(block.shape.num_envs)
+        ]
+        self._quick = list(self._later)
         #: ``run(tokens, done, due)`` steps the envs of these tokens, and notes each token in
         #: ``done`` once its row is in the block. It returns when there are no more, and from
         #: ``due`` on, a time of ``time.perf_counter``; None is never. It raises what an env or the
         #: writer raises, for the token that was taken last; it can be called again for the others.
-        self.run = self._make_run(begin)
+        self.run = self._make_run()
+
+    def _seen(self, i: int, env: Any) -> Any:
+        """``env``, which stands in the place of env ``i``, as the watch is to see it."""
+        return env if self._begin is None else _Watched(env, i, self._begin)
 
     def forget(self, i: int) -> None:
         """Something else than a step happens to env ``i``."""
-        self._quick[i] = None
+        self._quick[i] = self._later[i]
 
     def forget_all(self) -> None:
         """No env is to be stepped without a look at what happened to it."""
-        self._quick[:] = [None] * len(self._quick)
+        self._quick[:] = self._later
 
-    def _make_run(  # noqa: C901, PLR0915 - each call would cost as much as what it does
-        self, begin: Begin | None
+    def _make_run(  # noqa: C901 - each call would cost as much as what it does
+        self,
     ) -> Callable[[Iterator[int], list[int], float | None], None]:
-        quick, action_of = self._quick, self._action_of
+        quick, actions = self._quick, self._actions
         keep_end, keep_any = self._keep_end, self._keep_any
         keep_side, pack_info, store_leaves = self._keep_side, self._pack_info, self._store_leaves
         cells = self._cells
         put_obs, flat, rewards, words = cells.put_obs, cells.flat, cells.rewards, cells.words
         unit = cells.units.mark << FORM_SHIFT
-        clock, monotonic = time.perf_counter, time.monotonic
-        since: Any = None if begin is None else begin.times
-        who: Any = None if begin is None else begin.numbers
+        clock = time.perf_counter
         np_false, np_float = np.False_, np.float64
 
-        def run(tokens: Iterator[int], done: list[int], due: float | None) -> None:  # noqa: C901
+        def run(tokens: Iterator[int], done: list[int], due: float | None) -> None:
             for token in tokens:
                 i = token & ID_MASK
-                if since is not None:  # as Begin.watched, without a call
-                    since[1] = monotonic()
-                    who[0] = i + 1
-                env = quick[i]
-                row = NOT_STEPPED
-                kept = ended = False
-                if env is not None:
-                    row = env.step(action_of(i))  # looked up each time: an env may rebind it
-                    try:
-                        obs, reward, terminated, truncated, info = row
-                        if (
-                            type(row) is not tuple
-                            or type(info) is not dict
-                            or not (type(reward) is float or type(reward) is np_float)
-                        ):
-                            pass
-                        elif not (
-                            (terminated is False or terminated is np_false)
-                            and (truncated is False or truncated is np_false)
-                        ):
-                            ended = not info
-                        elif not info and flat is not None:
-                            flat[i][:] = obs  # which takes nothing but this shape and dtype
-                            rewards[i] = reward
-                            words[i] = 0
-                            done.append(token)
-                            if due is None:
-                                continue
-                            kept = True
-                        elif "env_done" not in info:  # an env with turns may be over for all
-                            objects = None
-                            if flat is not None:
-                                flat[i][:] = obs
-                            elif put_obs is None:
-                                objects = store_leaves(i, obs)
-                            elif not put_obs(i, obs):
-                                raise TypeError  # noqa: TRY301 - as flat ones do
-                            rewards[i] = reward
-                            form = pack_info(i, info) if info else None
-                            words[i] = form * unit if form else 0
-                            if objects is None and form != 0:
-                                done.append(token)
-                            else:
-                                keep_side(token, (objects, info if form == 0 else None, None))
-                            kept = True
-                    except (TypeError, ValueError, NotImplementedError):
+                row = quick[i].step(actions[i])  # looked up each time: an env may rebind it
+                try:
+                    obs, reward, terminated, truncated, info = row
+                    if (
+                        type(row) is not tuple
+                        or type(info) is not dict
+                        or not (type(reward) is float or type(reward) is np_float)
+                    ):
                         kept = ended = False
+                    elif not (
+                        (terminated is False or terminated is np_false)
+                        and (truncated is False or truncated is np_false)
+                    ):
+                        kept, ended = False, not info
+                    elif not info and flat is not None:
+                        flat[i][:] = obs  # which takes nothing but this shape and dtype
+                        rewards[i] = reward
+                        words[i] = 0
+                        done.append(token)
+                        if due is None:
+                            continue
+                        kept = True
+                    elif "env_done" not in info:  # an env with turns may be over for all
+                        objects = None
+                        if flat is not None:
+                            flat[i][:] = obs
+                        elif put_obs is None:
+                            objects = store_leaves(i, obs)
+                        elif not put_obs(i, obs):
+                            raise TypeError  # noqa: TRY301 - as flat ones do
+                        rewards[i] = reward
+                        form = pack_info(i, info) if info else None
+                        words[i] = form * unit if form else 0
+                        if objects is None and form != 0:
+                            done.append(token)
+                        else:
+                            keep_side(token, (objects, info if form == 0 else None, None))
+                        kept = True
+                    else:
+                        kept = ended = False
+                except (TypeError, ValueError, NotImplementedError):
+                    kept = ended = False
                 if not (kept or (ended and keep_end(token, done, row))):
                     keep_any(token, done, row)
                 if due is not None and clock() > due:
@@ -151,7 +175,7 @@ class Runner:
         obs, reward, terminated, truncated, _ = row
         cells, executor = self._cells, self._executors[i]
         put_obs, put_final, units = cells.put_obs, cells.put_final, cells.units
-        if put_obs is None or not _BOOLS.issuperset((type(terminated), type(truncated))):
+        if put_obs is None or type(terminated) not in _BOOLS or type(truncated) not in _BOOLS:
             return False
         if not (terminated or truncated) or not (put_final or put_obs)(i, obs):
             return False
@@ -159,12 +183,12 @@ class Runner:
         if put_final is None:
             executor.note_end()
             if not executor.quick:
-                self._quick[i] = None
+                self.forget(i)
         else:
             try:
                 first, info = executor.begin_episode()
             except BaseException:
-                self._quick[i] = None  # the next step is to raise this
+                self.forget(i)  # the next step is to raise this
                 executor.note_ended(self._ended_row(i, row))
                 raise
             form: int | None = None
@@ -176,9 +200,9 @@ class Runner:
                 ended = self._ended_row(i, row)
                 executor.note_ended(ended)
                 told = FinalInfo(info, final_obs=ended[0], final_info={})
-                self._quick[i] = None  # should this raise, the next step is to do so again
+                self.forget(i)  # should this raise, the next step is to do so again
                 self._keep(token, done, (first, *ended[1:4], told))
-                self._quick[i] = executor.env
+                self._quick[i] = self._seen(i, executor.env)
                 return True
             word += (FINAL_ROW | (form or 0) << FORM_SHIFT) * units.mark
         cells.rewards[i] = reward
@@ -190,15 +214,15 @@ class Runner:
         """Keep the row that the env's step has returned, and step it first if it has not yet."""
         i = token & ID_MASK
         executor = self._executors[i]
-        self._quick[i] = None
+        self.forget(i)
         if row is not NOT_STEPPED:
             self._keep(token, done, executor.finish(row))
         elif (first := executor.take_due_reset()) is None:
-            self._keep(token, done, executor.step(self._action_of(i)))
+            self._keep(token, done, executor.step(self._actions[i]))
         elif not self._keep_reset(token, done, *first):
             self._keep(token, done, row_of_reset(*first))
         if executor.quick and self._scalar_rewards:
-            self._quick[i] = executor.env
+            self._quick[i] = self._seen(i, executor.env)
 
     def _keep_reset(self, token: int, done: list[int], obs: Any, info: dict[str, Any]) -> bool:
         """Keep the row of a reset in place of a step, if it is plain; return whether it is."""

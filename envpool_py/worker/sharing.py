@@ -30,41 +30,48 @@ from envpool_py.worker.processes import ProcessGroup
 
 #: Seconds for which the caller steps its own envs between two looks at the others' rows, where rows
 #: are wanted as they end.
-LOOK_EVERY = 100e-6
+LOOK_EVERY = 150e-6
 
 
 class SharingGroup(WorkerGroup):
     """A group of envs in processes and a group of envs here, with one block and one list of ends.
 
+    The last envs live here: as many as a process has; or half as many, where rows are wanted as
+    they end. A caller that takes rows and sends actions while the others go on has less time left
+    for envs than they have, and a process without a request waits for it.
+
     Args:
-        workers: all workers of the pool.
+        workers: all workers of the pool, more than ``num_processes``.
         processes: makes the group for those of them that live in processes.
-        here: how many live here, the last ones.
+        num_processes: how many those are.
     """
 
     workers: Sequence[Any]
+    _there: ProcessGroup
 
     def __init__(
         self,
         workers: Sequence[Any],
         processes: Callable[[Sequence[Any]], ProcessGroup],
-        here: int,
+        num_processes: int,
     ) -> None:
-        self._first = len(workers) - here
-        self._there = processes(workers[: self._first])
         super().__init__(workers)
-        self.pid = self._there.pid
-        self._there.died = self.died
-        self.shares_block = self._there.shares_block
-        if self._there.num_processes < len(usable_cores()):  # a core is left for the caller
-            self._there.look_for = child.LOOK_FOR
+        self._make = processes
+        self._num_processes = num_processes
         self._own: DummyGroup | None = None
 
     # ------------------------------------------------------------------------------------- start
 
     def learn_facts(self) -> list[EnvFacts]:
         """Start the processes, and make the envs that live here while those make theirs."""
-        there = self._there
+        shares = (2 if self.prompt else 1) * self._num_processes + 1
+        self._first = len(self.workers) - max(len(self.workers) // shares, 1)
+        self._there = there = self._make(self.workers[: self._first])
+        self.pid = there.pid
+        there.died = self.died
+        self.shares_block = there.shares_block
+        if there.num_processes < len(usable_cores()):  # a core is left for the caller
+            there.look_for = child.LOOK_FOR
         there.measuring = self.measuring
         # What an env here holds open is not for the processes: they are started first.
         facts = there.learn_facts()
@@ -273,6 +280,8 @@ class SharingGroup(WorkerGroup):
     def close(self) -> list[EnvError]:
         """Close all envs and end all processes."""
         self.closed = True
+        if not hasattr(self, "_there"):  # it was never started
+            return []
         own, self._own = self._own, None
         errors = self._there.close()
         if own is not None:

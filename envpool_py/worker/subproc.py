@@ -126,8 +126,9 @@ class SubprocEnvWorker(EnvWorker):
             affinity: keep each process on one core, in turn.
             step_timeout: seconds that an env may take over one request, from when it begins; None
                 is for ever. It is looked at while the pool waits for rows.
-            caller_steps: have the last envs, as many as a process has, live in this process, which
-                steps them while the others step theirs.
+            caller_steps: have the last envs live in this process, which steps them while the others
+                step theirs: as many as a process has, or half as many with ``wait_num`` or
+                ``timeout``.
             **options: none.
         """
         if options:
@@ -155,5 +156,6 @@ class SubprocEnvWorker(EnvWorker):
                 "step_timeout: an env that the caller steps can't be ended; leave caller_steps"
             )
         processes = check_num_processes(num_processes, len(workers))
-        here = len(workers) // (processes + 1)
-        return SharingGroup(workers, make, here) if here else make(workers)
+        if processes == len(workers):  # there is none left for the caller
+            return make(workers)
+        return SharingGroup(workers, make, processes)
