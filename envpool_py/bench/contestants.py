@@ -11,6 +11,9 @@ from envpool_py.bench.workloads import Workload
 
 OURS = "envpool_py"
 
+#: What is no library: plain loops that show how much a pool could reach at the most.
+CEILING = "ceiling"
+
 #: The name under which one bare env in a tight loop is measured.
 BARE = "bare"
 
@@ -71,6 +74,13 @@ CONTESTANTS = (
     ),
     Contestant("torchrl-parallel", "torchrl", "TorchRL Parallel", EACH, "parallel", partial=False),
     Contestant("torchrl-async", "torchrl", "TorchRL AsyncEnvPool", CORES, "async_pool"),
+)
+
+#: What is left of the limit without a pool; measured where it is asked for.
+CEILINGS = (
+    Contestant("ceiling-apart", CEILING, "no pool: apart", CORES, "apart", partial=False),
+    Contestant("ceiling-in-step", CEILING, "no pool: in step", CORES, "in_step", partial=False),
+    Contestant("ceiling-rows", CEILING, "no pool: rows", CORES, "rows", partial=False),
 )
 
 #: Those that step PettingZoo's envs.
@@ -154,7 +164,7 @@ AGENT_CONTESTANTS = (
     ),
 )
 
-BY_NAME = {contestant.name: contestant for contestant in CONTESTANTS + AGENT_CONTESTANTS}
+BY_NAME = {contestant.name: contestant for contestant in CONTESTANTS + CEILINGS + AGENT_CONTESTANTS}
 
 #: The libraries, and the package of each, as an installer knows it.
 PACKAGES = {
@@ -177,6 +187,8 @@ def why_not(contestant: Contestant, workload: Workload, max_processes: int) -> s
     """Why a contestant does not do this work; None: it does."""
     if workload.wait_num and not contestant.partial:
         return "has no partial batches"
+    if workload.env == "dict" and contestant.name == "ceiling-rows":
+        return "has memory for one array of each env"
     if workload.env == "info" and contestant.library == "torchrl":
         return "drops infos, and can be told to read only those that hold arrays"
     started = _beyond_cores(contestant, workload)

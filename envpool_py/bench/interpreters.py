@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from envpool_py.bench import process_tree
-from envpool_py.bench.contestants import OURS, PACKAGES
+from envpool_py.bench.contestants import CEILING, OURS, PACKAGES
 from envpool_py.bench.job import Job, Measurement
 from envpool_py.bench.profile import Profile
 
@@ -67,7 +67,7 @@ def find(pythons: dict[str, str]) -> dict[str, Interpreter]:
         MeasurementError: a path that was given is no interpreter, or lacks the library.
     """
     own = here()
-    found = {OURS: own}
+    found = {OURS: own, CEILING: own}
     known: dict[str, Interpreter] = {}
     for library, package in PACKAGES.items():
         interpreter = own

@@ -18,6 +18,7 @@ _WIDTH = 5.5
 
 _COLOURS = {
     "envpool_py": "tab:blue",
+    "ceiling": "tab:gray",
     "gymnasium": "tab:orange",
     "sb3": "tab:green",
     "tianshou": "tab:red",

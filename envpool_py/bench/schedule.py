@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from envpool_py.bench import contestants
-from envpool_py.bench.contestants import BARE, OURS, Contestant
+from envpool_py.bench.contestants import BARE, CEILING, OURS, Contestant
 from envpool_py.bench.interpreters import Interpreter, MeasurementError, carry_out
 from envpool_py.bench.job import Job, Measurement
 from envpool_py.bench.report import Report, Result, Skipped
@@ -41,7 +41,9 @@ def entries(
             skipped.append(Skipped(workload, contestant.name, reason))
         else:
             interpreter = found[contestant.library]
-            taking_part.append(Entry(contestant.name, interpreter, contestant.library == OURS))
+            taking_part.append(
+                Entry(contestant.name, interpreter, contestant.library in (OURS, CEILING))
+            )
     interpreters = {entry.interpreter.name: entry.interpreter for entry in taking_part}
     return [Entry(BARE, each) for each in interpreters.values()] + taking_part, skipped
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from envpool_py.bench import figures
-from envpool_py.bench.contestants import BARE, BY_NAME, EACH, INSIDE, OURS
+from envpool_py.bench.contestants import BARE, BY_NAME, CEILING, EACH, INSIDE, OURS
 from envpool_py.bench.figures import Row, Spread
 from envpool_py.bench.report import Report
 from envpool_py.bench.workloads import Workload
@@ -59,7 +59,7 @@ def summary(report: Report) -> Table:
     """Of every workload, what part of the limit the best of us and of the others reached."""
     lines = []
     for workload in report.workloads():
-        rows = figures.rows(report, workload)
+        rows = [row for row in figures.rows(report, workload) if not _is_ceiling(row)]
         lines.append(
             [
                 workload.title,
@@ -179,6 +179,10 @@ def _winner(rows: Sequence[Row], report: Report, of: Callable[[Row], bool]) -> s
 
 def _is_ours(row: Row) -> bool:
     return BY_NAME[row.contestant].library == OURS
+
+
+def _is_ceiling(row: Row) -> bool:
+    return BY_NAME[row.contestant].library == CEILING
 
 
 def _is_inside(row: Row) -> bool:

@@ -15,6 +15,7 @@ from envpool_py.bench import schedule, table
 from envpool_py.bench.contestants import (
     AGENT_CONTESTANTS,
     BARE,
+    CEILINGS,
     CONTESTANTS,
     OURS,
     PACKAGES,
@@ -56,6 +57,10 @@ workloads: {", ".join(workload.name for workload in WORKLOADS)};
 backends: {", ".join(contestant.name for contestant in CONTESTANTS)};
   the name of a library (tianshou, {OURS}) stands for all of its backends. Without -each, subproc
   and shmem are spread over a process per core.
+
+How much a pool could reach at the most is measured where it is asked for: --backend ceiling, or one
+of {", ".join(contestant.name for contestant in CEILINGS)}. The envs of processes that never meet;
+that begin and end each batch together; that also hand rows on through shared memory.
 
 PettingZoo's envs are measured where they are asked for:
   --workload: {", ".join(workload.name for workload in AGENT_WORKLOADS)};
@@ -258,11 +263,14 @@ def _machine() -> str:
 
 
 def _backends(names: list[str]) -> list[Contestant]:
-    known = {each.name for each in _ALL} | {each.library for each in _ALL}
+    offered = (*_ALL, *CEILINGS)
+    known = {name for each in offered for name in (each.name, each.library)}
     for name in names:
         if name not in known:
             raise UsageError(f"--backend: there is no {name!r}; see envpool-py bench --help")
-    return [each for each in _ALL if not names or each.name in names or each.library in names]
+    if not names:
+        return list(_ALL)
+    return [each for each in offered if each.name in names or each.library in names]
 
 
 def _workloads(args: argparse.Namespace) -> list[Workload]:

@@ -108,6 +108,7 @@ def test_the_summary_has_the_best_of_each_kind() -> None:
         *repeats(WORK, "gymnasium-sync", measurement(900)),
         *repeats(WORK, "tianshou-dummy", measurement(950)),
         *repeats(WORK, "gymnasium-async", measurement(100)),
+        *repeats(WORK, "ceiling-rows", measurement(1600)),  # it is no pool
     )
     assert table.summary(made).rows == [
         [

@@ -131,6 +131,20 @@ def test_all_workloads_with_all_that_is_installed(asked: list[Job]) -> None:
     assert len(set(first[:half])) == half
 
 
+def test_the_ceiling_is_asked_for(asked: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench("--workload", "cartpole-x8", "--repeats", 1) == 0
+    assert not any(job.contestant.startswith("ceiling") for job in asked)
+    asked.clear()
+    options = ("--backend", "ceiling", "--backend", "shmem", "--repeats", 1)
+    assert bench("--workload", "cartpole-x8", "--workload", "dict-x16", *options) == 0
+    both = ["ceiling-apart", "ceiling-in-step"]
+    assert [job.contestant for job in asked] == [
+        *("bare", "shmem", *both, "ceiling-rows"),
+        *("bare", "shmem", *both),
+    ]
+    assert "no pool: rows: has memory for one array of each env" in capsys.readouterr().out
+
+
 def test_parts_of_it(asked: list[Job]) -> None:
     assert bench("--workload", "sleep", "--workload", "dict-x16", "--backend", "envpool_py") == 0
     done = {(job.env, job.num_envs, job.wait_num) for job in asked}

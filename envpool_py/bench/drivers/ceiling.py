@@ -1,0 +1,229 @@
+"""No pool at all: what is left of the limit when the work of a pool is left out, item by item.
+
+A process for each core, the caller's own one of them, steps its share of the envs in a plain loop.
+Each of these does what a pool must do at the least, and nothing besides: no row is looked at, no
+fault noticed, no final observation handed out, and who waits burns its core.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py import cells
+from envpool_py.bench.job import Job, Running
+from envpool_py.spaces import Array
+
+#: Steps the share of a process by a batch of actions.
+_Step = Callable[[Any], object]
+_Stepping = Callable[[Sequence[int], Sequence[Any]], _Step]
+
+_STRIDE = 16  # words: two cache lines, so that nobody writes where another one looks
+_STOP, _FOR_EVER = -1, 1 << 62
+#: How often who waits looks before it asks whether the other one is still there.
+_LOOKS = 10_000
+
+
+def apart(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """The processes never meet: what the machine does at once, and its caches with many envs."""
+    crew = _Crew(job, env_fns, batches, _stepping)
+    actions = itertools.cycle(batches)
+    counted = 0
+
+    def advance() -> int:
+        nonlocal counted
+        crew.words[0] = _FOR_EVER
+        crew.step(next(actions))
+        before, counted = counted, crew.steps_of_others()
+        return counted - before + crew.own_envs
+
+    return Running(advance, crew.close)
+
+
+def in_step(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """They begin and end each batch together: who has fewer resets to make waits."""
+    crew = _Crew(job, env_fns, batches, _stepping)
+    actions = itertools.cycle(batches)
+
+    def advance() -> int:
+        crew.words[0] += 1
+        crew.step(next(actions))
+        crew.meet()
+        return job.num_envs
+
+    return Running(advance, crew.close)
+
+
+def rows(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """Together; actions and rows go through shared memory, and the caller copies the batch.
+
+    Raises:
+        TypeError: observations or actions are not arrays.
+    """
+    block = _Block(env_fns, batches)
+    crew = _Crew(job, env_fns, batches, block.stepping)
+    actions = itertools.cycle(batches)
+
+    def advance() -> int:
+        block.actions[...] = batch = next(actions)
+        crew.words[0] += 1
+        crew.step(batch)
+        crew.meet()
+        return len(block.batch()[1])
+
+    return Running(advance, crew.close)
+
+
+class _Crew:
+    """The processes, and the words by which they are called.
+
+    ``words[0]`` is the number of the batch that was begun last, ``words[k * _STRIDE]`` that of the
+    batch that process ``k``, from 1 on, has done last.
+    """
+
+    def __init__(
+        self, job: Job, env_fns: list[Any], batches: list[Any], stepping: _Stepping
+    ) -> None:
+        own, *others = [
+            share.tolist() for share in np.array_split(np.arange(job.num_envs), job.num_processes)
+        ]
+        size = 8 * _STRIDE * job.num_processes
+        self.words: Any = memoryview(mmap.mmap(-1, size)).cast("q")
+        self.own_envs = len(own)
+        # By process: where its word is, and how many envs it has.
+        self._places = {k * _STRIDE: len(share) for k, share in enumerate(others, 1)}
+        context: Any = multiprocessing.get_context("fork")
+        self._processes = []
+        for at, share in zip(self._places, others, strict=True):
+            self.words[at] = _STOP  # until its envs are made
+            args = (self.words, at, share, env_fns, batches, stepping)
+            process = context.Process(target=_work, args=args, daemon=True)
+            process.start()
+            self._processes.append(process)
+        self.step = stepping(own, _made(own, env_fns))
+        self.meet()
+
+    def steps_of_others(self) -> int:
+        """How many steps the envs of all other processes have made."""
+        return sum(self.words[at] * share for at, share in self._places.items())
+
+    def meet(self) -> None:
+        """Wait until the others have done what was begun.
+
+        Raises:
+            RuntimeError: one of them has ended.
+        """
+        words = self.words
+        for at, process in zip(self._places, self._processes, strict=True):
+            while words[at] != words[0]:
+                for _ in range(_LOOKS):
+                    if words[at] == words[0]:
+                        break
+                else:
+                    if not process.is_alive():
+                        raise RuntimeError(f"a process has ended, by {process.exitcode}")
+
+    def close(self) -> None:
+        """End the processes."""
+        self.words[0] = _STOP
+        for process in self._processes:
+            process.join()
+
+
+def _work(
+    words: Any,
+    at: int,
+    share: Sequence[int],
+    env_fns: list[Any],
+    batches: list[Any],
+    stepping: _Stepping,
+) -> None:
+    """Step a share of the envs as often as is asked; its word is ``words[at]``."""
+    parent = os.getppid()
+    step = stepping(share, _made(share, env_fns))
+    words[at] = 0
+    for batch in itertools.cycle(batches):
+        while words[0] == words[at]:
+            for _ in range(_LOOKS):
+                if words[0] != words[at]:
+                    break
+            else:
+                if os.getppid() != parent:
+                    return
+        if words[0] == _STOP:
+            return
+        step(batch)
+        words[at] += 1
+
+
+def _made(share: Sequence[int], env_fns: list[Any]) -> list[Any]:
+    envs = [env_fns[i]() for i in share]
+    for i, env in zip(share, envs, strict=True):
+        env.reset(seed=i)
+    return envs
+
+
+def _stepping(share: Sequence[int], envs: Sequence[Any]) -> _Step:
+    """Nothing but the envs."""
+    first, last = share[0], share[-1] + 1
+
+    def step(batch: Any) -> None:
+        for env, action in zip(envs, batch[first:last], strict=True):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+
+    return step
+
+
+class _Block:
+    """Actions and rows of all envs in shared memory."""
+
+    def __init__(self, env_fns: list[Any], batches: list[Any]) -> None:
+        env = env_fns[0]()
+        space = env.observation_space
+        env.close()
+        if not isinstance(space, gym.spaces.Box) or not isinstance(batches[0], np.ndarray):
+            raise TypeError("this one has memory for observations and actions that are arrays")
+        num_envs = len(env_fns)
+        self.actions = _shared(batches[0].shape, batches[0].dtype)
+        self._obs = _shared((num_envs, *space.shape), space.dtype)
+        self._rewards = _shared((num_envs,), np.dtype(np.float64))
+        self._flags = _shared((num_envs,), np.dtype(np.int64))
+
+    def stepping(self, share: Sequence[int], envs: Sequence[Any]) -> _Step:
+        """Steps envs by the actions that lie here, and keeps their rows."""
+        flat = self._obs.ndim == 2
+        places = [cells.of(self._obs[i]) if flat else self._obs[i] for i in share]
+        whole: Any = slice(None) if flat else ...
+        actions, rewards, flags = self.actions, cells.of(self._rewards), cells.of(self._flags)
+
+        def step(_: Any) -> None:
+            for i, env, place in zip(share, envs, places, strict=True):
+                obs, reward, terminated, truncated, _ = env.step(actions[i])
+                flags[i] = terminated + 2 * truncated
+                if terminated or truncated:
+                    obs, _ = env.reset()
+                place[whole] = obs
+                rewards[i] = reward
+
+        return step
+
+    def batch(self) -> tuple[Array, Array, Array, Array, Array]:
+        """The rows of all envs, as a pool hands them out."""
+        count = len(self._flags)
+        infos = np.fromiter([{"env_id": i} for i in range(count)], dtype=object, count=count)
+        terminated, truncated = self._flags & 1 != 0, self._flags & 2 != 0
+        return self._obs.copy(), self._rewards.copy(), terminated, truncated, infos
+
+
+def _shared(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return np.ndarray(shape, dtype, buffer=mmap.mmap(-1, max(size, 1)))
