@@ -80,6 +80,9 @@ CONTESTANTS = (
 CEILINGS = (
     Contestant("ceiling-apart", CEILING, "no pool: apart", CORES, "apart", partial=False),
     Contestant("ceiling-in-step", CEILING, "no pool: in step", CORES, "in_step", partial=False),
+    Contestant(
+        "ceiling-views", CEILING, "no pool: rows, not copied", CORES, "views", partial=False
+    ),
     Contestant("ceiling-rows", CEILING, "no pool: rows", CORES, "rows", partial=False),
 )
 
@@ -187,7 +190,7 @@ def why_not(contestant: Contestant, workload: Workload, max_processes: int) -> s
     """Why a contestant does not do this work; None: it does."""
     if workload.wait_num and not contestant.partial:
         return "has no partial batches"
-    if workload.env == "dict" and contestant.name == "ceiling-rows":
+    if workload.env == "dict" and contestant.name in ("ceiling-views", "ceiling-rows"):
         return "has memory for one array of each env"
     if workload.env == "info" and contestant.library == "torchrl":
         return "drops infos, and can be told to read only those that hold arrays"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("name", ["ceiling-in-step", "ceiling-rows"])
+@pytest.mark.parametrize("name", ["ceiling-in-step", "ceiling-views", "ceiling-rows"])
 @pytest.mark.parametrize("num_processes", [1, 2, 3])
 def test_they_step_each_env_once_a_batch(name: str, num_processes: int, tmp_path: Path) -> None:
     path = str(tmp_path / "counts")
@@ -62,7 +62,10 @@ def test_processes_that_never_meet_count_all_steps(tmp_path: Path) -> None:
     assert sum(counted) >= said
 
 
-def test_the_rows_are_those_of_envs_stepped_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("driver", [ceiling.views, ceiling.rows])
+def test_the_rows_are_those_of_envs_stepped_by_hand(
+    driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = Workload("cartpole", 4)
     env_fns = workloads.env_fns(work)
     by_hand = [env_fn() for env_fn in env_fns]
@@ -71,10 +74,13 @@ def test_the_rows_are_those_of_envs_stepped_by_hand(monkeypatch: pytest.MonkeyPa
     batches = workloads.draw_actions(by_hand[0].action_space, 4)
     handed: list[Any] = []
     batch = ceiling._Block.batch
-    monkeypatch.setattr(
-        ceiling._Block, "batch", lambda self: handed.append(batch(self)) or handed[-1]
-    )
-    running = ceiling.rows(Job("", "", 4, None, 2, 0.0), env_fns, batches)
+
+    def hand_on(self: Any, *, copy: bool) -> Any:
+        handed.append(batch(self, copy=copy))
+        return handed[-1]
+
+    monkeypatch.setattr(ceiling._Block, "batch", hand_on)
+    running = driver(Job("", "", 4, None, 2, 0.0), env_fns, batches)
     ends = 0
     for actions in batches[:60]:
         running.advance()
@@ -89,6 +95,7 @@ def test_the_rows_are_those_of_envs_stepped_by_hand(monkeypatch: pytest.MonkeyPa
             assert infos[i] == {"env_id": i}
     running.close()
     assert ends > 5
+    assert (handed[0][0] is handed[1][0]) is (driver is ceiling.views)
 
 
 @pytest.mark.parametrize("kind", sorted(set(workloads.KINDS) - {"sleep", "pong"}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envpool_py.bench import contestants, games, schedule
-from envpool_py.bench.contestants import AGENT_CONTESTANTS, BY_NAME, CONTESTANTS
+from envpool_py.bench.contestants import AGENT_CONTESTANTS, BY_NAME, CEILINGS, CONTESTANTS
 from envpool_py.bench.games import GYM, PARALLEL, TURNS
 from envpool_py.bench.interpreters import Interpreter
 from envpool_py.bench.workloads import AGENT_WORKLOADS, WORKLOADS, Workload
@@ -23,7 +23,7 @@ def taking_part(workload: Workload) -> set[str]:
 
 
 def test_names_are_unique() -> None:
-    assert len(BY_NAME) == len(CONTESTANTS) + len(AGENT_CONTESTANTS)
+    assert len(BY_NAME) == len(CONTESTANTS) + len(CEILINGS) + len(AGENT_CONTESTANTS)
     titles = {each.title for each in AGENT_CONTESTANTS}
     assert len(titles) == len(AGENT_CONTESTANTS)
     assert len({each.title for each in WORKLOADS + AGENT_WORKLOADS}) == len(

@@ -61,12 +61,25 @@ def in_step(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
     return Running(advance, crew.close)
 
 
-def rows(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
-    """Together; actions and rows go through shared memory, and the caller copies the batch.
+def views(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """Together; actions and rows go through shared memory, and the batch is what lies there.
 
     Raises:
         TypeError: observations or actions are not arrays.
     """
+    return _with_rows(job, env_fns, batches, copy=False)
+
+
+def rows(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """As ``views``, and the caller copies the batch.
+
+    Raises:
+        TypeError: observations or actions are not arrays.
+    """
+    return _with_rows(job, env_fns, batches, copy=True)
+
+
+def _with_rows(job: Job, env_fns: list[Any], batches: list[Any], *, copy: bool) -> Running:
     block = _Block(env_fns, batches)
     crew = _Crew(job, env_fns, batches, block.stepping)
     actions = itertools.cycle(batches)
@@ -76,7 +89,7 @@ def rows(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
         crew.words[0] += 1
         crew.step(batch)
         crew.meet()
-        return len(block.batch()[1])
+        return len(block.batch(copy=copy)[1])
 
     return Running(advance, crew.close)
 
@@ -216,12 +229,15 @@ class _Block:
 
         return step
 
-    def batch(self) -> tuple[Array, Array, Array, Array, Array]:
+    def batch(self, *, copy: bool) -> tuple[Array, Array, Array, Array, Array]:
         """The rows of all envs, as a pool hands them out."""
         count = len(self._flags)
         infos = np.fromiter([{"env_id": i} for i in range(count)], dtype=object, count=count)
         terminated, truncated = self._flags & 1 != 0, self._flags & 2 != 0
-        return self._obs.copy(), self._rewards.copy(), terminated, truncated, infos
+        obs, rewards = self._obs, self._rewards
+        if copy:
+            obs, rewards = obs.copy(), rewards.copy()
+        return obs, rewards, terminated, truncated, infos
 
 
 def _shared(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
