@@ -84,7 +84,10 @@ CEILINGS = (
         "ceiling-views", CEILING, "no pool: rows, not copied", CORES, "views", partial=False
     ),
     Contestant("ceiling-rows", CEILING, "no pool: rows", CORES, "rows", partial=False),
+    Contestant("ceiling-partial", CEILING, "no pool: partial batches", CORES, "partial"),
 )
+
+_OF_ONE_ARRAY = {"ceiling-views", "ceiling-rows", "ceiling-partial"}
 
 #: Those that step PettingZoo's envs.
 AGENT_CONTESTANTS = (
@@ -190,7 +193,9 @@ def why_not(contestant: Contestant, workload: Workload, max_processes: int) -> s
     """Why a contestant does not do this work; None: it does."""
     if workload.wait_num and not contestant.partial:
         return "has no partial batches"
-    if workload.env == "dict" and contestant.name in ("ceiling-views", "ceiling-rows"):
+    if contestant.name == "ceiling-partial" and not workload.wait_num:
+        return "has nothing but partial batches"
+    if workload.env == "dict" and contestant.name in _OF_ONE_ARRAY:
         return "has memory for one array of each env"
     if workload.env == "info" and contestant.library == "torchrl":
         return "drops infos, and can be told to read only those that hold arrays"

@@ -61,7 +61,7 @@ backends: {", ".join(contestant.name for contestant in CONTESTANTS)};
 How much a pool could reach at the most is measured where it is asked for: --backend ceiling, or one
 of {", ".join(contestant.name for contestant in CEILINGS)}. The envs of
 processes that never meet; that begin and end each batch together; that also hand rows on through
-shared memory; from where the caller copies them.
+shared memory; from where the caller copies them; and partial batches.
 
 PettingZoo's envs are measured where they are asked for:
   --workload: {", ".join(workload.name for workload in AGENT_WORKLOADS)};

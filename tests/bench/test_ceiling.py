@@ -101,14 +101,54 @@ def test_the_rows_are_those_of_envs_stepped_by_hand(
 @pytest.mark.parametrize("kind", sorted(set(workloads.KINDS) - {"sleep", "pong"}))
 def test_every_workload(kind: str) -> None:
     for contestant in contestants.CEILINGS:
-        if contestants.why_not(contestant, Workload(kind, 3), 256) is None:
-            measured = measure.measure(Job(contestant.name, kind, 3, None, 2, 0.0))
-            assert measured.steps >= 2
+        for wait_num in (None, 2):
+            if contestants.why_not(contestant, Workload(kind, 3, wait_num), 256) is None:
+                measured = measure.measure(Job(contestant.name, kind, 3, wait_num, 2, 0.0))
+                assert measured.steps >= 2
+
+
+@pytest.mark.parametrize("num_processes", [1, 2, 3])
+def test_the_rows_of_partial_batches_are_those_of_envs_stepped_by_hand(
+    num_processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env_fns = workloads.env_fns(Workload("cartpole", 6))
+    by_hand = [env_fn() for env_fn in env_fns]
+    for i, env in enumerate(by_hand):
+        env.reset(seed=i)
+    batches = workloads.draw_actions(by_hand[0].action_space, 6)
+    some = ceiling._Block.some
+    ends = 0
+
+    def compared(self: Any, ids: Any) -> Any:
+        nonlocal ends
+        rows = some(self, ids)
+        for i, obs, *rest, info in zip(ids, *rows, strict=True):
+            row = by_hand[i].step(self.actions[i])
+            if row[2] or row[3]:
+                ends += 1
+                row = (by_hand[i].reset()[0], *row[1:])
+            np.testing.assert_array_equal(obs, row[0])
+            assert tuple(rest) == row[1:4]
+            assert info == {"env_id": i}
+        return rows
+
+    monkeypatch.setattr(ceiling._Block, "some", compared)
+    running = ceiling.partial(Job("", "", 6, 2, num_processes, 0.0), env_fns, batches)
+    steps = 0
+    while steps < 300:
+        said = running.advance()
+        assert 2 <= said <= 6
+        steps += said
+    running.close()
+    assert ends > 5
 
 
 def test_what_has_no_place_for_rows() -> None:
     (rows,) = [each for each in contestants.CEILINGS if each.name == "ceiling-rows"]
     assert contestants.why_not(rows, Workload("dict", 3), 256) is not None
+    (some,) = [each for each in contestants.CEILINGS if each.name == "ceiling-partial"]
+    assert contestants.why_not(some, Workload("cartpole", 3), 256) is not None
+    assert contestants.why_not(some, Workload("cartpole", 3, 2), 256) is None
     with pytest.raises(TypeError, match="arrays"):
         measure.measure(Job("ceiling-rows", "dict", 3, None, 2, 0.0))
 
@@ -126,17 +166,22 @@ class _Ending(CartPoleEnv):
         return super().step(action)
 
 
-def test_a_process_that_ends_is_not_waited_for() -> None:
+@pytest.mark.parametrize(
+    ("driver", "text"),
+    [(ceiling.in_step, "a process has ended, by 3"), (ceiling.partial, "all processes have ended")],
+)
+def test_a_process_that_ends_is_not_waited_for(driver: Any, text: str) -> None:
     env_fns = [functools.partial(_Ending, os.getpid())] * 2
     batches = workloads.draw_actions(gym.spaces.Discrete(2), 2)
-    running = ceiling.in_step(Job("", "", 2, None, 2, 0.0), env_fns, batches)
-    with pytest.raises(RuntimeError, match="ended, by 3"):
+    running = driver(Job("", "", 2, 2, 2, 0.0), env_fns, batches)
+    with pytest.raises(RuntimeError, match=text):
         running.advance()
     running.close()
 
 
-def test_the_processes_end_with_the_caller() -> None:
-    script = textwrap.dedent("""
+@pytest.mark.parametrize("driver", ["apart", "partial"])
+def test_the_processes_end_with_the_caller(driver: str) -> None:
+    script = textwrap.dedent(f"""
         import multiprocessing
         import sys
         from envpool_py.bench import workloads
@@ -144,7 +189,7 @@ def test_the_processes_end_with_the_caller() -> None:
         from envpool_py.bench.job import Job
         env_fns = workloads.env_fns(workloads.Workload("cartpole", 4))
         batches = workloads.draw_actions(env_fns[0]().action_space, 4)
-        running = ceiling.apart(Job("", "", 4, None, 2, 0.0), env_fns, batches)
+        running = ceiling.{driver}(Job("", "", 4, 2, 2, 0.0), env_fns, batches)
         print(multiprocessing.active_children()[0].pid, flush=True)
         sys.stdin.read()
         """)

@@ -11,15 +11,21 @@ import itertools
 import mmap
 import multiprocessing
 import os
+import socket
+from array import array
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 
 from envpool_py import cells
 from envpool_py.bench.job import Job, Running
+from envpool_py.ids import IdArray
 from envpool_py.spaces import Array
+
+_Rows: TypeAlias = tuple[Array, Array, Array, Array, Array]
 
 #: Steps the share of a process by a batch of actions.
 _Step = Callable[[Any], object]
@@ -27,6 +33,9 @@ _Stepping = Callable[[Sequence[int], Sequence[Any]], _Step]
 
 _STRIDE = 16  # words: two cache lines, so that nobody writes where another one looks
 _STOP, _FOR_EVER = -1, 1 << 62
+#: How many envs are stepped between two looks at the rest, in partial batches.
+_AT_ONCE = 8
+_READ = 1 << 14  # bytes: 4096 ids
 #: How often who waits looks before it asks whether the other one is still there.
 _LOOKS = 10_000
 
@@ -90,6 +99,31 @@ def _with_rows(job: Job, env_fns: list[Any], batches: list[Any], *, copy: bool) 
         crew.step(batch)
         crew.meet()
         return len(block.batch(copy=copy)[1])
+
+    return Running(advance, crew.close)
+
+
+def partial(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
+    """Partial batches: ids go to the processes and come back, the rows lie in shared memory.
+
+    Raises:
+        TypeError: observations or actions are not arrays.
+    """
+    assert job.wait_num is not None  # noqa: S101 - `why_not` has seen to it
+    wait_num = job.wait_num
+    block = _Block(env_fns, batches)
+    crew = _PartialCrew(job, env_fns, block)
+    actions = itertools.cycle(batches)
+    ids = np.arange(job.num_envs)
+
+    def advance() -> int:
+        nonlocal ids
+        block.actions[ids] = next(actions)[: len(ids)]
+        crew.send(ids)
+        done = crew.wait(wait_num)
+        infos = block.some(np.array(done))[-1]
+        ids = np.array([info["env_id"] for info in infos])
+        return len(ids)
 
     return Running(advance, crew.close)
 
@@ -176,6 +210,101 @@ def _work(
         words[at] += 1
 
 
+class _PartialCrew:
+    """The processes, the pipes by which ids go to them, and the one by which they come back."""
+
+    def __init__(self, job: Job, env_fns: list[Any], block: _Block) -> None:
+        own, *others = [
+            share.tolist() for share in np.array_split(np.arange(job.num_envs), job.num_processes)
+        ]
+        self._home = np.repeat(np.arange(job.num_processes), [len(own), *map(len, others)])
+        context: Any = multiprocessing.get_context("fork")
+        self._done, theirs = os.pipe()
+        os.set_blocking(self._done, False)
+        self._asking: list[socket.socket] = []
+        self._processes = []
+        for share in others:
+            ours, asked = socket.socketpair()
+            args = (asked, theirs, share, env_fns, block, ours, *self._asking)
+            self._processes.append(context.Process(target=_work_at_some, args=args, daemon=True))
+            self._processes[-1].start()
+            asked.close()
+            self._asking.append(ours)
+        os.close(theirs)
+        self._own: deque[int] = deque()
+        self._step = block.stepping_some(own, _made(own, env_fns))
+
+    def send(self, ids: IdArray) -> None:
+        """Begin a step of these envs."""
+        home = self._home[ids]
+        self._own.extend(ids[home == 0].tolist())
+        for k, asking in enumerate(self._asking, 1):
+            there = ids[home == k]
+            if len(there):
+                asking.send(there.astype(np.int32).tobytes())
+
+    def wait(self, wait_num: int) -> list[int]:
+        """Step envs here and look for the others, until so many have made their steps.
+
+        Raises:
+            RuntimeError: all processes have ended.
+        """
+        done: list[int] = []
+        own = self._own
+        while len(done) < wait_num:
+            some = [own.popleft() for _ in range(min(_AT_ONCE, len(own)))]
+            self._step(some)
+            done += some
+            if self._asking:
+                done += self._came()
+        return done
+
+    def _came(self) -> list[int]:
+        try:
+            came = os.read(self._done, _READ)
+        except BlockingIOError:
+            return []
+        if not came:
+            raise RuntimeError("all processes have ended")
+        return memoryview(came).cast("i").tolist()
+
+    def close(self) -> None:
+        """End the processes."""
+        for asking in self._asking:
+            asking.close()
+        for process in self._processes:
+            process.join()
+        os.close(self._done)
+
+
+def _work_at_some(
+    asked: socket.socket,
+    done: int,
+    share: Sequence[int],
+    env_fns: list[Any],
+    block: _Block,
+    *others: socket.socket,
+) -> None:
+    """Step those of a share that are asked for, until nobody can ask any more."""
+    for other in others:
+        other.close()
+    step = block.stepping_some(share, _made(share, env_fns))
+    space = memoryview(bytearray(_READ))
+    while True:
+        try:
+            count = asked.recv_into(space, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            os.sched_yield()
+            continue
+        if not count:
+            return
+        ids = space[:count].cast("i").tolist()
+        for at in range(0, len(ids), _AT_ONCE):
+            some = ids[at : at + _AT_ONCE]
+            step(some)
+            os.write(done, array("i", some).tobytes())
+
+
 def _made(share: Sequence[int], env_fns: list[Any]) -> list[Any]:
     envs = [env_fns[i]() for i in share]
     for i, env in zip(share, envs, strict=True):
@@ -212,32 +341,50 @@ class _Block:
         self._flags = _shared((num_envs,), np.dtype(np.int64))
 
     def stepping(self, share: Sequence[int], envs: Sequence[Any]) -> _Step:
-        """Steps envs by the actions that lie here, and keeps their rows."""
+        """Steps all of a share by the actions that lie here, and keeps their rows."""
+        step = self.stepping_some(share, envs)
+        return lambda _: step(share)
+
+    def stepping_some(
+        self, share: Sequence[int], envs: Sequence[Any]
+    ) -> Callable[[Sequence[int]], None]:
+        """Steps those of a share whose ids it is told."""
         flat = self._obs.ndim == 2
-        places = [cells.of(self._obs[i]) if flat else self._obs[i] for i in share]
+        places = {i: cells.of(self._obs[i]) if flat else self._obs[i] for i in share}
         whole: Any = slice(None) if flat else ...
+        env_of = dict(zip(share, envs, strict=True))
         actions, rewards, flags = self.actions, cells.of(self._rewards), cells.of(self._flags)
 
-        def step(_: Any) -> None:
-            for i, env, place in zip(share, envs, places, strict=True):
-                obs, reward, terminated, truncated, _ = env.step(actions[i])
+        def step(ids: Sequence[int]) -> None:
+            for i in ids:
+                obs, reward, terminated, truncated, _ = env_of[i].step(actions[i])
                 flags[i] = terminated + 2 * truncated
                 if terminated or truncated:
-                    obs, _ = env.reset()
-                place[whole] = obs
+                    obs, _ = env_of[i].reset()
+                places[i][whole] = obs
                 rewards[i] = reward
 
         return step
 
-    def batch(self, *, copy: bool) -> tuple[Array, Array, Array, Array, Array]:
+    def batch(self, *, copy: bool) -> _Rows:
         """The rows of all envs, as a pool hands them out."""
-        count = len(self._flags)
-        infos = np.fromiter([{"env_id": i} for i in range(count)], dtype=object, count=count)
-        terminated, truncated = self._flags & 1 != 0, self._flags & 2 != 0
         obs, rewards = self._obs, self._rewards
         if copy:
             obs, rewards = obs.copy(), rewards.copy()
-        return obs, rewards, terminated, truncated, infos
+        return obs, rewards, *_ends(self._flags), _infos(range(len(rewards)))
+
+    def some(self, ids: IdArray) -> _Rows:
+        """A copy of some rows."""
+        obs, rewards = self._obs.take(ids, 0), self._rewards[ids]
+        return obs, rewards, *_ends(self._flags[ids]), _infos(ids.tolist())
+
+
+def _ends(flags: Array) -> tuple[Array, Array]:
+    return flags & 1 != 0, flags & 2 != 0
+
+
+def _infos(ids: Sequence[int]) -> Array:
+    return np.fromiter([{"env_id": i} for i in ids], dtype=object, count=len(ids))
 
 
 def _shared(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
