@@ -191,9 +191,14 @@ def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
 def combine(errors: Sequence[EnvError]) -> EnvError:
     """One error for all: the first, which also names the others.
 
-    Of envs that died with one process one error is enough: it names them all.
+    Of envs that died with one process one error is enough: it names them all. Where an env that
+    took too long is what ended that process, its error comes before those of the others.
     """
     first = errors[0]
+    if isinstance(first, WorkerDiedError):
+        died = first.env_ids
+        late = (e for e in errors if isinstance(e, EnvTimeoutError) and e.env_id in died)
+        first = next(late, first)
     if len(errors) > 1:
         others: list[EnvError] = []
         lost: list[set[int]] = []
@@ -204,7 +209,8 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
             if isinstance(error, WorkerDiedError) and len(envs) > 1:
                 lost.append(envs)
         others.remove(first)
-        first.env_ids = tuple(dict.fromkeys(i for error in errors for i in error.env_ids))
+        named = (i for error in (first, *errors) for i in error.env_ids)
+        first.env_ids = tuple(dict.fromkeys(named))
         first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)
     return first
 

@@ -188,8 +188,7 @@ class Block:
         # The observations last handed out, leaf by leaf, where they are kept.
         self._last: list[Array] = []
         self._listed: list[int] = self.everything.tolist()
-        # As the attributes of an instance they share their keys, and a copy is half as large.
-        self._bare = [vars(_Bare(i)) for i in self._listed]
+        self._bare = [{"env_id": i} for i in self._listed]
         # Whether a batch is the arrays and the infos, and no more.
         self._is_plain = all(leaf.dtype is not None and not leaf.code for leaf in self._obs_leaves)
 
@@ -704,13 +703,6 @@ class Block:
         for k in range(len(ids)):
             batch[k] = odd[k] if k in odd else reward[k]
         return batch
-
-
-class _Bare:
-    """What the info of a row says where the env says nothing."""
-
-    def __init__(self, env_id: int) -> None:
-        self.env_id = env_id
 
 
 class _Copies:

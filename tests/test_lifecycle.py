@@ -260,6 +260,33 @@ def test_a_closed_pool_is_collected_in_silence() -> None:
 # ---------------------------------------------------------------------- construction
 
 
+@pytest.mark.parametrize(
+    ("num_envs", "num_processes", "wait_num", "here"),
+    [(8, 1, None, 4), (8, 1, 2, 2), (9, 2, None, 3), (9, 2, 1, 1), (2, 1, 1, 1), (1, 1, None, 0)],
+)
+def test_how_many_envs_the_caller_takes(
+    num_envs: int, num_processes: int, wait_num: int | None, here: int
+) -> None:
+    options: dict[str, Any] = {"num_processes": num_processes, "caller_steps": True}
+    with ShmemVectorEnv(count_fns(num_envs), wait_num, **options) as pool:
+        pids = pool.call("pid")
+    assert [pid == os.getpid() for pid in pids] == [i >= num_envs - here for i in range(num_envs)]
+    assert len(set(pids) - {os.getpid()}) == num_processes
+
+
+def test_a_pool_that_could_not_be_made_can_be_shown() -> None:
+    class Shown(ShmemVectorEnv):
+        def __init__(self, **options: Any) -> None:
+            try:
+                super().__init__(count_fns(3), num_processes=1, **options)
+            except ValueError:
+                assert repr(self) == "Shown(num_envs=3, caller_steps=True, closed)"
+                raise
+
+    with pytest.raises(ValueError, match="num_threads"):
+        Shown(caller_steps=True, num_threads=0)
+
+
 @pytest.mark.parametrize("bad", [0, 1, 2])
 @pytest.mark.parametrize("place", QUICK)
 def test_a_constructor_that_fails_half_way_leaves_nothing(

@@ -206,6 +206,16 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "num_threads.*0",
     ),
+    "threads that are no number": (
+        lambda: envpool_py.ShmemVectorEnv([CountingEnv], num_threads="x"),
+        TypeError,
+        "num_threads.*'x'",
+    ),
+    "half a thread": (
+        lambda: envpool_py.ShmemVectorEnv([CountingEnv], num_threads=1.5),
+        TypeError,
+        "num_threads.*1.5",
+    ),
 }
 
 

@@ -90,6 +90,35 @@ def test_an_env_that_hangs_is_named_with_its_stack(place: str, hang: str) -> Non
         goes_on(pool, [0, 1, 2])
 
 
+class SleepyEnv(envs.CountEnv):
+    """Its action goes through the shared memory: the rows of a process come all at once."""
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        if action == envs.BLOCK:
+            self.sleep_here()
+        return super().step(action)
+
+    def sleep_here(self) -> None:
+        time.sleep(1000)
+
+
+@pytest.mark.parametrize("stuck", [0, 1, 2])
+def test_the_env_that_hangs_comes_before_those_that_it_takes_with_it(stuck: int) -> None:
+    fns = [functools.partial(SleepyEnv, tag, 100) for tag in range(3)]
+    with ShmemVectorEnv(fns, num_processes=1, step_timeout=1.0) as pool:
+        pool.reset()
+        with pytest.raises(
+            EnvTimeoutError, match=f"env {stuck}: did not end(.|\n)*in sleep_here"
+        ) as got:
+            pool.step([envs.BLOCK if i == stuck else 0 for i in range(3)])
+        error = got.value
+        assert error.env_id == stuck
+        assert set(error.env_ids) == {0, 1, 2}
+        pool.restart()
+        pool.reset()
+        assert len(pool.step([0, 0, 0])[1]) == 3
+
+
 @pytest.mark.parametrize("place", EACH_METHOD)
 def test_under_every_start_method(place: str) -> None:
     with PLACES[place](STUCK[:2], step_timeout=60.0) as pool:

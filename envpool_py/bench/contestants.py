@@ -11,7 +11,7 @@ from envpool_py.bench.workloads import Workload
 
 OURS = "envpool_py"
 
-#: What is no library: plain loops that show how much a pool could reach at the most.
+#: What is no library: plain loops that show what is left of the limit without a pool.
 CEILING = "ceiling"
 
 #: The name under which one bare env in a tight loop is measured.

@@ -55,11 +55,17 @@ def of_workload(report: Report, workload: Workload) -> Table:
     )
 
 
-def summary(report: Report) -> Table:
-    """Of every workload, what part of the limit the best of us and of the others reached."""
+def summary(report: Report) -> Table | None:
+    """Of every workload, what part of the limit the best of us and of the others reached.
+
+    Returns:
+        None: no pool was measured.
+    """
     lines = []
     for workload in report.workloads():
         rows = [row for row in figures.rows(report, workload) if not _is_ceiling(row)]
+        if not rows:
+            continue
         lines.append(
             [
                 workload.title,
@@ -71,7 +77,7 @@ def summary(report: Report) -> Table:
         )
     header = ["work, of limit", "ours, processes", "ours, in process"]
     header += ["best other, processes", "best other, in process"]
-    return Table("Summary", header, lines, [])
+    return Table("Summary", header, lines, []) if lines else None
 
 
 def small_batches(report: Report) -> Table | None:

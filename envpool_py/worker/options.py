@@ -74,3 +74,19 @@ def check_num_processes(num_processes: int | None, num_envs: int) -> int:
     if num_processes < 1:
         raise ValueError(f"num_processes must be 1 or more, got {num_processes}")
     return min(int(num_processes), num_envs)
+
+
+def check_num_threads(num_threads: int | None) -> int | None:
+    """The threads of a process; None is no limit.
+
+    Raises:
+        TypeError: not an int or None.
+        ValueError: below 1.
+    """
+    if num_threads is None:
+        return None
+    if isinstance(num_threads, bool) or not isinstance(num_threads, (int, np.integer)):
+        raise TypeError(f"num_threads must be an int or None, got {num_threads!r}")
+    if num_threads < 1:
+        raise ValueError(f"num_threads must be 1 or more, got {num_threads}")
+    return int(num_threads)

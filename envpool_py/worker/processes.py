@@ -53,7 +53,12 @@ from envpool_py.worker.group import ROW_KINDS, WorkerGroup
 from envpool_py.worker.lane import GARBLED, Lane, Poller, claim, release
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.meter import Meter
-from envpool_py.worker.options import check_context, check_num_processes, check_step_timeout
+from envpool_py.worker.options import (
+    check_context,
+    check_num_processes,
+    check_num_threads,
+    check_step_timeout,
+)
 from envpool_py.worker.pickling import pickled_fn, pickled_requests
 from envpool_py.worker.tokens import ID_MASK, WAKE_UP, Tokens
 from envpool_py.worker.watch import Overdue, Watch
@@ -106,11 +111,9 @@ class ProcessGroup(WorkerGroup):
         if num_envs > ID_MASK:
             raise ValueError(f"got {num_envs} envs; a pool takes {ID_MASK} at the most")
         self.num_processes = check_num_processes(num_processes, num_envs)
-        if num_threads is not None and num_threads < 1:
-            raise ValueError(f"num_threads must be 1 or more, got {num_threads}")
         self._step_timeout = check_step_timeout(step_timeout)
         self._watch: Watch | None = None
-        self._num_threads = num_threads
+        self._num_threads = check_num_threads(num_threads)
         self._affinity = affinity
         self.context = check_context(workers[0].context)
         self.shares_block = workers[0].share_memory

@@ -270,8 +270,9 @@ class SharingGroup(WorkerGroup):
         return [*self._there.processes(), list(range(self._first, len(self.workers)))]
 
     def described(self) -> str:
-        """The processes, and that the caller steps as well."""
-        return f"{self._there.described()}, caller_steps=True"
+        """The processes, once they are started, and that the caller steps as well."""
+        there = self._there.described() if hasattr(self, "_there") else ""
+        return f"{there}, caller_steps=True"
 
     def death_of(self, i: int) -> EnvError:
         """The error of an env whose process has ended."""

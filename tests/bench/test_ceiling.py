@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -176,10 +178,23 @@ def test_a_process_that_ends_is_not_waited_for(driver: Any, text: str) -> None:
     running = driver(Job("", "", 2, 2, 2, 0.0), env_fns, batches)
     with pytest.raises(RuntimeError, match=text):
         running.advance()
-    running.close()
+    with contextlib.suppress(RuntimeError):
+        running.close()
 
 
-@pytest.mark.parametrize("driver", ["apart", "partial"])
+def test_where_they_never_meet_a_process_that_ends_is_told_of_at_the_end() -> None:
+    env_fns = [functools.partial(_Ending, os.getpid())] * 2
+    batches = workloads.draw_actions(gym.spaces.Discrete(2), 2)
+    running = ceiling.apart(Job("", "", 2, None, 2, 0.0), env_fns, batches)
+    running.advance()
+    (child,) = multiprocessing.active_children()
+    child.join()
+    running.advance()
+    with pytest.raises(RuntimeError, match="a process has ended, by 3"):
+        running.close()
+
+
+@pytest.mark.parametrize("driver", ["apart", "in_step", "partial"])
 def test_the_processes_end_with_the_caller(driver: str) -> None:
     script = textwrap.dedent(f"""
         import multiprocessing
@@ -190,6 +205,7 @@ def test_the_processes_end_with_the_caller(driver: str) -> None:
         env_fns = workloads.env_fns(workloads.Workload("cartpole", 4))
         batches = workloads.draw_actions(env_fns[0]().action_space, 4)
         running = ceiling.{driver}(Job("", "", 4, 2, 2, 0.0), env_fns, batches)
+        running.advance()
         print(multiprocessing.active_children()[0].pid, flush=True)
         sys.stdin.read()
         """)

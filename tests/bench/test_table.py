@@ -110,7 +110,9 @@ def test_the_summary_has_the_best_of_each_kind() -> None:
         *repeats(WORK, "gymnasium-async", measurement(100)),
         *repeats(WORK, "ceiling-rows", measurement(1600)),  # it is no pool
     )
-    assert table.summary(made).rows == [
+    drawn = table.summary(made)
+    assert drawn is not None
+    assert drawn.rows == [
         [
             "CartPole-v1 x 64",
             "0.75 (envpool_py Shmem, num_processes=2)",
@@ -119,6 +121,15 @@ def test_the_summary_has_the_best_of_each_kind() -> None:
             "0.47 (Tianshou Dummy)",
         ]
     ]
+
+
+def test_where_there_is_no_pool_there_is_no_summary() -> None:
+    alone = [
+        *repeats(WORK, "bare", measurement(1000)),
+        *repeats(WORK, "ceiling-rows", measurement()),
+    ]
+    assert table.summary(report(*alone)) is None
+    assert "Summary" not in table.markdown(report(*alone))
 
 
 def test_small_batches_among_few_and_many() -> None:

@@ -178,10 +178,17 @@ class _Crew:
                         raise RuntimeError(f"a process has ended, by {process.exitcode}")
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes.
+
+        Raises:
+            RuntimeError: one of them had ended before.
+        """
+        ended = [process for process in self._processes if not process.is_alive()]
         self.words[0] = _STOP
         for process in self._processes:
             process.join()
+        if ended:  # where they never meet, nobody has noticed
+            raise RuntimeError(f"a process has ended, by {ended[0].exitcode}")
 
 
 def _work(
@@ -197,14 +204,11 @@ def _work(
     step = stepping(share, _made(share, env_fns))
     words[at] = 0
     for batch in itertools.cycle(batches):
-        while words[0] == words[at]:
+        while words[0] == words[at] and os.getppid() == parent:
             for _ in range(_LOOKS):
                 if words[0] != words[at]:
                     break
-            else:
-                if os.getppid() != parent:
-                    return
-        if words[0] == _STOP:
+        if words[0] == _STOP or os.getppid() != parent:
             return
         step(batch)
         words[at] += 1
