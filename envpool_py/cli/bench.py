@@ -59,7 +59,7 @@ backends: {", ".join(contestant.name for contestant in CONTESTANTS)};
   and shmem are spread over a process per core.
 
 How much is left without a pool is measured where it is asked for: --backend ceiling, or one of
- {", ".join(contestant.name for contestant in CEILINGS)}. The envs of
+{", ".join(contestant.name for contestant in CEILINGS)}. The envs of
 processes that never meet; that begin and end each batch together; that also hand rows on through
 shared memory; from where the caller copies them; and partial batches.
 

@@ -21,6 +21,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from envpool_py.bench import contestants, measure, workloads
 from envpool_py.bench.drivers import ceiling
 from envpool_py.bench.job import Job
+from envpool_py.bench.plain_block import PlainBlock
 from envpool_py.bench.workloads import Workload
 from tests.bench import counting
 from tests.conftest import ROOT
@@ -75,13 +76,13 @@ def test_the_rows_are_those_of_envs_stepped_by_hand(
         env.reset(seed=i)
     batches = workloads.draw_actions(by_hand[0].action_space, 4)
     handed: list[Any] = []
-    batch = ceiling._Block.batch
+    batch = PlainBlock.batch
 
     def hand_on(self: Any, *, copy: bool) -> Any:
         handed.append(batch(self, copy=copy))
         return handed[-1]
 
-    monkeypatch.setattr(ceiling._Block, "batch", hand_on)
+    monkeypatch.setattr(PlainBlock, "batch", hand_on)
     running = driver(Job("", "", 4, None, 2, 0.0), env_fns, batches)
     ends = 0
     for actions in batches[:60]:
@@ -118,7 +119,7 @@ def test_the_rows_of_partial_batches_are_those_of_envs_stepped_by_hand(
     for i, env in enumerate(by_hand):
         env.reset(seed=i)
     batches = workloads.draw_actions(by_hand[0].action_space, 6)
-    some = ceiling._Block.some
+    some = PlainBlock.some
     ends = 0
 
     def compared(self: Any, ids: Any) -> Any:
@@ -134,7 +135,7 @@ def test_the_rows_of_partial_batches_are_those_of_envs_stepped_by_hand(
             assert info == {"env_id": i}
         return rows
 
-    monkeypatch.setattr(ceiling._Block, "some", compared)
+    monkeypatch.setattr(PlainBlock, "some", compared)
     running = ceiling.partial(Job("", "", 6, 2, num_processes, 0.0), env_fns, batches)
     steps = 0
     while steps < 300:
