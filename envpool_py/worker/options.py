@@ -69,11 +69,7 @@ def check_num_processes(num_processes: int | None, num_envs: int) -> int:
     """
     if num_processes is None:
         return num_envs
-    if isinstance(num_processes, bool) or not isinstance(num_processes, (int, np.integer)):
-        raise TypeError(f"num_processes must be an int or None, got {num_processes!r}")
-    if num_processes < 1:
-        raise ValueError(f"num_processes must be 1 or more, got {num_processes}")
-    return min(int(num_processes), num_envs)
+    return min(_count("num_processes", num_processes), num_envs)
 
 
 def check_num_threads(num_threads: int | None) -> int | None:
@@ -83,10 +79,12 @@ def check_num_threads(num_threads: int | None) -> int | None:
         TypeError: not an int or None.
         ValueError: below 1.
     """
-    if num_threads is None:
-        return None
-    if isinstance(num_threads, bool) or not isinstance(num_threads, (int, np.integer)):
-        raise TypeError(f"num_threads must be an int or None, got {num_threads!r}")
-    if num_threads < 1:
-        raise ValueError(f"num_threads must be 1 or more, got {num_threads}")
-    return int(num_threads)
+    return None if num_threads is None else _count("num_threads", num_threads)
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an int or None, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+    return int(value)
