@@ -89,8 +89,8 @@ class BaseVectorEnv:
             each later one, 30 at the most. Only that env waits.
         on_restart: ``(env_id, error)``, called once an env has been made anew, before its reset; it
             must not use the pool.
-        measure: count steps and resets and the time that they take, for ``stats()``; it costs a
-            third of a microsecond for each step.
+        measure: count steps and resets and the time that they take, for ``stats()``; it costs
+            one to three microseconds for each step.
         record: a file that is to hold all that the envs are asked, and enough to check what comes
             of it, for ``envpool_py.replay``; it must not exist.
         **worker_options: what the worker class takes.
