@@ -41,9 +41,7 @@ class Crew:
     def __init__(
         self, job: Job, env_fns: list[Any], batches: list[Any], stepping: Stepping
     ) -> None:
-        own, *others = [
-            share.tolist() for share in np.array_split(np.arange(job.num_envs), job.num_processes)
-        ]
+        own, *others = _shares(job)
         size = 8 * _STRIDE * job.num_processes
         self.words: Any = memoryview(mmap.mmap(-1, size)).cast("q")
         self.own_envs = len(own)
@@ -77,8 +75,8 @@ class Crew:
                     if words[at] == words[0]:
                         break
                 else:
-                    if not process.is_alive():
-                        raise RuntimeError(f"a process has ended, by {process.exitcode}")
+                    if ended := _ended([process]):
+                        raise ended
 
     def close(self) -> None:
         """End the processes.
@@ -86,12 +84,12 @@ class Crew:
         Raises:
             RuntimeError: one of them had ended before.
         """
-        ended = [process for process in self._processes if not process.is_alive()]
+        ended = _ended(self._processes)  # where they never meet, nobody has noticed
         self.words[0] = _STOP
         for process in self._processes:
             process.join()
-        if ended:  # where they never meet, nobody has noticed
-            raise RuntimeError(f"a process has ended, by {ended[0].exitcode}")
+        if ended:
+            raise ended
 
 
 def _work(
@@ -121,9 +119,7 @@ class PartialCrew:
     """The processes, the pipes by which ids go to them, and the one by which they come back."""
 
     def __init__(self, job: Job, env_fns: list[Any], block: PlainBlock) -> None:
-        own, *others = [
-            share.tolist() for share in np.array_split(np.arange(job.num_envs), job.num_processes)
-        ]
+        own, *others = _shares(job)
         self._home = np.repeat(np.arange(job.num_processes), [len(own), *map(len, others)])
         context: Any = multiprocessing.get_context("fork")
         self._done, theirs = os.pipe()
@@ -176,12 +172,19 @@ class PartialCrew:
         return memoryview(came).cast("i").tolist()
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes.
+
+        Raises:
+            RuntimeError: one of them had ended before.
+        """
+        ended = _ended(self._processes)  # while others go on, its envs are just never done
         for asking in self._asking:
             asking.close()
         for process in self._processes:
             process.join()
         os.close(self._done)
+        if ended:
+            raise ended
 
 
 def _work_at_some(
@@ -210,6 +213,19 @@ def _work_at_some(
             some = ids[at : at + _AT_ONCE]
             step(some)
             os.write(done, array("i", some).tobytes())
+
+
+def _shares(job: Job) -> list[list[int]]:
+    """The ids of the envs of each process, the caller's first."""
+    return [part.tolist() for part in np.array_split(np.arange(job.num_envs), job.num_processes)]
+
+
+def _ended(processes: Sequence[Any]) -> RuntimeError | None:
+    """The error for the first of them that has ended; None: all live."""
+    for process in processes:
+        if not process.is_alive():
+            return RuntimeError(f"a process has ended, by {process.exitcode}")
+    return None
 
 
 def _made(share: Sequence[int], env_fns: list[Any]) -> list[Any]:

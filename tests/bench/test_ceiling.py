@@ -183,13 +183,19 @@ def test_a_process_that_ends_is_not_waited_for(driver: Any, text: str) -> None:
         running.close()
 
 
-def test_where_they_never_meet_a_process_that_ends_is_told_of_at_the_end() -> None:
-    env_fns = [functools.partial(_Ending, os.getpid())] * 2
-    batches = workloads.draw_actions(gym.spaces.Discrete(2), 2)
-    running = ceiling.apart(Job("", "", 2, None, 2, 0.0), env_fns, batches)
+@pytest.mark.parametrize("driver", [ceiling.apart, ceiling.partial])
+def test_a_process_that_ends_beside_others_is_told_of_at_the_end(driver: Any) -> None:
+    # The caller and the last of the others go on.
+    env_fns = [CartPoleEnv, functools.partial(_Ending, os.getpid()), CartPoleEnv]
+    batches = workloads.draw_actions(gym.spaces.Discrete(2), 3)
+    before = set(multiprocessing.active_children())
+    running = driver(Job("", "", 3, 1, 3, 0.0), env_fns, batches)
+    # Now: it may have ended as soon as it is asked for a step, and is not among them any more.
+    children = set(multiprocessing.active_children()) - before
     running.advance()
-    (child,) = multiprocessing.active_children()
-    child.join()
+    first = min(children, key=lambda child: child.pid or 0)
+    first.join(20)
+    assert first.exitcode == 3
     running.advance()
     with pytest.raises(RuntimeError, match="a process has ended, by 3"):
         running.close()
