@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium as gym
@@ -10,10 +12,10 @@ import numpy as np
 
 from envpool_py import checks, seeding
 from envpool_py.errors import EnvError, env_error
-from envpool_py.restarts import Policy
+from envpool_py.recovery import Policy
 from envpool_py.seeding import Seed
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.execute import NEXT_STEP, SAME_STEP
+from envpool_py.worker.executor import NEXT_STEP, SAME_STEP, ResetFn
 
 #: Reset options: one dict for all envs, or one for each.
 Options: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
@@ -75,13 +77,53 @@ def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | N
     raise ValueError(f"autoreset_mode must be None, 'next_step' or 'same_step', got {mode!r}")
 
 
+def check_reset_fn(reset_fn: ResetFn | None, *, episode_seeds: bool) -> None:
+    """Refuse a ``reset_fn`` that is none, or one beside ``episode_seeds``."""
+    if reset_fn is not None and not callable(reset_fn):
+        raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
+    if reset_fn is not None and episode_seeds:
+        raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
+
+
+def common_space(name: str, own: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
+    """The space that all envs have.
+
+    Raises:
+        ValueError: two envs have different ones.
+    """
+    for i, space in enumerate(own):
+        if space != own[0]:
+            raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {own[0]}")
+    return own[0]
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path of a record that is to be written.
+
+    Raises:
+        FileExistsError: there is a file; a record is never overwritten.
+        FileNotFoundError: there is no such directory.
+        TypeError: no path.
+    """
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
+    found = Path(path)
+    if os.path.lexists(found):
+        raise FileExistsError(
+            f"record: {found} exists, and a record is never overwritten; move it, or name another"
+        )
+    if not found.parent.is_dir():
+        raise FileNotFoundError(f"record: {found.parent} is no directory")
+    return found
+
+
 def check_policy(
     on_error: str,
     max_restarts: int | None,
     restart_backoff: float,
     on_restart: Callable[[int, EnvError], object] | None,
 ) -> Policy | None:
-    """How envs that fail are made anew; None where they are not.
+    """How envs that fail are recreated; None where they are not.
 
     Raises:
         TypeError, ValueError: an argument is wrong.

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from envpool_py.worker.execute import Executor
+from envpool_py.worker.executor import Executor
 from envpool_py.worker.limits import usable_cores
-from envpool_py.worker.subproc import SubprocEnvWorker
+from envpool_py.worker.workers import SubprocEnvWorker
 
 #: Seconds for which the scratch env is stepped.
 PROBE_SECONDS = 0.1
@@ -95,7 +95,7 @@ class _Probed:
         start = wall, cpu = time.perf_counter(), time.thread_time()
         kept_from_core = _kept_from_core()
         with contextlib.suppress(Exception):
-            space = self._executor.facts().action_space
+            space = self._executor.env_spaces().action_space
             sample = space.sample if space is not None else _nothing
             self.reset()
             self.step(sample())  # what happens at the first step only

@@ -215,6 +215,11 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
     return first
 
 
+def renewed(error: EnvError) -> EnvError:
+    """A new error for the same end of a process: each raise has a traceback of its own."""
+    return WorkerDiedError(error.message, error.env_ids)
+
+
 def name_ids(ids: Sequence[int]) -> str:
     """``env 3``, ``envs 0 to 7`` or ``envs 1, 4``."""
     if len(ids) == 1:

@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium as gym
 
 from envpool_py import auto
+from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-from envpool_py.vector_env import BaseVectorEnv
 
 #: The pool classes by the names that ``backend`` takes.
 BACKENDS: dict[str, type[BaseVectorEnv]] = {

@@ -7,11 +7,9 @@ from typing import Any
 
 from envpool_py import auto
 from envpool_py.arguments import check_env_fns
-from envpool_py.vector_env import BaseVectorEnv
+from envpool_py.pool import BaseVectorEnv
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.dummy import DummyEnvWorker
-from envpool_py.worker.shmem import ShmemEnvWorker
-from envpool_py.worker.subproc import SubprocEnvWorker
+from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
 
 class DummyVectorEnv(BaseVectorEnv):
@@ -48,13 +46,13 @@ class DummyVectorEnv(BaseVectorEnv):
 
 
 class SubprocVectorEnv(BaseVectorEnv):
-    """Envs in worker processes; messages are pickled, one per process and batch.
+    """Envs in worker processes, as ``ShmemVectorEnv``; the name is Tianshou's.
 
     Args:
         env_fns: one callable for each env; cloudpickled, but only under spawn and forkserver.
         wait_num: as in ``BaseVectorEnv``.
         timeout: as in ``BaseVectorEnv``.
-        share_memory: take rows and actions through shared memory, as ``ShmemVectorEnv`` does.
+        share_memory: has no effect: rows and actions go through shared memory in any case.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
             multiprocessing's own choice.
         num_processes: over how many processes the envs are spread; None is one for each env,

@@ -179,8 +179,10 @@ def _join(layout: Any, take: Callable[[], Any]) -> Any:
     return tuple(_join(part, take) for part in layout)
 
 
-def join_rows(layout: Any, columns: Sequence[Array]) -> list[Any]:
-    """The values of a batch one by one, from an array ``(k, ...)`` for each leaf."""
+def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
+    """The ``count`` values of a batch one by one, from an array ``(count, ...)`` for each leaf."""
+    if not columns:
+        return [join(layout, ()) for _ in range(count)]
     parts = [leaf.each(column) for leaf, column in zip(leaves(layout), columns, strict=True)]
     if isinstance(layout, dict) and all(map(is_leaf, layout.values())):
         return [dict(zip(layout, row, strict=True)) for row in zip(*parts, strict=True)]
@@ -199,6 +201,8 @@ def fit(value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], what: str, spa
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
+        if from_signal_handler(error):
+            raise
         raise TypeError(f"{what} can't be made into an array: {error}") from None
     if array.dtype.kind not in "biufc":
         shown = repr(value)

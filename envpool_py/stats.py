@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py import timing
 from envpool_py.spaces import Array
-from envpool_py.worker import meter
 
 _SHOWN = 5  # of the slowest envs
 
@@ -20,12 +20,12 @@ class Stats:
 
     Attributes:
         seconds: how long that was.
-        batches: batches handed out, those of resets included.
+        batches: batches returned, those of resets included.
         rows: rows in them.
         batch_fill: rows per batch, as a part of ``num_envs``; NaN before the first.
         steps: int64 ``(num_envs,)``: steps that each env has taken.
         resets: int64 ``(num_envs,)``: its resets, automatic ones included.
-        restarts: int64 ``(num_envs,)``: how often it was made anew.
+        restarts: int64 ``(num_envs,)``: how often it was recreated.
         step_mean: float64 ``(num_envs,)``: seconds that a step took, automatic resets not included;
             NaN before the first.
         step_p50: float64 ``(num_envs,)``: the median of that, to about 5 %.
@@ -90,15 +90,18 @@ def summarise(
     """Make ``Stats`` of what has been counted.
 
     Args:
-        counts: rows of ``Meter.counts``.
+        counts: rows of ``envpool_py.timing``.
         restarts: shape ``(num_envs,)``.
         processes: for each process the ids of its envs.
         seconds: over how long.
-        batches: how many were handed out.
+        batches: how many were returned.
         rows: how many were in them.
     """
-    steps, resets = counts[:, meter.STEPS], counts[:, meter.RESETS]
-    step_seconds, reset_seconds = counts[:, meter.STEP_NS] * 1e-9, counts[:, meter.RESET_NS] * 1e-9
+    steps, resets = counts[:, timing.STEPS], counts[:, timing.RESETS]
+    step_seconds, reset_seconds = (
+        counts[:, timing.STEP_NS] * 1e-9,
+        counts[:, timing.RESET_NS] * 1e-9,
+    )
     busy = (step_seconds + reset_seconds) / seconds
     process_busy = np.array([busy[list(envs)].sum() for envs in processes])
     return Stats(
@@ -110,8 +113,8 @@ def summarise(
         resets=resets.copy(),
         restarts=restarts,
         step_mean=_mean(step_seconds, steps),
-        step_p50=meter.percentile(counts, 0.5),
-        step_p99=meter.percentile(counts, 0.99),
+        step_p50=timing.percentile(counts, 0.5),
+        step_p99=timing.percentile(counts, 0.99),
         reset_mean=_mean(reset_seconds, resets),
         busy=busy,
         processes=tuple(tuple(int(i) for i in envs) for envs in processes),

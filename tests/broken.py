@@ -23,7 +23,7 @@ def worker_process() -> Any:
     frame: Any = sys._getframe()
     while frame is not None:
         found = frame.f_locals.get("self")
-        if hasattr(found, "_results"):
+        if hasattr(found, "_executors") and hasattr(found, "_end"):
             return found
         frame = frame.f_back
     raise LookupError("no worker process around")
@@ -123,31 +123,31 @@ class BrokenEnv(envs.FaultEnv):
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def do_rubbish(self, _: str) -> None:
-        worker_process()._stream.sendall(b"what an env has no business to write\n" * 9)
+        worker_process()._socket.sendall(b"what an env has no business to write\n" * 9)
         sleep_for_ever()
 
     def do_unreadable(self, _: str) -> None:
         """Write what looks like a message, up to its pickle."""
         process = worker_process()
-        process._stream.sendall(b"".join(self._item(process, b"no pickle", 9)))
+        process._socket.sendall(b"".join(self._item(process, b"no pickle", 9)))
         sleep_for_ever()
 
     def do_cut(self, _: str) -> None:
         """Die in the midst of a message that has come in several pieces."""
         process = worker_process()
         head, data = self._item(process, bytes(1 << 20), 1 << 30)
-        process._stream.sendall(head)
-        process._stream.sendall(data)
+        process._socket.sendall(head)
+        process._socket.sendall(data)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def do_results(self, _: str) -> None:
-        os.write(worker_process()._results, b"not a multiple of four")
+        os.write(worker_process()._shared.results.fd, b"not a multiple of four")
         sleep_for_ever()
 
     def _item(self, process: Any, data: bytes, length: int) -> tuple[bytes, bytes]:
-        from envpool_py.worker import child  # noqa: PLC0415 - for the rest this is a user's env
+        from envpool_py.worker import channel  # noqa: PLC0415 - for the rest this is a user's env
 
-        return child.ITEM.pack(process._ids[0], child.CLOSE_FAILURE, length), data
+        return channel.ITEM.pack(process._ids[0], channel.CLOSE_FAILURE, length), data
 
 
 SPOILT: dict[str, Any] = {

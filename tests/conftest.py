@@ -40,7 +40,7 @@ PEERS = [
 """What imports other libraries, torch among them: a run of its own, since to fork a process that
 has torch in it takes twenty times as long."""
 
-WATCHDOG = 45.0
+WATCHDOG = float(os.environ.get("TEST_WATCHDOG", "45"))
 """Seconds until a test is broken off."""
 
 
@@ -175,7 +175,7 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     multiprocessing.active_children()  # reaps
     processes, fds, shm, threads = before
     for pool in STANDING:
-        processes |= {lane.pid for lane in pool._group._lanes}
+        processes |= {host.process.pid for host in pool.engine.hosts.processes.hosts}
     wait_until(lambda: children() <= processes, 3)
     wait_until(lambda: len(descriptors()) <= len(fds), 1)
     # Of what another process of these tests has for a moment, nothing stays.

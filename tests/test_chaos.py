@@ -121,10 +121,10 @@ def strike(pool: BaseVectorEnv, rng: random.Random) -> None:
 
     One that is still making its envs is only killed: how long that takes is not bounded.
     """
-    lane = pool._group.lane_of(rng.randrange(NUM))
+    lane = pool.engine.hosts.of(rng.randrange(NUM))
     chosen = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
     if lane.exit is None:
-        os.kill(lane.pid, chosen if lane.started else signal.SIGKILL)
+        os.kill(lane.process.pid, chosen if lane.started else signal.SIGKILL)
 
 
 def chaos(

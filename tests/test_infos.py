@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import envpool_py
-from envpool_py import infos as infos_
-from envpool_py.worker import processes
+from envpool_py import info_codec as infos_
+from envpool_py.worker.process import ProcessHost
 from tests.places import PLACES, QUICK
 
 NUMBERS = st.one_of(
@@ -198,14 +198,15 @@ class Scalars(gym.Env[Any, Any]):
 
 def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    take_item = processes.ProcessGroup._take_item
+    read = ProcessHost.read
 
-    def counting(self: Any, token: int, status: int, data: bytes) -> None:
-        taken.append(status)
-        take_item(self, token, status, data)
+    def counting(self: Any) -> bool:
+        found = read(self)
+        taken.extend(self.items)
+        return found
 
-    with envpool_py.ShmemVectorEnv([Scalars] * 4, num_processes=2) as pool:
-        monkeypatch.setattr(processes.ProcessGroup, "_take_item", counting)
+    with envpool_py.ShmemVectorEnv([Scalars] * 4, num_processes=2, validate="off") as pool:
+        monkeypatch.setattr(ProcessHost, "read", counting)
         assert [info["first"] for info in pool.reset()[1]] == [0] * 4
         for count in range(1, 20):
             infos = pool.step(np.zeros(4, dtype=int))[4]

@@ -33,6 +33,7 @@ from envpool_py import (
     WorkerDiedError,
 )
 from envpool_py.worker import processes
+from envpool_py.worker.channel import Channel
 from tests import broken, envs
 from tests.conftest import (
     ROOT,
@@ -280,7 +281,7 @@ def test_a_pool_that_could_not_be_made_can_be_shown() -> None:
             try:
                 super().__init__(count_fns(3), num_processes=1, **options)
             except ValueError:
-                assert repr(self) == "Shown(num_envs=3, caller_steps=True, closed)"
+                assert repr(self) == "Shown(num_envs=3, closed)"
                 raise
 
     with pytest.raises(ValueError, match="num_threads"):
@@ -787,16 +788,17 @@ def test_close_waits_for_a_thread_that_takes_in_what_came(
     with no_process_left():
         pool = PLACES[place](fns)
         pool.reset()
-        take_in = processes.ProcessGroup._take_in
+        collect = Channel.collect
 
-        def slow(group: processes.ProcessGroup) -> None:
+        def slow(channel: Channel, chunks: list[bytes]) -> bool:
             at_work.append(threading.current_thread())
             together.append(len(set(at_work)))
             if threading.current_thread() is thread and not go_on.is_set():
                 inside.set()
                 go_on.wait(10)
-            take_in(group)
+            found = collect(channel, chunks)
             at_work.remove(threading.current_thread())
+            return found
 
         def step() -> None:
             try:
@@ -805,13 +807,13 @@ def test_close_waits_for_a_thread_that_takes_in_what_came(
             except BaseException as error:  # noqa: BLE001
                 raised.append(error)
 
-        monkeypatch.setattr(processes.ProcessGroup, "_take_in", slow)
+        monkeypatch.setattr(Channel, "collect", slow)
         thread = threading.Thread(target=step)
         closer = threading.Thread(target=pool.close)
         thread.start()
         assert inside.wait(10)
         closer.start()
-        wait_until(lambda: pool._group._closer != 0)
+        wait_until(lambda: pool.is_closed)
         wait_until(lambda: max(together) > 1, 0.1)
         go_on.set()
         thread.join(20)

@@ -549,18 +549,18 @@ def test_a_process_that_comes_while_another_is_served_is_not_forgotten(
     slow = functools.partial(made_at_the_gate, 0, gates[0], tmp_path / "made")
     with PLACES[place]([slow, *FNS[1:]], **RESTART, autoreset_mode="same_step") as pool:
         pool.reset()
-        group: Any = pool.workers[0].home()[0]
-        forget_forms = group.block.forget_forms
+        engine: Any = pool.engine
+        forget_forms = engine.batches.forget_forms
 
         def served(ids: list[int]) -> None:
             if ids == [1]:  # the first of the quick ones is there, and is served
                 gates[0].release()
                 for i in (0, 2):
-                    if group.coming(i):
-                        select.select([group.lane_of(i).fd], [], [])
+                    if engine.hosts.is_restarting(i):
+                        select.select([engine.hosts.of(i).stream.fd], [], [])
             forget_forms(ids)
 
-        monkeypatch.setattr(group.block, "forget_forms", served)
+        monkeypatch.setattr(engine.batches, "forget_forms", served)
         for i in range(3):  # in this order
             process = pool.workers[i].process
             pool.send(["SIGKILL"], [i])

@@ -289,7 +289,7 @@ def test_what_was_given_up_is_not_brought_back(tmp_path: Path) -> None:
 
 
 def test_a_past_that_is_too_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("envpool_py.comeback.LONGEST", 5)
+    monkeypatch.setattr("envpool_py.record.history.MAX_STEPS", 5)
     with PLACES["dummy"](fns_of(tmp_path, {1: (8, "raise"), 2: (4, "raise")}), **REPLAY) as pool:
         pool.reset(seed=1)
         batches = [pool.step([0, 0, 0]) for _ in range(8)]
@@ -300,7 +300,7 @@ def test_a_past_that_is_too_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_a_seeded_reset_begins_the_past_anew(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("envpool_py.comeback.LONGEST", 5)
+    monkeypatch.setattr("envpool_py.record.history.MAX_STEPS", 5)
     with PLACES["dummy"](fns_of(tmp_path, {1: (8, "raise")}), **REPLAY) as pool:
         for seed in (1, 2):
             pool.reset(seed=seed)
@@ -319,8 +319,8 @@ class NoReplayWorker(PlainWorker):
     """Knows only what there was before."""
 
     def recv(self) -> Any:
-        if self._request is not None and self._request.kind == "replay":
-            message = "replay"
+        if self._request is not None and self._request.kind == "run":
+            message = "run"
             raise NotImplementedError(message)
         return super().recv()
 

@@ -22,8 +22,9 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
 import envpool_py
-from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ReplayError, plain, recording
-from envpool_py.life import EnvLives
+from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ReplayError
+from envpool_py.record import plain_codec as plain
+from envpool_py.record import reader as recording
 from envpool_py.worker import DummyEnvWorker
 from tests import envs
 from tests.conftest import ROOT
@@ -85,9 +86,7 @@ def test_a_pool_that_can_not_be_built_leaves_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"on_error": "restart"}, {"episode_seeds": True}])
 def test_without_it_nothing_is_in_the_way(options: dict[str, Any]) -> None:
     with DummyVectorEnv(RANDOM, **options) as pool:
-        kinds = {kind.__name__ for kind in type(pool._lives).__mro__}
-        assert isinstance(pool._lives, EnvLives)
-        assert not {name for name in kinds if name.startswith("Journal")}
+        assert pool.engine.observers == []
 
 
 class PlainWorker(DummyEnvWorker):
@@ -341,9 +340,9 @@ def test_a_pickle_in_the_file_is_never_loaded(tmp_path: Path) -> None:
             assert not (tmp_path / "trace").exists()
 
 
-@pytest.mark.parametrize("module", ["plain", "recording", "replaying", "digest"])
+@pytest.mark.parametrize("module", ["plain_codec", "recorder", "reader", "replay", "digest"])
 def test_what_reads_does_not_know_of_pickle(module: str) -> None:
-    tree = ast.parse((ROOT / "envpool_py" / f"{module}.py").read_text())
+    tree = ast.parse((ROOT / "envpool_py" / "record" / f"{module}.py").read_text())
     names = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
     names |= {str(node.module) for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert not names & {"pickle", "cloudpickle", "marshal", "shelve"}

@@ -87,7 +87,9 @@ def many_steps(place: str, kind: str, count: int) -> None:
     fns: list[Callable[[], Any]] = [CheapEnv] * num
     with PLACES[place](fns, autoreset_mode="same_step", **options(place, kind)) as pool:
         pool.reset(seed=1)
-        pids = {os.getpid(), *(lane.pid for lane in getattr(pool._group, "_lanes", []))}
+        processes = pool.engine.hosts.processes
+        hosts = [] if processes is None else processes.hosts
+        pids = {os.getpid(), *(host.process.pid for host in hosts)}
         actions = np.zeros(num, np.int64)
         rounds = -(-count // num)
         before: dict[int, int] = {}

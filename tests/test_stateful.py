@@ -204,9 +204,9 @@ class PoolMachine(RuleBasedStateMachine):
             return
         self.pool.send(["hang"], [i])
         self.state[i], self.fault[i], self.killed[i] = FLYING, "hang", True
-        watch = self.pool._group._watch
-        number = self.pool._group._home[i]
-        assert wait_until(lambda: watch._numbers[number, 0] == i + 1)
+        watch = self.pool.engine.hosts.processes.watchdog
+        number = self.pool.engine.hosts.of(i).number
+        assert wait_until(lambda: watch._heartbeats[number, 0] == i + 1)
         watch.limit, watch._next_look = 0.01, 0.0
         mates = self.mates(i)
         self.drain()

@@ -24,7 +24,7 @@ from envpool_py import (
     make,
 )
 from envpool_py.worker import EnvWorker
-from envpool_py.worker.execute import Executor
+from envpool_py.worker.executor import Executor
 from tests import envs
 from tests.places import PLACES, PROCESSES
 from tests.test_faults import FNS, GOOD, goes_on
@@ -124,7 +124,8 @@ def test_under_every_start_method(place: str) -> None:
     with PLACES[place](STUCK[:2], step_timeout=60.0) as pool:
         # A new interpreter has its time for the first request, however busy the machine.
         pool.reset()
-        pool._group._watch.limit, pool._group._watch._next_look = LIMIT, 0.0
+        watchdog = pool.engine.hosts.processes.watchdog
+        watchdog.limit, watchdog._next_look = LIMIT, 0.0
         with pytest.raises(EnvTimeoutError, match="env 0: did not end(.|\n)*in _fault"):
             pool.step(["hang", ""])
         goes_on(pool, [1])

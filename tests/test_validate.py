@@ -204,17 +204,18 @@ def test_what_is_warned_of_comes_with_its_row(
     env_fns = [envs.CountEnv, functools.partial(GatedNoNumber, 1, gates[1])]
     with PLACES["shmem-fork"](env_fns) as pool:
         pool.reset()
-        group: Any = pool.workers[1].home()[0]
-        read_results = group._read_results
+        hosts: Any = pool.engine.hosts
+        channel = hosts.processes.channel
+        collect = channel.collect
 
-        def read_late() -> None:
+        def read_late(chunks: list[bytes]) -> bool:
             monkeypatch.undo()
             gates[1].release()
-            select.select([group.lane_of(1).fd], [], [])  # the complaint is there
-            wait_until(lambda: unread(group._results) > 4, 0.3)  # its row may come by the pipe
-            read_results()
+            select.select([hosts.of(1).stream.fd], [], [])  # the complaint is there
+            wait_until(lambda: unread(channel.results) > 8, 0.3)  # its row may come by the pipe
+            return collect(chunks)
 
-        monkeypatch.setattr(group, "_read_results", read_late)
+        monkeypatch.setattr(channel, "collect", read_late)
         with pytest.warns(UserWarning, match="env 1: reward is nan"):
             pool.step([0, envs.BLOCK])
 

@@ -20,7 +20,7 @@ from envpool_py.worker import (
     ShmemEnvWorker,
     SubprocEnvWorker,
 )
-from envpool_py.worker.execute import Executor
+from envpool_py.worker.executor import Executor
 from tests import envs
 from tests.reference import HandStepped, Pending, check, check_empty, check_reset, spread
 

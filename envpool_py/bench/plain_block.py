@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import cells
 from envpool_py.ids import IdArray
+from envpool_py.obs_writer import view
 from envpool_py.spaces import Array
 
 #: Observations, rewards, terminated, truncated, infos.
@@ -46,10 +46,10 @@ class PlainBlock:
     ) -> Callable[[Sequence[int]], None]:
         """Steps those of a share whose ids it is told."""
         flat = self._obs.ndim == 2
-        places = {i: cells.of(self._obs[i]) if flat else self._obs[i] for i in share}
+        places = {i: view(self._obs[i]) if flat else self._obs[i] for i in share}
         whole: Any = slice(None) if flat else ...
         env_of = dict(zip(share, envs, strict=True))
-        actions, rewards, flags = self.actions, cells.of(self._rewards), cells.of(self._flags)
+        actions, rewards, flags = self.actions, view(self._rewards), view(self._flags)
 
         def step(ids: Sequence[int]) -> None:
             for i in ids:

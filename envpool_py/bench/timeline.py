@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.vector_env import BaseVectorEnv
+from envpool_py.pool import BaseVectorEnv
 
 #: What an env, or the caller, is doing.
 STEP, RESET, QUEUED, DONE, CALLER = "step", "reset", "queued", "done", "caller"

@@ -197,7 +197,7 @@ def waits(profile: Profile) -> bool:
 
 
 def _complexity(setting: Setting) -> tuple[bool, int, int, int]:
-    """Isolation comes first, fewer processes are simpler, shared memory is preferred to pipes."""
+    """Isolation comes first, fewer processes are simpler, ``shmem`` is preferred to ``subproc``."""
     return (
         setting.caller,
         setting.num_processes,

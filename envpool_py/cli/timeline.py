@@ -13,8 +13,8 @@ from envpool_py.bench.timeline import DONE, QUEUED, RESET, STEP, Timeline
 from envpool_py.cli.arguments import UsageError, check_picture, complain, integer, seconds
 from envpool_py.cli.env_id import env_spec
 from envpool_py.errors import EnvError
+from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-from envpool_py.vector_env import BaseVectorEnv
 from envpool_py.worker.limits import usable_cores
 
 _WARM_UP = 0.2

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from envpool_py.collector.policy import Policy
+    from envpool_py.pool import BaseVectorEnv
     from envpool_py.seeding import Seed
-    from envpool_py.vector_env import BaseVectorEnv
 
 
 def shares(total: int, num_envs: int) -> list[int]:

@@ -12,7 +12,7 @@ from envpool_py.spaces import is_leaf, layout_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from envpool_py.vector_env import BaseVectorEnv
+    from envpool_py.pool import BaseVectorEnv
 
 #: How many actions of an env the random policy draws at a time.
 _DRAWN = 128

@@ -107,6 +107,11 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         agents: list[str] = self._inside.now().agents if self._started else list(self.agent_idx)
         return agents
 
+    @property
+    def _envpool_py_episode_over(self) -> bool:
+        """Whether the episode is over for all agents; pools read it, see ``worker.executor``."""
+        return self._started and (self._stand.turn or self._whose_turn())[0] is None
+
     # ---------------------------------------------------------------------------- reset and step
 
     def reset(

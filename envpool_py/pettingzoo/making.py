@@ -13,7 +13,7 @@ import pettingzoo
 from numpy.typing import NDArray
 
 from envpool_py.pettingzoo.aec import SKIP, PettingZooEnv
-from envpool_py.vector_env import BaseVectorEnv
+from envpool_py.pool import BaseVectorEnv
 
 
 def find_env(name: str) -> Callable[..., Any] | None:

@@ -10,8 +10,8 @@ import gymnasium as gym
 from envpool_py.arguments import check_env_fns
 from envpool_py.pettingzoo.groups import Facts
 from envpool_py.pettingzoo.packed_env import MakePacked
+from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-from envpool_py.vector_env import BaseVectorEnv
 
 _BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import spaces
+from envpool_py.block import StepResult
 from envpool_py.ids import IdArray
-from envpool_py.life import StepResult
 from envpool_py.pettingzoo.agent_spaces import unknown_agent
 from envpool_py.pettingzoo.groups import (
     ALIVE,
@@ -36,8 +36,8 @@ class Rows(NamedTuple):
     ``fields`` are what the agents see now, after an automatic reset the next episode; ``flags`` and
     ``reward`` are those of the step, but for ``flags[:, ALIVE]``, which is of now. ``finals`` has
     what the agents of row ``k`` saw at the end of their episode, where the env was reset in the
-    step that ended it: the same fields, without the dimension of the batch. ``errors`` says what
-    befell the env of row ``k``, where the pool has had it made anew.
+    step that ended it: the same fields, without the dimension of the batch. ``errors`` has
+    the text of the error of the env of row ``k``, if the pool has recreated that env.
     """
 
     env_id: NDArray[np.intp]

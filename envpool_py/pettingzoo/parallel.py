@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from envpool_py import seeding, spaces
 from envpool_py.arguments import Options
+from envpool_py.block import StepResult
 from envpool_py.errors import name_ids
 from envpool_py.ids import IdArray, Ids
-from envpool_py.life import StepResult
 from envpool_py.pettingzoo import packing
 from envpool_py.pettingzoo.agent_spaces import unknown_agent
 from envpool_py.pettingzoo.groups import ALIVE, TERMINATED, TRUNCATED, VALID, groups_of, names_of
@@ -84,7 +84,7 @@ class ParallelVectorEnv:
         self.possible_agents = list(self._facts.agents)
         self.groups = names_of(self._groups)
         self.metadata = self._facts.metadata
-        self._restarts = options.get("on_error") == "restart"
+        self._recovers = options.get("on_error", "raise") != "raise"
         # One for each agent, though equal ones are sent as one: drawing from one leaves the others.
         self._action_spaces = {
             agent: copy.deepcopy(space) for agent, space in self._facts.action_spaces.items()
@@ -237,8 +237,8 @@ class ParallelVectorEnv:
               are discrete or masked; with ``state_in_info`` also ``state`` ``(k, ...)``; with
               ``autoreset_mode="same_step"`` also ``final_obs`` and ``final_infos``, object arrays
               ``(k,)`` of dicts by agent where ``env_done``, and of None; with
-              ``on_error="restart"`` also ``env_error``, an object array ``(k,)`` of the texts of
-              errors and of None.
+              ``on_error="restart"`` and ``on_error="replay"`` also ``env_error``, an object array
+              ``(k,)`` of the texts of errors and of None.
 
         Raises:
             ResetNeeded: no agent is left in an env, or it was never reset, or has raised since.
@@ -459,7 +459,7 @@ class ParallelVectorEnv:
         state = packing.state_of(rows.fields)
         if state is not None:
             info["state"] = state
-        if self._restarts:
+        if self._recovers:
             errors = [rows.errors.get(k) for k in range(len(rows.infos))]
             info["env_error"] = packing.objects(errors)
         if self.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP:

@@ -1,8 +1,6 @@
-"""Workers: the handle on one env, and what carries many of them."""
+"""Workers: the parent's handles on envs, and what carries requests out."""
 
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.dummy import DummyEnvWorker
-from envpool_py.worker.shmem import ShmemEnvWorker
-from envpool_py.worker.subproc import SubprocEnvWorker
+from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
 __all__ = ["DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "SubprocEnvWorker"]

@@ -5,10 +5,10 @@ What a worker promises, and all that a pool asks of it:
 * it answers one request at a time: ``send``, then ``recv``, which returns the reply or raises what
   the env raised;
 * after ``recv`` has raised, it takes the next request;
-* ``close`` frees everything, may be called at any time and twice, and never blocks for ever.
+* ``close`` frees everything, may be called at any time and twice, and never blocks indefinitely.
 
-A worker knows nothing of other envs. What makes a pool of many workers fast lives beside it, in the
-``WorkerGroup`` that the class hands out (``EnvWorker.group``).
+A worker knows nothing of other envs. A pool steps many of them through a host
+(``envpool_py.worker.hosts``).
 """
 
 from __future__ import annotations
@@ -16,10 +16,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from envpool_py.worker.group import WorkerGroup
+from typing import Any, NamedTuple, TypeVar
 
 W = TypeVar("W", bound="EnvWorker")
 
@@ -41,7 +38,7 @@ class Request(NamedTuple):
     ``call``       ``method, *args, **kwargs``    what the method returned
     ``apply``      ``function, *args, **kwargs``  what ``function(env, ...)`` returned
     ``render``     ``**kwargs``                   what the env returned
-    ``replay``     ``past, layouts``              None, or what has come out differently
+    ``run``        ``function, *args``            what ``function(carry_out, ...)`` returned
     ``rebuild``                                   None; a new env, made by the same ``env_fn``
     ``configure``  the pool's options             None; asked only where they are not the defaults
     ============== ============================== ==========================================
@@ -52,10 +49,14 @@ class Request(NamedTuple):
     kwargs: Mapping[str, Any] = {}
 
 
-class EnvWorker(ABC):
-    """The handle on one env; subclass it to run envs in a way of your own.
+#: Requests whose reply is a row.
+ROW_KINDS = frozenset({"step", "reset"})
 
-    A subclass writes ``send``, ``recv`` and ``close``; ``envpool_py.worker.execute.Executor``
+
+class EnvWorker(ABC):
+    """The handle on one env; subclass it to run envs in your own way.
+
+    A subclass writes ``send``, ``recv`` and ``close``; ``envpool_py.worker.executor.Executor``
     carries a request out on a real env. ``envpool_py.testing.EnvWorkerContract`` holds the tests
     that a worker class must pass.
 
@@ -83,7 +84,7 @@ class EnvWorker(ABC):
         """Close the env and free everything; a second call does nothing."""
 
     def cancel(self) -> None:
-        """Give up the request under way: its reply will not be asked for.
+        """Cancel the request under way: its reply will not be asked for.
 
         The default waits for the reply and drops it.
         """
@@ -95,30 +96,14 @@ class EnvWorker(ABC):
         """Those of ``workers``, each with a request under way, whose ``recv`` will not wait.
 
         The default names the first ``wait_num``, the oldest requests, done or not: batches come in
-        order of sending. Override it to hand out rows in the order in which envs finish.
+        order of sending. Override it to return rows in the order in which envs finish.
 
         Args:
             workers: the oldest request first; not empty.
             wait_num: how many to wait for, at most ``len(workers)``.
-            timeout: seconds after which to return with fewer, none included; None waits for ever.
+            timeout: seconds after which to return with fewer, maybe none; None waits indefinitely.
         """
         return list(workers[:wait_num])
-
-    @classmethod
-    def group(cls, workers: Sequence[Any], **options: Any) -> WorkerGroup:
-        """The batch hooks over ``workers``: sending to and receiving from many at once.
-
-        The default loops over ``send`` and ``recv``.
-
-        Args:
-            workers: all workers of one pool; the position of a worker is its env id.
-            **options: the options of the pool that the pool itself does not know.
-        """
-        from envpool_py.worker.group import WorkerGroup  # noqa: PLC0415 - group imports this module
-
-        if options:
-            raise TypeError(f"{cls.__name__} does not take {', '.join(sorted(options))}")
-        return WorkerGroup(workers)
 
     def request(self, kind: str, *args: Any, **kwargs: Any) -> Any:
         """Send a request, wait for its reply and return it."""

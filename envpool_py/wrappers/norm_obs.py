@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import gymnasium as gym
 
-    from envpool_py.vector_env import BaseVectorEnv
+    from envpool_py.pool import BaseVectorEnv
     from envpool_py.wrappers.statistics import Statistics
 
 

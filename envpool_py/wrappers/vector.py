@@ -8,6 +8,7 @@ handed on without a line being added here. What only some pools have goes throug
 
 from __future__ import annotations
 
+import copyreg
 import functools
 import types
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from envpool_py.vector_env import BaseVectorEnv
+from envpool_py.pool import BaseVectorEnv
 
 # What a wrapper may say of itself, otherwise than its pool does.
 _DECLARED = ("observation_space", "action_space")
@@ -110,6 +111,10 @@ class VectorEnvWrapper(BaseVectorEnv):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.venv!r})"
+
+    def __reduce__(self) -> Any:
+        # A pool cannot be copied, but a wrapper can: the copy is around the same pool.
+        return copyreg.__newobj__, (type(self),), vars(self)  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
         # Python looks here for what is nowhere else. Special names are a class's own business, and

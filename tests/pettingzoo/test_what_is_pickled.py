@@ -10,7 +10,8 @@ import pytest
 
 from envpool_py import ShmemVectorEnv
 from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv, SB3MultiAgentVecEnv
-from envpool_py.rows import Block
+from envpool_py.worker.channel import ASK
+from envpool_py.worker.process import ProcessHost
 from tests.pettingzoo.envs import MeadowEnv
 from tests.pettingzoo.places import ACTS, KAZ, make_aec, make_parallel
 
@@ -26,13 +27,16 @@ class QuietMeadowEnv(MeadowEnv):
 def sides(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """All that comes by pickle beside the rows of the block."""
     found: list[Any] = []
-    put = Block.put_side
+    take = ProcessHost.take_item
 
-    def record(block: Block, i: int, side: Any) -> None:
-        found.append(side)
-        put(block, i, side)
+    def record(host: ProcessHost, token: int, kind: str) -> Any:
+        item = take(host, token, kind)
+        if not token & ASK:
+            assert item.keys() <= {"objects", "info", "reward"}
+            found.append(tuple(item.get(key) for key in ("objects", "info", "reward")))
+        return item
 
-    monkeypatch.setattr(Block, "put_side", record)
+    monkeypatch.setattr(ProcessHost, "take_item", record)
     return found
 
 

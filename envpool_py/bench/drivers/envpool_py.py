@@ -21,13 +21,13 @@ def dummy(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
 
 
 def subproc(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
-    """A process per core, rows through pipes."""
+    """A process per core, rows in shared memory, by ``SubprocVectorEnv``."""
     pool = SubprocVectorEnv(env_fns, job.wait_num, num_processes=job.num_processes, **_OPTIONS)
     return _run(pool, batches)
 
 
 def subproc_each(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
-    """A process per env, rows through pipes."""
+    """A process per env, rows in shared memory, by ``SubprocVectorEnv``."""
     pool = SubprocVectorEnv(env_fns, job.wait_num, **_OPTIONS)
     return _run(pool, batches)
 

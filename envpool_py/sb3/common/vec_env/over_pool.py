@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 
+from envpool_py.block import StepResult
 from envpool_py.errors import EnvError
-from envpool_py.life import StepResult
+from envpool_py.pool import BaseVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices
-from envpool_py.vector_env import BaseVectorEnv
 
 
 class OverPool(VecEnv):

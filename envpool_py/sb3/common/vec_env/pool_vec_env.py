@@ -20,8 +20,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py.block import StepResult
 from envpool_py.errors import EnvError
-from envpool_py.life import StepResult
+from envpool_py.pool import BaseVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,
@@ -30,7 +31,6 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 )
 from envpool_py.sb3.common.vec_env.over_pool import OverPool
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
-from envpool_py.vector_env import BaseVectorEnv
 
 # A method of an env may have arguments of the same names.
 _NAMES_OF_CALL = frozenset({"id", "method"})

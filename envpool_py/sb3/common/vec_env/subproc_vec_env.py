@@ -6,13 +6,15 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv, pool_options
-from envpool_py.vector_env import BaseVectorEnv
 
 
 class SubprocVecEnv(PoolVecEnv):
-    """Envs in worker processes; messages are pickled.
+    """Envs in worker processes; observations, rewards and actions in shared memory.
+
+    Equal to ``ShmemVecEnv``; Stable-Baselines3 has this name.
 
     Args:
         env_fns: one callable for each env; cloudpickled, but not under ``"fork"``.
@@ -75,8 +77,7 @@ class SubprocVecEnv(PoolVecEnv):
 class ShmemVecEnv(SubprocVecEnv):
     """Envs in worker processes; observations, rewards and actions in shared memory.
 
-    Nothing is pickled on the way of a step but infos that are not all numbers and observations of
-    no fixed shape.
+    A step pickles only infos that are not all numbers and observations without a fixed shape.
 
     Args:
         env_fns: as for ``SubprocVecEnv``.

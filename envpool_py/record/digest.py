@@ -1,10 +1,14 @@
-"""Digests of rows: two runs are compared without keeping what was observed. Pure functions.
+"""Digests of rows, to compare two runs without storing their observations. Pure functions.
 
-The digest of an observation is a number of 64 bits: its bytes, in words of 64 bits, times odd
-numbers that look random, added up. Two observations that differ in one word always differ in it,
-any others but for one chance in 2**63 or so. It is a matrix product, so it costs about as much as
-to copy the batch. An object that no array holds counts by its plain bytes, or not at all where it
-has none; see ``envpool_py.plain``.
+The digest of an observation is an unsigned 64-bit number: the words of its bytes, each multiplied
+by a fixed odd pseudo-random weight, summed modulo 2**64. Observations that differ in one word
+always have different digests; other observations share a digest with a probability of about
+2**-63. The sum is a matrix product and costs about as much as a copy of the batch. An object that
+no array can hold enters by its bytes in ``plain_codec``; an object that ``plain_codec`` does not
+support is not compared.
+
+Leaves with a code enter by their encoded values on both sides: a pool keeps encoded columns, and
+``of_row`` encodes what the env returned.
 """
 
 from __future__ import annotations
@@ -17,19 +21,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import plain, spaces
+from envpool_py import spaces
+from envpool_py.record import plain_codec
 from envpool_py.spaces import Array, Leaf
 
-_OF_REWARD, _OF_FLAGS = 1 << 20, 1 << 21  # beyond the number of any leaf
+# Weights of the reward and the flags; no layout has so many leaves.
+_REWARD, _FLAGS = 1 << 20, 1 << 21
 
 
 def of_observations(leaves: Sequence[Leaf], parts: Sequence[Any], count: int) -> NDArray[np.uint64]:
-    """The digests of a batch of observations.
+    """Digest a batch of observations.
 
     Args:
-        leaves: of their layout.
-        parts: for each leaf an array ``(count, ...)``.
-        count: the rows.
+        leaves: the leaves of the observation layout.
+        parts: for each leaf an array ``(count, ...)``; of a leaf with a code the encoded values.
+        count: the number of rows.
 
     Returns:
         Shape ``(count,)``.
@@ -39,35 +45,37 @@ def of_observations(leaves: Sequence[Leaf], parts: Sequence[Any], count: int) ->
         if leaf.dtype is not None:
             total += _of_column(part, n)
         else:
-            own = np.array([_of_object(value) for value in part], dtype=np.uint64)
-            total += own * _weights(n, 1)[0]
+            values = np.array([_of_object(value) for value in part], dtype=np.uint64)
+            total += values * _weights(n, 1)[0]
     return total
 
 
 def of_outcomes(
     reward: Array, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
 ) -> NDArray[np.uint64]:
-    """The digests of the rewards and flags of a batch; 0 for those of a reset."""
+    """Digest the rewards and flags of a batch; the digest of a reset's (0, False, False) is 0."""
     if reward.dtype == object:
-        own = [_of_column(np.asarray([one], np.float64), _OF_REWARD)[0] for one in reward]
-        total = np.array(own, dtype=np.uint64)
+        digests = [_of_column(np.asarray([one], np.float64), _REWARD)[0] for one in reward]
+        total = np.array(digests, dtype=np.uint64)
     else:
-        total = _of_column(reward, _OF_REWARD)
+        total = _of_column(reward, _REWARD)
     flags = terminated.astype(np.uint64) + np.uint64(2) * truncated
-    total += flags * _weights(_OF_FLAGS, 1)[0]
+    total += flags * _weights(_FLAGS, 1)[0]
     return total
 
 
 def of_row(layout: Any, row: Sequence[Any]) -> int:
-    """The digest of (obs, reward, terminated, truncated) as an env returned them."""
+    """Digest (obs, reward, terminated, truncated) as an env returned them."""
     obs, reward, terminated, truncated = row
     fitted = spaces.fit_tree(layout, obs, "obs", "observation_space")
     leaves = spaces.leaves(layout)
-    parts = []
+    parts: list[Any] = []
     for leaf, part in zip(leaves, spaces.split(layout, fitted, "obs"), strict=True):
-        column = np.empty(1, dtype=object)
-        column[0] = part
-        parts.append(column if leaf.dtype is None else np.asarray(part)[None])
+        if leaf.dtype is None:
+            parts.append([part])
+        else:
+            kept = part if leaf.code is None else leaf.code.encode(part, "obs")
+            parts.append(np.asarray(kept, leaf.dtype)[None])
     outcome = of_outcomes(
         np.asarray([reward], np.float64), np.array([bool(terminated)]), np.array([bool(truncated)])
     )
@@ -75,12 +83,12 @@ def of_row(layout: Any, row: Sequence[Any]) -> int:
 
 
 def fold(digests: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Digests of 64 bits as ones of 32."""
+    """Fold 64-bit digests into 32 bits."""
     return (digests ^ (digests >> np.uint64(32))).astype("<u4")
 
 
 def _of_column(array: Array, n: int) -> NDArray[np.uint64]:
-    """The digest of each row of an array of numbers, as leaf ``n``."""
+    """Digest each row of an array of numbers with the weights of leaf ``n``."""
     count = len(array)
     if not array.size:
         return np.zeros(count, dtype=np.uint64)
@@ -96,7 +104,7 @@ def _of_column(array: Array, n: int) -> NDArray[np.uint64]:
 
 
 def _of_object(value: Any) -> int:
-    # Rows that became one array may have changed their dtype by it.
+    # Rows that were stacked into one array may have changed their dtype in the process.
     if isinstance(value, (np.ndarray, np.generic, int, float, complex)):
         array = np.asarray(value)
         if array.dtype.kind in "biuf":
@@ -104,14 +112,14 @@ def _of_object(value: Any) -> int:
         if array.dtype.kind == "c":
             return zlib.crc32(array.astype(np.complex128).tobytes())
     try:
-        return zlib.crc32(plain.encode(value))
+        return zlib.crc32(plain_codec.encode(value))
     except TypeError:
         return 0
 
 
 @functools.lru_cache(maxsize=64)
 def _weights(n: int, count: int) -> NDArray[np.uint64]:
-    # Raw words: what a generator makes of them may change with NumPy, they do not.
+    # Raw words of the bit generator: the methods of numpy.random.Generator may change with NumPy.
     words = np.random.PCG64(n).random_raw(count) | np.uint64(1)
     weights: NDArray[np.uint64] = np.asarray(words, dtype=np.uint64)
     weights.setflags(write=False)

@@ -4,10 +4,11 @@ What holds for every backend:
 
 * ids, counts, shapes and seeds are checked before anything is sent;
 * in sync mode rows come in the order asked, in async mode in the order in which envs finished;
-* an env whose row has not been handed out is in flight: it takes no other request;
+* an env whose row has not been returned is in flight: it takes no other request;
 * an error names its envs; the rows of all other envs of that call are kept for the next ``recv``;
-* a call that is broken off (Ctrl-C, a signal handler that raises) disowns what it asked for: those
-  envs then accept only ``reset``.
+* a call that is interrupted (Ctrl-C, a signal handler that raises) cancels what it asked for: those
+  envs then accept only ``reset``;
+* a pool takes one call at a time; ``close`` may be called at any time.
 """
 
 from __future__ import annotations
@@ -17,42 +18,28 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import arguments, checks, recording, seeding
+from envpool_py import arguments, assembly, calls, checks, seeding, stats
 from envpool_py import ids as ids_
 from envpool_py.arguments import Options
-from envpool_py.comeback import ReplayingLives, make_lives
+from envpool_py.block import StepResult
+from envpool_py.calls import one_at_a_time
+from envpool_py.engine import Engine
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
-from envpool_py.journal import Journal, JournaledLives
-from envpool_py.life import StepResult
-from envpool_py.restarts import Policy, RestartingLives
+from envpool_py.pool_attributes import PoolAttributes, this_process
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
-from envpool_py.stats import Stats, summarise
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.execute import NEXT_STEP, ResetFn
-
-# This process: to ask the system for it in each call would cost more than the rest of the check. A
-# fork that Python does not hear of, from C, is not told.
-_pid = os.getpid()
+from envpool_py.worker.executor import ResetFn
+from envpool_py.worker.workers import SubprocEnvWorker, plan_of
 
 
-def _note_fork() -> None:
-    global _pid  # noqa: PLW0603 - there is but one such id
-    _pid = os.getpid()
-
-
-os.register_at_fork(after_in_child=_note_fork)
-
-
-class BaseVectorEnv:
+class BaseVectorEnv(PoolAttributes):
     """Many envs behind one interface.
 
     Args:
@@ -131,222 +118,90 @@ class BaseVectorEnv:
     ) -> None:
         self.is_closed = True  # until there is something to close
         self._pid = os.getpid()
-        self._env_fns = arguments.check_env_fns(env_fns)
-        self.env_num = len(self._env_fns)
+        self._calls: dict[str, object] = {}
+        env_fns = arguments.check_env_fns(env_fns)
+        self.env_num = len(env_fns)
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
         self._timeout = arguments.check_timeout(timeout)
         self.strict_timeout = strict_timeout
         self._autoreset = arguments.check_autoreset_mode(autoreset_mode)
-        if reset_fn is not None and not callable(reset_fn):
-            raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
-        if reset_fn is not None and episode_seeds:
-            raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
-        self._validate = arguments.check_validate(validate)
+        arguments.check_reset_fn(reset_fn, episode_seeds=episode_seeds)
+        validate = arguments.check_validate(validate)
         policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
-        path = None if record is None else recording.check_path(record)
-        self._facts: dict[str, list[Any]] = {}
+        path = None if record is None else arguments.check_path(record)
         self.workers: list[EnvWorker] = []
         try:
-            for i, env_fn in enumerate(self._env_fns):
+            for i, env_fn in enumerate(env_fns):
                 self.workers.append(arguments.make_worker(worker_fn, env_fn, i))
             self.worker_class = arguments.common_class(self.workers)
-            self._group = self.worker_class.group(self.workers, **worker_options)
-            self._group.measuring = measure
-            self._set_async()
-            self._group.start(self._autoreset, columns=columns)
-            if policy is None and (episode_seeds or reset_fn is not None):
-                # An env made anew by hand must go on with its schedule as well.
-                policy = Policy(max_restarts=0, backoff=0.0, on_restart=None)
-            self._lives = make_lives(
-                self._group,
-                policy,
+            plan = plan_of(self.workers, prompt=self.is_async, **worker_options)
+            self.engine = Engine(
+                plan,
+                autoreset=self._autoreset,
                 columns=columns,
                 copy=copy,
-                autoreset=self._autoreset,
-                replay=on_error == "replay",
-                journal=path is not None,
+                measure=measure,
+                scheduled=bool(policy or episode_seeds or reset_fn or path),
+                prompt=self.is_async,
             )
-            self._all = self._lives.everything
-            if not reset_first:
-                self._lives.take_as_reset()
-            self._configure(episode_seeds, reset_fn)
-            self._journals: list[Journal] = []
-            if isinstance(self._lives, JournaledLives):
-                self._lives.tells_asked = reset_fn is not None
-                self._keep_journals(
+            self._join_workers()
+            assembly.assemble(
+                self.engine,
+                assembly.EpisodeOptions(
+                    self._autoreset,
+                    bool(episode_seeds),
+                    reset_fn,
+                    validate,
+                    on_error == "replay",
                     path,
-                    on_error=on_error,
-                    columns=columns,
-                    reset_first=reset_first,
-                    episode_seeds=bool(episode_seeds),
-                    reset_fn=reset_fn is not None,
-                )
+                ),
+                policy,
+                {
+                    "pool": type(self).__name__,
+                    "on_error": on_error,
+                    "columns": columns,
+                    "reset_first": reset_first,
+                },
+            )
+            if not reset_first:
+                self.engine.states.take_as_reset()
         except BaseException:
             self._abandon_construction()
             raise
-        self.observation_space = [fact.observation_space for fact in self._group.facts]
-        self.action_space = [fact.action_space for fact in self._group.facts]
+        self.observation_space = [own.observation_space for own in self.engine.env_spaces]
+        self.action_space = [own.action_space for own in self.engine.env_spaces]
+        self._all = self.engine.all_ids
+        self._attributes: dict[str, list[Any]] = {}
+        self._measured = measure
         self.is_closed = False
         self._begin_counting()
 
-    def _configure(self, episode_seeds: bool, reset_fn: ResetFn | None) -> None:
-        """Send the envs those options that are not the defaults."""
-        self._roots: list[int | None] = [None] * self.env_num
-        plain = self._autoreset is None and self._validate == checks.FIRST
-        if plain and not episode_seeds and reset_fn is None:
-            return
-        entropy = np.random.SeedSequence()
-        roots: list[int | None] = [None] * self.env_num
-        if episode_seeds:
-            roots = seeding.per_env(entropy, range(self.env_num))
-        # Only where it is needed: a worker of a user's own may not know of it.
-        tells = reset_fn is not None and isinstance(self._lives, JournaledLives)
-        tell = {"tell_asked": True} if tells else {}
-        self._roots = roots
-        requests = [
-            Request(
-                "configure",
-                kwargs={
-                    "env_id": i,
-                    "autoreset_mode": self._autoreset,
-                    "root": roots[i],
-                    "reset_fn": reset_fn,
-                    "validate": self._validate,
-                    **tell,
-                },
-            )
-            for i in range(self.env_num)
-        ]
-        self._lives.ask(self._all, requests)
-        self._group.configured.update(enumerate(requests))
-        if isinstance(self._lives, RestartingLives) and (episode_seeds or reset_fn is not None):
-            self._lives.follow_schedule()
+    def _join_workers(self) -> None:
+        """Have the workers' own methods go through the pool."""
 
-    def _keep_journals(self, path: Path | None, **options: Any) -> None:
-        """Begin the record, and the history of envs that are to be brought back."""
-        assert isinstance(self._lives, JournaledLives)  # noqa: S101 - for the type checker
-        if isinstance(self._lives, ReplayingLives):
-            self._journals.append(self._lives.keep_history())
-        if path is not None:
-            header = {
-                "pool": type(self).__name__,
-                "num_envs": self.env_num,
-                "autoreset_mode": self._autoreset,
-                "validate": self._validate,
-                "roots": self._roots,
-                **options,
-            }
-            shape = self._group.block.shape
-            self._journals.append(recording.Recorder(path, header, shape, self._all))
-        self._lives.journals = self._journals
+        def join(i: int, worker: SubprocEnvWorker) -> None:
+            one = np.array([i], dtype=np.intp)
+            worker.join(
+                lambda request: self.engine.asking.ask(one, [request])[0],
+                lambda: self.engine.hosts.of(i),
+            )
+
+        for i, worker in enumerate(self.workers):
+            if isinstance(worker, SubprocEnvWorker):
+                join(i, worker)
 
     def _abandon_construction(self) -> None:
-        if hasattr(self, "_group"):
-            self._group.close()
+        if hasattr(self, "engine"):
+            self.engine.close()
         for worker in self.workers:
             try:
                 worker.close()
             except Exception:  # noqa: BLE001, S112 - the error on its way out says more
                 continue
 
-    # -------------------------------------------------------------------------------- properties
-
-    def __len__(self) -> int:
-        return self.env_num
-
-    @property
-    def num_envs(self) -> int:
-        """The number of envs."""
-        return self.env_num
-
-    @property
-    def wait_num(self) -> int:
-        """The number of rows that a batch waits for; it may be set between calls."""
-        return self._wait_num
-
-    @wait_num.setter
-    def wait_num(self, wait_num: int | None) -> None:
-        self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
-        self._set_async()
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds after which a batch comes with fewer rows; it may be set between calls."""
-        return self._timeout
-
-    @timeout.setter
-    def timeout(self, timeout: float | None) -> None:
-        self._timeout = arguments.check_timeout(timeout)
-        self._set_async()
-
-    @property
-    def is_async(self) -> bool:
-        """Whether ``step`` may return fewer rows than envs: ``wait_num`` or ``timeout`` is set."""
-        return self._is_async
-
-    @property
-    def autoreset_mode(self) -> gym.vector.AutoresetMode | None:
-        """Who resets an env at the end of its episode; None: the caller."""
-        if self._autoreset is None:
-            return None
-        return (
-            gym.vector.AutoresetMode.NEXT_STEP
-            if self._autoreset == NEXT_STEP
-            else gym.vector.AutoresetMode.SAME_STEP
-        )
-
-    @property
-    def waiting_id(self) -> list[int]:
-        """The envs in flight, the oldest request first."""
-        listed: list[int] = self._lives.waiting().tolist()
-        return listed
-
-    @property
-    def waiting_conn(self) -> list[EnvWorker]:
-        """The workers of the envs in flight, the oldest request first."""
-        return [self.workers[i] for i in self.waiting_id]
-
-    @property
-    def ready_id(self) -> list[int]:
-        """The envs that take a request, in the order in which their rows were handed out."""
-        listed: list[int] = self._lives.ready().tolist()
-        return listed
-
-    @property
-    def spec(self) -> list[Any]:
-        """The ``EnvSpec`` of every env, or None."""
-        return self._fact("spec")
-
-    @property
-    def metadata(self) -> list[Any]:
-        """The metadata of every env."""
-        return self._fact("metadata")
-
-    @property
-    def unwrapped(self) -> BaseVectorEnv:
-        """The pool itself."""
-        return self
-
-    def _fact(self, name: str) -> list[Any]:
-        if name not in self._facts:
-            self._facts[name] = self.get_env_attr(name)
-        return self._facts[name]
-
-    def __repr__(self) -> str:
-        text = f"{type(self).__name__}(num_envs={self.env_num}"
-        if self._wait_num != self.env_num:
-            text += f", wait_num={self._wait_num}"
-        if self._timeout is not None:
-            text += f", timeout={self._timeout}"
-        if self._autoreset is not None:
-            text += f", autoreset_mode={self._autoreset!r}"
-        group = getattr(self, "_group", None)
-        if group is not None:
-            text += group.described()
-        return text + (", closed)" if self.is_closed else ")")
-
     # ---------------------------------------------------------------------------- reset and step
 
+    @one_at_a_time
     def reset(
         self,
         env_id: Ids = None,
@@ -376,10 +231,10 @@ class BaseVectorEnv:
         """
         self._assert_open()
         ids = self._resolve(env_id, id)
-        requests = self._reset_requests(ids, seed, options, kwargs)
-        batch = self._lives.reset(ids, requests)
+        batch = self.engine.reset(ids, self._reset_requests(ids, seed, options, kwargs))
         return batch[0], batch[4]
 
+    @one_at_a_time
     def step(self, action: Any, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
         """Step envs.
 
@@ -407,19 +262,17 @@ class BaseVectorEnv:
             IndexError, TypeError, ValueError: ids or actions are wrong, nothing was sent; or there
                 is nothing to fetch.
         """
+        if self.is_closed or self._pid != this_process.pid:
+            self._assert_open()
         if action is None:
             return self._fetch(id)
-        lives = self._lives
-        if not self._is_async:
-            self._assert_open()
-            ids = self._all if id is None else ids_.resolve(id, self.env_num)
-            return lives.step(ids, action)
-        self._assert_open()
-        lives.send(action, id)
-        if not lives.in_flight:  # no ids, and nothing to wait for
-            return lives.fetch_all()
-        return lives.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
+        ids = self._all if id is None else ids_.resolve(id, self.env_num)
+        if not self.engine.prompt:
+            return self.engine.step(ids, action)
+        self.engine.send_steps(ids, action)
+        return self.engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
 
+    @one_at_a_time
     def send(self, action: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
         """Send envs their actions and return at once; ``recv`` brings the rows.
 
@@ -433,8 +286,9 @@ class BaseVectorEnv:
         if action is None:
             raise TypeError("send needs actions, got None; recv() and step(None) fetch rows")
         self._assert_open()
-        self._lives.send(action, id)
+        self.engine.send_steps(self._resolve(id), action)
 
+    @one_at_a_time
     def send_reset(
         self,
         env_id: Ids = None,
@@ -461,8 +315,11 @@ class BaseVectorEnv:
         """
         self._assert_open()
         ids = self._resolve(env_id, id)
-        self._lives.send_resets(ids, self._reset_requests(ids, seed, options, kwargs))
+        requests = self._reset_requests(ids, seed, options, kwargs)
+        self.engine.claim_reset(ids)
+        self.engine.send_resets(ids, requests)
 
+    @one_at_a_time
     def recv(self) -> StepResult:
         """The next batch of rows, of steps and resets in flight.
 
@@ -478,13 +335,17 @@ class BaseVectorEnv:
             EnvError: an env raised; the other rows are kept for the next ``recv``.
         """
         self._assert_open()
-        lives = self._lives
-        if not lives.in_flight:
+        if not self.engine.states.in_flight:
             raise ValueError("recv fetches results, but no env is in flight")
-        if self._is_async:
-            return lives.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
-        return lives.fetch_exactly(lives.waiting())
+        return self._next_batch()
 
+    def _next_batch(self) -> StepResult:
+        engine = self.engine
+        if self.is_async:
+            return engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
+        return engine.fetch(engine.states.waiting())
+
+    @one_at_a_time
     def drain(self) -> StepResult:
         """Wait for everything in flight and return it as one batch, empty if nothing is.
 
@@ -495,34 +356,34 @@ class BaseVectorEnv:
             EnvError: as ``recv``.
         """
         self._assert_open()
-        if self._is_async:
-            return self._lives.fetch_all()
-        return self._lives.fetch_exactly(self._lives.waiting())
+        if self.is_async:
+            return self.engine.fetch_all()
+        return self.engine.fetch(self.engine.states.waiting())
 
+    @one_at_a_time
     def cancel(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Give up what these envs have in flight: it is dropped, however late it comes.
+        """Cancel what these envs have in flight: it is dropped, however late it comes.
 
-        Those envs then accept only a reset; envs that have nothing in flight are left alone. Called
-        by a signal handler while another call waits for one of them, that call raises ResetNeeded.
+        Those envs then accept only a reset; envs that have nothing in flight are left alone.
 
         Args:
             id: which; None is all.
         """
         self._assert_open()
-        self._lives.cancel(self._resolve(id))
+        self.engine.cancel(self._resolve(id))
 
     def _fetch(self, id: Ids) -> StepResult:  # noqa: A002 - Tianshou's name
-        self._assert_open()
-        if not self._lives.in_flight:
+        if not self.engine.states.in_flight:
             raise ValueError("step(None) fetches results, but no env is in flight")
         if id is None:
-            return self.recv()
+            return self._next_batch()
         ids = ids_.resolve(id, self.env_num)
-        self._lives.check_fetch(ids)
-        return self._lives.fetch_exactly(ids)
+        self.engine.states.check_fetch(ids)
+        return self.engine.fetch(ids)
 
     # --------------------------------------------------------------------- requests without rows
 
+    @one_at_a_time
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
         """Seed all envs, each by one reset whose observation is dropped, and their action spaces.
 
@@ -541,109 +402,15 @@ class BaseVectorEnv:
         """
         self._assert_open()
         seeds = seeding.per_env(seed, self._all.tolist())
-        self._lives.claim_reset(self._all)
-        self._lives.ask_seeds(self._all, [Request("seed", (one,)) for one in seeds])
+        self.engine.claim_reset(self._all)
+        self.engine.asking.seed(self._all, [Request("seed", (one,)) for one in seeds])
         for i, one in enumerate(seeds):
             self._seed_action_space(i, one)
         return [[one] for one in seeds]
 
-    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:  # noqa: A002 - Tianshou's name
-        """The attribute ``key`` of each env, from the outermost wrapper that has it.
-
-        Args:
-            key: its name.
-            id: which envs; None is all.
-
-        Returns:
-            One value for each id, in their order.
-
-        Raises:
-            EnvError: an env has no such attribute (then it is an AttributeError too), or reading it
-                raised. The env needs no reset.
-            AlreadyPendingCallError: an env is in flight.
-        """
-        return self._ask_each(id, Request("get_attr", (key,)))
-
-    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Set the attribute ``key`` of each env: where it is, else on the base env.
-
-        Returns once every env has it.
-
-        Args:
-            key: its name.
-            value: the value, the same for all.
-            id: which envs; None is all.
-
-        Raises:
-            EnvError: setting it raised, for a read-only attribute say.
-            AlreadyPendingCallError: an env is in flight.
-        """
-        self._ask_each(id, Request("set_attr", (key, value)))
-        self._facts.clear()
-
-    def call(self, method: str, *args: Any, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002
-        """Call a method of each env, that of the outermost wrapper that has it.
-
-        Args:
-            method: its name; not ``reset``, ``step`` or ``close``.
-            *args: its arguments.
-            id: which envs; None is all.
-            **kwargs: its keyword arguments.
-
-        Returns:
-            What each returned, in the order of the ids.
-
-        Raises:
-            ValueError: the method is the pool's own business.
-            EnvError: the method raised, or there is none.
-            AlreadyPendingCallError: an env is in flight.
-        """
-        if method in ("reset", "step", "close"):
-            raise ValueError(f"call: {method!r} goes through the pool's own {method}()")
-        return self._ask_each(id, Request("call", (method, *args), kwargs))
-
-    def apply(
-        self,
-        function: Callable[..., Any],
-        *args: Any,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        **kwargs: Any,
-    ) -> list[Any]:
-        """Call ``function(env, *args, **kwargs)`` for each env, where it is.
-
-        Args:
-            function: takes the env, with its wrappers, first; pickled (by cloudpickle) on its way.
-            *args: its other arguments.
-            id: which envs; None is all.
-            **kwargs: its keyword arguments.
-
-        Returns:
-            What each call returned, in the order of the ids.
-
-        Raises:
-            EnvError: the function raised, or what it returned can't be sent.
-            AlreadyPendingCallError: an env is in flight.
-        """
-        return self._ask_each(id, Request("apply", (function, *args), kwargs))
-
-    def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002 - Tianshou's name
-        """Render each env.
-
-        Args:
-            id: which envs; None is all.
-            **kwargs: passed to every env's ``render``.
-
-        Returns:
-            What each env returned.
-
-        Raises:
-            AlreadyPendingCallError: an env is in flight.
-            EnvError: rendering raised.
-        """
-        return self._ask_each(id, Request("render", kwargs=kwargs))
-
+    @one_at_a_time
     def restart(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Make envs anew, each by its ``env_fn``; they must then be reset.
+        """Recreate envs, each by its ``env_fn``; they must then be reset.
 
         Where the process of an env has ended a new one is started, with all the envs that it had;
         otherwise the env is closed, whatever state it is in, and made again where it is.
@@ -652,14 +419,15 @@ class BaseVectorEnv:
             id: which; None is all.
 
         Raises:
-            AlreadyPendingCallError: an env is in flight; ``cancel`` gives its request up, and if it
-                hangs for more than a few seconds all the same its process is ended for it.
+            AlreadyPendingCallError: an env is in flight; after ``cancel``, a process in which it
+                goes on for more than a few seconds is killed.
             EnvError: an env_fn raised, or a process ended while it started.
         """
         self._assert_open()
-        self._lives.restart(self._resolve(id))
+        self.engine.recreation.restart(self._resolve(id))
 
-    def stats(self, *, clear: bool = False) -> Stats:
+    @one_at_a_time
+    def stats(self, *, clear: bool = False) -> stats.Stats:
         """What the envs have done, and how long it took; at any time, steps under way included.
 
         Args:
@@ -670,31 +438,30 @@ class BaseVectorEnv:
             NotImplementedError: its workers are of a class that does not measure.
         """
         self._assert_open()
-        if not self._group.measuring:
+        if not self._measured:
             raise RuntimeError("nothing was measured: make the pool with measure=True")
-        lives, group = self._lives, self._group
-        meter = group.meter
-        if meter is None:
+        engine = self.engine
+        if not engine.hosts.measure:
             raise NotImplementedError(f"{self.worker_class.__name__} does not measure its envs")
-        counts, restarts, since, batches, rows = self._counted
-        found = summarise(
-            meter.counts() - counts,
-            group.restarts - restarts,
-            group.processes(),
+        times, restarts, since, batches, rows = self._counted
+        found = stats.summarise(
+            engine.block.times - times,
+            engine.hosts.restarts - restarts,
+            engine.hosts.listed(),
             seconds=time.perf_counter() - since,
-            batches=lives.batches - batches,
-            rows=lives.rows - rows,
+            batches=engine.counts[0] - batches,
+            rows=engine.counts[1] - rows,
         )
         if clear:
             self._begin_counting()
         return found
 
     def _begin_counting(self) -> None:
-        """Note down where all counters stand: ``stats`` tells what came since."""
-        lives, group = self._lives, self._group
-        counts = 0 if group.meter is None else group.meter.counts()
+        """Note where all counters are: ``stats`` tells what came since."""
+        engine = self.engine
         now = time.perf_counter()
-        self._counted = counts, group.restarts.copy(), now, lives.batches, lives.rows
+        times, restarts = engine.block.times.copy(), engine.hosts.restarts.copy()
+        self._counted = times, restarts, now, engine.counts[0], engine.counts[1]
 
     # --------------------------------------------------------------------------------------- end
 
@@ -707,11 +474,16 @@ class BaseVectorEnv:
         if self.is_closed or os.getpid() != self._pid:
             return
         self.is_closed = True
-        for journal in self._journals:
-            journal.close()
-        errors = self._group.close()
-        for error in errors:
+        self.engine.stop()
+        calls.await_end(self, self.engine.hosts.grace())
+        for observer in self.engine.observers:
+            observer.close()
+        for error in self.engine.close():
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+
+    def __reduce__(self) -> Any:
+        name = type(self).__name__
+        raise TypeError(f"{name} cannot be copied or pickled; make another one of its env_fns")
 
     def __enter__(self) -> Any:
         self._assert_open()
@@ -739,32 +511,14 @@ class BaseVectorEnv:
 
     def _assert_id(self, id: Ids) -> None:  # noqa: A002 - Tianshou's name
         """Raise unless all of these envs can be asked for something now."""
-        self._lives.check_free(ids_.resolve(id, self.env_num))
-
-    def _assert_open(self) -> None:
-        if self.is_closed:
-            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
-        if self._group.pid not in (None, _pid):
-            raise RuntimeError(
-                f"{type(self).__name__} was made in process {self._group.pid}; a fork of it cannot"
-                " use its workers and must make a pool of its own"
-            )
-
-    def _resolve(self, env_id: Ids, other: Ids = None) -> IdArray:
-        if env_id is None:
-            if other is None:
-                return self._all
-            env_id = other
-        elif other is not None:
-            raise TypeError("ids were given twice, as env_id and as id")
-        return ids_.resolve(env_id, self.env_num)
+        self.engine.states.check_free(ids_.resolve(id, self.env_num))
 
     def _reset_requests(
         self, ids: IdArray, seed: Seed, options: Options, kwargs: Mapping[str, Any]
     ) -> list[Request]:
         """One request for each env, all of which take a reset now."""
         requests = arguments.reset_requests(ids.tolist(), seed, options, kwargs)
-        self._lives.claim_reset(ids)
+        self.engine.claim_reset(ids)
         if seed is not None:
             for i, request in zip(ids.tolist(), requests, strict=True):
                 self._seed_action_space(i, request.kwargs.get("seed"))
@@ -774,13 +528,3 @@ class BaseVectorEnv:
         space = self.action_space[i]
         if space is not None and seed is not None:
             space.seed(seed)
-
-    def _ask_each(self, id: Ids, request: Request) -> list[Any]:  # noqa: A002 - Tianshou's name
-        self._assert_open()
-        ids = self._resolve(id)
-        self._lives.check_free(ids)
-        return self._lives.ask(ids, [request] * len(ids))
-
-    def _set_async(self) -> None:
-        self._is_async = self._wait_num != self.env_num or self._timeout is not None
-        self._group.prompt = self._is_async

@@ -1,21 +1,21 @@
-"""Buffers for the observations of partial batches, used over and over where ``copy=False``.
+"""Memory for the observations of partial batches, used again and again where ``copy=False``.
 
-A batch of some envs has to be gathered, and to allocate the memory for it anew each time can cost
-more than the gathering: large arrays come from the system page by page. Each batch is *leased* a
-buffer, which is free again once every env of that batch has been sent its next request.
+A batch of some envs has to be gathered, and allocating memory for it can cost more than gathering:
+large arrays come from the system page by page. A buffer is free again once every env of its batch
+has been sent its next request.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from envpool_py.block import Block
 from envpool_py.ids import IdArray
-from envpool_py.rows import Block
 from envpool_py.spaces import Array
 
 
-class Leases:
-    """The buffers, as many as there ever were batches at a time.
+class BufferPool:
+    """As many buffers as there ever were batches at a time.
 
     Args:
         block: where rows are gathered from.
@@ -26,10 +26,10 @@ class Leases:
         self._buffers: list[list[Array | None]] = []
         # For each buffer how many envs hold it, for each env the one that it holds, or -1.
         self._holders = np.zeros(0, dtype=np.intp)
-        self._held = np.full(block.shape.num_envs, -1)
+        self._held = np.full(block.spec.num_envs, -1)
 
     def release(self, ids: IdArray) -> None:
-        """These envs are sent their next request: what they hold they hold no longer."""
+        """These envs are sent their next request: their last rows need not be kept."""
         if not self._buffers:
             return
         held = self._held[ids]
@@ -39,14 +39,16 @@ class Leases:
             self._held[ids] = -1
 
     def take(self, ids: IdArray) -> list[Array | None]:
-        """An array ``(k, *shape)`` for each leaf, None for a leaf of objects, which copies."""
+        """An array ``(k, *shape)`` for each leaf; None for a leaf of objects."""
         self.release(ids)
         free = np.flatnonzero(self._holders == 0)
         if len(free):
             number = int(free[0])
         else:
             number = len(self._buffers)
-            self._buffers.append(self._block.new_rows())
+            self._buffers.append(
+                [None if array is None else np.empty_like(array) for array in self._block.obs]
+            )
             self._holders = np.append(self._holders, 0)
         self._holders[number] = len(ids)
         self._held[ids] = number

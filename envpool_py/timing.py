@@ -1,10 +1,9 @@
-"""The meter: how many steps and resets each env has taken, and how long they took.
+"""How many steps and resets each env has taken, and how long they took.
 
-A small memory beside the block, shared where envs live in processes: each env's row is written by
-whoever steps that env, and read by the pool at any time. How long steps took is kept as a histogram
-on a logarithmic scale, eight bins for each doubling, so that a percentile is known to about 5 % of
-itself and a row is of one size, however long the pool runs. There is no meter, and no cost, unless
-the pool was made with ``measure=True``.
+Each env has a row of int64 in the block, written by the side that steps it and read by the pool at
+any time. How long steps took is kept as a histogram on a logarithmic scale, eight bins for each
+doubling: a percentile is known to about 5 %, and a row has one size, however long the pool
+runs. Without ``measure=True`` there are no rows, and no overhead.
 """
 
 from __future__ import annotations
@@ -21,34 +20,19 @@ STEPS, RESETS, STEP_NS, RESET_NS = range(4)
 _COUNTS = 4
 _FINE = 3  # bits: 8 bins for each doubling
 _BINS = 41 << _FINE  # up to 2 ** 40 ns, 18 minutes
-_ROW = (_COUNTS + _BINS) * 8
 
 
-def nbytes(num_envs: int) -> int:
-    """The size of the memory, in bytes."""
-    return num_envs * _ROW
-
-
-class EnvMeter:
-    """One env's side.
+class StepTimes:
+    """One env's row, for the side that steps it.
 
     Args:
-        memory: that of all envs.
-        i: which env.
+        row: int64 ``(4 + 328,)``.
     """
 
-    def __init__(self, memory: Any, i: int) -> None:
-        self._row = memoryview(memory)[i * _ROW : (i + 1) * _ROW].cast("q")
+    now = staticmethod(time.perf_counter_ns)
 
-    @staticmethod
-    def now() -> int:
-        """The clock, in nanoseconds."""
-        return time.perf_counter_ns()
-
-    @property
-    def reset_ns(self) -> int:
-        """The time that resets have taken until now, in nanoseconds."""
-        return self._row[RESET_NS]
+    def __init__(self, row: Array) -> None:
+        self._row: Any = memoryview(row)  # type: ignore[arg-type]
 
     def note_step(self, nanoseconds: int) -> None:
         """Count a step that took so long."""
@@ -81,28 +65,11 @@ def _middles() -> NDArray[np.float64]:
     return ((1 << _FINE) + fine + 0.5) * width * 1e-9
 
 
-class Meter:
-    """The pool's side.
-
-    Args:
-        memory: that of all envs.
-        num_envs: how many they are.
-    """
-
-    def __init__(self, memory: Any, num_envs: int) -> None:
-        rows = np.frombuffer(memory, dtype=np.int64, count=num_envs * _ROW // 8)
-        self._rows = rows.reshape(num_envs, -1)
-
-    def counts(self) -> NDArray[np.int64]:
-        """A copy, shape ``(num_envs, 4 + bins)``; columns as ``STEPS`` and so on."""
-        return self._rows.copy()
-
-
 def percentile(counts: Array, share: float) -> NDArray[np.float64]:
     """The time below which ``share`` of the steps of each env were, in seconds; NaN without steps.
 
     Args:
-        counts: rows of ``Meter.counts``, shape ``(k, ...)``.
+        counts: rows of all envs, shape ``(k, ...)``.
         share: 0 to 1.
     """
     upto = np.cumsum(counts[:, _COUNTS:], axis=1)

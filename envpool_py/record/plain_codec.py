@@ -1,64 +1,67 @@
-"""Plain values as bytes, and back, without pickle: reading them runs no code of the file's.
+"""Encode plain values as bytes without pickle, so that decoding a file never runs code.
 
-Taken are None, bool, int, float, complex, str, bytes, list, tuple, dict, NumPy scalars and arrays
-of numbers, strings and dates, and Gymnasium's ``GraphInstance``, nested to ``DEEPEST``. What comes
-back is equal and of the same types. A value begins with a letter that says what it is:
+Supported are None, bool, int, float, complex, str, bytes, list, tuple, dict, NumPy scalars and
+arrays of numbers, strings and dates, and Gymnasium's ``GraphInstance``, nested up to ``MAX_DEPTH``
+levels. A decoded value is equal to the original and has the same types. The first byte of a value
+is a letter for its type:
 
 ========= =======================================================================================
 ``N T F`` None, True, False
-``i``     int: its size, then as many bytes, little-endian and signed
-``f c``   float, complex: one double, two
-``s b``   str (UTF-8), bytes: the size, then as many bytes
-``l t G`` list, tuple, ``GraphInstance``: how many, then the values
-``d``     dict: how many, then key and value by turns
+``i``     int: the size, then so many bytes, little-endian and signed
+``f c``   float, complex: one double, two doubles
+``s b``   str (UTF-8), bytes: the size, then so many bytes
+``l t G`` list, tuple, ``GraphInstance``: the length, then the values
+``d``     dict: the length, then each key followed by its value
 ``a g``   array, NumPy scalar: the dtype as ``b``, the shape as ``t``, the bytes as ``b``
 ========= =======================================================================================
 
-Sizes are unsigned, of four bytes, little-endian. Pure functions.
+Sizes and lengths are unsigned, four bytes, little-endian. Pure functions.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-#: How deep values may be nested.
-DEEPEST = 100
+#: The deepest nesting that is encoded and decoded.
+MAX_DEPTH = 100
 
 _SIZE = struct.Struct("<I")
 _FLOAT = struct.Struct("<d")
 _COMPLEX = struct.Struct("<dd")
-# Numbers, strings and dates: no objects, no structures.
+# Numbers, strings and dates: no objects and no structured dtypes.
 _DTYPE = re.compile(r"[<>|=]?[biufcSUMm?][0-9]*(\[[0-9]*[A-Za-z]+\])?")
-_CONTAINERS = {list: b"l", tuple: b"t", gym.spaces.GraphInstance: b"G"}
+_CONSTANTS = {b"N": None, b"T": True, b"F": False}
+_SEQUENCES = {list: b"l", tuple: b"t", gym.spaces.GraphInstance: b"G"}
 
 
 def encode(value: Any) -> bytes:
-    """``value`` as bytes.
+    """Encode ``value`` as bytes.
 
     Raises:
-        TypeError: it holds something that only pickle could take.
+        TypeError: a part of ``value`` has an unsupported type.
     """
     parts: list[bytes] = []
     _encode(value, parts.append, 0)
     return b"".join(parts)
 
 
-def _encode(value: Any, add: Any, depth: int) -> None:
+def _encode(value: Any, add: Callable[[bytes], object], depth: int) -> None:
     kind = type(value)
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise TypeError("it is nested too deeply")
     if value is None:
         add(b"N")
     elif kind is bool:
         add(b"T" if value else b"F")
     elif kind is int:
-        data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-        add(b"i" + _SIZE.pack(len(data)) + data)
+        size = value.bit_length() // 8 + 1
+        _add_sized(b"i", value.to_bytes(size, "little", signed=True), add)
     elif kind is float:
         add(b"f" + _FLOAT.pack(value))
     elif kind is complex:
@@ -67,8 +70,8 @@ def _encode(value: Any, add: Any, depth: int) -> None:
         _add_sized(b"s", value.encode(errors="surrogatepass"), add)
     elif kind is bytes:
         _add_sized(b"b", value, add)
-    elif kind in _CONTAINERS:
-        add(_CONTAINERS[kind] + _SIZE.pack(len(value)))
+    elif kind in _SEQUENCES:
+        add(_SEQUENCES[kind] + _SIZE.pack(len(value)))
         for part in value:
             _encode(part, add, depth + 1)
     elif kind is dict:
@@ -76,7 +79,9 @@ def _encode(value: Any, add: Any, depth: int) -> None:
         for key, part in value.items():
             _encode(key, add, depth + 1)
             _encode(part, add, depth + 1)
-    elif (kind is np.ndarray or isinstance(value, np.generic)) and _is_plain(value.dtype):
+    elif (kind is np.ndarray or isinstance(value, np.generic)) and _DTYPE.fullmatch(
+        value.dtype.str
+    ):
         add(b"a" if kind is np.ndarray else b"g")
         _add_sized(b"b", value.dtype.str.encode(), add)
         _encode(value.shape, add, depth + 1)
@@ -85,20 +90,16 @@ def _encode(value: Any, add: Any, depth: int) -> None:
         raise TypeError(f"it holds a {kind.__name__}")
 
 
-def _add_sized(letter: bytes, data: bytes, add: Any) -> None:
+def _add_sized(letter: bytes, data: bytes, add: Callable[[bytes], object]) -> None:
     add(letter + _SIZE.pack(len(data)))
     add(data)
 
 
-def _is_plain(dtype: np.dtype[Any]) -> bool:
-    return dtype.fields is None and _DTYPE.fullmatch(dtype.str) is not None
-
-
 def decode(data: bytes) -> Any:
-    """What ``encode`` made these bytes of.
+    """Decode what ``encode`` returned.
 
     Raises:
-        ValueError: it did not.
+        ValueError: ``data`` is not the result of ``encode``.
     """
     try:
         value, end = _decode(data, 0, 0)
@@ -110,12 +111,13 @@ def decode(data: bytes) -> Any:
 
 
 def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+    """Decode the value that begins at byte ``at``; return the value and where it ends."""
     letter = data[at : at + 1]
     at += 1
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
-    if letter in (b"N", b"T", b"F"):
-        return {b"N": None, b"T": True, b"F": False}[letter], at
+    if letter in _CONSTANTS:
+        return _CONSTANTS[letter], at
     if letter == b"f":
         return _FLOAT.unpack_from(data, at)[0], at + 8
     if letter == b"c":
@@ -146,7 +148,7 @@ def _sized(data: bytes, at: int) -> tuple[bytes, int]:
     (size,) = _SIZE.unpack_from(data, at)
     at += 4
     if at + size > len(data):
-        raise ValueError("it is cut")
+        raise ValueError("the data is cut off")
     return data[at : at + size], at + size
 
 
@@ -158,7 +160,7 @@ def _array(data: bytes, at: int, depth: int, *, scalar: bool) -> tuple[Any, int]
     if not _DTYPE.fullmatch(text):
         raise ValueError(f"dtype {text!r}")
     dtype = np.dtype(text)
-    if not dtype.itemsize:  # strings of no length
+    if not dtype.itemsize:  # strings of length 0
         array = np.zeros(shape, dtype)
     else:
         array = np.frombuffer(raw, dtype).reshape(shape).copy()

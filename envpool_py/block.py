@@ -1,0 +1,405 @@
+"""The block: the latest row of every env and its next action, as fields over one buffer.
+
+Fields with a fixed shape are arrays ``(num_envs, ...)``, in memory that processes may share: the
+side that steps env ``i`` writes row ``i`` (``envpool_py.row_writer``), the pool writes the action
+and reads the row. What has no fixed shape (objects, infos that are not all numbers, a vector
+reward of undeclared length) travels *beside* the block, and the row's mark says that there is more.
+
+Reward, flags and mark of a row lie side by side: as an array for each, the flags of 64 envs would
+lie in one cache line, which the processes would take from each other at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envpool_py import info_codec, schedules, spaces
+from envpool_py.ids import IdArray
+from envpool_py.schedules import Place, Schedules
+from envpool_py.spaces import Array, Leaf
+
+#: (obs, reward, terminated, truncated, info)
+StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
+#: What lies beside the row of one env: some of ``objects``, ``info``, ``reward``, ``final_obs``,
+#: ``reply``, ``warnings``.
+Beside: TypeAlias = "dict[str, Any]"
+
+#: All envs, in order, as an index.
+WHOLE = slice(None)
+
+#: The bits of a mark: there is more beside the block, the row ended an episode in same_step mode,
+#: the row is that of a reset; from ``FORM`` on the number of an info's form, see ``info_codec``.
+BESIDE, FINAL, RESET_ROW, FORM = 1, 2, 4, 8
+
+_ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
+HEARTBEAT = 3  # numbers, see envpool_py.worker.watchdog
+TIMES = 4 + (41 << 3)  # numbers, see envpool_py.worker.timing
+
+
+class Spec(NamedTuple):
+    """All that fixes the fields of a block; small, and picklable.
+
+    ``obs`` and ``action`` are layouts, see ``envpool_py.spaces``. ``finals``: final observations
+    are in it too. ``num_processes``: how many write a heartbeat. ``measured``: steps are timed.
+    ``scheduled``: executors write down where they are in their schedules.
+    """
+
+    num_envs: int
+    obs: Any
+    action: Any
+    reward: tuple[int, ...] = ()
+    finals: bool = False
+    num_processes: int = 0
+    measured: bool = False
+    scheduled: bool = False
+
+
+class Block:
+    """The fields.
+
+    Args:
+        spec: what they are.
+        buffer: memory of ``nbytes(spec)`` bytes, all zero at first; None allocates its own.
+    """
+
+    def __init__(self, spec: Spec, buffer: Any = None) -> None:
+        fields, size = _fields(spec)
+        if buffer is None:
+            buffer = np.zeros(size, dtype=np.uint8)
+        arrays = {
+            name: np.ndarray(dims, dtype, buffer=buffer, offset=offset)
+            for name, dims, dtype, offset in fields
+        }
+        self.spec = spec
+        self.obs_leaves = spaces.leaves(spec.obs)
+        self.action_leaves = spaces.leaves(spec.action)
+        #: An array ``(num_envs, *shape)`` for each leaf; None for a leaf of objects.
+        self.obs: list[Array | None] = [arrays.get(f"obs {n}") for n in range(len(self.obs_leaves))]
+        self.finals = [arrays[f"final {n}"] for n in range(len(self.obs_leaves)) if spec.finals]
+        self.actions = [arrays.get(f"action {n}") for n in range(len(self.action_leaves))]
+        self.ends = arrays["ends"]
+        self.reward, self.terminated, self.truncated, self.mark = (
+            self.ends[name] for name in ("reward", "terminated", "truncated", "mark")
+        )
+        self.info_rows, self.info_tables = arrays["info rows"], arrays["info tables"]
+        self.schedules = Schedules(arrays["schedules"], arrays["seeds"])
+        self.heartbeats = arrays["heartbeats"]
+        self.times = arrays["times"]
+        # Where an action is one array or number.
+        self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
+        self._action_dtype = None if self._action is None else np.dtype(self._action.dtype.str)
+
+    # ---------------------------------------------------------------------------------- actions
+
+    def put_actions(self, ids: IdArray, index: Any, actions: Any) -> bool:
+        """Write the actions of these envs; False where the block cannot hold them.
+
+        Args:
+            ids: shape ``(k,)``.
+            index: the same as an index: ``WHOLE`` or ids.
+            actions: an array ``(k, *shape)``, or as ``spaces.batch_actions`` takes them.
+
+        Raises:
+            TypeError, ValueError: they are no actions of these envs; nothing was written.
+        """
+        array = self._action
+        if (
+            array is not None
+            and type(actions) is np.ndarray
+            and actions.dtype is self._action_dtype
+            and actions.shape == (len(ids), *array.shape[1:])
+        ):
+            array[index] = actions
+            return True
+        columns = self.action_columns(ids, actions)
+        if columns is None:
+            return False
+        for own, column in zip(self.actions, columns, strict=True):
+            assert own is not None  # noqa: S101 - columns are of fixed layouts
+            own[index] = column
+        return True
+
+    def action_columns(self, ids: IdArray, actions: Any) -> list[Array] | None:
+        """The actions as an array ``(k, ...)`` per leaf; None where the block cannot hold them."""
+        if not spaces.is_fixed(self.spec.action):
+            return None
+        return spaces.batch_actions(self.spec.action, actions, ids.tolist())
+
+    def schedule(self, i: int) -> Place:
+        """Where env ``i`` is in its schedule of episodes."""
+        return self.schedules.get(i)
+
+    # -------------------------------------------------------------------------------------- rows
+
+    def final_obs(self, i: int) -> Any:
+        """A copy of the observation that ended the last episode of env ``i``."""
+        rows = [array[i : i + 1].copy() for array in self.finals]
+        if spaces.is_leaf(self.spec.obs):
+            return self.obs_leaves[0].one(rows[0], 0)
+        return spaces.join_rows(self.spec.obs, rows, 1)[0]
+
+
+class Batches:
+    """Gathers rows into what the caller gets.
+
+    Args:
+        block: where they are.
+        columns: observations that are dicts or tuples as a dict or tuple of arrays; else an object
+            array of one dict or tuple per env.
+        copy: False: a batch of all envs in order is views of the block.
+    """
+
+    def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
+        self._block = block
+        self._columns = columns
+        self._copy = copy
+        self._single = spaces.is_leaf(block.spec.obs) and block.obs_leaves[0].code is None
+        self._plain = all(leaf.dtype is not None and not leaf.code for leaf in block.obs_leaves)
+        rows: Any = block.info_rows
+        tables: Any = block.info_tables
+        # Where final observations are one array each.
+        self._final = block.finals[0] if block.finals and self._single else None
+        if self._final is not None and self._final.ndim == 1:
+            self._final = None
+        self._reader = info_codec.Reader(memoryview(rows), memoryview(tables), "env_id")
+        self._undeclared: tuple[int, ...] | None = None
+        self._bare = [{"env_id": i} for i in range(block.spec.num_envs)]
+        self._last: list[Array] | None = None
+
+    def bare_infos(self, listed: list[int]) -> Array:
+        """A fresh info for each of these envs, which says no more than its id."""
+        bare = map(dict.copy, map(self._bare.__getitem__, listed))
+        return np.fromiter(bare, object, len(listed))
+
+    def parts(self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any) -> list[Any]:
+        """The observations of these envs, leaf by leaf.
+
+        Args:
+            ids: shape ``(k,)``.
+            index: the same as an index.
+            beside: what lies beside the block, by env.
+            out: arrays to gather into, one per leaf; None for new ones.
+        """
+        parts: list[Any] = []
+        objects = 0
+        for n, array in enumerate(self._block.obs):
+            if array is None:
+                values = [beside[i]["objects"][objects] for i in ids.tolist()]
+                parts.append(spaces.stack_objects(values, self._block.obs_leaves[n]))
+                objects += 1
+            elif out is not None:
+                # Any mode but "raise", which gathers into memory of its own first.
+                parts.append(array.take(ids, axis=0, out=out[n], mode="clip"))
+            elif index is not WHOLE:
+                parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
+            else:
+                parts.append(array.copy() if self._copy else array)
+        if self._last is not None:
+            self._note_last(ids, index, parts)
+        return parts
+
+    def obs(self, parts: list[Any]) -> Any:
+        """The observations of a batch as the caller gets them."""
+        layout, leaves = self._block.spec.obs, self._block.obs_leaves
+        if self._columns or spaces.is_leaf(layout):
+            if not self._plain:
+                parts = [
+                    part
+                    if leaf.code is None
+                    else np.fromiter(leaf.code.decode(part), object, len(part))
+                    for leaf, part in zip(leaves, parts, strict=True)
+                ]
+            return spaces.join(layout, parts)
+        return self._rows(parts)
+
+    def _rows(self, parts: list[Any]) -> Array:
+        count = len(parts[0]) if parts else self._count
+        rows = np.empty(count, dtype=object)
+        for k, row in enumerate(spaces.join_rows(self._block.spec.obs, parts, count)):
+            rows[k] = row
+        return rows
+
+    def gather(
+        self,
+        ids: IdArray,
+        index: Any,
+        beside: dict[int, Beside],
+        out: Any,
+    ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Observations by leaf and as the caller gets them, rewards and flags of these envs."""
+        block = self._block
+        self._count = len(ids)
+        parts = self.parts(ids, index, beside, out)
+        reward, terminated, truncated = block.reward, block.terminated, block.truncated
+        if index is not WHOLE:
+            reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
+        elif self._copy:
+            reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
+        if self._undeclared is not None or (beside and self._finds_undeclared(beside)):
+            reward = self._with_undeclared(reward, ids, beside)
+        obs = parts[0] if self._single else self.obs(parts)
+        return parts, obs, reward, terminated, truncated
+
+    def _finds_undeclared(self, beside: dict[int, Beside]) -> bool:
+        """Whether there are vector rewards whose length no space has declared."""
+        for part in beside.values():
+            if "reward" in part:
+                self._undeclared = part["reward"].shape
+                return True
+        return False
+
+    def _with_undeclared(self, reward: Array, ids: IdArray, beside: dict[int, Beside]) -> Array:
+        dims = self._undeclared
+        own = {
+            k: beside[i]["reward"]
+            for k, i in enumerate(ids.tolist())
+            if "reward" in beside.get(i, ())
+        }
+        if any(array.shape != dims for array in own.values()):
+            rows = np.empty(len(ids), dtype=object)
+            for k in range(len(ids)):
+                rows[k] = own.get(k, float(reward[k]))
+            return rows
+        batch = np.zeros((len(ids), *(dims or ())))
+        for k in range(len(ids)):
+            batch[k] = own.get(k, reward[k])
+        return batch
+
+    def complete(
+        self,
+        infos: Array,
+        listed: list[int],
+        marked: Array,
+        marks: Array,
+        beside: dict[int, Beside],
+        *,
+        resets: bool,
+    ) -> None:
+        """Complete the infos of rows whose marks say that there is more to them.
+
+        Args:
+            infos: of all rows, bare.
+            listed: the envs of all rows.
+            marked: the places of the rows with a mark.
+            marks: of all rows.
+            beside: what lies beside the block, by env.
+            resets: say ``is_reset`` in the rows of resets.
+        """
+        read = self._reader.read
+        for k, mark in zip(marked.tolist(), marks[marked].tolist(), strict=True):
+            i = listed[k]
+            if mark >= FORM:
+                infos[k] = read(i, mark // FORM)
+            elif mark & BESIDE and (info := beside[i].get("info")) is not None:
+                infos[k] = info = dict(info)  # an env may return one dict as observation and info
+                info["env_id"] = i
+            if mark & FINAL:
+                info = infos[k]
+                if mark & BESIDE and "final_obs" in beside[i]:
+                    info["final_obs"] = beside[i]["final_obs"]
+                elif self._final is not None:
+                    info["final_obs"] = self._final[i].copy()
+                else:
+                    info["final_obs"] = self._block.final_obs(i)
+                info.setdefault("final_info", {})
+            if mark & RESET_ROW and resets:
+                infos[k]["is_reset"] = True
+
+    def forget_forms(self, ids: Sequence[int]) -> None:
+        """Another process steps these envs from now on, and numbers the forms of infos afresh."""
+        for i in ids:
+            self._reader.forget(i)
+
+    # ------------------------------------------------------------------------- last observations
+
+    def keep_last(self) -> None:
+        """Keep from now on the observations that are returned: a fault may spoil the row."""
+        if self._last is None:
+            self._last = [
+                np.full(self._block.spec.num_envs, None, dtype=object)
+                if array is None
+                else np.zeros_like(array)
+                for array in self._block.obs
+            ]
+
+    def _note_last(self, ids: IdArray, index: Any, parts: list[Any]) -> None:
+        assert self._last is not None  # noqa: S101 - for the type checker
+        for array, last, part in zip(self._block.obs, self._last, parts, strict=True):
+            if array is not None:
+                last[index] = part
+            else:
+                for k, i in enumerate(ids.tolist()):
+                    last[i] = spaces.snapshot(part[k])
+
+    def last_obs(self, i: int) -> Any:
+        """A copy of the observation of env ``i`` that was returned last."""
+        assert self._last is not None  # noqa: S101 - keep_last was called
+        parts = [
+            spaces.snapshot(array[i] if leaf.dtype is None else leaf.one(array, i))
+            for leaf, array in zip(self._block.obs_leaves, self._last, strict=True)
+        ]
+        layout = self._block.spec.obs
+        return parts[0] if spaces.is_leaf(layout) else spaces.join(layout, parts)
+
+    def put_lost(self, i: int) -> Beside:
+        """Make the row of env ``i`` that of a lost step: truncated, the last observation, reward 0.
+
+        Only while nobody else writes that row.
+
+        Returns:
+            What lies beside the block.
+        """
+        assert self._last is not None  # noqa: S101 - keep_last was called
+        block, objects = self._block, []
+        for array, last in zip(block.obs, self._last, strict=True):
+            if array is None:
+                objects.append(spaces.snapshot(last[i]))
+            else:
+                array[i] = last[i]
+        block.reward[i] = 0.0
+        block.terminated[i], block.truncated[i] = False, True
+        block.mark[i] = BESIDE if objects else 0
+        return {"objects": objects} if objects else {}
+
+
+def nbytes(spec: Spec) -> int:
+    """The size of the buffer that a block needs, in bytes."""
+    return _fields(spec)[1]
+
+
+def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any], int]], int]:
+    """(name, shape, dtype, offset) of every field, and the size of all in bytes."""
+    n, byte = spec.num_envs, np.dtype(np.uint8)
+    ends = [("reward", "f8", spec.reward), ("terminated", "?"), ("truncated", "?"), ("mark", "u2")]
+    wanted: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = [
+        ("ends", (n,), np.dtype(ends, align=True))
+    ]
+    layouts = [("obs", spec.obs), ("action", spec.action)]
+    layouts += [("final", spec.obs)] if spec.finals else []
+    for name, layout in layouts:
+        for number, leaf in enumerate(spaces.leaves(layout)):
+            if leaf.dtype is not None:
+                wanted.append((f"{name} {number}", (n, *leaf.shape), leaf.dtype))
+    wanted += [
+        ("info rows", (n * info_codec.ROW_BYTES,), byte),
+        ("info tables", (n * info_codec.TABLE_BYTES,), byte),
+        ("schedules", (n, schedules.NUMBERS), np.dtype(np.int64)),
+        ("seeds", (n, schedules.LARGEST_SEED), byte),
+        ("heartbeats", (spec.num_processes, HEARTBEAT), np.dtype(np.int64)),
+        ("times", (n if spec.measured else 0, TIMES), np.dtype(np.int64)),
+    ]
+    fields, offset = [], 0
+    for name, dims, dtype in wanted:
+        fields.append((name, dims, dtype, offset))
+        size = int(np.prod(dims, dtype=np.int64)) * dtype.itemsize
+        offset += -(-size // _ALIGN) * _ALIGN
+    return fields, offset
+
+
+def leaf_name(leaf: Leaf, what: str) -> str:
+    """``obs['a'][0]``: where a leaf is within a value."""
+    return what + "".join(f"[{key!r}]" for key in leaf.path)

@@ -1,0 +1,325 @@
+"""The past of each env, from which ``on_error="replay"`` restores an env that was lost.
+
+The caller's process keeps the requests of each env and a digest of every row. When recovery has
+recreated a lost env, one request takes the whole past to the env's process, which carries it out
+(``play``) and compares the digest of each row, while the other envs are stepped. After that the
+lost request is sent again, and its row is returned like any other.
+
+The past of an env begins when the env is created, or at its last reset with a seed (from the
+caller, ``episode_seeds`` or ``reset_fn``); earlier calls of ``set_env_attr``, ``call`` and
+``apply`` are kept too. The past is unknown, and the env cannot be restored, after a request that
+was cancelled or that raised in the caller, and after ``MAX_STEPS`` steps.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from envpool_py import spaces
+from envpool_py.engine import Engine
+from envpool_py.errors import EnvError
+from envpool_py.ids import IdArray
+from envpool_py.observers import Observer, Rows, Steps
+from envpool_py.record import digest
+from envpool_py.worker.base import Request
+
+#: The number of requests that are kept of one env.
+MAX_STEPS = 100_000
+
+_RESET = Request("reset")
+# Requests without a row whose effect on an env outlasts its resets.
+_LASTING = frozenset({"set_attr", "call", "apply"})
+
+
+class Past:
+    """The requests of one env, in order, with the digest of each row.
+
+    The actions of a fixed action space are kept as bytes, one after another: a step takes the size
+    of its action and 8 bytes.
+
+    Args:
+        layout: of the actions.
+        first: requests that are carried out before all others, and whose results are not compared.
+    """
+
+    def __init__(self, layout: Any, first: list[Request]) -> None:
+        self.layout = layout
+        self.first = first
+        #: The requests that are not steps with a fixed action, by their position.
+        self.others: dict[int, Request] = {}
+        self._actions = bytearray()
+        self._expected = array("Q")
+
+    def __len__(self) -> int:
+        return len(self._expected)
+
+    def add(self, request: Request | bytes, expected: int) -> None:
+        """Add a request, or the bytes of the action of a step, and the digest of its row."""
+        if isinstance(request, bytes):
+            self._actions += request
+        else:
+            self.others[len(self._expected)] = request
+        self._expected.append(expected)
+
+    def lasting(self) -> list[Request]:
+        """The requests whose effect outlasts a reset."""
+        return [request for request in self.others.values() if request.kind in _LASTING]
+
+    def requests(self) -> Iterator[tuple[Request, int]]:
+        """Each request, a copy that the env may change, and the digest of its row."""
+        size = action_size(self.layout)
+        at = 0
+        for number, expected in enumerate(self._expected):
+            request = self.others.get(number)
+            if request is None:
+                yield step_of(self.layout, bytes(self._actions[at : at + size])), expected
+                at += size
+            else:
+                yield spaces.snapshot(request), expected
+
+
+def action_size(layout: Any) -> int:
+    """The size of the fixed leaves of an action, in bytes."""
+    return sum(
+        leaf.dtype.itemsize * int(np.prod(leaf.shape, dtype=np.int64))
+        for leaf in spaces.leaves(layout)
+        if leaf.dtype is not None
+    )
+
+
+def step_of(layout: Any, data: bytes) -> Request:
+    """The step whose action, of a layout with fixed leaves alone, has these bytes."""
+    parts = []
+    at = 0
+    for leaf in spaces.leaves(layout):
+        assert leaf.dtype is not None  # noqa: S101 - for the type checker
+        count = int(np.prod(leaf.shape, dtype=np.int64))
+        column = np.frombuffer(data, leaf.dtype, count, at).reshape(1, *leaf.shape).copy()
+        parts.append(leaf.one(column, 0))
+        at += column.nbytes
+    return Request("step", (spaces.join(layout, parts),))
+
+
+def play(carry_out: Callable[[Request], Any], past: Past, layout: Any) -> str | None:
+    """Carry out the past of an env on a new env.
+
+    Args:
+        carry_out: carries out a request and returns the reply.
+        past: of the env that was lost.
+        layout: of its observations.
+
+    Returns:
+        None if every row has its digest, else a text that says which row differs.
+    """
+    for request in past.first:
+        # A reset_fn is not copied: it may have a state.
+        carry_out(request if request.kind == "configure" else spaces.snapshot(request))
+    steps = 0
+    for request, expected in past.requests():
+        reply = carry_out(request)
+        if request.kind == "reset":
+            steps = 0
+            row = (reply[0], 0.0, False, False)
+        elif request.kind == "step":
+            steps += 1
+            row = reply[:4]
+        else:
+            continue
+        if digest.of_row(layout, row) != expected:
+            what = f"step {steps}" if steps else "the reset"
+            return f"{what} since its last reset by the pool gave another row than before"
+    return None
+
+
+class History(Observer):
+    """The past of every env of a pool, from which recovery restores envs.
+
+    Args:
+        engine: of the pool; its envs have been configured.
+        autoreset: None, ``"next_step"`` or ``"same_step"``.
+    """
+
+    def __init__(self, engine: Engine, autoreset: str | None) -> None:
+        num_envs = len(engine.all_ids)
+        self._engine = engine
+        self._autoreset = autoreset
+        self._spec = engine.block.spec
+        self._leaves = spaces.leaves(self._spec.obs)
+        self._pasts: list[Past | None] = [None] * num_envs
+        # Lasting requests from before the past of each env.
+        self._lasting: list[list[Request]] = [[] for _ in range(num_envs)]
+        # The request that each env has in flight; a step with a fixed action by its bytes.
+        self._asked: dict[int, Request | bytes] = {}
+        # The number of the episode of each env at its last row; used with autoreset alone.
+        self._episodes = [-1] * num_envs
+        for i in range(num_envs):
+            self._begin(i)
+
+    def knows(self, i: int) -> bool:
+        """Whether the past of env ``i`` is known, so that the env can be restored."""
+        return self._pasts[i] is not None
+
+    def asked(self, i: int) -> Request | None:
+        """A copy of the request that env ``i`` has in flight."""
+        asked = self._asked.get(i)
+        layout = self._spec.action
+        return step_of(layout, asked) if isinstance(asked, bytes) else spaces.snapshot(asked)
+
+    def matters_for(self, i: int, request: Request) -> bool:
+        """Whether the row of this request depends on the past of env ``i``, which is known."""
+        past = self._past(i)
+        if request.kind == "reset" and request.kwargs.get("seed") is not None:
+            return bool(self._lasting[i] or past.lasting())
+        return len(past) > 0
+
+    def replay_request(self, i: int) -> Request:
+        """The request that restores env ``i``, whose past is known, on a new env."""
+        return Request("run", (play, self._past(i), self._spec.obs))
+
+    def forget(self, i: int) -> None:
+        """Forget the past of env ``i``, until its next seeded reset or until it is recreated."""
+        self._end(i)
+        self._asked.pop(i, None)
+
+    def steps(self, ids: IdArray, steps: Steps) -> None:
+        """Keep the actions."""
+        listed = ids.tolist()
+        if steps.columns is None or not listed:
+            for i, action in zip(listed, steps.actions, strict=True):
+                self._asked[i] = Request("step", (spaces.snapshot(action),))
+            return
+        raw = [
+            np.ascontiguousarray(column).reshape(len(listed), -1).view(np.uint8)
+            for column in steps.columns
+        ]
+        if len(raw) > 1:
+            raw = [np.concatenate(raw, axis=1)]
+        data = raw[0].tobytes() if raw else b""
+        size = len(data) // len(listed)
+        for k, i in enumerate(listed):
+            self._asked[i] = data[k * size : (k + 1) * size]
+
+    def resets(self, ids: list[int], requests: Sequence[Request]) -> None:
+        """Keep the arguments."""
+        for i, request in zip(ids, requests, strict=True):
+            self._asked[i] = spaces.snapshot(request) if request.kwargs else request
+
+    def rows(self, ids: IdArray, rows: Rows) -> None:
+        """Add the requests of these rows to the pasts."""
+        observed = digest.of_observations(self._leaves, rows.parts, len(ids))
+        outcomes = digest.of_outcomes(rows.reward, rows.terminated, rows.truncated)
+        of_resets, of_steps = observed.tolist(), (observed + outcomes).tolist()
+        for k, i in enumerate(ids.tolist()):
+            request = self._asked.pop(i, None)
+            is_new_episode = self._autoreset is not None and self._is_new_episode(i)
+            if request is None or i in rows.lost:
+                continue
+            is_reset = isinstance(request, Request) and request.kind == "reset"
+            seeded = self._seeded_reset(i, request, rows) if is_reset or is_new_episode else None
+            if seeded is None:
+                self._add(i, request, (of_resets if is_reset else of_steps)[k])
+            else:
+                # In same_step mode the reward and the flags belong to the episode before.
+                self._begin_at_reset(i, seeded, of_resets[k])
+
+    def _is_new_episode(self, i: int) -> bool:
+        """Whether an episode of env ``i`` began with the row that is being returned."""
+        before, self._episodes[i] = self._episodes[i], self._engine.block.schedule(i)[1]
+        return self._episodes[i] != before
+
+    def _seeded_reset(self, i: int, request: Request | bytes, rows: Rows) -> Request | None:
+        """The reset that produced a row of env ``i``, with its seed; None if it had no seed."""
+        given = request if isinstance(request, Request) and request.kind == "reset" else _RESET
+        if self._engine.block.schedule(i)[0] is not None:  # seeded by episode_seeds
+            return given
+        if given.kwargs.get("seed") is not None:
+            return given
+        asked = rows.asked.get(i)
+        if not asked or asked[-1][1] is None:
+            return None
+        _, seed, options = asked[-1]
+        own = {"seed": seed} if options is None else {"seed": seed, "options": options}
+        return Request("reset", kwargs={**given.kwargs, **own})
+
+    def raised(self, errors: Mapping[int, EnvError]) -> None:
+        """Forget the pasts of these envs."""
+        for i in errors:
+            self.forget(i)
+
+    def recovered(self, i: int, error: EnvError) -> None:  # noqa: ARG002 - of the base class
+        """Forget the past of this env."""
+        self.forget(i)
+
+    def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:  # noqa: ARG002
+        """Forget the pasts of these envs."""
+        for i in ids:
+            self.forget(i)
+
+    def recreated(self, ids: Sequence[int]) -> None:
+        """Begin new pasts."""
+        for i in ids:
+            self._asked.pop(i, None)
+            self._lasting[i] = []
+            self._begin(i)
+
+    def asks(
+        self, ids: Sequence[int], requests: Sequence[Request]
+    ) -> Callable[[Sequence[int]], object] | None:
+        """Add a request that may change an env, after it has ended."""
+        kind = requests[0].kind if requests else ""
+        if kind not in _LASTING and kind != "seed":
+            return None
+
+        def add(failed: Sequence[int]) -> None:
+            for i, request in zip(ids, requests, strict=True):
+                if i in failed:
+                    self.forget(i)
+                    continue
+                if kind == "seed":
+                    self._episodes[i] = self._engine.block.schedule(i)[1]
+                own = spaces.snapshot(request)
+                if kind == "seed" and request.args[0] is not None:
+                    self._begin_at_reset(i, own, 0)
+                elif self._pasts[i] is None and kind in _LASTING:
+                    self._lasting[i].append(own)
+                else:
+                    self._add(i, own, 0)
+
+        return add
+
+    def _past(self, i: int) -> Past:
+        past = self._pasts[i]
+        assert past is not None  # noqa: S101 - recovery asks knows() first
+        return past
+
+    def _begin(self, i: int, *, at_reset: bool = False) -> None:
+        """Begin the past of env ``i`` now, or at the reset that it has just carried out."""
+        first = list(self._lasting[i])
+        self._episodes[i] = self._engine.block.schedule(i)[1]
+        configured = self._engine.recreation.configured_for(i)
+        if configured is not None:
+            # The reset is carried out again, which increments the number of the episode.
+            episode = self._episodes[i] - at_reset
+            first.append(configured._replace(kwargs={**configured.kwargs, "episode": episode}))
+        self._pasts[i] = Past(self._spec.action, first)
+
+    def _begin_at_reset(self, i: int, request: Request, expected: int) -> None:
+        self._end(i)
+        self._begin(i, at_reset=True)
+        self._past(i).add(request, expected)
+
+    def _end(self, i: int) -> None:
+        past, self._pasts[i] = self._pasts[i], None
+        if past is not None:
+            self._lasting[i] += past.lasting()
+
+    def _add(self, i: int, request: Request | bytes, expected: int) -> None:
+        past = self._pasts[i]
+        if past is not None:
+            past.add(request, expected)
+            if len(past) > MAX_STEPS:
+                self._end(i)

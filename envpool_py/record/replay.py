@@ -1,0 +1,549 @@
+"""``replay``: repeat what a pool has recorded, and check it row by row.
+
+The envs are created again and receive the same requests, each env in the same order, and rows are
+fetched in the order of the run. So timing has no effect, and all envs can live in the calling
+process, where a debugger reaches them. Only the death of a process is taken from the record.
+
+A request is sent when the record shows that the env answered it. So a request that killed its
+process, or that never began, is not carried out, on any backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from envpool_py import ids as ids_
+from envpool_py import spaces
+from envpool_py.arguments import check_env_fns
+from envpool_py.block import StepResult
+from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
+from envpool_py.ids import IdArray, Ids
+from envpool_py.making import BACKENDS
+from envpool_py.observers import LOST_EPISODE, Observer, Rows
+from envpool_py.pool import BaseVectorEnv
+from envpool_py.record import digest, reader
+from envpool_py.record.reader import Asked, Batch, Event, Fault, Notes, Schedule
+from envpool_py.worker.base import Request
+from envpool_py.worker.executor import ResetFn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_RESET = Request("reset")
+_NO_NOTES = Notes(lost=False, info={}, resets=[])
+_DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
+
+
+def replay(
+    path: str | os.PathLike[str],
+    env_fns: Sequence[Callable[[], Any]],
+    *,
+    env_ids: Ids = None,
+    until: int | None = None,
+    backend: str | Callable[..., BaseVectorEnv] = "dummy",
+    reset_fn: ResetFn | None = None,
+    deaths: bool = False,
+    **options: Any,
+) -> Replay:
+    """Repeat the run of a pool with ``record=path``.
+
+    Args:
+        path: the record, also of a run that was killed.
+        env_fns: those of the run, one for each env.
+        env_ids: the envs to replay; None is all. Other envs are not created, and batches without a
+            row of the chosen envs are left out.
+        until: stop after this number of batches and keep the pool open; None replays to the end.
+        backend: ``"dummy"`` (all envs in the calling process), ``"subproc"``, ``"shmem"``, or a
+            pool class.
+        reset_fn: called where the record does not hold the result of the run's ``reset_fn``,
+            because the reset raised, or because the options had a type that no record can hold.
+        deaths: also carry out the requests in which a process died or was killed, and, as a last
+            batch, the requests that were in flight when the program ended. They may end or block
+            the calling process, as in the run. By default they are not carried out.
+        **options: further arguments of the pool class: ``context``, ``num_processes``, ...
+
+    Returns:
+        An iterator of batches.
+
+    Raises:
+        ValueError: not a record; or ``env_fns`` differ in number or spaces from the record.
+        OSError: the record cannot be read.
+        EnvError: an env_fn raised.
+    """
+    header = reader.read_header(path)
+    num_envs = header["num_envs"]
+    env_fns = check_env_fns(env_fns)
+    if len(env_fns) != num_envs:
+        raise ValueError(f"got {len(env_fns)} env_fns, but the record {path} is of {num_envs} envs")
+    if isinstance(backend, str):
+        if backend not in BACKENDS:
+            known = ", ".join(BACKENDS)
+            raise ValueError(f"backend must be a pool class or one of {known}, got {backend!r}")
+        backend = BACKENDS[backend]
+    if until is not None and (not isinstance(until, int) or until < 0):
+        raise ValueError(f"until must be a number of batches or None, got {until!r}")
+    chosen = ids_.resolve(env_ids, num_envs).tolist()
+    if not chosen:
+        raise ValueError("env_ids is empty; a replay needs at least one env")
+    recorded = _RecordedResetFn(path, chosen, reset_fn) if header["reset_fn"] else None
+    try:
+        pool = backend(
+            [env_fns[i] for i in chosen],
+            autoreset_mode=header["autoreset_mode"],
+            columns=header["columns"],
+            validate=header["validate"],
+            reset_first=header["reset_first"],
+            episode_seeds=header["episode_seeds"],
+            reset_fn=recorded,
+            **options,
+        )
+    except EnvError as error:
+        if isinstance(error, TypeError) and _is_of_parallel_envs(header):
+            raise ValueError(
+                f"the record {path} is of a ParallelVectorEnv, whose pool steps a PackedEnv for"
+                " each PettingZoo env; pass env_fns that create one: MakePacked(env_fn,"
+                " with_state=state_in_info) of envpool_py.pettingzoo.packed_env"
+            ) from error
+        raise
+    try:
+        return Replay(pool, path, chosen, until=until, deaths=deaths)
+    except BaseException:
+        pool.close()
+        raise
+
+
+@dataclass(slots=True)
+class _Env:
+    """One env of the run.
+
+    Attributes:
+        index: its id in the replay's pool.
+        position: the number of its episode, -1 before the first, and of its last step in it.
+        unconfirmed: requests that reached the env but brought no result: cancelled steps and
+            resets, and calls that failed. They are carried out once the record shows a later
+            answer of the env; if the env is recreated first, its process had died.
+        is_recreated: whether the env was recreated in the run, but not yet in the replay, because
+            its row waits to be returned.
+        schedule: its place in the seed schedule after that.
+    """
+
+    index: int
+    position: tuple[int, int] = (-1, 0)
+    unconfirmed: list[Request] = field(default_factory=list)
+    is_recreated: bool = False
+    schedule: Schedule | None = None
+
+    def next_position(self, request: Request | None, info: Iterable[str] = ()) -> tuple[int, int]:
+        """The position after a request; ``info``: of its row, which tells an automatic reset."""
+        episode, step = self.position
+        if request is None:
+            return self.position
+        is_step = request.kind == "step" and "is_reset" not in info
+        return (episode, step + 1) if is_step else (episode + 1, 0)
+
+
+class _LastRows(Observer):
+    """Keep the rows that the pool returned last."""
+
+    last: Rows
+
+    def rows(self, ids: IdArray, rows: Rows) -> None:  # noqa: ARG002 - of the base class
+        """Keep these rows."""
+        self.last = rows
+
+
+class Replay:
+    """The batches of a record, repeated: an iterator, created by ``replay``.
+
+    Each batch has the form of what ``step`` returns, with the rows in the order of the run:
+    observations, rewards, ``terminated``, ``truncated``, infos. Rows of a reset have reward 0 and
+    both flags False. ``info["env_id"]`` is the id that the env had in the run.
+
+    Where the run raised an ``EnvError`` to its caller, the iterator raises the error too, and the
+    next batch is the one that followed. At its end the iterator closes the pool; a ``with`` block
+    closes it in any case.
+
+    Raises:
+        EnvError: as in the run.
+        ReplayError: a row or an error differs from the record.
+        ValueError: the record is corrupt from here on.
+
+    Warns:
+        UserWarning: a function was applied to envs; a record holds no functions.
+
+    Attributes:
+        pool: the pool of the replay; its env ``k`` is env ``env_ids[k]`` of the run.
+        env_ids: the ids of its envs in the run.
+        header: the facts of the recorded pool.
+        until: the number of batches after which to stop; may be changed.
+        num_batches: the number of batches so far.
+        complete: whether the record ends with the pool's ``close()``; known at the end.
+    """
+
+    def __init__(
+        self,
+        pool: BaseVectorEnv,
+        path: str | os.PathLike[str],
+        env_ids: Sequence[int],
+        *,
+        until: int | None = None,
+        deaths: bool = False,
+    ) -> None:
+        self.pool = pool
+        self.env_ids = list(env_ids)
+        self.header = reader.read_header(path)
+        self.until = until
+        self.num_batches = 0
+        self.complete = False
+        self._deaths = deaths
+        self._engine = engine = pool.engine
+        self._spec = spec = engine.block.spec
+        for name, layout in (("observations", spec.obs), ("actions", spec.action)):
+            own, recorded = reader.layout_json(layout), self.header[name]
+            if own != recorded:
+                raise ValueError(
+                    f"{name}: these envs have {_described(own)}, but the record {path} has"
+                    f" {_described(recorded)}"
+                )
+        self._leaves = spaces.leaves(spec.obs)
+        self._events = reader.read_events(path)
+        self._envs = {i: _Env(k) for k, i in enumerate(self.env_ids)}
+        # The requests in flight in the run, in the order of sending; not sent in the replay yet.
+        self._pending: dict[int, Request] = {}
+        self._rows = _LastRows()
+        engine.observers.append(self._rows)
+        engine.batches.keep_last()
+        if self.header["episode_seeds"]:
+            for i in self.env_ids:
+                self._set_schedule(i, (self.header["roots"][i], -1))
+
+    def __iter__(self) -> Iterator[StepResult]:
+        return self
+
+    def __next__(self) -> StepResult:
+        if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
+            raise StopIteration
+        for event in self._events:
+            if event.kind == reader.CLOSED:
+                self.complete = True
+                continue
+            # The places of the chosen envs in the event.
+            places = [k for k, i in enumerate(event.ids) if i in self._envs]
+            if event.kind == reader.ROWS and (places or not event.ids):
+                batch = self._repeat(event, places)
+                self.num_batches += 1
+                return batch
+            if places:
+                self._follow(event, places)
+        if self._deaths and not self.complete and self._pending:
+            pending, self._pending = self._pending, {}
+            for i in pending:
+                self._confirm(i)
+            batch = self._fetch(pending)
+            for i, info in zip(pending, batch[4], strict=True):
+                info["env_id"] = i
+            return batch
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Close the pool."""
+        if not self.pool.is_closed:
+            self.pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "pool"):
+            self.close()
+
+    def _follow(self, event: Event, places: list[int]) -> None:
+        """Follow an event that brings no batch."""
+        errors = []
+        for k in places:
+            i = event.ids[k]
+            if event.kind == reader.STEPS:
+                layout = self._spec.action
+                pairs = zip(spaces.leaves(layout), event.data, strict=True)
+                action = spaces.join(layout, [leaf.one(column, k) for leaf, column in pairs])
+                self._pending[i] = Request("step", (action,))
+            elif event.kind == reader.PLAIN_STEPS:
+                self._pending[i] = Request("step", (event.data[k],))
+            elif event.kind == reader.RESETS:
+                self._pending[i] = Request("reset", kwargs=event.data[k])
+            elif event.kind == reader.CANCELLED:
+                request = self._pending.pop(i, None)
+                if request is not None and event.data[k]:
+                    self._envs[i].unconfirmed.append(request)
+                self._recreate(i)
+            elif event.kind == reader.RECREATED:
+                self._envs[i].is_recreated, self._envs[i].schedule = True, event.data[k]
+                if i not in self._pending:  # else its row is returned first
+                    self._recreate(i)
+            elif event.kind == reader.ASKED:
+                self._ask(i, event.data[k])
+            else:
+                errors.append(self._error_of(event.data[k]))
+        if event.kind == reader.RAISED:
+            raise combine(errors)
+        if event.kind == reader.ASKED and event.data[0].kind == "apply":
+            warnings.warn(
+                f"the run applied {event.data[0].args[0]} to {len(event.ids)} envs, which is not"
+                " replayed: a record holds no functions",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _recreate(self, i: int) -> None:
+        """Recreate env ``i`` if it was recreated in the run."""
+        env = self._envs[i]
+        if env.is_recreated:
+            env.is_recreated = False
+            env.unconfirmed.clear()
+            self._engine.recreation.restart(self._own([i]))
+            if env.schedule is not None:
+                self._set_schedule(i, env.schedule)
+
+    def _set_schedule(self, i: int, schedule: Schedule) -> None:
+        """Set the root seed and the number of the last episode of env ``i``."""
+        configured = self._engine.recreation.configured_for(self._envs[i].index)
+        if configured is not None:
+            root, episode = schedule
+            kwargs = {**configured.kwargs, "root": root, "episode": episode}
+            self._engine.asking.ask(self._own([i]), [configured._replace(kwargs=kwargs)])
+
+    def _ask(self, i: int, asked: Asked) -> None:
+        if asked.kind == "apply":
+            return
+        request = Request(asked.kind, asked.args, asked.kwargs)
+        if asked.failed:
+            self._envs[i].unconfirmed.append(request)
+        else:
+            self._confirm(i)
+            error = self._carry_out(i, request)
+            if error is not None:
+                how = f"{asked.kind} raised, but not in the run"
+                raise self._differs(i, how, self._envs[i].position) from error
+
+    def _confirm(self, i: int) -> None:
+        """Carry out the unconfirmed requests of env ``i``, which has answered a later one."""
+        env = self._envs[i]
+        requests, env.unconfirmed = env.unconfirmed, []
+        for request in requests:
+            self._carry_out(i, request)
+
+    def _carry_out(self, i: int, request: Request) -> EnvError | None:
+        """Carry out a request on env ``i``, drop the result, and return the error, if any."""
+        env = self._envs[i]
+        info: dict[str, Any] = {}
+        try:
+            if request.kind in ("step", "reset"):
+                _, _, _, _, (info,) = self._fetch({i: request})
+            elif request.kind == "seed":
+                self._engine.asking.seed(self._own([i]), [request])
+            else:
+                self._engine.asking.ask(self._own([i]), [request])
+        except EnvError as error:
+            return error
+        if request.kind in ("step", "reset", "seed"):
+            env.position = env.next_position(request, info)
+        return None
+
+    def _fetch(self, requests: Mapping[int, Request | None]) -> StepResult:
+        """Send requests and return their batch; None stands for the row of a lost step."""
+        sent = {i: request for i, request in requests.items() if request is not None}
+        steps = [i for i, request in sent.items() if request.kind == "step"]
+        resets = [i for i, request in sent.items() if request.kind == "reset"]
+        try:
+            if len(sent) < len(requests):
+                self._engine.faults.put_lost(self._own([i for i in requests if i not in sent]))
+            if steps:
+                self._engine.send_steps(self._own(steps), [sent[i].args[0] for i in steps])
+            if resets:
+                self._engine.send_resets(self._own(resets), [sent[i] for i in resets])
+            return self._engine.fetch(self._own(list(requests)))
+        except EnvError as error:  # with the ids of the run
+            index, i = error.env_id, self.env_ids[error.env_id]
+            error.message = error.message.replace(f"env {index}:", f"env {i}:", 1)
+            error.env_ids = tuple(self.env_ids[k] for k in error.env_ids)
+            raise
+
+    def _own(self, ids: Sequence[int]) -> IdArray:
+        """The ids that these envs have in the replay's pool."""
+        all_ids = self._engine.all_ids
+        own = np.array([self._envs[i].index for i in ids], dtype=np.intp)
+        return all_ids if np.array_equal(own, all_ids) else own
+
+    def _repeat(self, event: Event, places: list[int]) -> StepResult:
+        """Repeat a batch, and check its rows."""
+        written: Batch = event.data
+        ids = [event.ids[k] for k in places]
+        notes = {i: written.notes.get(i, _NO_NOTES) for i in ids}
+        last_obs = {
+            i: self._engine.batches.last_obs(self._envs[i].index)
+            for i in ids
+            if "final_obs" in notes[i].info
+        }
+        requests = {i: self._pending.pop(i, None) for i in ids}
+        batch = self._fetch_again(requests, {i for i in ids if notes[i].lost})
+        digests = digest.of_observations(self._leaves, self._rows.last.parts, len(ids))
+        for n, (k, i, now) in enumerate(zip(places, ids, digest.fold(digests), strict=True)):
+            env, request, info, added = self._envs[i], requests[i], batch[4][n], notes[i].info
+            env.position = env.next_position(request, info)
+            flags, was = int(written.flags[k]), written.digests[k]
+            # In same_step mode recovery ends a lost episode with the first row of the next one.
+            ends_lost_episode = LOST_EPISODE in added
+            if ends_lost_episode:
+                flags |= 2
+                batch[3][n] = True
+            how = _difference(batch, n, flags, written.reward[k])
+            if how is None and now != was:
+                obs = f"{self._shown_obs(n)!r:.300}"
+                how = f"obs is {obs}, of digest {now:08x}; the digest was {was:08x}"
+            if how is not None:
+                raise self._differs(i, how, env.position)
+            is_reset = request is not None and request.kind == "reset"
+            if is_reset and (ends_lost_episode or not written.resets_marked):
+                info.pop("is_reset", None)
+            info.update((key, value) for key, value in added.items() if key != LOST_EPISODE)
+            if i in last_obs:
+                info["final_obs"] = last_obs[i]
+            if "final_obs" in info and not is_reset:
+                env.position = env.next_position(_RESET)
+            info["env_id"] = i
+            self._recreate(i)
+        return batch
+
+    def _fetch_again(
+        self, requests: Mapping[int, Request | None], lost: AbstractSet[int]
+    ) -> StepResult:
+        """The batch of these requests; ``lost``: the envs whose row is that of a lost step."""
+        for i, request in requests.items():
+            if i not in lost:
+                if request is None:
+                    raise ValueError(f"env {i}: the record holds a row without a request")
+                self._confirm(i)
+        try:
+            return self._fetch({i: None if i in lost else r for i, r in requests.items()})
+        except EnvError as error:
+            i = error.env_id
+            first = error.message.partition("\n")[0].partition(": ")[2]
+            position = self._envs[i].next_position(requests[i])
+            raise self._differs(i, f"{first}; in the run it did not", position) from error
+
+    def _shown_obs(self, n: int) -> Any:
+        """The observation of row ``n`` of the last batch."""
+        pairs = zip(self._leaves, self._rows.last.parts, strict=True)
+        return spaces.join(self._spec.obs, [leaf.each(part[n : n + 1])[0] for leaf, part in pairs])
+
+    def _differs(self, i: int, how: str, position: tuple[int, int]) -> ReplayError:
+        episode, step = position
+        where = f"step {step}" if step else "reset"
+        text = (
+            f"env {i}: episode {episode}, {where}: {how};"
+            " the env is not deterministic, or not the one of the run"
+        )
+        return ReplayError(text, i, episode, step)
+
+    def _error_of(self, fault: Fault) -> EnvError:
+        """The error of the run, raised by the env again where the env raised it.
+
+        Raises:
+            ReplayError: the env raised another error than in the run, or none.
+        """
+        i = fault.env_id
+        env = self._envs[i]
+        request = self._pending.pop(i, None)
+        position = env.next_position(request)
+        error = None
+        if request and (fault.from_env or (self._deaths and fault.kind in _DEATHS)):
+            self._confirm(i)
+            position = env.next_position(request)
+            error = self._carry_out(i, request)
+            was = fault.text.partition("\n")[0]
+            now = "" if error is None else error.message.partition("\n")[0]
+            if fault.from_env and error is None:
+                how = f"it did not raise what it raised in the run: {was}"
+                raise self._differs(i, how, position)
+            if fault.from_env and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):
+                raise self._differs(i, f"raised {now!r}, was {was!r}", position) from error
+        if request and request.kind == "step":
+            env.position = position
+        self._recreate(i)
+        return error or _DEATHS.get(fault.kind, EnvError)(fault.text, fault.env_ids)
+
+
+class _RecordedResetFn:
+    """A ``reset_fn`` that returns what that of the run returned; ``fallback`` where unknown."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], env_ids: Sequence[int], fallback: ResetFn | None
+    ) -> None:
+        self._env_ids = list(env_ids)
+        self._fallback = fallback
+        # By (env id, episode): the results in order, and how many were used.
+        self._known: dict[tuple[int, int], list[tuple[int | None, Any]]] = {}
+        self._calls: dict[tuple[int, int], int] = {}
+        with contextlib.suppress(ValueError):  # corrupt: reported when the replay comes to it
+            for event in reader.read_events(path):
+                notes = event.data.notes if event.kind == reader.ROWS else {}
+                for i, note in notes.items():
+                    for episode, seed, options in note.resets:
+                        self._known.setdefault((i, episode), []).append((seed, options))
+
+    def __call__(self, env_id: int, episode: int) -> tuple[int | None, dict[str, Any] | None]:
+        i = self._env_ids[env_id]
+        calls = self._calls.get((i, episode), 0)
+        self._calls[i, episode] = calls + 1
+        known = self._known.get((i, episode), ())
+        if known:
+            return known[min(calls, len(known) - 1)]
+        if self._fallback is None:
+            raise ValueError(
+                f"the record does not hold what reset_fn returned for env {i}, episode {episode};"
+                " pass reset_fn to replay"
+            )
+        return self._fallback(i, episode)
+
+
+def _is_of_parallel_envs(header: Mapping[str, Any]) -> bool:
+    """Whether the recorded pool was that of a ``ParallelVectorEnv``, by the fields of its rows."""
+    fields = [path for path, *_ in header["observations"]]
+    return "flags" in fields and any(name.startswith("group0.") for name in fields)
+
+
+def _difference(batch: StepResult, n: int, flags: int, reward: Any) -> str | None:
+    """How flags and reward of row ``n`` differ from those of the record."""
+    now = bool(batch[2][n]), bool(batch[3][n])
+    was = bool(flags & 1), bool(flags & 2)
+    if now != was:
+        return f"(terminated, truncated) is {now}, was {was}"
+    values = np.asarray(batch[1][n], np.float64).reshape(-1)
+    recorded = np.asarray(reward, np.float64).reshape(-1)
+    if values.tobytes() != recorded.tobytes():
+        shown = [v[0] if len(v) == 1 else v.tolist() for v in (values, recorded)]
+        return f"reward is {shown[0]}, was {shown[1]}"
+    return None
+
+
+def _described(layout: Sequence[Any]) -> str:
+    leaves = [
+        f"{path or 'values'} of "
+        + (f"shape {tuple(shape)} and dtype {np.dtype(dtype)}" if dtype else "no fixed shape")
+        for path, shape, dtype, _ in layout
+    ]
+    return ", ".join(leaves[:8]) + (", ..." if len(leaves) > 8 else "")

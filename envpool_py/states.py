@@ -1,0 +1,285 @@
+"""What each env may be asked for now, and which results have arrived: one table, one row per env.
+
+What holds:
+
+* an env is in flight from the moment a request is sent until its result is returned, and takes no
+  other request meanwhile;
+* every request has a token (``envpool_py.worker.channel``); a result counts only if its token is
+  current, so that a late result of a cancelled request is dropped, however late it comes;
+* looking at the same results twice changes nothing, so an interrupted look may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+from numpy.typing import NDArray
+
+from envpool_py.errors import EnvError, name_ids, renewed
+from envpool_py.ids import IdArray
+from envpool_py.worker.channel import ASK, GENERATION, ID_MASK, RESET, TOKEN_BYTES
+
+# Only READY takes a step; every state below STEPPING takes a reset. STEPPING and RESETTING are in
+# flight.
+READY, NEVER_RESET, RAISED, INTERRUPTED, RESTARTED = range(5)
+STEPPING, RESETTING, DEAD = range(5, 8)
+
+_WHY_RESET = {
+    NEVER_RESET: "reset before step",
+    RAISED: "it has raised; reset before step",
+    INTERRUPTED: "its last request was broken off; reset before step",
+    RESTARTED: "it was restarted; reset before step",
+}
+
+_ALL_READY = bytes([READY])
+
+# Batches of ids that the log of sends and returns holds before it is condensed.
+_LONGEST_LOG = 512
+
+
+class States:
+    """The state of every env.
+
+    Args:
+        num_envs: how many envs there are.
+
+    Attributes:
+        state: uint8 ``(num_envs,)``: ``READY``, ``NEVER_RESET``, ...
+        tokens: int64 ``(num_envs,)``: the current token of each env.
+        in_flight: how many envs are in flight.
+        deaths: for an env that is ``DEAD``, why.
+        unread: envs in flight whose result is there, but an error of another env came first.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.state = np.full(num_envs, NEVER_RESET, np.uint8)
+        self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
+        self.in_flight = 0
+        self.deaths: dict[int, EnvError] = {}
+        self.unread: set[int] = set()
+        # The envs that were sent or returned, the latest last; an env counts where it is last.
+        self._log: list[IdArray] = [np.arange(num_envs)]
+
+    # ----------------------------------------------------------------------------------- looking
+
+    def flying(self) -> NDArray[np.bool_]:
+        """Which envs are in flight."""
+        return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
+
+    def waiting(self) -> IdArray:
+        """The envs in flight, the oldest request first."""
+        order = self._condense()
+        return order[self.flying()[order]]
+
+    def ready(self) -> IdArray:
+        """The envs that take a request, in the order in which their results were returned."""
+        order = self._condense()
+        return order[self.state[order] < STEPPING]
+
+    def _condense(self) -> IdArray:
+        """All env ids, in the order of their latest entry in the log."""
+        latest = np.concatenate(self._log)
+        order = np.empty(len(self.state), dtype=np.intp)
+        order[latest] = np.arange(len(latest))
+        order = np.argsort(order)
+        self._log = [order]
+        return order
+
+    # ---------------------------------------------------------------------------------- checking
+
+    def check_free(self, ids: IdArray) -> None:
+        """Raise unless these envs take a request.
+
+        Raises:
+            AlreadyPendingCallError: one is in flight.
+            EnvError: the process of one has ended.
+        """
+        state = self.state[ids]
+        busy = state >= STEPPING
+        if not busy.any():
+            return
+        dead = state == DEAD
+        if dead.any():
+            raise renewed(self.deaths[int(ids[dead.argmax()])])
+        kind = "resetting" if state[busy.argmax()] == RESETTING else "stepping"
+        raise AlreadyPendingCallError(
+            f"{name_ids(ids[busy].tolist())}: still {kind}; its row must be fetched first,"
+            " by recv() or step(None)",
+            kind,
+        )
+
+    def check_step(self, ids: IdArray, index: Any) -> None:
+        """Raise unless these envs take a step.
+
+        Args:
+            ids: shape ``(k,)``.
+            index: the same as an index.
+
+        Raises:
+            ResetNeeded: one needs a reset first.
+            AlreadyPendingCallError, EnvError: as ``check_free``.
+        """
+        if not self.state[index].tobytes().strip(_ALL_READY):  # quicker than NumPy's functions
+            return
+        self.check_free(ids)
+        wrong = ids[self.state[ids] != READY]
+        why = _WHY_RESET[int(self.state[wrong[0]])]
+        raise ResetNeeded(f"{name_ids(wrong.tolist())}: {why}")
+
+    def check_fetch(self, ids: IdArray) -> None:
+        """Raise unless all of these envs are in flight.
+
+        Raises:
+            ValueError: one is not.
+        """
+        idle = ~self.flying()[ids]
+        if idle.any():
+            raise ValueError(f"{name_ids(ids[idle].tolist())}: nothing in flight to fetch")
+
+    # ---------------------------------------------------------------------------------- changing
+
+    def sent(self, ids: IdArray, index: Any, state: int) -> None:
+        """These envs are in flight from now on: ``STEPPING`` or ``RESETTING``."""
+        self.state[index] = state
+        self.in_flight += len(ids)
+        self._log.append(ids)
+        if len(self._log) > _LONGEST_LOG:
+            self._condense()
+
+    def landed(self, ids: IdArray, index: Any, state: int) -> None:
+        """The results of these envs are returned, or their errors raised."""
+        self.state[index] = state
+        self.in_flight -= len(ids)
+        self._log.append(ids)
+        if self.unread:
+            self.unread.difference_update(ids.tolist())
+        if self.deaths:
+            self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
+
+    def cancelled(self, ids: IdArray) -> None:
+        """These envs need a reset; what those in flight still answer is stale."""
+        self.tokens[ids] += GENERATION
+        self.state[ids] = INTERRUPTED
+        if self.deaths:
+            self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
+        self.recount()
+
+    def recount(self) -> None:
+        """Count again how many envs are in flight: an interrupt may have come between."""
+        self.in_flight = int(np.count_nonzero(self.flying()))
+        self.unread.intersection_update(np.flatnonzero(self.flying()).tolist())
+
+    def died(self, i: int, error: EnvError) -> None:
+        """The process of env ``i`` has ended; what is in flight is still to be returned."""
+        self.deaths[i] = error
+        if not STEPPING <= self.state[i] < DEAD:
+            self.state[i] = DEAD
+
+    def take_as_reset(self) -> None:
+        """Have envs that were never reset take a step."""
+        self.state[self.state == NEVER_RESET] = READY
+
+    def recreated(self, ids: Iterable[int]) -> None:
+        """These envs are new; those in flight keep their requests."""
+        for i in ids:
+            self.deaths.pop(i, None)
+            if not STEPPING <= self.state[i] < DEAD:
+                self.state[i] = NEVER_RESET
+
+
+class Arrivals:
+    """The results that are there and not yet returned, as the tokens that came, in that order.
+
+    Args:
+        states: the table that knows which tokens are current.
+
+    Attributes:
+        chunks: the tokens as bytes, as they were read.
+        stale: for an env that may still answer a cancelled request, the token of that; while
+            there is one, every token is looked at as it comes.
+    """
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self.chunks: list[bytes] = []
+        self.stale: dict[int, int] = {}
+
+    def count(self) -> int:
+        """How many results are there."""
+        return sum(map(len, self.chunks)) // TOKEN_BYTES
+
+    def tokens(self) -> NDArray[np.int64]:
+        """The tokens, oldest first."""
+        data = b"".join(self.chunks)
+        return np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
+
+    def ids(self) -> IdArray:
+        """The envs whose results are there, in the order in which they came."""
+        data = b"".join(self.chunks)
+        tokens = np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
+        return (tokens & ID_MASK).astype(np.intp)
+
+    def add_up_to(self, total: int) -> bool:
+        """Whether the tokens add up to ``total``: whoever writes anything else will not hit it."""
+        data = b"".join(self.chunks)
+        if len(data) % TOKEN_BYTES:
+            return False
+        tokens = memoryview(data).cast("q").tolist()
+        surplus: int = sum(tokens) - total
+        return surplus == 0 or surplus == RESET * sum(token & RESET != 0 for token in tokens)
+
+    def are_sound(self, ids: IdArray) -> bool:
+        """Whether these are ids of envs in flight: whoever writes anything else is found out."""
+        try:
+            return not len(ids) or min(self._states.state[ids].tobytes()) >= STEPPING
+        except IndexError:
+            return False
+
+    def drop_stale(self) -> None:
+        """Drop results of cancelled requests, and any that came twice."""
+        data = b"".join(self.chunks)
+        if len(data) % TOKEN_BYTES:
+            return
+        tokens = np.frombuffer(data, np.int64)
+        ids = tokens & ID_MASK
+        sound = (tokens >= 0) & (ids < len(self._states.state))
+        current = sound.copy()
+        current[sound] = self._states.tokens[ids[sound]] == tokens[sound] & ~(RESET | ASK)
+        kept = dict.fromkeys(tokens[current | ~sound].tolist())
+        answered = (tokens[sound] & ~(RESET | ASK)).tolist()
+        # First this: should an interrupt come in between, only time is lost.
+        self.chunks[:] = [np.array(list(kept), np.int64).tobytes()] if kept else []
+        for token in answered:
+            i = token & ID_MASK
+            if token in (self.stale.get(i), self._states.tokens[i]):
+                self.stale.pop(i, None)
+
+    def take(self, ids: IdArray) -> None:
+        """The results of these envs, all of which are there, are returned."""
+        if sum(map(len, self.chunks)) == len(ids) * TOKEN_BYTES:
+            self.chunks.clear()
+        elif len(ids):
+            tokens = self.tokens()
+            self._keep(tokens, ~np.isin(tokens & ID_MASK, ids))
+
+    def drop(self, i: int) -> None:
+        """What is there of env ``i`` is no result."""
+        tokens = self.tokens()
+        self._keep(tokens, tokens & ID_MASK != i)
+
+    def take_replies(self) -> list[int]:
+        """Take the tokens of requests that bring no row; return their envs."""
+        tokens = self.tokens()
+        asked = (tokens & ASK != 0) & (tokens >= 0)
+        if not asked.any():
+            return []
+        self._keep(tokens, ~asked)
+        listed: list[int] = (tokens[asked] & ID_MASK).tolist()
+        return listed
+
+    def _keep(self, tokens: NDArray[np.int64], kept: NDArray[np.bool_]) -> None:
+        rest = tokens[kept]
+        self.chunks[:] = [rest.tobytes()] if len(rest) else []

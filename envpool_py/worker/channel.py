@@ -1,0 +1,340 @@
+"""How requests travel to worker processes and results come back, and how each side sleeps.
+
+A *token* is an int64 that names one request: the env id in the low bits, above it whether a reset
+is asked for, above that the env's *generation*. A process answers a request with the token that it
+was sent. To cancel a request is to raise the env's generation: its answer is stale from then on.
+
+Two designs were measured: rings in shared memory with a doorbell for each side, and one pipe for
+all results with a socket for each process. The pipe is as fast but for eight CartPole envs, keeps
+the order in which envs finish, notices the end of a process in the same sleep and works on any CPU.
+
+What travels, in the machine's own byte order:
+
+* parent to process, on the process's own stream: frames ``length << 3 | kind`` (int64) and
+  ``length`` bytes: tokens, or a pickle;
+* process to parent, on the pipe that all processes of a pool share: tokens, at most
+  ``TOKENS_PER_WRITE`` in one write, which is atomic;
+* process to parent, on the process's own stream: what a row cannot hold, as items
+  ``token, status, length`` and ``length`` bytes. An item is written before its request's token.
+
+What holds:
+
+* a signal handler that raises loses no token: reading one and keeping it is a single call;
+* the parent never blocks in a write (``envpool_py.worker.process``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from typing import Any
+
+#: The bits of a token that hold the env id.
+ID_BITS = 24
+ID_MASK = (1 << ID_BITS) - 1
+#: A plain reset is asked for, not a step.
+RESET = 1 << ID_BITS
+#: A request that brings no row is asked for; its token and that of a row are two.
+ASK = 1 << (ID_BITS + 1)
+#: One generation.
+GENERATION = 1 << (ID_BITS + 2)
+TOKEN_BYTES = 8
+#: Tokens that one write to a pipe keeps together.
+TOKENS_PER_WRITE = select.PIPE_BUF // TOKEN_BYTES if hasattr(select, "PIPE_BUF") else 64
+
+HEADER = struct.Struct("=q")
+KIND_BITS = 3
+_KINDS = (1 << KIND_BITS) - 1
+TOKENS, TOKENS_PROMPT, REQUESTS, ATTACH, CLOSE = range(5)
+
+ITEM = struct.Struct("=qiq")
+#: What an item is: the rest of a row or a reply, an error, the spaces of an env that was made
+#: (nothing before the first), the
+#: error of a close.
+BESIDE, FAILURE, HELLO, CLOSE_FAILURE = range(4)
+LAST_STATUS = CLOSE_FAILURE
+#: Bytes; a frame or an item that claims more is none.
+LARGEST = 1 << 40
+
+# Bytes of one read: memory for so much is allocated each time, whether anything comes or not.
+_READ = 1 << 12
+_LONGEST = 1e6  # seconds; the system takes no more in one wait
+# How many results may be taken in a row without a look at streams and at the ends of processes.
+_RESULTS_IN_A_ROW = 16
+
+clock = time.perf_counter
+
+
+def frame(kind: int, body: bytes) -> bytes:
+    """A message to a process."""
+    return HEADER.pack(len(body) << KIND_BITS | kind) + body
+
+
+# ------------------------------------------------------------------------------- the parent's end
+
+
+class Channel:
+    """The results of all processes of a pool, and what else there is to wait for.
+
+    ``watch(fd, note)`` has ``note(fd, events)`` called when something happens to a descriptor.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        try:
+            self.results, self.theirs = os.pipe()
+        except OSError:
+            if self._epoll is not None:
+                self._epoll.close()
+            raise
+        os.set_blocking(self.results, False)
+        self._poll: Any = select.poll() if self._epoll is None else self._epoll
+        self._poll.register(self.results, select.POLLIN)
+        self._notes: dict[int, Any] = {}
+        self._in_a_row = 0
+
+    def watch(self, fd: int, note: Any, *, write: bool = False) -> None:
+        """Watch a descriptor for reading, and for writing if asked."""
+        mask = select.POLLIN | (select.POLLOUT if write else 0)
+        (self._poll.modify if fd in self._notes else self._poll.register)(fd, mask)
+        self._notes[fd] = note
+
+    def forget(self, fd: int) -> None:
+        """Watch a descriptor no longer."""
+        self._notes.pop(fd, None)
+        with contextlib.suppress(OSError, KeyError, ValueError):  # forgotten before
+            self._poll.unregister(fd)
+
+    def fetch(self, chunks: list[bytes], look_for: float, timeout: float | None) -> bool:
+        """Wait for results, or for anything else that is watched, and keep results in ``chunks``.
+
+        Args:
+            chunks: where results go, as bytes.
+            look_for: seconds during which to look for results, yielding the core at each look,
+                before sleeping until there are any.
+            timeout: seconds; None waits indefinitely, 0 only looks.
+
+        Returns:
+            Whether something else than results was noticed.
+        """
+        if look_for and self._in_a_row < _RESULTS_IN_A_ROW:
+            self._in_a_row += 1
+            if self.collect(chunks):
+                return False
+            end = clock() + (look_for if timeout is None else min(timeout, look_for))
+            while clock() < end:
+                os.sched_yield()
+                if self.collect(chunks):
+                    return False
+        self._in_a_row = 0
+        if timeout is not None:
+            timeout = min(timeout, _LONGEST) * (1 if self._epoll is not None else 1000)
+        noticed = False
+        for fd, events in self._poll.poll(timeout):
+            if fd == self.results:
+                self.collect(chunks)
+            elif (note := self._notes.get(fd)) is not None:
+                noticed = True
+                note(fd, events)
+        return noticed
+
+    def collect(self, chunks: list[bytes]) -> bool:
+        """Take the results that are there; return whether there were any."""
+        count = len(chunks)
+        try:
+            # In one call: no signal handler can come between the read and the list.
+            chunks.extend(map(os.read, (self.results,), (_READ,)))
+            while len(chunks[-1]) == _READ:
+                chunks.extend(map(os.read, (self.results,), (_READ,)))
+        except BlockingIOError:
+            pass
+        return len(chunks) > count
+
+    def wake(self) -> None:
+        """End a sleep that is under way in another thread; no token is written."""
+        with contextlib.suppress(OSError):
+            poll = select.poll()
+            poll.register(self.theirs, select.POLLOUT)
+            if poll.poll(0):  # a full pipe wakes the sleeper by itself
+                os.write(self.theirs, WAKE)
+
+    def close(self) -> None:
+        """Free all descriptors."""
+        if self._epoll is not None:
+            self._epoll.close()
+        for fd in (self.results, self.theirs):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self.results = self.theirs = -1
+        self._notes.clear()
+
+
+#: A token that stands for no request.
+WAKE = HEADER.pack(-1)
+
+
+# ------------------------------------------------------------------------------- the process's end
+
+#: Seconds for which a process looks for its next request before sleeping, at the most.
+LONGEST_LOOK = 10e-3
+#: Seconds that it looks before it has seen how long a caller takes.
+FIRST_LOOK = 300e-6
+# A look pays where a request came within this many times the time that requests took of late.
+_MARGIN = 2.0
+# Seconds of a look that nothing is learnt from.
+_BRIEF = 150e-6
+# Of the time in which a process looks, the part that others may take of its core before looking is
+# given up, and for how many requests it then is; doubled each time, to the limit. One busy caller
+# beside two processes on two cores takes a third.
+_PUSHED_ASIDE = 0.42
+_FEW, _MANY = 16, 512
+
+
+class Looks:
+    """For how long a process looks for its next request before it sleeps.
+
+    Sleeping costs more than it seems: a process that sleeps begins 200 to 400 µs late on a virtual
+    machine, with cold caches. Looking takes a core from whoever else wants it. So a process looks
+    for about as long as requests took to come of late; not at all where they take longer than
+    ``LONGEST_LOOK``, and not while other programs push it aside: then the wall time in which it
+    looks is longer than its CPU time.
+
+    Args:
+        allowed: whether every process can have a core of its own.
+    """
+
+    def __init__(self, *, allowed: bool) -> None:
+        self._allowed = allowed
+        self.look_for = FIRST_LOOK if allowed else 0.0
+        self._gap = FIRST_LOOK
+        self._pause = 0
+        self._next_pause = _FEW
+
+    def note(self, gap: float, looked: float, computed: float) -> None:
+        """A request came.
+
+        Args:
+            gap: seconds since the process had nothing left to do.
+            looked: seconds of a long look, but for its beginning; 0 for none.
+            computed: CPU seconds of those.
+        """
+        if not self._allowed:
+            return
+        self._gap = gap if gap > self._gap else 0.9 * self._gap + 0.1 * gap
+        if self._pause:
+            self._pause -= 1
+        elif looked > _BRIEF and looked - computed > _PUSHED_ASIDE * looked:
+            self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _MANY)
+        elif looked:
+            self._next_pause = max(self._next_pause - 1, _FEW)
+        if self._pause or self._gap > LONGEST_LOOK:
+            self.look_for = 0.0
+            self._gap = min(self._gap, 1.5 * LONGEST_LOOK)  # a single long pause is soon forgotten
+        else:
+            self.look_for = min(_MARGIN * self._gap, LONGEST_LOOK)
+
+
+class ProcessEnd:
+    """A process's ends of its stream and of the pipe of the results."""
+
+    def __init__(self, stream: socket.socket, results: int, looks: Looks) -> None:
+        self._stream = stream
+        self._results = results
+        self._looks = looks
+        self._frames: deque[tuple[int, bytes]] = deque()
+        self._rest = b""
+
+    def receive(self) -> tuple[int, bytes]:
+        """The next frame, as (kind, body); ``CLOSE`` when the parent has closed its end."""
+        while not self._frames:
+            data = self._fetch()
+            if not data:
+                return CLOSE, b""
+            if not self._rest and len(data) >= HEADER.size:  # most often it is just one frame
+                (head,) = HEADER.unpack_from(data)
+                kind = head & _KINDS
+                if kind <= CLOSE and len(data) == HEADER.size + (head >> KIND_BITS):
+                    return kind, data[HEADER.size :]
+            self._parse(data)
+        return self._frames.popleft()
+
+    def _parse(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        start = 0
+        while len(data) - start >= HEADER.size:
+            (head,) = HEADER.unpack_from(data, start)
+            kind, length = head & _KINDS, head >> KIND_BITS
+            if kind > CLOSE or not 0 <= length <= LARGEST:
+                raise ValueError(f"no frame has kind {kind} and length {length}")
+            end = start + HEADER.size + length
+            if len(data) < end:
+                data = self._read_rest(data[start:], end - start)
+                start, end = 0, end - start
+                if len(data) < end:
+                    self._frames.append((CLOSE, b""))
+                    return
+            self._frames.append((kind, data[start + HEADER.size : end]))
+            start = end
+        self._rest = data[start:]
+
+    def _read_rest(self, data: bytes, size: int) -> bytes:
+        whole = memoryview(bytearray(size))
+        filled = len(data)
+        whole[:filled] = data
+        while filled < size:
+            count = self._stream.recv_into(whole[filled:])
+            if not count:
+                break
+            filled += count
+        return bytes(whole[:filled])
+
+    def _fetch(self) -> bytes:
+        """Look for data, then sleep until there is some; empty when the other end is closed."""
+        looks, stream = self._looks, self._stream
+        start = now = clock()
+        seen = computed = 0.0  # CPU time of the look, but for its beginning
+        try:
+            limit = start + looks.look_for
+            while now < limit:
+                try:
+                    data = stream.recv(_READ, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    os.sched_yield()
+                    now = clock()
+                    if not seen and now > start + _BRIEF:
+                        seen, computed = now, time.thread_time()
+                    continue
+                if seen:  # else it came so soon that there is nothing to learn
+                    looks.note(now - start, now - seen, time.thread_time() - computed)
+                return data
+            looked, computed = now - seen, time.thread_time() - computed
+            data = stream.recv(_READ)
+        except ConnectionError:
+            return b""
+        looks.note(clock() - start, looked if seen else 0.0, computed)
+        return data
+
+    def publish(self, data: bytes) -> None:
+        """Tell the parent of finished requests.
+
+        Args:
+            data: their tokens.
+        """
+        step = TOKENS_PER_WRITE * TOKEN_BYTES
+        if len(data) <= step:
+            os.write(self._results, data)
+            return
+        for start in range(0, len(data), step):
+            os.write(self._results, data[start : start + step])
+
+    def send(self, items: list[bytes]) -> None:
+        """Send items; waits while the parent does not read."""
+        if items:
+            self._stream.sendall(b"".join(items))
+            items.clear()
