@@ -40,7 +40,7 @@ PEERS = [
 """What imports other libraries, torch among them: a run of its own, since to fork a process that
 has torch in it takes twenty times as long."""
 
-WATCHDOG = float(os.environ.get("TEST_WATCHDOG", "45"))
+WATCHDOG = 45.0
 """Seconds until a test is broken off."""
 
 
