@@ -286,7 +286,7 @@ def _rebuild(
     request: str,
     attributes: dict[str, Any],
 ) -> EnvError:
-    """Unpickle an error: a mixed class is made anew, for it has no name to be found by."""
+    """Unpickle an error: a mixed class is made again, for it has no name to be found by."""
     error = (own if original is None else _mixed(original))(message, env_ids, request)
     vars(error).update(attributes)
     return error

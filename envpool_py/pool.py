@@ -70,14 +70,14 @@ class BaseVectorEnv(PoolAttributes):
             ``info["env_error"]``. ``"replay"``: the new env is brought back to its step by what the
             lost one has been through; the row is that of the step, with the error's text in
             ``info["env_replayed"]``; where that can't be, as ``"restart"``.
-        max_restarts: how often each env may be made anew before its error is raised after all; None
+        max_restarts: how often each env may be recreated before its error is raised after all; None
             is without end.
         restart_backoff: seconds between the first and the second restart of an env, doubled for
             each later one, 30 at the most. Only that env waits.
-        on_restart: ``(env_id, error)``, called once an env has been made anew, before its reset; it
+        on_restart: ``(env_id, error)``, called once an env has been recreated, before its reset; it
             must not use the pool.
         measure: count steps and resets and the time that they take, for ``stats()``; it costs
-            one to three microseconds for each step.
+            about a microsecond for each step.
         record: a file that is to hold all that the envs are asked, and enough to check what comes
             of it, for ``envpool_py.replay``; it must not exist.
         **worker_options: what the worker class takes.
