@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_py import checks, seeding
+from envpool_py import checks, recreation, seeding
 from envpool_py.engine import Engine
 from envpool_py.record.history import History
 from envpool_py.record.recorder import Recorder
@@ -52,7 +52,8 @@ def assemble(
         watched = options.replay or options.record is not None
         # Only where it is needed: a custom worker may not know of it.
         tell = {"tell_asked": True} if watched and options.reset_fn is not None else {}
-        engine.recreation.configure(
+        recreation.configure(
+            engine,
             [
                 Request(
                     "configure",
@@ -66,7 +67,7 @@ def assemble(
                     },
                 )
                 for i in range(num_envs)
-            ]
+            ],
         )
     if options.record is not None:
         facts = {
@@ -79,8 +80,7 @@ def assemble(
             **header,
         }
         engine.observers.append(Recorder(engine, options.record, facts))
-    if policy is not None or options.episode_seeds or options.reset_fn is not None:
-        engine.recreation.follow_schedule()
+    engine.places.see(range(num_envs))
     history = History(engine, options.autoreset) if options.replay else None
     if history is not None:
         engine.observers.append(history)

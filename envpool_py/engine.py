@@ -29,39 +29,23 @@ from typing import Any
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import spaces
-from envpool_py.asking import Asking
+from envpool_py import faults, spaces
 from envpool_py.block import BESIDE, WHOLE, Batches, Beside, StepResult
 from envpool_py.buffer_pool import BufferPool
 from envpool_py.errors import EnvError, combine, from_signal_handler
-from envpool_py.faults import Faults, warn_of
 from envpool_py.ids import IdArray
 from envpool_py.observers import Observer, Rows, Steps
-from envpool_py.recreation import Recreation
+from envpool_py.recreation import Places
 from envpool_py.spaces import Array
-from envpool_py.states import (
-    RAISED,
-    READY,
-    RESETTING,
-    STEPPING,
-    Arrivals,
-    States,
-)
+from envpool_py.states import RAISED, READY, RESETTING, STEPPING, Arrivals, States
 from envpool_py.worker.base import Request
-from envpool_py.worker.channel import (
-    RESET,
-    TOKEN_BYTES,
-    TOKENS,
-    TOKENS_PROMPT,
-)
+from envpool_py.worker.channel import RESET, TOKEN_BYTES, TOKENS, TOKENS_PROMPT
 from envpool_py.worker.executor import ASKED
 from envpool_py.worker.placement import Hosts, Plan, common_spec
-from envpool_py.worker.process import ProcessHost
 
 #: Seconds for which the caller steps its own envs between two looks at the others' results, where
 #: results are wanted as they come.
 SLICE = 150e-6
-
 
 _NO_MARK = bytes(1)
 
@@ -69,22 +53,15 @@ _NO_MARK = bytes(1)
 class Engine:
     """Carries out what a pool asks of its envs.
 
-    Args:
-        plan: where the envs live.
-        autoreset: None, ``"next_step"`` or ``"same_step"``.
-        columns: as for ``Batches``.
-        copy: as for ``Batches``.
-        measure: time steps and resets.
-        scheduled: it matters where envs are in their schedules of episodes.
-        prompt: results are wanted as they come; may be set later.
+    ``scheduled``: it matters where envs are in their schedules of episodes. ``prompt``: results are
+    wanted as they come; may be set later.
 
     Attributes:
-        all_ids: every env id, in order; "all envs" is told by this very array.
-        states: what each env may be asked for.
-        block: rows and actions.
-        batches: gathers rows.
-        env_spaces: of each env.
+        all_ids: every env id, in order; "all envs" is recognised by this very array.
+        beside: what lies beside rows, or their errors, until they are returned.
+        asked: the envs with a request that brings no row, and their replies, once known.
         batch_ids: the envs of the batch that was returned last.
+        counts: how many batches were returned, and rows in them.
         closed: whether the pool was closed, maybe by another thread or a signal handler.
     """
 
@@ -99,15 +76,12 @@ class Engine:
         scheduled: bool,
         prompt: bool,
     ) -> None:
-        num_envs = plan.num_envs
         self.prompt = prompt
         self.closed = False
         self.recovery: Any = None
         self.observers: list[Observer] = []
         self.hosts = Hosts(plan)
-        #: Whether every env lives in the calling process.
-        self.runs_inline = plan.processes is None
-        self.states = States(num_envs)
+        self.states = States(plan.num_envs)
         self.arrivals = Arrivals(self.states)
         try:
             self.env_spaces = self.hosts.start(self.arrivals.chunks, self.refuse_if_closed)
@@ -116,18 +90,15 @@ class Engine:
         except BaseException:
             self.close()
             raise
-        self.all_ids: IdArray = np.arange(num_envs)
+        self.all_ids: IdArray = np.arange(plan.num_envs)
         self.all_ids.setflags(write=False)
         self.batches = Batches(self.block, columns=columns, copy=copy)
         self._buffers = None if copy else BufferPool(self.block)
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
-        #: How many batches were returned, and rows in them.
         self.counts = [0, 0]
-        # What lies beside rows, or their errors; kept until they are returned.
         self.beside: dict[int, Beside | EnvError] = {}
-        self.asking = Asking(self)
-        self.recreation = Recreation(self)
-        self.faults = Faults(self)
+        self.asked: dict[int, Any] = {}
+        self.places = Places(self.block)
 
     # ------------------------------------------------------------------------------------ sending
 
@@ -148,7 +119,7 @@ class Engine:
             infos = self.batches.bare_infos(ids.tolist())
             return self._fetch(ids, infos, resets=True)
         except BaseException as error:
-            self._note_interrupt(ids, error, sent=sent)
+            self._cancel_interrupted(ids, error, sent=sent)
             raise
 
     def reset(self, ids: IdArray, requests: Sequence[Request]) -> StepResult:
@@ -160,17 +131,17 @@ class Engine:
             sent = True
             return self._fetch(ids, None, resets=False)
         except BaseException as error:
-            self._note_interrupt(ids, error, sent=sent)
+            self._cancel_interrupted(ids, error, sent=sent)
             raise
 
     def send_steps(self, ids: IdArray, actions: Any) -> None:
-        """Begin a step of each of these envs."""
+        """Begin a step of each of these envs; raises as ``step``."""
         index = WHOLE if ids is self.all_ids else ids
         self.states.check_step(ids, index)
         self._send_steps(ids, index, actions)
 
     def _send_steps(self, ids: IdArray, index: Any, actions: Any) -> None:
-        if self.recovery is not None and self.recovery.reports:
+        if self.recovery is not None and self.recovery.failed:
             try:
                 ids, index, actions = self.recovery.take_steps(ids, actions)
             except BaseException:
@@ -181,10 +152,8 @@ class Engine:
         for observer in self.observers:
             columns = self.block.action_columns(ids, actions) if stored else None
             observer.steps(ids, Steps(columns, rows))
-        if stored:
-            self._dispatch(ids, index, STEPPING)
-        else:
-            self._dispatch_requests(ids, [Request("step", (row,)) for row in rows], STEPPING)
+        requests = None if stored else [Request("step", (row,)) for row in rows]
+        self._dispatch(ids, index, STEPPING, requests)
 
     def claim_reset(self, ids: IdArray) -> None:
         """Raise unless these envs take a reset; drop the results of theirs that an error kept back.
@@ -208,54 +177,36 @@ class Engine:
                 raise
         for observer in self.observers:
             observer.resets(ids.tolist(), requests)
-        if any(request.kwargs for request in requests):
-            self._dispatch_requests(ids, requests, RESETTING)
-        else:
-            self._dispatch(ids, WHOLE if ids is self.all_ids else ids, RESETTING)
+        plain = not any(request.kwargs for request in requests)
+        index = WHOLE if ids is self.all_ids else ids
+        self._dispatch(ids, index, RESETTING, None if plain else requests)
 
-    def resend(self, i: int, request: Request) -> None:
-        """Send env ``i``, which is in flight, a request; for recovery."""
-        pair = [(int(self.states.tokens[i]), request)]
-        host = self.hosts.of(i)
-        if isinstance(host, ProcessHost):
-            host.write(host.pack(pair))
+    def _dispatch(
+        self, ids: IdArray, index: Any, state: int, requests: Sequence[Request] | None
+    ) -> None:
+        """Send each of these envs a step or a reset, pickled where it has arguments."""
+        tokens = self.states.tokens
+        if requests is not None:
+            messages = self.hosts.pack(ids, tokens, requests)
         else:
-            host.post_requests(pair)
-
-    def _dispatch(self, ids: IdArray, index: Any, state: int) -> None:
-        """Send each of these envs a step or a plain reset."""
-        try:
             kind = TOKENS_PROMPT if self.prompt else TOKENS
-            tokens = self.states.tokens[index]
-            messages = self.hosts.messages(
-                index,
-                tokens + RESET if state == RESETTING else tokens,
-                kind,
-                state == STEPPING,
-            )
+            resets = state == RESETTING
+            messages = self.hosts.messages(index, tokens[index], kind, RESET if resets else 0)
+        try:
             self.states.sent(ids, index, state)
             if self._buffers is not None:
                 self._buffers.release(ids)
-            for host, message in messages:
-                if not isinstance(host, ProcessHost):
-                    host.post(message)
-                elif host.exit is None and not host.stream.write(message):
-                    host.write_later()
+            for post, message in messages:
+                post(message)
         except BaseException:
             self.cancel(ids)
             raise
 
-    def _dispatch_requests(self, ids: IdArray, requests: Sequence[Request], state: int) -> None:
-        """Send each of these envs a request with arguments."""
-        send = self.hosts.pack(ids, self.states.tokens, requests)
-        try:
-            self.states.sent(ids, ids, state)
-            if self._buffers is not None:
-                self._buffers.release(ids)
-            send()
-        except BaseException:
-            self.cancel(ids)
-            raise
+    def resend(self, i: int, request: Request) -> None:
+        """Send env ``i``, which is in flight, a request; for recovery."""
+        ids = np.array([i], dtype=np.intp)
+        for post, message in self.hosts.pack(ids, self.states.tokens, [request]):
+            post(message)
 
     # ----------------------------------------------------------------------------------- fetching
 
@@ -277,10 +228,7 @@ class Engine:
     def fetch_next(self, wait_num: int, timeout: float | None, *, strict: bool) -> StepResult:
         """Wait for ``wait_num`` results, or all in flight if they are fewer, and return those.
 
-        Args:
-            wait_num: 1 or more.
-            timeout: seconds after which fewer will do, one at least.
-            strict: none will do then.
+        After ``timeout`` seconds fewer will do, but one at least unless ``strict``.
 
         Raises:
             EnvError: one has failed.
@@ -294,18 +242,8 @@ class Engine:
             if batch is not None:
                 return batch
 
-    def fetch_all(self) -> StepResult:
-        """Wait for everything in flight and return it in the order in which it came."""
-        return self.fetch_next(len(self.all_ids), None, strict=False)
-
     def _wait(self, goal: int, deadline: float | None, only: IdArray | None) -> None:
-        """Wait until enough results are there.
-
-        Args:
-            goal: how many.
-            deadline: a time of ``time.monotonic`` after which to return with fewer.
-            only: those of these envs must be among them.
-        """
+        """Wait for ``goal`` results, those of ``only`` among them, or until ``deadline``."""
         arrivals, chunks = self.arrivals, self.arrivals.chunks
         wanted: set[int] | None = None
         if only is not None and self.states.in_flight != len(only):
@@ -320,10 +258,10 @@ class Engine:
                     if wanted is not None:
                         missing = len(wanted.difference(arrivals.ids().tolist()))
                     elif only is not None and not (
-                        self.runs_inline
+                        self.hosts.processes is None
                         or arrivals.add_up_to(sum(self.states.tokens[only].tolist()))
                     ):
-                        self.faults.end_writers()
+                        faults.end_writers(self)
                         continue
                     if not missing:
                         return
@@ -336,21 +274,18 @@ class Engine:
             raise
 
     def advance(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
-        """Run envs that live here, or wait for something to happen elsewhere.
+        """Run envs that live here, or wait at most ``left`` seconds for something to happen.
 
-        Args:
-            missing: how many more results are wanted.
-            left: seconds that it may take; None for no limit.
-            wanted: the envs that are waited for; None is any.
+        ``missing``: how many more results are wanted, those of ``wanted`` among them.
         """
         if self.closed:
             self.refuse_if_closed()
-        if self.recovery is not None and self.recovery.jobs and not self.asking.asked:
-            count = len(self.arrivals.chunks)
-            left = self.recovery.run_jobs(left)
-            if len(self.arrivals.chunks) != count:
-                return
         chunks, processes = self.arrivals.chunks, self.hosts.processes
+        if self.recovery is not None and self.recovery.has_jobs() and not self.asked:
+            count = len(chunks)
+            left = self.recovery.run_jobs(left)
+            if len(chunks) != count:
+                return
         for host in self.hosts.local:
             if host.left(wanted):
                 if processes is None:
@@ -360,7 +295,7 @@ class Engine:
                     if self.prompt:
                         processes.channel.collect(chunks)
                 if self.hosts.timed:
-                    self.faults.attend()
+                    faults.attend(self)
                 return
         if processes is None:
             self.hosts.closing.wait(left)
@@ -368,7 +303,7 @@ class Engine:
             if processes.timed:
                 left = processes.timeout(left)
             if processes.channel.fetch(chunks, self.hosts.look_for, left) or processes.timed:
-                self.faults.attend()
+                faults.attend(self)
 
     def settle(self) -> None:
         """After an interrupt: report what envs here have done, and cancel what was cut off."""
@@ -382,10 +317,8 @@ class Engine:
     def _deliver(self, ids: IdArray, infos: Array | None, *, resets: bool) -> StepResult | None:
         """Make a batch of the results of these envs, all of which are there.
 
-        Args:
-            ids: shape ``(k,)``.
-            infos: of bare rows, where they were made before.
-            resets: say ``is_reset`` in the infos of resets.
+        ``infos``: of bare rows, where they were made before. ``resets``: say ``is_reset`` in the
+        infos of resets.
 
         Returns:
             None where recovery handles one that failed: its result is still to come.
@@ -396,14 +329,16 @@ class Engine:
         index = WHOLE if ids is self.all_ids else ids
         if self.closed:
             self.refuse_if_closed()
-        if index is not WHOLE and not (self.runs_inline or self.arrivals.are_sound(ids)):
-            self.faults.end_writers()
+        if index is not WHOLE and not (
+            self.hosts.processes is None or self.arrivals.are_sound(ids)
+        ):
+            faults.end_writers(self)
             return None
         try:
             marks = self.block.mark[index]
             marked: Any = ()
             beside: dict[int, Beside] = {}
-            if marks.tobytes().strip(_NO_MARK):  # quicker than NumPy's functions
+            if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
                 marks = marks.copy()
                 marked = marks.nonzero()[0]
                 if not self._take_beside(ids, marked, marks, beside):
@@ -414,23 +349,22 @@ class Engine:
                 infos = self.batches.bare_infos(ids.tolist())
             if len(marked):
                 self.batches.complete(infos, ids.tolist(), marked, marks, beside, resets=resets)
-            if self.recreation.follows_schedule:
-                for k in (marks | terminated | truncated).nonzero()[0].tolist():
-                    self.recreation.see(int(ids[k]))
+            if self.block.spec.scheduled:
+                self.places.see(ids[(marks | terminated | truncated).nonzero()[0]].tolist())
             if self.observers:
                 self._show(ids, (parts, reward, terminated, truncated, infos), resets=resets)
             if self.recovery is not None:
                 self.recovery.annotate(ids, truncated, infos)
             self.arrivals.take(ids)
-            self.states.landed(ids, index, READY)
+            self.states.returned(ids, index, READY)
             if self.recovery is not None:
-                self.recovery.landed(ids)
+                self.recovery.returned(ids)
             self.batch_ids = ids
             self.counts[0] += 1
             self.counts[1] += len(ids)
         except BaseException as error:
             if not _is_of_envs(error):
-                self.interrupted(ids)
+                self._cancel_returned(ids)
             raise
         return obs, reward, terminated, truncated, infos
 
@@ -442,8 +376,11 @@ class Engine:
         handled = False
         for k in marked[(marks[marked] & BESIDE) != 0].tolist():
             i = int(ids[k])
-            own: Any = self._beside_of(i)
-            if "reply" in own if type(own) is dict else False:
+            if i not in self.beside:
+                kind = "reset" if self.states.state[i] == RESETTING else "step"
+                self.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
+            own: Any = self.beside[i]
+            if not isinstance(own, EnvError) and "reply" in own:
                 own = self.recovery.replayed(i, own["reply"])
                 handled |= own is None
             if isinstance(own, EnvError):
@@ -458,22 +395,12 @@ class Engine:
         if not handled:
             for i in beside:
                 self.beside.pop(i, None)
-            warn_of(beside)
+            faults.warn_of(beside)
         return not handled
-
-    def _beside_of(self, i: int) -> Beside | EnvError:
-        if i not in self.beside:
-            host = self.hosts.of(i)
-            if isinstance(host, ProcessHost):
-                kind = "reset" if self.states.state[i] == RESETTING else "step"
-                self.beside[i] = host.take_item(int(self.states.tokens[i]), kind)
-            else:
-                self.beside[i] = host.beside.pop(i)
-        return self.beside[i]
 
     def forget_result(self, i: int) -> None:
         """Env ``i`` is in flight, but its result is not one; for recovery."""
-        self.arrivals.drop(i)
+        self.arrivals.drop([i])
         self.beside.pop(i, None)
 
     def _raise(self, ids: IdArray, errors: dict[int, EnvError]) -> None:
@@ -482,7 +409,7 @@ class Engine:
             observer.raised(errors)
         for i in errors:
             self.forget_result(i)
-        self.states.landed(failed, failed, RAISED)
+        self.states.returned(failed, failed, RAISED)
         self.states.unread.update(np.setdiff1d(ids, failed).tolist())
         raise combine(list(errors.values()))
 
@@ -510,7 +437,7 @@ class Engine:
         self.hosts.forget_messages()
         for i in listed:
             self.beside.pop(i, None)
-            self.recreation.seen.pop(i, None)
+            self.places.seen.pop(i, None)
         self.arrivals.stale.update((i, int(self.states.tokens[i])) for i in listed)
         self.states.cancelled(flying)
         carried_out = self.hosts.cancel(set(listed)) | arrived
@@ -523,7 +450,7 @@ class Engine:
         if self.recovery is not None:
             self.recovery.cancelled(listed)
 
-    def interrupted(self, ids: IdArray) -> None:
+    def _cancel_returned(self, ids: IdArray) -> None:
         """As ``cancel``; envs whose row was about to be returned need a reset as well."""
         self.cancel(ids)
         ready = ids[self.states.state[ids] == READY]
@@ -533,23 +460,19 @@ class Engine:
             for observer in self.observers:
                 observer.cancelled(ready.tolist(), [True] * len(ready))
 
-    def _note_interrupt(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
+    def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
         """A call that waits for these envs has raised: cancel its requests if it was cut off."""
         if self.closed or _is_of_envs(error):
             return
         if sent:
-            self.interrupted(ids)
+            self._cancel_returned(ids)
         else:
             self.cancel(ids)
 
-    # ---------------------------------------------------------------------------------- the rest
+    # ------------------------------------------------------------------------------------- close
 
     def sleep(self, seconds: float) -> None:
-        """Wait; a close ends it.
-
-        Raises:
-            ClosedEnvironmentError: the pool was closed.
-        """
+        """Wait; a close ends it with a ClosedEnvironmentError."""
         if seconds > 0:
             self.hosts.closing.wait(seconds)
         self.refuse_if_closed()
@@ -569,7 +492,7 @@ class Engine:
         self.stop()
         errors = self.hosts.close()
         # Its memory has a descriptor, and the pool may be referenced for long.
-        for name in ("block", "batches", "_buffers"):
+        for name in ("block", "batches", "places", "_buffers"):
             self.__dict__.pop(name, None)
         return errors
 

@@ -17,102 +17,91 @@ if TYPE_CHECKING:
     from envpool_py.engine import Engine
 
 
-class Faults:
-    """Turns the end of a process, and a request that takes too long, into results.
+def attend(engine: Engine) -> None:
+    """Handle what has happened to processes: ends, warnings, envs that are stuck."""
+    engine.refuse_if_closed()
+    processes = engine.hosts.processes
+    if processes is None:
+        return
+    for host, overdue in processes.look():
+        named, text = processes.end_stuck(host, overdue)
+        for i in named:
+            _take_loss(engine, i, EnvTimeoutError(f"env {i}: {text}", (i,), "step"))
+    for host in processes.ended():
+        _take_death(engine, host)
+    processes.timed |= any(host.disconnected for host in processes.hosts)
 
-    Args:
-        engine: whose envs these are.
-    """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+def _take_loss(engine: Engine, i: int, error: EnvError) -> bool:
+    """What env ``i`` was asked for will not be answered; False if that was no row."""
+    if i in engine.asked and engine.asked[i] is None:
+        engine.asked[i] = error
+    if not engine.states.flying()[i] or i in engine.arrivals.ids():
+        return False
+    if not error.request:
+        error.request = "reset" if engine.states.state[i] == RESETTING else "step"
+    fail(engine, i, error)
+    return True
 
-    def attend(self) -> None:
-        """Handle what has happened to processes: ends, warnings, envs that are stuck."""
-        self._engine.refuse_if_closed()
-        processes = self._engine.hosts.processes
-        if processes is None:
-            return
-        for host, overdue in processes.look():
-            named, text = processes.end_stuck(host, overdue)
-            arrived = set(self._engine.arrivals.ids().tolist())
-            flying = self._engine.states.flying()
-            for i in named:
-                late = EnvTimeoutError(f"env {i}: {text}", (i,), "step")
-                if i in self._engine.asking.asked and self._engine.asking.asked[i] is None:
-                    self._engine.asking.asked[i] = late
-                elif flying[i] and i not in arrived:
-                    self.fail(i, late)
-        for host in processes.ended():
-            self._take_death(host)
-        processes.timed |= any(host.disconnected for host in processes.hosts)
 
-    def _take_death(self, host: ProcessHost) -> None:
-        """A process has ended: its envs that are in flight have failed."""
-        host.reap()
-        processes = self._engine.hosts.processes
-        assert processes is not None  # noqa: S101 - it has ended
-        processes.channel.collect(self._engine.arrivals.chunks)
-        self._engine.arrivals.drop_stale()
-        for i in host.ids:
-            self._engine.arrivals.stale.pop(i, None)
-        if host in self._engine.hosts.restarting:
-            host.ended = False
-            return  # whoever has restarted it looks after it
-        arrived = set(self._engine.arrivals.ids().tolist())
-        flying = self._engine.states.flying()
+def _take_death(engine: Engine, host: ProcessHost) -> None:
+    """A process has ended: its envs that are in flight have failed."""
+    host.reap()
+    assert engine.hosts.processes is not None  # noqa: S101 - it has ended
+    engine.hosts.processes.channel.collect(engine.arrivals.chunks)
+    engine.arrivals.drop_stale()
+    for i in host.ids:
+        engine.arrivals.stale.pop(i, None)
+    if host not in engine.hosts.restarting:  # else recreation looks after it
         for i in host.ids:
             error = host.death_of(i)
-            if i in self._engine.asking.asked and self._engine.asking.asked[i] is None:
-                self._engine.asking.asked[i] = error
-            if i not in arrived and flying[i]:
-                error.request = "reset" if self._engine.states.state[i] == RESETTING else "step"
-                self.fail(i, error)
-            self._engine.recreation.places.setdefault(i, self._engine.block.schedule(i))
-            if self._engine.recovery is None or not self._engine.recovery.take_death(i, error):
-                self._engine.states.died(i, error)
-        host.ended = False  # last: an interrupt leaves all of this to be done once more
+            if not _take_loss(engine, i, error):
+                engine.places.lose(i)
+            if engine.recovery is None or not engine.recovery.take_death(i, error):
+                engine.states.died(i, error)
+    host.ended = False  # last: an interrupt leaves all of this to be done once more
 
-    def fail(self, i: int, error: EnvError) -> None:
-        """Have this error be the result of env ``i``, which is in flight."""
-        # What a request that was never answered has begun does not count.
-        self._engine.recreation.places.setdefault(
-            i, self._engine.recreation.seen.get(i) or self._engine.block.schedule(i)
-        )
-        self._engine.states.tokens[i] += GENERATION
-        self._engine.hosts.forget_messages()
-        self._engine.block.mark[i] = BESIDE
-        self._engine.beside[i] = error
-        self._engine.arrivals.chunks.append(HEADER.pack(int(self._engine.states.tokens[i])))
 
-    def end_writers(self) -> None:
-        """Something that is no result was written into the pipe: end whoever may have done it.
+def fail(engine: Engine, i: int, error: EnvError) -> None:
+    """Have this error be the result of env ``i``, which is in flight."""
+    engine.places.lose(i, unanswered=True)
+    engine.states.tokens[i] += GENERATION
+    engine.hosts.forget_messages()
+    engine.block.mark[i] = BESIDE
+    engine.beside[i] = error
+    engine.arrivals.chunks.append(HEADER.pack(int(engine.states.tokens[i])))
 
-        A process with nothing in flight has not. Whose results were lost, nobody knows.
-        """
-        processes = self._engine.hosts.processes
-        assert processes is not None  # noqa: S101 - nobody else writes tokens
-        self._engine.arrivals.chunks.clear()
-        flying = self._engine.states.flying()
-        for host in processes.hosts:
-            if flying[host.ids].any() or not self._engine.asking.asked.keys().isdisjoint(host.ids):
-                host.kill(reason="was killed: something wrote into the pipe of the results")
-                host.ended |= host.ends(5)
-        processes.channel.collect([])
-        self.attend()
 
-    def put_lost(self, ids: IdArray) -> None:
-        """Have these envs, none of them in flight, deliver the row of a lost step."""
-        self._engine.states.sent(ids, ids, STEPPING)
-        for i in ids.tolist():
-            self.deliver_lost(i)
+def end_writers(engine: Engine) -> None:
+    """Something that is no result was written into the pipe: end every process that may have done it.
 
-    def deliver_lost(self, i: int) -> None:
-        """The result of env ``i``, which is in flight, is the row of a lost step."""
-        own = self._engine.batches.put_lost(i)
-        if own:
-            self._engine.beside[i] = own
-        self._engine.arrivals.chunks.append(HEADER.pack(int(self._engine.states.tokens[i])))
+    A process with nothing in flight has not. Nobody knows whose results were lost.
+    """
+    processes = engine.hosts.processes
+    assert processes is not None  # noqa: S101 - nobody else writes tokens
+    engine.arrivals.chunks.clear()
+    flying = engine.states.flying()
+    for host in processes.hosts:
+        if flying[host.ids].any() or not engine.asked.keys().isdisjoint(host.ids):
+            host.kill(reason="was killed: something wrote into the pipe of the results")
+            host.ended |= host.ends(5)
+    processes.channel.collect([])
+    attend(engine)
+
+
+def put_lost(engine: Engine, ids: IdArray) -> None:
+    """Have these envs, none of them in flight, deliver the row of a lost step."""
+    engine.states.sent(ids, ids, STEPPING)
+    for i in ids.tolist():
+        deliver_lost(engine, i)
+
+
+def deliver_lost(engine: Engine, i: int) -> None:
+    """The result of env ``i``, which is in flight, is the row of a lost step."""
+    own = engine.batches.put_lost(i)
+    if own:
+        engine.beside[i] = own
+    engine.arrivals.chunks.append(HEADER.pack(int(engine.states.tokens[i])))
 
 
 def warn_of(beside: dict[int, Beside]) -> None:

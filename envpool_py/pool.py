@@ -23,7 +23,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import arguments, assembly, calls, checks, seeding, stats
+from envpool_py import arguments, asking, assembly, calls, checks, recreation, seeding, stats
 from envpool_py import ids as ids_
 from envpool_py.arguments import Options
 from envpool_py.block import StepResult
@@ -182,7 +182,7 @@ class BaseVectorEnv(PoolAttributes):
         def join(i: int, worker: SubprocEnvWorker) -> None:
             one = np.array([i], dtype=np.intp)
             worker.join(
-                lambda request: self.engine.asking.ask(one, [request])[0],
+                lambda request: asking.ask(self.engine, one, [request])[0],
                 lambda: self.engine.hosts.of(i),
             )
 
@@ -357,7 +357,7 @@ class BaseVectorEnv(PoolAttributes):
         """
         self._assert_open()
         if self.is_async:
-            return self.engine.fetch_all()
+            return self.engine.fetch_next(self.env_num, None, strict=False)
         return self.engine.fetch(self.engine.states.waiting())
 
     @one_at_a_time
@@ -403,7 +403,7 @@ class BaseVectorEnv(PoolAttributes):
         self._assert_open()
         seeds = seeding.per_env(seed, self._all.tolist())
         self.engine.claim_reset(self._all)
-        self.engine.asking.seed(self._all, [Request("seed", (one,)) for one in seeds])
+        asking.seed(self.engine, self._all, [Request("seed", (one,)) for one in seeds])
         for i, one in enumerate(seeds):
             self._seed_action_space(i, one)
         return [[one] for one in seeds]
@@ -424,7 +424,7 @@ class BaseVectorEnv(PoolAttributes):
             EnvError: an env_fn raised, or a process ended while it started.
         """
         self._assert_open()
-        self.engine.recreation.restart(self._resolve(id))
+        recreation.restart(self.engine, self._resolve(id))
 
     @one_at_a_time
     def stats(self, *, clear: bool = False) -> stats.Stats:

@@ -11,6 +11,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import arguments
 from envpool_py import ids as ids_
+from envpool_py.asking import ask
 from envpool_py.calls import one_at_a_time
 from envpool_py.engine import Engine
 from envpool_py.ids import IdArray, Ids
@@ -288,4 +289,4 @@ class PoolAttributes:
         self._assert_open()
         ids = self._resolve(id)
         self.engine.states.check_free(ids)
-        return self.engine.asking.ask(ids, [request] * len(ids))
+        return ask(self.engine, ids, [request] * len(ids))

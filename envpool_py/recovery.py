@@ -17,18 +17,20 @@ more. Where that fails, or the env's past is not known, it goes on as with ``"re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from envpool_py import spaces
+from envpool_py import faults, recreation, spaces
+from envpool_py.asking import ask
 from envpool_py.block import WHOLE
 from envpool_py.engine import Engine
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.observers import LOST_EPISODE, Steps
+from envpool_py.schedules import Place
 from envpool_py.states import READY, RESETTING, RESTARTED, STEPPING
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import NEXT_STEP, SAME_STEP
@@ -56,7 +58,7 @@ class History(Protocol):
     """What each env has been through; see ``envpool_py.record.history``."""
 
     def knows(self, i: int) -> bool:
-        """Whether env ``i`` can be brought back."""
+        """Whether env ``i`` can be restored."""
 
     def asked(self, i: int) -> Request | None:
         """What env ``i`` is asked for now."""
@@ -65,7 +67,7 @@ class History(Protocol):
         """Whether the past of env ``i`` can be seen in the row of this request."""
 
     def replay_request(self, i: int) -> Request:
-        """Brings env ``i`` back; answered by None, or by what came out differently."""
+        """Restores env ``i``; answered by None, or by what came out differently."""
 
     def forget(self, i: int) -> None:
         """The past of env ``i`` is not known any more."""
@@ -78,43 +80,48 @@ class Failed:
     Attributes:
         error: why.
         due: when it may be recreated, a time of ``time.monotonic``.
+        place: where it was in its schedule of episodes.
         broken: it has to be recreated before it can be asked for anything.
-        owed: it was idle when it was lost: its next step reports that.
-        reset_next: it was reported, and in next_step mode its next step is a reset.
+        job: what it is to be sent when it is due; it is in flight meanwhile.
+        note: what the info of its next row has to say.
+        lost_row: its next row stands for a lost step.
         lost_episode: in same_step mode the next row, of a reset, is also the last of the episode.
-        stale: it was recreated, and not yet brought back.
+        unreported: it was idle when it was lost: its next step reports that.
+        reset_next: it was reported, and in next_step mode its next step is a reset.
+        stale: it was recreated, and not yet restored.
         repeated: its job is the request that was lost, which observers have seen.
-        restoring: what it is to be asked once it has been brought back.
+        restoring: what it is to be asked once it has been restored.
         retrying: it was asked once more for what it was lost in.
-        place: where it was in its schedule of seeds, see ``Block.schedule``.
     """
 
     error: EnvError
     due: float
-    place: tuple[int | None, int, bool]
+    place: Place
     broken: bool = True
-    owed: bool = False
-    reset_next: bool = False
+    job: Request | None = None
+    note: dict[str, Any] = field(default_factory=dict)
+    lost_row: bool = False
     lost_episode: bool = False
+    unreported: bool = False
+    reset_next: bool = False
     stale: bool = False
     repeated: bool = False
     restoring: Request | None = None
     retrying: bool = False
 
+    def stop_restoring(self) -> None:
+        """It is not to be restored any more."""
+        self.stale = self.repeated = self.retrying = False
+        self.restoring = None
+
 
 class Recovery:
     """Handles the errors of envs.
 
-    Args:
-        engine: carries requests out.
-        policy: how envs are recreated.
-        autoreset: None, ``"next_step"`` or ``"same_step"``.
-        history: what each env has been through; None with ``"restart"``.
-        raises: errors are raised as ever; envs that are recreated by hand follow their schedule.
+    ``history``: what each env has been through; None with ``"restart"``.
 
     Attributes:
-        jobs: by env in flight, what is to be sent when it is due, which may need a restart.
-        reports: envs that are idle and whose next step is not carried out as such.
+        failed: the envs that failed, until there is nothing left to do or to say about them.
         by_hand: whether the caller recreates envs just now.
     """
 
@@ -125,247 +132,230 @@ class Recovery:
         self._policy = policy
         self._autoreset = autoreset
         self._history = history
-        self._failed: dict[int, Failed] = {}
         self._restarts = [0] * len(engine.all_ids)
         # The resets under way, to be tried again should they fail.
         self._resets: dict[int, Request] = {}
-        # What the info of the next row has to say.
-        self._notes: dict[int, dict[str, Any]] = {}
-        # The envs whose row stands for a lost step.
-        self._lost_rows: set[int] = set()
         # Whose infos say whether an episode is over for all agents.
         self._turn_based: set[int] = set()
+        self.failed: dict[int, Failed] = {}
         self.by_hand = False
-        self.jobs: dict[int, Request] = {}
-        self.reports: set[int] = set()
         engine.batches.keep_last()
 
-    def _note(self, i: int, **facts: Any) -> None:
-        self._notes.setdefault(i, {}).update(facts)
+    def _is_known(self, i: int) -> bool:
+        return self._history is not None and self._history.knows(i)
+
+    def place(self, i: int) -> Place | None:
+        """Where env ``i`` was in its schedule when it failed; None where it has not."""
+        return self.failed[i].place if i in self.failed else None
 
     # ------------------------------------------------------------------------- what the caller asks
 
     def take_steps(self, ids: IdArray, actions: Any) -> tuple[IdArray, Any, Any]:
         """Take on the steps of envs that were lost while idle; return the others, and an index."""
         listed = ids.tolist()
-        odd = [i for i in listed if i in self.reports]
-        if not odd:
+        lost = [
+            i
+            for i in listed
+            if i in self.failed and (self.failed[i].unreported or self.failed[i].reset_next)
+        ]
+        if not lost:
             return ids, WHOLE if ids is self._engine.all_ids else ids, actions
         rows = spaces.list_actions(self._engine.block.spec.action, actions, listed)
         action_of = dict(zip(listed, rows, strict=True))
-        lost = np.array(odd, dtype=np.intp)
-        self._engine.states.sent(lost, lost, STEPPING)
-        for i in odd:
-            self._step_of_lost(i, action_of[i])
-        rest = np.array([i for i in listed if i not in odd], dtype=np.intp)
+        own = np.array(lost, dtype=np.intp)
+        self._engine.states.sent(own, own, STEPPING)
+        for i in lost:
+            self._step_lost(i, self.failed[i], action_of[i])
+        rest = ids[~np.isin(ids, own)]
         return rest, rest, [action_of[i] for i in rest.tolist()]
 
-    def _step_of_lost(self, i: int, action: Any) -> None:
-        failed = self._failed[i]
-        self.reports.discard(i)
+    def _step_lost(self, i: int, failed: Failed, action: Any) -> None:
         text = str(failed.error)
-        if failed.reset_next:
-            failed.reset_next = failed.owed = False
-            self._note(i, is_reset=True)
+        reset_next, failed.reset_next, failed.unreported = failed.reset_next, False, False
+        if reset_next:
+            failed.note["is_reset"] = True
             self._try_reset(i, _RESET)
-        elif self._history is not None and self._history.knows(i):
-            failed.owed = False
-            self._note(i, env_replayed=text)
-            columns = self._engine.block.action_columns(np.array([i]), [action])
+        elif self._is_known(i):
+            failed.note["env_replayed"] = text
+            own = np.array([i], dtype=np.intp)
+            columns = self._engine.block.action_columns(own, [action])
             for observer in self._engine.observers:
-                observer.steps(np.array([i], dtype=np.intp), Steps(columns, [action]))
+                observer.steps(own, Steps(columns, [action]))
             failed.repeated = True
-            self.jobs[i] = Request("step", (action,))
-        elif self._autoreset == NEXT_STEP and self._over(i):
-            failed.owed = False
-            self._note(i, is_reset=True, env_error=text)  # there was no episode to lose
+            failed.job = Request("step", (action,))
+        elif self._autoreset == NEXT_STEP and failed.place[2]:
+            failed.note.update(is_reset=True, env_error=text)  # there was no episode to lose
             self._try_reset(i, _RESET)
         else:
-            failed.owed = False
-            self._lose_episode(i, text)
+            self._lose_episode(i, failed)
 
     def take_resets(
         self, ids: IdArray, requests: Sequence[Request]
     ) -> tuple[IdArray, Sequence[Request]]:
         """Take on the resets of envs that must be recreated first; return the others."""
-        listed = ids.tolist()
-        asked = dict(zip(listed, requests, strict=True))
+        asked = dict(zip(ids.tolist(), requests, strict=True))
         self._resets.update(asked)
-        broken = [i for i in listed if i in self._failed and self._is_unfit(i)]
-        for i in listed:
-            self._drop_report(i)
-        if not broken:
+        self.seeded(asked)
+        unfit = [
+            i for i in asked if i in self.failed and (self.failed[i].broken or self.failed[i].stale)
+        ]
+        if not unfit:
             return ids, requests
-        sick = np.array(broken, dtype=np.intp)
-        self._engine.states.sent(sick, sick, RESETTING)
-        self.jobs.update((i, asked[i]) for i in broken)
-        rest = [i for i in listed if i not in broken]
-        return np.array(rest, dtype=np.intp), [asked[i] for i in rest]
+        own = np.array(unfit, dtype=np.intp)
+        self._engine.states.sent(own, own, RESETTING)
+        for i in unfit:
+            self.failed[i].job = asked[i]
+        rest = ids[~np.isin(ids, own)]
+        return rest, [asked[i] for i in rest.tolist()]
 
-    def _is_unfit(self, i: int) -> bool:
-        failed = self._failed[i]
-        return failed.broken or failed.stale
-
-    def _drop_report(self, i: int) -> None:
-        """The caller resets this env: what there was to report goes into the reset's info."""
-        self.reports.discard(i)
-        failed = self._failed.get(i)
-        if failed is None:
-            return
-        failed.reset_next = False
-        if failed.owed:
-            failed.owed = False
-            restored = self._history is not None and self._history.knows(i)
-            self._note(i, **{"env_replayed" if restored else "env_error": str(failed.error)})
+    def seeded(self, ids: Iterable[int]) -> None:
+        """The caller resets these envs: what there is to report goes into the reset's info."""
+        for i in ids:
+            failed = self.failed.get(i)
+            if failed is None:
+                continue
+            if failed.unreported:
+                key = "env_replayed" if self._is_known(i) else "env_error"
+                failed.note[key] = str(failed.error)
+            failed.unreported = failed.reset_next = False
 
     def _try_reset(self, i: int, request: Request) -> None:
-        self._resets[i] = self.jobs[i] = request
-
-    def seeded(self, ids: Sequence[int]) -> None:
-        """These envs were reset without a row."""
-        for i in ids:
-            self._drop_report(i)
+        self._resets[i] = self.failed[i].job = request
 
     def cancelled(self, ids: Sequence[int]) -> None:
         """The requests of these envs were cancelled."""
         for i in ids:
-            self.jobs.pop(i, None)
             self._resets.pop(i, None)
-            self._lost_rows.discard(i)
-            old = self._notes.pop(i, {})
-            kept: dict[str, Any] = {k: old[k] for k in ("env_error", "env_replayed") if k in old}
-            if kept:
-                self._notes[i] = kept
-            failed = self._failed.get(i)
+            failed = self.failed.get(i)
             if failed is None:
                 continue
-            failed.lost_episode = False
+            failed.job = None
+            failed.lost_row = failed.lost_episode = False
+            kept = ("env_error", "env_replayed")
+            failed.note = {key: failed.note[key] for key in kept if key in failed.note}
             if failed.stale:  # nothing was sent to it yet: it is new
                 for observer in self._engine.observers:
                     observer.recreated([i])
-            self._drop_restoring(failed)
+            failed.stop_restoring()
 
     # ------------------------------------------------------------------------------------- failures
 
     def take(self, i: int, error: EnvError) -> bool:
         """Handle the error of env ``i``, which is in flight; False where it is to be raised."""
-        engine, history = self._engine, self._history
-        before = self._failed.get(i)
+        engine = self._engine
+        before = self.failed.get(i)
         again = before is not None and (before.restoring is not None or before.retrying)
-        if not self._charge(i, error):
+        failed = self._charge(i, error)
+        if failed is None:
             if engine.hosts.is_dead(i):
                 engine.states.died(i, error)
             return False
         engine.forget_result(i)
-        failed = self._failed[i]
-        failed.owed = False
-        self.reports.discard(i)
-        request = None if history is None else history.asked(i)
-        # Of such a step the row was returned, and what failed is the reset that came with it.
+        failed.unreported = False
+        failed.stop_restoring()
+        request = None if self._history is None else self._history.asked(i)
+        # The row of such a step was returned: what failed is the reset that came with it.
         late = error.request == "reset" and self._autoreset == SAME_STEP
         late = late and request is not None and request.kind == "step"
-        self._drop_restoring(failed)
-        if request is not None and not again and not late and history and history.knows(i):
-            self._note(i, env_replayed=str(error))
+        if request is not None and not again and not late and self._is_known(i):
+            failed.note["env_replayed"] = str(error)
             failed.repeated = True
-            self.jobs[i] = request
+            failed.job = request
             return True
-        if history is not None:
-            self._notes.get(i, {}).pop("env_replayed", None)
-            history.forget(i)
+        failed.note.pop("env_replayed", None)
+        if self._history is not None:
+            self._history.forget(i)
         for observer in engine.observers:
             observer.recovered(i, error)
         reset = self._resets.get(i)
-        over = self._autoreset == NEXT_STEP and self._over(i)
+        over = self._autoreset == NEXT_STEP and failed.place[2]
         if reset is None and (over or error.request == "reset"):  # an automatic one
             reset = _RESET
-            self._note(i, is_reset=True)
+            failed.note["is_reset"] = True
         if reset is not None:
-            self._note(i, env_error=str(error))
+            failed.note["env_error"] = str(error)
             self._try_reset(i, reset)
         else:
-            self._lose_episode(i, str(error))
+            self._lose_episode(i, failed)
         return True
 
-    def _lose_episode(self, i: int, text: str) -> None:
+    def _lose_episode(self, i: int, failed: Failed) -> None:
         """Report env ``i``, in flight with a step, as its mode of automatic resets asks."""
-        failed = self._failed[i]
-        done = {"env_done": True} if i in self._turn_based else {}
+        final = {"env_error": str(failed.error)}
+        if i in self._turn_based:
+            final["env_done"] = True  # type: ignore[assignment]
         if self._autoreset == SAME_STEP:
-            final = {"env_error": text, **done}
-            self._note(
-                i, env_error=text, final_obs=self._engine.batches.last_obs(i), final_info=final
+            failed.note.update(
+                env_error=str(failed.error),
+                final_obs=self._engine.batches.last_obs(i),
+                final_info=final,
             )
             failed.lost_episode = True
             self._try_reset(i, _RESET)
             return
-        if self._autoreset == NEXT_STEP:
-            failed.reset_next = True
-        self._note(i, env_error=text, **done)
-        self._lost_rows.add(i)
-        self._engine.faults.deliver_lost(i)
-
-    def _over(self, i: int) -> bool:
-        """Whether the last row that env ``i`` gave before it failed ended its episode."""
-        return self._failed[i].place[2]
+        failed.reset_next = self._autoreset == NEXT_STEP
+        failed.note.update(final)
+        failed.lost_row = True
+        faults.deliver_lost(self._engine, i)
 
     def take_death(self, i: int, error: EnvError) -> bool:
         """The process of env ``i`` has ended; False where that is to be raised."""
-        failed = self._failed.get(i)
-        if failed is not None and failed.broken:
+        known = self.failed.get(i)
+        if known is not None and known.broken:
             return True
         if isinstance(self._engine.beside.get(i), EnvError):  # which is about to be taken
             return True
-        if not self._charge(i, error):
+        failed = self._charge(i, error)
+        if failed is None:
             return False
         # It is idle, or its row is there: what it has begun counts.
-        self._failed[i].place = self._engine.block.schedule(i)
-        state = self._engine.states.state[i]
-        if state in (READY, STEPPING, RESETTING):
-            self._failed[i].owed = True
-            self.reports.add(i)
+        failed.place = self._engine.block.schedule(i)
+        failed.unreported = self._engine.states.state[i] in (READY, STEPPING, RESETTING)
         return True
 
-    def _charge(self, i: int, error: EnvError) -> bool:
-        """Env ``i`` is to be recreated; False where its budget is spent."""
+    def _charge(self, i: int, error: EnvError) -> Failed | None:
+        """Env ``i`` is to be recreated; None where its budget is spent."""
         used, limit = self._restarts[i], self._policy.max_restarts
         if limit is not None and used >= limit:
-            self._failed.pop(i, None)
-            self.reports.discard(i)
+            self.failed.pop(i, None)
             if self._history is not None:
                 self._history.forget(i)
-            return False
+            return None
         self._restarts[i] = used + 1
         delay = self._policy.backoff * 2.0 ** min(used - 1, 60) if used else 0.0
         due = time.monotonic() + min(delay, LONGEST_BACKOFF)
-        failed = self._failed.get(i)
+        failed = self.failed.get(i)
         if failed is None:
-            failed = self._failed[i] = Failed(error, due, self._engine.recreation.place(i))
+            failed = self.failed[i] = Failed(error, due, self._engine.places.of(i))
         failed.error, failed.due, failed.broken = error, due, True
-        return True
+        return failed
 
     # -------------------------------------------------------------------------------------- restart
 
+    def has_jobs(self) -> bool:
+        """Whether there is something to send when it is due."""
+        return any(failed.job is not None for failed in self.failed.values())
+
     def run_jobs(self, left: float | None) -> float | None:
         """Send what is due; return the seconds to the next job, ``left`` at the most."""
-        engine = self._engine
+        hosts = self._engine.hosts
         now = time.monotonic()
-        for i in list(self.jobs):
-            failed = self._failed[i]
-            if failed.due > now or (engine.hosts.is_restarting(i)):
+        for i, failed in list(self.failed.items()):
+            if failed.job is None or failed.due > now or hosts.is_restarting(i):
                 continue
             try:
                 if failed.broken and not self._recreate(i):
                     continue
             except EnvError as error:
-                self.jobs.pop(i, None)
-                engine.faults.fail(i, error)
+                failed.job = None
+                faults.fail(self._engine, i, error)
                 continue
-            if i in self.jobs:
-                self._send(i, self.jobs.pop(i))
-        for i in self.jobs:
-            if not engine.hosts.is_restarting(i):
-                wait = max(self._failed[i].due - time.monotonic(), 0.0)
+            if failed.job is not None:
+                job, failed.job = failed.job, None
+                self._send(i, failed, job)
+        for i, failed in self.failed.items():
+            if failed.job is not None and not hosts.is_restarting(i):
+                wait = max(failed.due - time.monotonic(), 0.0)
                 left = wait if left is None else min(left, wait)
         return left
 
@@ -385,19 +375,19 @@ class Recovery:
                 engine.hosts.begin_restart(i)
                 if engine.hosts.is_restarting(i):
                     return False
-                made = engine.recreation.finish_restart(engine.hosts.of(i))
+                made = recreation.finish_restart(engine, engine.hosts.of(i))
             else:
-                engine.recreation.rebuild(i)
+                recreation.rebuild(engine, np.array([i], dtype=np.intp))
                 made = [i]
         except (EnvError, OSError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
-            if self._charge(i, failure):
+            if self._charge(i, failure) is not None:
                 return False
             if engine.hosts.is_dead(i):
                 engine.states.died(i, failure)
             raise failure from error
         for j in made:
-            failed = self._failed.get(j)
+            failed = self.failed.get(j)
             if failed is not None and failed.broken:
                 failed.broken = False
                 if self._policy.on_restart is not None:
@@ -406,25 +396,21 @@ class Recovery:
 
     def _take_mates(self, i: int) -> None:
         """Handle the errors of envs that shared the process of env ``i``, before they are new."""
-        engine = self._engine
-        for j in engine.hosts.of(i).ids:
-            error = engine.beside.get(j)
-            if isinstance(error, EnvError) and not (j in self._failed and self._failed[j].broken):
+        for j in self._engine.hosts.of(i).ids:
+            error = self._engine.beside.get(j)
+            if isinstance(error, EnvError) and not (j in self.failed and self.failed[j].broken):
                 self.take(j, error)
 
     def recreated(self, ids: Sequence[int]) -> list[int]:
-        """These envs are new; return those that are not to be brought back."""
-        if self._history is None:
-            return list(ids)
-        back = [
-            i
-            for i in ids
-            if self._history.knows(i) and i in self._failed and (not self.by_hand or i in self.jobs)
-        ]
+        """These envs are new; return those that are not to be restored."""
+        fresh = []
         for i in ids:
-            if i in self._failed:
-                self._failed[i].stale = i in back
-        return [i for i in ids if i not in back]
+            failed = self.failed.get(i)
+            if failed is not None:
+                failed.stale = self._is_known(i) and not (self.by_hand and failed.job is None)
+            if failed is None or not failed.stale:
+                fresh.append(i)
+        return fresh
 
     def restart_by_hand(self, restart: Callable[[], Sequence[int]]) -> None:
         """The caller recreates envs: these are new, and have a new budget."""
@@ -435,41 +421,33 @@ class Recovery:
             self.by_hand = False
         for i in made:
             self._restarts[i] = 0
-            if i in self._failed:
-                self._failed[i].broken = False
-            self._drop_report(i)
-
-    def place(self, i: int) -> tuple[int | None, int, bool] | None:
-        """Where env ``i`` was in its schedule when it failed; None where it has not."""
-        failed = self._failed.get(i)
-        return None if failed is None else failed.place
+            if i in self.failed:
+                self.failed[i].broken = False
+        self.seeded(made)
 
     def mend(self, ids: IdArray) -> None:
-        """Have these envs recreated, and brought back, if need be; waits for that.
+        """Have these envs recreated, and restored, if need be; waits for that.
 
         Raises:
             EnvError: it failed, and the budget is spent.
         """
         for i in ids.tolist():
-            failed = self._failed.get(i)
-            while failed is not None and (failed.broken or failed.stale):
-                if failed.broken:
-                    self._engine.sleep(failed.due - time.monotonic())
-                    if not self._recreate(i) and self._engine.hosts.is_restarting(i):
-                        self._engine.recreation.advance_restart()
-                else:
-                    self._bring_back(i, failed)
-                failed = self._failed.get(i)
+            while (failed := self.failed.get(i)) and (failed.broken or failed.stale):
+                if not failed.broken:
+                    self._restore(i, failed)
+                    continue
+                self._engine.sleep(failed.due - time.monotonic())
+                if not self._recreate(i) and self._engine.hosts.is_restarting(i):
+                    recreation.advance_restart(self._engine)
 
     # --------------------------------------------------------------------------------------- replay
 
-    def _send(self, i: int, request: Request) -> None:
-        """Send env ``i``, in flight and recreated, its request; bring the env back first."""
-        failed, history = self._failed[i], self._history
+    def _send(self, i: int, failed: Failed, request: Request) -> None:
+        """Send env ``i``, in flight and recreated, its request; restore the env first."""
         stale, failed.stale = failed.stale, False
-        if stale and history is not None and history.matters_for(i, request):
+        if stale and self._history is not None and self._history.matters_for(i, request):
             failed.restoring = request
-            self._engine.resend(i, history.replay_request(i))
+            self._engine.resend(i, self._history.replay_request(i))
         else:
             self._send_again(i, failed, request)
 
@@ -482,84 +460,74 @@ class Recovery:
         self._engine.resend(i, request)
 
     def replayed(self, i: int, differs: str | None) -> EnvError | None:
-        """Env ``i`` was brought back; or was not, and the error says how it differs."""
-        failed = self._failed[i]
+        """Env ``i`` was restored; or was not, and the error says how it differs."""
+        failed = self.failed[i]
         request, failed.restoring = failed.restoring, None
         self._engine.forget_result(i)
         if differs is None and request is not None:
             self._send_again(i, failed, request)
             return None
         failed.retrying = True  # it is not to be tried once more
-        return _diverged(i, str(differs), self._notes.get(i, {}).get("env_replayed"))
+        return _diverged(i, str(differs), failed.note.get("env_replayed"))
 
-    def _bring_back(self, i: int, failed: Failed) -> None:
-        """Bring env ``i``, idle and recreated, back to where it was."""
+    def _restore(self, i: int, failed: Failed) -> None:
+        """Restore env ``i``, idle and recreated, to where it was."""
         assert self._history is not None  # noqa: S101 - nobody else is stale
         failed.stale = False
-        owed = str(failed.error) if failed.owed else None
+        text = str(failed.error) if failed.unreported else None
         request = self._history.replay_request(i)
         try:
-            differs = self._engine.asking.ask(np.array([i]), [request], observed=False)[0]
-            error = None if differs is None else _diverged(i, differs, owed)
+            differs = ask(self._engine, np.array([i]), [request], observed=False)[0]
+            error = None if differs is None else _diverged(i, differs, text)
         except EnvError as raised:
             error = raised
         if error is None:
-            if failed.owed:
-                failed.owed = False
-                self.reports.discard(i)
-                self._note(i, env_replayed=str(failed.error))
+            if failed.unreported:
+                failed.unreported = False
+                failed.note["env_replayed"] = text
             return
         self._history.forget(i)
-        if not failed.broken and not self._charge(i, error):
+        if not failed.broken and self._charge(i, error) is None:
             raise error
-
-    @staticmethod
-    def _drop_restoring(failed: Failed) -> None:
-        failed.stale = failed.repeated = failed.retrying = False
-        failed.restoring = None
 
     # -------------------------------------------------------------------------- returning rows
 
     def annotate(self, ids: IdArray, truncated: Any, infos: Any) -> None:
         """Complete the rows that are being returned by what there is to say of faults."""
-        if not (self._resets or self._notes or self._failed):
+        if not (self._resets or self.failed):
             return
         for k, i in enumerate(ids.tolist()):
             if self._resets.pop(i, None) is not None and "env_done" in infos[k]:
                 self._turn_based.add(i)
-            if i in self._notes:
-                infos[k].update(self._notes.pop(i))
-            failed = self._failed.get(i)
-            if failed is not None and failed.lost_episode:
+            failed = self.failed.get(i)
+            if failed is None:
+                continue
+            infos[k].update(failed.note)
+            failed.note = {}
+            if failed.lost_episode:
                 truncated[k] = True
                 infos[k].pop("is_reset", None)  # it is also the row of the step
 
     def told(self, ids: IdArray) -> tuple[set[int], dict[int, dict[str, Any]]]:
         """For observers, before ``annotate``: lost rows, and what is noted of each env."""
-        notes = {}
-        for i in ids.tolist():
-            notes[i] = dict(self._notes.get(i, {}))
-            if i in self._failed and self._failed[i].lost_episode:
-                notes[i][LOST_EPISODE] = True
-        return self._lost_rows & set(ids.tolist()), notes
+        failed = {i: self.failed[i] for i in ids.tolist() if i in self.failed}
+        notes = {
+            i: {**own.note, LOST_EPISODE: True} if own.lost_episode else dict(own.note)
+            for i, own in failed.items()
+        }
+        return {i for i, own in failed.items() if own.lost_row}, notes
 
-    def landed(self, ids: IdArray) -> None:
+    def returned(self, ids: IdArray) -> None:
         """The rows of these envs are returned."""
-        if not self._failed and not self._lost_rows:
-            return
-        for i in ids.tolist():
-            if i in self._lost_rows:
-                self._lost_rows.discard(i)
-                if self._autoreset is None:
-                    self._engine.states.state[i] = RESTARTED
-            failed = self._failed.get(i)
+        for i in ids.tolist() if self.failed else ():
+            failed = self.failed.get(i)
             if failed is None:
                 continue
-            failed.lost_episode = failed.retrying = False
-            if failed.reset_next:
-                self.reports.add(i)
-            if not (failed.broken or failed.owed or failed.reset_next or failed.stale):
-                del self._failed[i]
+            if failed.lost_row and self._autoreset is None:
+                self._engine.states.state[i] = RESTARTED
+            failed.lost_row = failed.lost_episode = failed.retrying = False
+            if not (failed.broken or failed.unreported or failed.reset_next or failed.stale):
+                del self.failed[i]
 
 
 def _diverged(i: int, how: str, text: str | None) -> EnvError:

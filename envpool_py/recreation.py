@@ -7,11 +7,14 @@ which resets have reached it, and writes that into the block (``envpool_py.sched
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envpool_py import faults
+from envpool_py.asking import ask
+from envpool_py.block import Block
 from envpool_py.ids import IdArray
 from envpool_py.schedules import Place
 from envpool_py.states import DEAD
@@ -21,177 +24,170 @@ if TYPE_CHECKING:
     from envpool_py.engine import Engine
 
 
-class Recreation:
-    """Recreates the envs of an engine.
-
-    Args:
-        engine: whose envs these are.
+class Places:
+    """Where envs are in their schedules of episodes.
 
     Attributes:
-        follows_schedule: whether it matters where envs are in their schedules.
-        places: where envs of dead processes were in their schedules.
         seen: where envs were when their rows were returned last.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.follows_schedule = False
-        self.places: dict[int, Place] = {}
+    def __init__(self, block: Block) -> None:
+        self._schedule = block.schedule
+        self._lost: dict[int, Place] = {}
         self.seen: dict[int, Place] = {}
 
-    def restart(self, ids: IdArray) -> None:
-        """Recreate these envs, and all that shared an ended process with one of them.
+    def see(self, ids: Iterable[int]) -> None:
+        """The rows of these envs are returned."""
+        self.seen.update((i, self._schedule(i)) for i in ids)
 
-        Raises:
-            AlreadyPendingCallError: one is in flight, and its process lives.
-            EnvError: an env_fn raised, or a process ended while it started.
-        """
-        if self._engine.recovery is None:
-            self._restart(ids)
-        else:
-            self._engine.recovery.restart_by_hand(lambda: self._restart(ids))
+    def lose(self, i: int, *, unanswered: bool = False) -> None:
+        """Env ``i`` is lost; the episode that an unanswered request has begun does not count."""
+        seen = self.seen.get(i) if unanswered else None
+        self._lost.setdefault(i, seen or self._schedule(i))
 
-    def _restart(self, ids: IdArray) -> list[int]:
-        processes = self._engine.hosts.processes
-        if processes is not None:
-            processes.channel.fetch(self._engine.arrivals.chunks, 0, 0)
-            self._engine.faults.attend()
-        alive = np.array(
-            [i for i in ids.tolist() if not self._engine.hosts.is_dead(i)], dtype=np.intp
-        )
-        self._engine.states.check_free(alive)
-        self._end_cancelled(alive.tolist())
-        if len(alive):
-            idle = np.array(
-                [i for i in alive.tolist() if not self._engine.hosts.is_dead(i)], dtype=np.intp
-            )
-            self._engine.states.cancelled(idle)  # should this be interrupted
-            self._engine.hosts.forget_messages()
-        dead = [i for i in ids.tolist() if self._engine.hosts.is_dead(i)]
-        hosts = {self._engine.hosts.of(i) for i in dead}
-        for i in dead:
-            self._engine.hosts.begin_restart(i)
-        while any(self._engine.hosts.is_restarting(i) for i in dead):
-            self.advance_restart()
-        made = []
-        for host in hosts:
-            made += self.finish_restart(host)
-        rest = np.array([i for i in ids.tolist() if i not in made], dtype=np.intp)
-        if len(rest):
-            self._engine.asking.ask(rest, [Request("rebuild")] * len(rest), observed=False)
-            self._note_recreated(rest.tolist())
-        return [*made, *rest.tolist()]
+    def found(self, i: int) -> None:
+        """Env ``i`` was recreated, and goes on where it was."""
+        self._lost.pop(i, None)
+        self.see([i])
 
-    def advance_restart(self) -> None:
-        """Wait for a process that is being started again."""
-        processes = self._engine.hosts.processes
-        assert processes is not None  # noqa: S101 - one is started
-        self._engine.refuse_if_closed()
-        processes.channel.fetch(self._engine.arrivals.chunks, 0, processes.timeout(None))
-        self._engine.faults.attend()
+    def of(self, i: int) -> Place:
+        """Where env ``i`` is, or was when it was lost."""
+        return self._lost.get(i) or self._schedule(i)
 
-    def finish_restart(self, host: Any) -> list[int]:
-        """The envs of a process that was started again go on where the lost ones were.
 
-        Returns:
-            Their ids.
+def configure(engine: Engine, requests: Sequence[Request]) -> None:
+    """Tell all executors the options of the pool."""
+    ask(engine, engine.all_ids, requests, observed=False)
+    engine.hosts.configured.update(enumerate(requests))
 
-        Raises:
-            EnvError: an env_fn raised, or the process ended while it started.
-        """
-        error = self._engine.hosts.end_restart(host)
-        if error is not None:
-            for i in host.ids if self._engine.recovery is None else ():
-                self._engine.states.died(i, host.death_of(i))
-            raise error
-        self._engine.batches.forget_forms(host.ids)
-        lost = {i: self._engine.states.deaths.pop(i, None) for i in host.ids}
-        try:
-            self._configure_again(host.ids)
-            self._note_recreated(host.ids)
-        except BaseException:
-            # Its executors may not know the options: it is to be started once more.
-            self._engine.states.deaths.update((i, e) for i, e in lost.items() if e is not None)
-            host.kill()
-            host.ended |= host.ends(5)
-            raise
-        return list(host.ids)
 
-    def rebuild(self, i: int) -> None:
-        """Recreate env ``i`` where it is; for recovery."""
-        self._engine.asking.ask(np.array([i], dtype=np.intp), [Request("rebuild")], observed=False)
-        self._configure_again([i])
-        self._note_recreated([i])
+def configured_for(engine: Engine, i: int) -> Request | None:
+    """The request that tells a new executor of env ``i`` the pool's options and its place."""
+    request = engine.hosts.configured.get(i)
+    if request is None:
+        return None
+    place = None if engine.recovery is None else engine.recovery.place(i)
+    root, episode, _ = place or engine.places.of(i)
+    return request._replace(kwargs={**request.kwargs, "root": root, "episode": episode})
 
-    def _configure_again(self, ids: Sequence[int]) -> None:
-        requests = {i: self.configured_for(i) for i in ids}
-        known = [i for i in ids if requests[i] is not None]
-        if known:
-            self._engine.asking.ask(
-                np.array(known, dtype=np.intp),
-                [requests[i] for i in known],  # type: ignore[misc]
-                observed=False,
-            )
-        for i in ids:
-            self.places.pop(i, None)
-            self.see(i)
 
-    def configured_for(self, i: int) -> Request | None:
-        """The request that tells a new executor of env ``i`` the pool's options and its place."""
-        request = self._engine.hosts.configured.get(i)
-        if request is None:
-            return None
-        root, episode, _ = self.place(i)
-        return request._replace(kwargs={**request.kwargs, "root": root, "episode": episode})
+def _configure_again(engine: Engine, ids: Sequence[int]) -> None:
+    requests = {i: configured_for(engine, i) for i in ids}
+    told = {i: request for i, request in requests.items() if request is not None}
+    if told:
+        ask(engine, np.array(list(told), dtype=np.intp), list(told.values()), observed=False)
+    for i in ids:
+        engine.places.found(i)
 
-    def follow_schedule(self) -> None:
-        """Know from now on where envs are in their schedules of episodes."""
-        self.follows_schedule = True
-        for i in self._engine.all_ids.tolist():
-            self.see(i)
 
-    def see(self, i: int) -> None:
-        """Note where env ``i`` is in its schedule of episodes."""
-        self.seen[i] = self._engine.block.schedule(i)
+def restart(engine: Engine, ids: IdArray) -> None:
+    """Recreate these envs, and all that shared an ended process with one of them.
 
-    def place(self, i: int) -> Place:
-        """Where env ``i`` is in its schedule of episodes, or was when it was lost."""
-        place = None if self._engine.recovery is None else self._engine.recovery.place(i)
-        return place or self.places.get(i) or self._engine.block.schedule(i)
+    Raises:
+        AlreadyPendingCallError: one is in flight, and its process lives.
+        EnvError: an env_fn raised, or a process ended while it started.
+    """
+    if engine.recovery is None:
+        _restart(engine, ids)
+    else:
+        engine.recovery.restart_by_hand(lambda: _restart(engine, ids))
 
-    def configure(self, requests: Sequence[Request]) -> None:
-        """Tell all executors the options of the pool."""
-        self._engine.asking.ask(self._engine.all_ids, requests, observed=False)
-        self._engine.hosts.configured.update(enumerate(requests))
 
-    def _note_recreated(self, ids: Sequence[int]) -> None:
-        self._engine.hosts.restarts[list(ids)] += 1
-        fresh = list(ids) if self._engine.recovery is None else self._engine.recovery.recreated(ids)
-        if self._engine.recovery is not None and not self._engine.recovery.by_hand:
-            ids = [i for i in ids if self._engine.states.state[i] == DEAD]
-        self._engine.states.recreated(ids)
-        for observer in self._engine.observers if fresh else ():
-            observer.recreated(fresh)
+def _restart(engine: Engine, ids: IdArray) -> list[int]:
+    hosts = engine.hosts
+    if hosts.processes is not None:
+        hosts.processes.channel.fetch(engine.arrivals.chunks, 0, 0)
+        faults.attend(engine)
 
-    def _end_cancelled(self, ids: Sequence[int]) -> None:
-        """Kill the processes in which a cancelled request of these envs goes on for too long."""
-        deadline = time.monotonic() + self._engine.hosts.grace()
-        while stuck := [
-            i for i in ids if i in self._engine.arrivals.stale and self._engine.hosts.may_answer(i)
-        ]:
-            left = deadline - time.monotonic()
-            self._engine.refuse_if_closed()
-            if left > 0:
-                self._wait_for_stale(left)
-                continue
-            self._engine.hosts.end_stuck(stuck)
-            self._engine.faults.attend()
+    def living() -> IdArray:
+        return ids[[not hosts.is_dead(i) for i in ids.tolist()]]
 
-    def _wait_for_stale(self, seconds: float) -> None:
-        processes = self._engine.hosts.processes
+    engine.states.check_free(living())
+    _end_cancelled(engine, living().tolist())
+    engine.states.cancelled(living())  # should this be interrupted
+    hosts.forget_messages()
+    dead = [i for i in ids.tolist() if hosts.is_dead(i)]
+    for i in dead:
+        hosts.begin_restart(i)
+    while any(hosts.is_restarting(i) for i in dead):
+        advance_restart(engine)
+    made = [i for host in {hosts.of(i) for i in dead} for i in finish_restart(engine, host)]
+    rest = ids[~np.isin(ids, made)]
+    if len(rest):
+        rebuild(engine, rest)
+    return [*made, *rest.tolist()]
+
+
+def _end_cancelled(engine: Engine, ids: Sequence[int]) -> None:
+    """Kill the processes in which a cancelled request of these envs goes on for too long."""
+    arrivals, processes = engine.arrivals, engine.hosts.processes
+    deadline = time.monotonic() + engine.hosts.grace()
+    while stuck := [i for i in ids if i in arrivals.stale and engine.hosts.may_answer(i)]:
+        left = deadline - time.monotonic()
+        engine.refuse_if_closed()
         if processes is None:
-            self._engine.arrivals.stale.clear()
-            return
-        if processes.channel.fetch(self._engine.arrivals.chunks, 0, processes.timeout(seconds)):
-            self._engine.faults.attend()
-        self._engine.arrivals.drop_stale()
+            arrivals.stale.clear()
+        elif left <= 0:
+            engine.hosts.end_stuck(stuck)
+            faults.attend(engine)
+        else:
+            if processes.channel.fetch(arrivals.chunks, 0, processes.timeout(left)):
+                faults.attend(engine)
+            arrivals.drop_stale()
+
+
+def advance_restart(engine: Engine) -> None:
+    """Wait for a process that is being started again."""
+    processes = engine.hosts.processes
+    assert processes is not None  # noqa: S101 - one is started
+    engine.refuse_if_closed()
+    processes.channel.fetch(engine.arrivals.chunks, 0, processes.timeout(None))
+    faults.attend(engine)
+
+
+def finish_restart(engine: Engine, host: Any) -> list[int]:
+    """The envs of a process that was started again go on where the lost ones were.
+
+    Returns:
+        Their ids.
+
+    Raises:
+        EnvError: an env_fn raised, or the process ended while it started.
+    """
+    states = engine.states
+    error = engine.hosts.end_restart(host)
+    if error is not None:
+        for i in host.ids if engine.recovery is None else ():
+            states.died(i, host.death_of(i))
+        raise error
+    engine.batches.forget_forms(host.ids)
+    deaths = {i: states.deaths.pop(i) for i in host.ids if i in states.deaths}
+    try:
+        _configure_again(engine, host.ids)
+        _note_recreated(engine, host.ids)
+    except BaseException:
+        # Its executors may not know the options: it is to be started once more.
+        states.deaths.update(deaths)
+        host.kill()
+        host.ended |= host.ends(5)
+        raise
+    return list(host.ids)
+
+
+def rebuild(engine: Engine, ids: IdArray) -> None:
+    """Recreate these envs where they are."""
+    ask(engine, ids, [Request("rebuild")] * len(ids), observed=False)
+    _configure_again(engine, ids.tolist())
+    _note_recreated(engine, ids.tolist())
+
+
+def _note_recreated(engine: Engine, ids: Sequence[int]) -> None:
+    engine.hosts.restarts[list(ids)] += 1
+    recovery, fresh = engine.recovery, list(ids)
+    if recovery is not None:
+        fresh = recovery.recreated(ids)
+        if not recovery.by_hand:
+            ids = [i for i in ids if engine.states.state[i] == DEAD]
+    engine.states.recreated(ids)
+    for observer in engine.observers if fresh else ():
+        observer.recreated(fresh)

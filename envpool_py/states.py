@@ -43,9 +43,6 @@ _LONGEST_LOG = 512
 class States:
     """The state of every env.
 
-    Args:
-        num_envs: how many envs there are.
-
     Attributes:
         state: uint8 ``(num_envs,)``: ``READY``, ``NEVER_RESET``, ...
         tokens: int64 ``(num_envs,)``: the current token of each env.
@@ -82,9 +79,9 @@ class States:
     def _condense(self) -> IdArray:
         """All env ids, in the order of their latest entry in the log."""
         latest = np.concatenate(self._log)
-        order = np.empty(len(self.state), dtype=np.intp)
-        order[latest] = np.arange(len(latest))
-        order = np.argsort(order)
+        place = np.empty(len(self.state), dtype=np.intp)
+        place[latest] = np.arange(len(latest))
+        order = np.argsort(place)
         self._log = [order]
         return order
 
@@ -112,17 +109,13 @@ class States:
         )
 
     def check_step(self, ids: IdArray, index: Any) -> None:
-        """Raise unless these envs take a step.
-
-        Args:
-            ids: shape ``(k,)``.
-            index: the same as an index.
+        """Raise unless these envs, and ``index`` says the same, take a step.
 
         Raises:
             ResetNeeded: one needs a reset first.
             AlreadyPendingCallError, EnvError: as ``check_free``.
         """
-        if not self.state[index].tobytes().strip(_ALL_READY):  # quicker than NumPy's functions
+        if not self.state[index].tobytes().strip(_ALL_READY):  # faster than NumPy's functions
             return
         self.check_free(ids)
         wrong = ids[self.state[ids] != READY]
@@ -130,11 +123,7 @@ class States:
         raise ResetNeeded(f"{name_ids(wrong.tolist())}: {why}")
 
     def check_fetch(self, ids: IdArray) -> None:
-        """Raise unless all of these envs are in flight.
-
-        Raises:
-            ValueError: one is not.
-        """
+        """Raise ValueError unless all of these envs are in flight."""
         idle = ~self.flying()[ids]
         if idle.any():
             raise ValueError(f"{name_ids(ids[idle].tolist())}: nothing in flight to fetch")
@@ -149,38 +138,37 @@ class States:
         if len(self._log) > _LONGEST_LOG:
             self._condense()
 
-    def landed(self, ids: IdArray, index: Any, state: int) -> None:
+    def returned(self, ids: IdArray, index: Any, state: int) -> None:
         """The results of these envs are returned, or their errors raised."""
         self.state[index] = state
         self.in_flight -= len(ids)
         self._log.append(ids)
         if self.unread:
             self.unread.difference_update(ids.tolist())
-        if self.deaths:
-            self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
+        self._note_deaths(ids)
 
     def cancelled(self, ids: IdArray) -> None:
         """These envs need a reset; what those in flight still answer is stale."""
         self.tokens[ids] += GENERATION
         self.state[ids] = INTERRUPTED
+        self._note_deaths(ids)
+        self.recount()
+
+    def _note_deaths(self, ids: IdArray) -> None:
         if self.deaths:
             self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
-        self.recount()
 
     def recount(self) -> None:
         """Count again how many envs are in flight: an interrupt may have come between."""
-        self.in_flight = int(np.count_nonzero(self.flying()))
-        self.unread.intersection_update(np.flatnonzero(self.flying()).tolist())
+        flying = np.flatnonzero(self.flying())
+        self.in_flight = len(flying)
+        self.unread.intersection_update(flying.tolist())
 
     def died(self, i: int, error: EnvError) -> None:
         """The process of env ``i`` has ended; what is in flight is still to be returned."""
         self.deaths[i] = error
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = DEAD
-
-    def take_as_reset(self) -> None:
-        """Have envs that were never reset take a step."""
-        self.state[self.state == NEVER_RESET] = READY
 
     def recreated(self, ids: Iterable[int]) -> None:
         """These envs are new; those in flight keep their requests."""
@@ -189,12 +177,13 @@ class States:
             if not STEPPING <= self.state[i] < DEAD:
                 self.state[i] = NEVER_RESET
 
+    def take_as_reset(self) -> None:
+        """Have envs that were never reset take a step."""
+        self.state[self.state == NEVER_RESET] = READY
+
 
 class Arrivals:
     """The results that are there and not yet returned, as the tokens that came, in that order.
-
-    Args:
-        states: the table that knows which tokens are current.
 
     Attributes:
         chunks: the tokens as bytes, as they were read.
@@ -218,12 +207,10 @@ class Arrivals:
 
     def ids(self) -> IdArray:
         """The envs whose results are there, in the order in which they came."""
-        data = b"".join(self.chunks)
-        tokens = np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
-        return (tokens & ID_MASK).astype(np.intp)
+        return (self.tokens() & ID_MASK).astype(np.intp)
 
     def add_up_to(self, total: int) -> bool:
-        """Whether the tokens add up to ``total``: whoever writes anything else will not hit it."""
+        """Whether the tokens add up to ``total``: anything but results will not hit it."""
         data = b"".join(self.chunks)
         if len(data) % TOKEN_BYTES:
             return False
@@ -232,7 +219,7 @@ class Arrivals:
         return surplus == 0 or surplus == RESET * sum(token & RESET != 0 for token in tokens)
 
     def are_sound(self, ids: IdArray) -> bool:
-        """Whether these are ids of envs in flight: whoever writes anything else is found out."""
+        """Whether these are ids of envs in flight: anything but results is found out."""
         try:
             return not len(ids) or min(self._states.state[ids].tobytes()) >= STEPPING
         except IndexError:
@@ -240,19 +227,18 @@ class Arrivals:
 
     def drop_stale(self) -> None:
         """Drop results of cancelled requests, and any that came twice."""
-        data = b"".join(self.chunks)
-        if len(data) % TOKEN_BYTES:
+        if sum(map(len, self.chunks)) % TOKEN_BYTES:
             return
-        tokens = np.frombuffer(data, np.int64)
+        tokens = self.tokens()
         ids = tokens & ID_MASK
         sound = (tokens >= 0) & (ids < len(self._states.state))
-        current = sound.copy()
-        current[sound] = self._states.tokens[ids[sound]] == tokens[sound] & ~(RESET | ASK)
-        kept = dict.fromkeys(tokens[current | ~sound].tolist())
-        answered = (tokens[sound] & ~(RESET | ASK)).tolist()
+        answered = tokens[sound] & ~(RESET | ASK)
+        current = ~sound
+        current[sound] = self._states.tokens[ids[sound]] == answered
+        kept = list(dict.fromkeys(tokens[current].tolist()))
         # First this: should an interrupt come in between, only time is lost.
-        self.chunks[:] = [np.array(list(kept), np.int64).tobytes()] if kept else []
-        for token in answered:
+        self.chunks[:] = [np.array(kept, np.int64).tobytes()] if kept else []
+        for token in answered.tolist():
             i = token & ID_MASK
             if token in (self.stale.get(i), self._states.tokens[i]):
                 self.stale.pop(i, None)
@@ -261,22 +247,20 @@ class Arrivals:
         """The results of these envs, all of which are there, are returned."""
         if sum(map(len, self.chunks)) == len(ids) * TOKEN_BYTES:
             self.chunks.clear()
-        elif len(ids):
-            tokens = self.tokens()
-            self._keep(tokens, ~np.isin(tokens & ID_MASK, ids))
+        else:
+            self.drop(ids)
 
-    def drop(self, i: int) -> None:
-        """What is there of env ``i`` is no result."""
+    def drop(self, ids: IdArray | list[int]) -> None:
+        """What is there of these envs is no result."""
         tokens = self.tokens()
-        self._keep(tokens, tokens & ID_MASK != i)
+        self._keep(tokens, ~np.isin(tokens & ID_MASK, ids))
 
     def take_replies(self) -> list[int]:
         """Take the tokens of requests that bring no row; return their envs."""
         tokens = self.tokens()
         asked = (tokens & ASK != 0) & (tokens >= 0)
-        if not asked.any():
-            return []
-        self._keep(tokens, ~asked)
+        if asked.any():
+            self._keep(tokens, ~asked)
         listed: list[int] = (tokens[asked] & ID_MASK).tolist()
         return listed
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py import spaces
+from envpool_py import recreation, spaces
 from envpool_py.engine import Engine
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
@@ -300,7 +300,7 @@ class History(Observer):
         """Begin the past of env ``i`` now, or at the reset that it has just carried out."""
         first = list(self._lasting[i])
         self._episodes[i] = self._engine.block.schedule(i)[1]
-        configured = self._engine.recreation.configured_for(i)
+        configured = recreation.configured_for(self._engine, i)
         if configured is not None:
             # The reset is carried out again, which increments the number of the episode.
             episode = self._episodes[i] - at_reset

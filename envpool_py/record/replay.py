@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envpool_py import faults, recreation, spaces
 from envpool_py import ids as ids_
-from envpool_py import spaces
 from envpool_py.arguments import check_env_fns
+from envpool_py.asking import ask, seed
 from envpool_py.block import StepResult
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
 from envpool_py.ids import IdArray, Ids
@@ -314,17 +315,17 @@ class Replay:
         if env.is_recreated:
             env.is_recreated = False
             env.unconfirmed.clear()
-            self._engine.recreation.restart(self._own([i]))
+            recreation.restart(self._engine, self._own([i]))
             if env.schedule is not None:
                 self._set_schedule(i, env.schedule)
 
     def _set_schedule(self, i: int, schedule: Schedule) -> None:
         """Set the root seed and the number of the last episode of env ``i``."""
-        configured = self._engine.recreation.configured_for(self._envs[i].index)
+        configured = recreation.configured_for(self._engine, self._envs[i].index)
         if configured is not None:
             root, episode = schedule
             kwargs = {**configured.kwargs, "root": root, "episode": episode}
-            self._engine.asking.ask(self._own([i]), [configured._replace(kwargs=kwargs)])
+            ask(self._engine, self._own([i]), [configured._replace(kwargs=kwargs)])
 
     def _ask(self, i: int, asked: Asked) -> None:
         if asked.kind == "apply":
@@ -354,9 +355,9 @@ class Replay:
             if request.kind in ("step", "reset"):
                 _, _, _, _, (info,) = self._fetch({i: request})
             elif request.kind == "seed":
-                self._engine.asking.seed(self._own([i]), [request])
+                seed(self._engine, self._own([i]), [request])
             else:
-                self._engine.asking.ask(self._own([i]), [request])
+                ask(self._engine, self._own([i]), [request])
         except EnvError as error:
             return error
         if request.kind in ("step", "reset", "seed"):
@@ -370,7 +371,7 @@ class Replay:
         resets = [i for i, request in sent.items() if request.kind == "reset"]
         try:
             if len(sent) < len(requests):
-                self._engine.faults.put_lost(self._own([i for i in requests if i not in sent]))
+                faults.put_lost(self._engine, self._own([i for i in requests if i not in sent]))
             if steps:
                 self._engine.send_steps(self._own(steps), [sent[i].args[0] for i in steps])
             if resets:

@@ -99,6 +99,10 @@ class LocalHost(ABC):
     def close(self) -> list[EnvError]:
         """Close the envs; return what that raised."""
 
+    def take_item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as ProcessHost
+        """What lies beside a row, or in place of one."""
+        return self.beside.pop(token & (ID_MASK | ASK))
+
     def _keep_beside(self, token: int, beside: Beside) -> None:
         self.beside[token & (ID_MASK | ASK)] = _own(beside)
 

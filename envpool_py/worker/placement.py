@@ -63,7 +63,7 @@ class Hosts:
         self.configured: dict[int, Request] = {}
         self.restarts = np.zeros(plan.num_envs, dtype=np.int64)
         self.look_for = 0.0
-        self._messages: dict[int, list[tuple[Any, bytes]]] = {}
+        self._messages: dict[int, list[tuple[Callable[[bytes], object], bytes]]] = {}
         self._all: list[Any] = []
 
     # ------------------------------------------------------------------------------------- start
@@ -119,25 +119,28 @@ class Hosts:
         return self._all[int(self._home[i])]
 
     def messages(
-        self, index: Any, tokens: Array, kind: int, steps: bool
-    ) -> list[tuple[Any, bytes]]:
+        self, index: Any, tokens: Array, kind: int, reset: int
+    ) -> list[tuple[Callable[[bytes], object], bytes]]:
         """What to send to which host so that these envs carry out steps or plain resets.
 
         Args:
             index: the envs; a slice is all envs, to which each step sends the same.
             tokens: of the requests.
             kind: of the message to a process.
-            steps: whether these are steps.
+            reset: the bit ``RESET`` where these are resets, else 0.
         """
-        whole = steps and type(index) is slice
+        whole = not reset and type(index) is slice
         if whole and kind in self._messages:
             return self._messages[kind]
         home = self._home[index]
-        messages: list[tuple[Any, bytes]] = []
+        messages: list[tuple[Callable[[bytes], object], bytes]] = []
         for number in set(home.tolist()):
-            data = tokens[home == number].tobytes()
+            data = (tokens[home == number] | reset).tobytes()
             host = self._all[number]
-            messages.append((host, frame(kind, data) if isinstance(host, ProcessHost) else data))
+            if isinstance(host, ProcessHost):
+                messages.append((host.write, frame(kind, data)))
+            else:
+                messages.append((host.post, data))
         if whole:
             self._messages[kind] = messages
         return messages
@@ -148,11 +151,8 @@ class Hosts:
 
     def pack(
         self, ids: IdArray, tokens: Array, requests: Sequence[Request]
-    ) -> Callable[[], object]:
-        """Pickle a request for each env, one message for each process.
-
-        Returns:
-            What sends them.
+    ) -> list[tuple[Callable[[Any], object], Any]]:
+        """Pickle a request for each env, one message for each process, with what sends it.
 
         Raises:
             TypeError: the arguments of one cannot be pickled.
@@ -167,12 +167,7 @@ class Hosts:
                 packed.append((host.write, host.pack(pairs)))
             else:
                 packed.append((host.post_requests, pairs))
-
-        def send() -> None:
-            for post, what in packed:
-                post(what)
-
-        return send
+        return packed
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return those that are carried out all the same."""
