@@ -117,7 +117,7 @@ class Engine:
             sent = True
             # While the envs are at work.
             infos = self.batches.bare_infos(ids.tolist())
-            return self._fetch(ids, infos, resets=True)
+            return self.fetch(ids, infos)
         except BaseException as error:
             self._cancel_interrupted(ids, error, sent=sent)
             raise
@@ -129,7 +129,7 @@ class Engine:
         try:
             self.send_resets(ids, requests)
             sent = True
-            return self._fetch(ids, None, resets=False)
+            return self.fetch(ids, resets=False)
         except BaseException as error:
             self._cancel_interrupted(ids, error, sent=sent)
             raise
@@ -210,15 +210,15 @@ class Engine:
 
     # ----------------------------------------------------------------------------------- fetching
 
-    def fetch(self, ids: IdArray) -> StepResult:
+    def fetch(self, ids: IdArray, infos: Array | None = None, *, resets: bool = True) -> StepResult:
         """Wait for these envs, all in flight, and return their rows in this order.
+
+        ``infos``: of bare rows, where they were made before. ``resets``: say ``is_reset`` in the
+        infos of resets.
 
         Raises:
             EnvError: one has failed.
         """
-        return self._fetch(ids, None, resets=True)
-
-    def _fetch(self, ids: IdArray, infos: Array | None, *, resets: bool) -> StepResult:
         while True:
             self._wait(len(ids), None, ids)
             batch = self._deliver(ids, infos, resets=resets)
@@ -235,15 +235,19 @@ class Engine:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
-            self._wait(min(wait_num, self.states.in_flight), deadline, None)
-            if deadline is not None and not strict and not self.arrivals.count():
-                self._wait(1, None, None)
-            batch = self._deliver(self.arrivals.ids(), None, resets=True)
+            ids = self._wait(min(wait_num, self.states.in_flight), deadline, None)
+            if deadline is not None and not strict and not len(ids):
+                ids = self._wait(1, None, None)
+            batch = self._deliver(ids, None, resets=True)
             if batch is not None:
                 return batch
 
-    def _wait(self, goal: int, deadline: float | None, only: IdArray | None) -> None:
-        """Wait for ``goal`` results, those of ``only`` among them, or until ``deadline``."""
+    def _wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
+        """Wait for ``goal`` results, those of ``only`` among them, or until ``deadline``.
+
+        Returns:
+            The envs whose results are there, in the order in which they came.
+        """
         arrivals, chunks = self.arrivals, self.arrivals.chunks
         wanted: set[int] | None = None
         if only is not None and self.states.in_flight != len(only):
@@ -253,21 +257,17 @@ class Engine:
                 if arrivals.stale:
                     arrivals.drop_stale()
                 missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
-                if missing <= 0:
-                    missing = 0
-                    if wanted is not None:
-                        missing = len(wanted.difference(arrivals.ids().tolist()))
-                    elif only is not None and not (
-                        self.hosts.processes is None
-                        or arrivals.add_up_to(sum(self.states.tokens[only].tolist()))
-                    ):
+                left = None if deadline is None else deadline - time.monotonic()
+                if missing <= 0 or (left is not None and left <= 0):
+                    ids = arrivals.sound_ids()
+                    if ids is None:
                         faults.end_writers(self)
                         continue
+                    if wanted is None:
+                        return ids
+                    missing = len(wanted.difference(ids.tolist()))
                     if not missing:
-                        return
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return
+                        return ids
                 self.advance(missing, left, wanted)
         except BaseException:
             self.settle()
@@ -315,10 +315,7 @@ class Engine:
     # -------------------------------------------------------------------------- returning rows
 
     def _deliver(self, ids: IdArray, infos: Array | None, *, resets: bool) -> StepResult | None:
-        """Make a batch of the results of these envs, all of which are there.
-
-        ``infos``: of bare rows, where they were made before. ``resets``: say ``is_reset`` in the
-        infos of resets.
+        """Make a batch of the results of these envs, all of which are there; see ``fetch``.
 
         Returns:
             None where recovery handles one that failed: its result is still to come.
@@ -329,11 +326,6 @@ class Engine:
         index = WHOLE if ids is self.all_ids else ids
         if self.closed:
             self.refuse_if_closed()
-        if index is not WHOLE and not (
-            self.hosts.processes is None or self.arrivals.are_sound(ids)
-        ):
-            faults.end_writers(self)
-            return None
         try:
             marks = self.block.mark[index]
             marked: Any = ()

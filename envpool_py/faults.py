@@ -73,7 +73,7 @@ def fail(engine: Engine, i: int, error: EnvError) -> None:
 
 
 def end_writers(engine: Engine) -> None:
-    """Something that is no result was written into the pipe: end every process that may have done it.
+    """Something that is no result is in the pipe: end every process that may have written it.
 
     A process with nothing in flight has not. Nobody knows whose results were lost.
     """

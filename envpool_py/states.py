@@ -53,7 +53,8 @@ class States:
 
     def __init__(self, num_envs: int) -> None:
         self.state = np.full(num_envs, NEVER_RESET, np.uint8)
-        self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64)
+        # No token is 0, which may well be written by mistake.
+        self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64) + GENERATION
         self.in_flight = 0
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
@@ -145,18 +146,16 @@ class States:
         self._log.append(ids)
         if self.unread:
             self.unread.difference_update(ids.tolist())
-        self._note_deaths(ids)
+        if self.deaths:
+            self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
 
     def cancelled(self, ids: IdArray) -> None:
         """These envs need a reset; what those in flight still answer is stale."""
         self.tokens[ids] += GENERATION
         self.state[ids] = INTERRUPTED
-        self._note_deaths(ids)
-        self.recount()
-
-    def _note_deaths(self, ids: IdArray) -> None:
         if self.deaths:
             self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
+        self.recount()
 
     def recount(self) -> None:
         """Count again how many envs are in flight: an interrupt may have come between."""
@@ -196,10 +195,6 @@ class Arrivals:
         self.chunks: list[bytes] = []
         self.stale: dict[int, int] = {}
 
-    def count(self) -> int:
-        """How many results are there."""
-        return sum(map(len, self.chunks)) // TOKEN_BYTES
-
     def tokens(self) -> NDArray[np.int64]:
         """The tokens, oldest first."""
         data = b"".join(self.chunks)
@@ -207,23 +202,18 @@ class Arrivals:
 
     def ids(self) -> IdArray:
         """The envs whose results are there, in the order in which they came."""
-        return (self.tokens() & ID_MASK).astype(np.intp)
+        return self.tokens() & ID_MASK
 
-    def add_up_to(self, total: int) -> bool:
-        """Whether the tokens add up to ``total``: anything but results will not hit it."""
-        data = b"".join(self.chunks)
-        if len(data) % TOKEN_BYTES:
-            return False
-        tokens = memoryview(data).cast("q").tolist()
-        surplus: int = sum(tokens) - total
-        return surplus == 0 or surplus == RESET * sum(token & RESET != 0 for token in tokens)
-
-    def are_sound(self, ids: IdArray) -> bool:
-        """Whether these are ids of envs in flight: anything but results is found out."""
+    def sound_ids(self) -> IdArray | None:
+        """As ``ids``; None if anything but results has arrived."""
         try:
-            return not len(ids) or min(self._states.state[ids].tobytes()) >= STEPPING
-        except IndexError:
-            return False
+            tokens = np.frombuffer(b"".join(self.chunks), np.int64)
+            ids = tokens & ID_MASK
+            # As bytes: faster than NumPy's functions.
+            sound = self._states.tokens[ids].tobytes() == (tokens & ~RESET).tobytes()
+        except (IndexError, ValueError):
+            return None
+        return ids if sound else None
 
     def drop_stale(self) -> None:
         """Drop results of cancelled requests, and any that came twice."""
