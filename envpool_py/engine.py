@@ -309,7 +309,7 @@ class Engine:
         """After an interrupt: report what envs here have done, and cancel what was cut off."""
         lost = [i for host in self.hosts.local for i in host.settle(self.arrivals.chunks)]
         self.arrivals.drop_stale()  # and what was reported twice
-        if lost and not self.closed:
+        if lost:
             self.cancel(np.array(lost, dtype=np.intp))
 
     # -------------------------------------------------------------------------- returning rows
@@ -355,8 +355,7 @@ class Engine:
             self.counts[0] += 1
             self.counts[1] += len(ids)
         except BaseException as error:
-            if not _is_of_envs(error):
-                self._cancel_returned(ids)
+            self._cancel_interrupted(ids, error)
             raise
         return obs, reward, terminated, truncated, infos
 
@@ -418,6 +417,8 @@ class Engine:
 
     def cancel(self, ids: IdArray) -> None:
         """Drop what these envs have in flight; they then accept only a reset."""
+        if self.closed:
+            return
         flying = ids[self.states.flying()[ids]]
         if not len(flying):
             self.states.recount()
@@ -442,32 +443,19 @@ class Engine:
         if self.recovery is not None:
             self.recovery.cancelled(listed)
 
-    def _cancel_returned(self, ids: IdArray) -> None:
-        """As ``cancel``; envs whose row was about to be returned need a reset as well."""
+    def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
+        """A call for these envs has raised: if it was interrupted, they need a reset."""
+        if isinstance(error, EnvError) and not from_signal_handler(error):
+            return
         self.cancel(ids)
         ready = ids[self.states.state[ids] == READY]
-        if len(ready):
+        if sent and len(ready):  # their rows were about to be returned
             self.states.cancelled(ready)
             self.hosts.forget_messages()
             for observer in self.observers:
                 observer.cancelled(ready.tolist(), [True] * len(ready))
 
-    def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool) -> None:
-        """A call that waits for these envs has raised: cancel its requests if it was cut off."""
-        if self.closed or _is_of_envs(error):
-            return
-        if sent:
-            self._cancel_returned(ids)
-        else:
-            self.cancel(ids)
-
     # ------------------------------------------------------------------------------------- close
-
-    def sleep(self, seconds: float) -> None:
-        """Wait; a close ends it with a ClosedEnvironmentError."""
-        if seconds > 0:
-            self.hosts.closing.wait(seconds)
-        self.refuse_if_closed()
 
     def refuse_if_closed(self) -> None:
         """Raise ClosedEnvironmentError if the pool was closed."""
@@ -487,8 +475,3 @@ class Engine:
         for name in ("block", "batches", "places", "_buffers"):
             self.__dict__.pop(name, None)
         return errors
-
-
-def _is_of_envs(error: BaseException) -> bool:
-    """Whether it tells of requests that have ended; a signal handler may raise an EnvError too."""
-    return isinstance(error, EnvError) and not from_signal_handler(error)

@@ -436,7 +436,8 @@ class Recovery:
                 if not failed.broken:
                     self._restore(i, failed)
                     continue
-                self._engine.sleep(failed.due - time.monotonic())
+                self._engine.hosts.closing.wait(max(failed.due - time.monotonic(), 0.0))
+                self._engine.refuse_if_closed()
                 if not self._recreate(i) and self._engine.hosts.is_restarting(i):
                     recreation.advance_restart(self._engine)
 
