@@ -1347,3 +1347,51 @@ def test_no_warning_where_there_is_no_second_thread() -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.stdout == "[]\n"
+
+
+# --------------------------------------------- 13 and 14: one way for what is measured, few messages
+
+
+@pytest.mark.parametrize("kind", [DummyVectorEnv, ShmemVectorEnv])
+def test_a_measured_pool_takes_the_same_way(kind: type[BaseVectorEnv]) -> None:
+    called: dict[bool, list[str]] = {}
+    for measure in (False, True):
+        with kind([envs.CountEnv] * 4, measure=measure) as pool:
+            pool.reset()
+            for _ in range(3):
+                pool.step([0] * 4)
+            names: list[str] = []
+
+            def note(frame: Any, event: str, arg: Any, names: list[str] = names) -> None:  # noqa: ARG001
+                if event == "call" and "envpool_py" in frame.f_code.co_filename:
+                    names.append(frame.f_code.co_name)
+
+            sys.setprofile(note)
+            try:
+                pool.step([0] * 4)
+            finally:
+                sys.setprofile(None)
+            called[measure] = [name for name in names if name not in WAITING | MEASURING]
+    assert called[True] == called[False]
+
+
+WAITING = {"advance", "fetch", "collect", "_wait"}  # as often as there is something to wait for
+MEASURING = {"note_step", "note_reset", "now", "step", "_bin"}
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_resets_are_one_message_for_each_process(
+    seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ShmemVectorEnv([envs.CountEnv] * 64, num_processes=2) as pool:
+        written = []
+        write = os.write
+
+        def count(fd: int, data: bytes) -> int:
+            written.append(len(data))
+            return write(fd, data)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", count)
+            pool.reset(seed=seed)
+        assert len(written) == 2
