@@ -109,6 +109,10 @@ class Failed:
     restoring: Request | None = None
     retrying: bool = False
 
+    def is_tried_again(self) -> bool:
+        """Whether what it was lost in, or what leads there, is carried out once more just now."""
+        return self.restoring is not None or self.retrying
+
     def stop_restoring(self) -> None:
         """It is not to be restored any more."""
         self.stale = self.repeated = self.retrying = False
@@ -244,7 +248,7 @@ class Recovery:
         """Handle the error of env ``i``, which is in flight; False where it is to be raised."""
         engine = self._engine
         before = self.failed.get(i)
-        again = before is not None and (before.restoring is not None or before.retrying)
+        again = before is not None and before.is_tried_again() and not self._is_victim(i)
         failed = self._charge(i, error)
         if failed is None:
             if engine.hosts.is_dead(i):
@@ -278,6 +282,20 @@ class Recovery:
         else:
             self._lose_episode(i, failed)
         return True
+
+    def _is_victim(self, i: int) -> bool:
+        """Whether the process of env ``i`` has ended in a request of another env that was new."""
+        engine = self._engine
+        for j in engine.hosts.of(i).ids if engine.hosts.is_dead(i) else ():
+            failed = self.failed.get(j)
+            if failed is not None and failed.broken:
+                new = failed.repeated  # its error was taken before
+            else:
+                new = failed is None or not failed.is_tried_again()
+                new = new and isinstance(engine.beside.get(j), EnvError)
+            if new and j != i:
+                return True
+        return False
 
     def _lose_episode(self, i: int, failed: Failed) -> None:
         """Report env ``i``, in flight with a step, as its mode of automatic resets asks."""

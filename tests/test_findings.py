@@ -1349,7 +1349,7 @@ def test_no_warning_where_there_is_no_second_thread() -> None:
     assert done.stdout == "[]\n"
 
 
-# --------------------------------------------- 13 and 14: one way for what is measured, few messages
+# -------------------------------- 13 and 14: one way for what is measured, one message for all
 
 
 @pytest.mark.parametrize("kind", [DummyVectorEnv, ShmemVectorEnv])
