@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import timing
+from envpool_py.engine import Engine
 from envpool_py.spaces import Array
 
 _SHOWN = 5  # of the slowest envs
@@ -16,7 +17,7 @@ _SHOWN = 5  # of the slowest envs
 
 @dataclass(frozen=True)
 class Stats:
-    """What ``pool.stats()`` returns; all of it since the pool was made, or since ``clear=True``.
+    """What ``pool.stats()`` returns, counted since the pool was made or since ``clear=True``.
 
     Attributes:
         seconds: how long that was.
@@ -26,11 +27,11 @@ class Stats:
         steps: int64 ``(num_envs,)``: steps that each env has taken.
         resets: int64 ``(num_envs,)``: its resets, automatic ones included.
         restarts: int64 ``(num_envs,)``: how often it was recreated.
-        step_mean: float64 ``(num_envs,)``: seconds that a step took, automatic resets not included;
-            NaN before the first.
+        step_mean: float64 ``(num_envs,)``: seconds per step, without automatic resets; NaN before
+            the first.
         step_p50: float64 ``(num_envs,)``: the median of that, to about 5 %.
         step_p99: float64 ``(num_envs,)``: the 99th percentile, to about 5 %.
-        reset_mean: float64 ``(num_envs,)``: seconds that a reset took; NaN before the first.
+        reset_mean: float64 ``(num_envs,)``: seconds per reset; NaN before the first.
         busy: float64 ``(num_envs,)``: the part of the time that the env was stepping or resetting.
         processes: for each process the ids of its envs.
         process_busy: float64 ``(num_processes,)``: the part of the time that one of its envs was.
@@ -78,49 +79,49 @@ class Stats:
         return "\n".join(lines)
 
 
-def summarise(
-    counts: NDArray[np.int64],
-    restarts: NDArray[np.int64],
-    processes: Sequence[Sequence[int]],
-    *,
-    seconds: float,
-    batches: int,
-    rows: int,
-) -> Stats:
-    """Make ``Stats`` of what has been counted.
+class Meter:
+    """Makes ``Stats`` of what an engine has counted since ``clear``."""
 
-    Args:
-        counts: rows of ``envpool_py.timing``.
-        restarts: shape ``(num_envs,)``.
-        processes: for each process the ids of its envs.
-        seconds: over how long.
-        batches: how many were returned.
-        rows: how many were in them.
-    """
-    steps, resets = counts[:, timing.STEPS], counts[:, timing.RESETS]
-    step_seconds, reset_seconds = (
-        counts[:, timing.STEP_NS] * 1e-9,
-        counts[:, timing.RESET_NS] * 1e-9,
-    )
-    busy = (step_seconds + reset_seconds) / seconds
-    process_busy = np.array([busy[list(envs)].sum() for envs in processes])
-    return Stats(
-        seconds=seconds,
-        batches=batches,
-        rows=rows,
-        batch_fill=rows / (batches * len(steps)) if batches else float("nan"),
-        steps=steps.copy(),
-        resets=resets.copy(),
-        restarts=restarts,
-        step_mean=_mean(step_seconds, steps),
-        step_p50=timing.percentile(counts, 0.5),
-        step_p99=timing.percentile(counts, 0.99),
-        reset_mean=_mean(reset_seconds, resets),
-        busy=busy,
-        processes=tuple(tuple(int(i) for i in envs) for envs in processes),
-        process_busy=process_busy,
-        process_idle=1 - process_busy,
-    )
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.clear()
+
+    def clear(self) -> None:
+        """Count from zero."""
+        engine = self._engine
+        self._since = time.perf_counter()
+        self._times, self._restarts = engine.block.times.copy(), engine.hosts.restarts.copy()
+        self._batches, self._rows = engine.counts
+
+    def stats(self) -> Stats:
+        """What was counted since ``clear``."""
+        engine = self._engine
+        counts = engine.block.times - self._times
+        seconds = time.perf_counter() - self._since
+        batches, rows = engine.counts[0] - self._batches, engine.counts[1] - self._rows
+        processes = engine.hosts.listed()
+        steps, resets = counts[:, timing.STEPS], counts[:, timing.RESETS]
+        step_seconds = counts[:, timing.STEP_NS] * 1e-9
+        reset_seconds = counts[:, timing.RESET_NS] * 1e-9
+        busy = (step_seconds + reset_seconds) / seconds
+        process_busy = np.array([busy[envs].sum() for envs in processes])
+        return Stats(
+            seconds=seconds,
+            batches=batches,
+            rows=rows,
+            batch_fill=rows / (batches * len(steps)) if batches else float("nan"),
+            steps=steps.copy(),
+            resets=resets.copy(),
+            restarts=engine.hosts.restarts - self._restarts,
+            step_mean=_mean(step_seconds, steps),
+            step_p50=timing.percentile(counts, 0.5),
+            step_p99=timing.percentile(counts, 0.99),
+            reset_mean=_mean(reset_seconds, resets),
+            busy=busy,
+            processes=tuple(map(tuple, processes)),
+            process_busy=process_busy,
+            process_idle=1 - process_busy,
+        )
 
 
 def _mean(seconds: Array, count: Array) -> NDArray[np.float64]:
