@@ -1,17 +1,8 @@
 """The exceptions of the package, and how env ids and exits are named in their messages.
 
-::
-
-    Exception
-    └── EnvError            an environment did not carry out a request
-        ├── EnvTimeoutError     it took longer than step_timeout
-        └── WorkerDiedError     its process (or actor) has ended
-    ReplayError             a replay does not do what the record says
-
-Misuse of the pool itself raises what Python and Gymnasium already have: ``IndexError``,
-``TypeError`` and ``ValueError`` for ids, counts and values, and of ``gymnasium.error``
-``AlreadyPendingCallError`` (the env is in flight), ``ResetNeeded`` (stepped before a reset) and
-``ClosedEnvironmentError`` (the pool is closed).
+Misuse of a pool raises Python's ``IndexError``, ``TypeError`` and ``ValueError`` for ids, counts
+and values, and of ``gymnasium.error`` ``AlreadyPendingCallError`` (the env is in flight),
+``ResetNeeded`` (stepped before a reset) and ``ClosedEnvironmentError`` (the pool is closed).
 """
 
 from __future__ import annotations
