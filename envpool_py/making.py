@@ -19,9 +19,9 @@ BACKENDS: dict[str, type[BaseVectorEnv]] = {
     "shmem": ShmemVectorEnv,
 }
 
-# Who asks for one of these asks for processes.
+# Options that only processes have.
 _OF_PROCESSES = frozenset({"num_threads", "affinity", "step_timeout", "caller_steps"})
-# ... and who asks for one of these, for envs that can't take the program with them.
+# Options that keep all envs out of the caller's process.
 _OF_ISOLATION = frozenset({*_OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
 
 
@@ -38,21 +38,20 @@ def make(
     context: Any = None,
     **options: Any,
 ) -> BaseVectorEnv:
-    """A pool of ``num_envs`` copies of one env.
+    """Make a pool of ``num_envs`` copies of one env.
 
     Args:
         env: an id of Gymnasium's registry, or a callable that makes the env.
         num_envs: how many.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, or ``"auto"``: shared memory, or no
-            processes at all where the envs are so few and cheap that these would cost more, and
-            nothing is passed that only processes have.
-        num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for a tenth of a
-            second in a process of its own, and takes one process for each core if a step burns CPU,
-            one for each env if it mostly waits. Where both this and ``backend`` are ``"auto"``, a
-            step takes less than a tenth of a millisecond and all rows are waited for, the caller
-            takes the place of one of them, as with ``caller_steps=True``; pass
-            ``caller_steps=False`` to have every env in a process, or an option that is about their
-            faults.
+            processes if the envs are so few and cheap that this is faster, and no option is given
+            that only processes have.
+        num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
+            process of its own, and takes one process per core if a step burns CPU, one per env if
+            it mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and all
+            rows are waited for, the caller replaces one of the processes, as with
+            ``caller_steps=True``; to prevent this, pass ``caller_steps=False`` or an option for
+            handling faults.
         wait_num: as in ``BaseVectorEnv``.
         timeout: as in ``BaseVectorEnv``.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
@@ -79,22 +78,22 @@ def make(
     env_fn = functools.partial(_wrapped, maker, dict(env_kwargs or {}), tuple(wrappers))
     if backend == "auto":
         measured = auto.probe(env_fn, context)
-        # In a partial batch a slow env is not waited for, which needs processes.
+        is_free = num_processes == "auto"
+        # A partial batch does not wait for a slow env, which needs processes.
         partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
-        # ... and so does what only a pool with processes takes.
-        asked = num_processes != "auto" or not _OF_PROCESSES.isdisjoint(options)
         shared = (
-            num_processes == "auto"
+            is_free
             and not partial
             and _OF_ISOLATION.isdisjoint(options)
             and auto.caller_pays(measured, num_envs)
         )
         overhead = auto.SHARED_OVERHEAD if shared else auto.OVERHEAD
+        required = partial or not is_free or not _OF_PROCESSES.isdisjoint(options)
         worth = auto.worth_processes(measured, num_envs, overhead)
-        backend = "shmem" if partial or asked or worth else "dummy"
-        if num_processes == "auto":
+        backend = "shmem" if required or worth else "dummy"
+        if is_free:
             num_processes = auto.choose_processes(measured, num_envs)
-            if shared and backend == "shmem":
+            if shared and worth:
                 num_processes -= 1
                 options["caller_steps"] = True
     if backend != "dummy":

@@ -1,9 +1,8 @@
 """How many steps and resets each env has taken, and how long they took.
 
-Each env has a row of int64 in the block, written by the side that steps it and read by the pool at
-any time. How long steps took is kept as a histogram on a logarithmic scale, eight bins for each
-doubling: a percentile is known to about 5 %, and a row has one size, however long the pool
-runs. Without ``measure=True`` there are no rows, and no overhead.
+Each env has a row of int64 in the block: four counts, then a histogram of the times of its steps on
+a logarithmic scale with eight bins per doubling, so that percentiles are known to about 5 %.
+Without ``measure=True`` there are no rows, and no overhead.
 """
 
 from __future__ import annotations
@@ -23,11 +22,7 @@ _BINS = 41 << _FINE  # up to 2 ** 40 ns, 18 minutes
 
 
 class StepTimes:
-    """One env's row, for the side that steps it.
-
-    Args:
-        row: int64 ``(4 + 328,)``.
-    """
+    """Writes the row of one env, int64 ``(4 + 328,)``."""
 
     now = staticmethod(time.perf_counter_ns)
 
@@ -57,22 +52,13 @@ def _bin(nanoseconds: int) -> int:
     return min(place, _BINS - 1)
 
 
-def _middles() -> NDArray[np.float64]:
-    """The middle of each bin, in seconds."""
-    place = np.arange(_BINS)
-    length, fine = place >> _FINE, place & ((1 << _FINE) - 1)
-    width = 2.0 ** (length - _FINE - 1)
-    return ((1 << _FINE) + fine + 0.5) * width * 1e-9
-
-
 def percentile(counts: Array, share: float) -> NDArray[np.float64]:
-    """The time below which ``share`` of the steps of each env were, in seconds; NaN without steps.
-
-    Args:
-        counts: rows of all envs, shape ``(k, ...)``.
-        share: 0 to 1.
-    """
+    """The seconds in which ``share`` (0 to 1) of the steps of each row ended; NaN without steps."""
     upto = np.cumsum(counts[:, _COUNTS:], axis=1)
     total = upto[:, -1]
     place = (upto < np.ceil(share * total)[:, None]).sum(axis=1)
-    return np.where(total > 0, _middles()[np.minimum(place, _BINS - 1)], np.nan)
+    place = np.minimum(place, _BINS - 1)
+    # The middle of the bin.
+    length, fine = place >> _FINE, place & ((1 << _FINE) - 1)
+    nanoseconds = ((1 << _FINE) + fine + 0.5) * 2.0 ** (length - _FINE - 1)
+    return np.where(total > 0, nanoseconds * 1e-9, np.nan)
