@@ -24,20 +24,15 @@ def assemble(
     pool: BaseVectorEnv,
     policy: Policy | None,
     record: Path | None,
-    *,
-    autoreset_mode: str | None,
-    episode_seeds: bool,
     reset_fn: ResetFn | None,
-    validate: str,
-    on_error: str,
-    columns: bool,
-    reset_first: bool,
+    options: dict[str, Any],
 ) -> None:
     """Configure workers and executors, and add recovery and recording to the engine.
 
-    ``policy`` is None if envs are not recreated, ``record`` if nothing is recorded.
+    ``policy`` is None if envs are not recreated, ``record`` if nothing is recorded; ``options`` are
+    those of the pool that a record holds.
     """
-    engine = pool.engine
+    engine, autoreset_mode, validate = pool.engine, options["autoreset_mode"], options["validate"]
 
     def ask(i: int, request: Request) -> Any:
         return engine.asking.ask(np.array([i], dtype=np.intp), [request])[0]
@@ -45,45 +40,36 @@ def assemble(
     for i, worker in enumerate(pool.workers):
         if isinstance(worker, SubprocEnvWorker):
             worker.join(functools.partial(ask, i), functools.partial(engine.hosts.of, i))
-    num_envs = pool.env_num
-    roots: list[int | None] = [None] * num_envs
-    if episode_seeds:
-        roots = seeding.per_env(np.random.SeedSequence(), range(num_envs))
-    has_schedule = episode_seeds or reset_fn is not None
+    roots = seeding.per_env(
+        np.random.SeedSequence() if options["episode_seeds"] else None, range(pool.env_num)
+    )
+    has_schedule = options["episode_seeds"] or reset_fn is not None
+    replay = options["on_error"] == "replay"
     if has_schedule or autoreset_mode is not None or validate != checks.FIRST:
-        options: dict[str, Any] = {
-            "autoreset_mode": autoreset_mode,
-            "reset_fn": reset_fn,
-            "validate": validate,
-        }
-        if reset_fn is not None and (on_error == "replay" or record is not None):
-            options["tell_asked"] = True  # only where needed: a custom worker may not know it
+        common = {"autoreset_mode": autoreset_mode, "reset_fn": reset_fn, "validate": validate}
+        if reset_fn is not None and (replay or record is not None):
+            common["tell_asked"] = True  # only where needed: a custom worker may not know it
         engine.recreation.configure(
             [
-                Request("configure", kwargs={"env_id": i, "root": root, **options})
+                Request("configure", kwargs={"env_id": i, "root": root, **common})
                 for i, root in enumerate(roots)
             ]
         )
     if record is not None:
         facts = {
-            "num_envs": num_envs,
-            "autoreset_mode": autoreset_mode,
-            "validate": validate,
-            "roots": roots,
-            "episode_seeds": episode_seeds,
-            "reset_fn": reset_fn is not None,
+            **options,
             "pool": type(pool).__name__,
-            "on_error": on_error,
-            "columns": columns,
-            "reset_first": reset_first,
+            "num_envs": pool.env_num,
+            "roots": roots,
+            "reset_fn": reset_fn is not None,
         }
         engine.observers.append(Recorder(engine, record, facts))
     if has_schedule or policy is not None:
         engine.recreation.follow_schedule()
-    history = History(engine, autoreset_mode) if on_error == "replay" else None
+    history = History(engine, autoreset_mode) if replay else None
     if history is not None:
         engine.observers.append(history)
     if policy is not None:
         engine.recovery = Recovery(engine, policy, autoreset_mode, history)
-    if not reset_first:
+    if not options["reset_first"]:
         engine.states.take_as_reset()

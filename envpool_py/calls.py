@@ -38,7 +38,8 @@ def one_at_a_time(method: F) -> F:
             if self.is_closed or self._pid != this_process.pid:
                 self._assert_open()
             if self._calls.setdefault(_KEY, frame) is not frame:
-                _take_over(self, frame, method.__name__)
+                _refuse_if_runs(self, method.__name__)
+                self._calls[_KEY] = frame
             return method(self, *args, **kwargs)
         except Exception as error:
             if (
@@ -57,14 +58,13 @@ def one_at_a_time(method: F) -> F:
     return cast("F", call)
 
 
-def _take_over(pool: Any, frame: FrameType, name: str) -> None:
+def _refuse_if_runs(pool: Any, name: str) -> None:
     if _runs(pool._calls.get(_KEY)):  # noqa: SLF001 - the calls are kept for this
         raise AlreadyPendingCallError(
             f"{name}: another call of this {type(pool).__name__} is under way; a pool takes one"
             " call at a time, whichever thread or signal handler makes it, but for close()",
             name,
         )
-    pool._calls[_KEY] = frame  # noqa: SLF001
 
 
 def _runs(frame: FrameType | None) -> bool:

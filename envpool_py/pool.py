@@ -44,6 +44,10 @@ class BaseVectorEnv:
     Ids (``id``, ``env_id``) are an int, a sequence, an integer array, a boolean mask or a slice;
     None is all envs. Results are in the order of the ids.
 
+    All requests raise ``ClosedEnvironmentError`` if the pool is closed, ``AlreadyPendingCallError``
+    if one of their envs is in flight or another call is under way, ``EnvError`` if an env raises,
+    and ``IndexError``, ``TypeError`` or ``ValueError``, before anything is sent, for wrong ids.
+
     Args:
         env_fns: one callable per env; ``env_fns[i]()`` makes env ``i``.
         worker_fn: makes an ``EnvWorker`` of an ``env_fn``.
@@ -136,18 +140,15 @@ class BaseVectorEnv:
                 scheduled=bool(policy or episode_seeds or reset_fn or path),
                 prompt=self.is_async,
             )
-            assembly.assemble(
-                self,
-                policy,
-                path,
-                autoreset_mode=self._autoreset,
-                episode_seeds=bool(episode_seeds),
-                reset_fn=reset_fn,
-                validate=validate,
-                on_error=on_error,
-                columns=columns,
-                reset_first=reset_first,
-            )
+            options = {
+                "autoreset_mode": self._autoreset,
+                "episode_seeds": bool(episode_seeds),
+                "columns": columns,
+                "reset_first": reset_first,
+                "validate": validate,
+                "on_error": on_error,
+            }
+            assembly.assemble(self, policy, path, reset_fn, options)
         except BaseException:
             if hasattr(self, "engine"):
                 self.engine.close()
@@ -186,9 +187,7 @@ class BaseVectorEnv:
             dicts with ``env_id``.
 
         Raises:
-            AlreadyPendingCallError: an env is in flight.
-            EnvError: an env raised.
-            IndexError, TypeError, ValueError: ids, seeds or options are wrong; nothing was sent.
+            TypeError, ValueError: seeds or options are wrong; nothing was sent.
         """
         ids, requests = self._reset_requests(env_id, id, seed, options, kwargs)
         batch = self.engine.reset(ids, requests)
@@ -216,9 +215,8 @@ class BaseVectorEnv:
 
         Raises:
             ResetNeeded: an env was never reset, or has raised since.
-            AlreadyPendingCallError: an env is in flight.
             EnvError: an env raised; the rows of the others are kept for the next ``recv``.
-            IndexError, TypeError, ValueError: ids or actions are wrong, or nothing is in flight.
+            TypeError, ValueError: actions are wrong; nothing was sent, or nothing is in flight.
         """
         if action is None:
             return self._fetch("step(None)", id)
@@ -233,7 +231,7 @@ class BaseVectorEnv:
         """Send envs their actions, as for ``step``, and return at once; ``recv`` returns the rows.
 
         Raises:
-            ResetNeeded, AlreadyPendingCallError, IndexError, TypeError, ValueError: as ``step``.
+            ResetNeeded, TypeError, ValueError: as ``step``.
         """
         if action is None:
             raise TypeError("send needs actions, got None; recv() and step(None) fetch rows")
@@ -251,11 +249,8 @@ class BaseVectorEnv:
     ) -> None:
         """Reset envs and return at once; their rows come with later batches.
 
-        The arguments are those of ``reset``. A row has the first observation, reward 0, both flags
-        False, and the reset's info with ``info["is_reset"]`` True.
-
-        Raises:
-            AlreadyPendingCallError, IndexError, TypeError, ValueError: as ``reset``.
+        The arguments and errors are those of ``reset``. A row has the first observation, reward 0,
+        both flags False, and the reset's info with ``info["is_reset"]`` True.
         """
         self.engine.send_resets(*self._reset_requests(env_id, id, seed, options, kwargs))
 
@@ -274,11 +269,7 @@ class BaseVectorEnv:
 
     @one_at_a_time
     def drain(self) -> StepResult:
-        """Wait for everything in flight and return it as one batch, empty if nothing is.
-
-        Raises:
-            EnvError: as ``recv``.
-        """
+        """Wait for everything in flight and return it as one batch, empty if nothing is."""
         if self.is_async:
             return self.engine.fetch_all()
         return self.engine.fetch(self.engine.states.waiting())
@@ -297,11 +288,6 @@ class BaseVectorEnv:
 
         The next ``reset()`` goes on with the seeded stream: it is the second reset of that seed.
         ``seed`` is as for ``reset``; return ``[[seed of env 0], [seed of env 1], ...]``.
-
-        Raises:
-            AlreadyPendingCallError: an env is in flight; nothing was sent.
-            TypeError, ValueError: seeds are wrong; nothing was sent.
-            EnvError: an env raised.
         """
         seeds = seeding.per_env(seed, self._all.tolist())
         self.engine.claim_reset(self._all)
@@ -314,11 +300,10 @@ class BaseVectorEnv:
         """Recreate envs, each by its ``env_fn``; they must then be reset.
 
         If the process of an env has ended, a new one is started, with all its envs; otherwise the
-        env is closed, whatever state it is in, and recreated in its process.
+        env is closed, whatever state it is in, and recreated in its process. A process that still
+        runs a request a few seconds after its ``cancel`` is killed.
 
         Raises:
-            AlreadyPendingCallError: an env is in flight; a process that still runs a request a few
-                seconds after its ``cancel`` is killed.
             EnvError: an env_fn raised, or a process ended while it started.
         """
         self.engine.recreation.restart(self._resolve(id))
@@ -329,18 +314,12 @@ class BaseVectorEnv:
 
         Raises:
             EnvError: reading it raised (an AttributeError if there is none). No reset is needed.
-            AlreadyPendingCallError: an env is in flight.
         """
         return self._ask(id, Request("get_attr", (key,)))
 
     @one_at_a_time
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Set the attribute ``key`` of each env: where it is, else on the base env.
-
-        Raises:
-            EnvError: setting it raised, for example because it is read-only.
-            AlreadyPendingCallError: an env is in flight.
-        """
+        """Set the attribute ``key`` of each env: where it is, else on the base env."""
         self._ask(id, Request("set_attr", (key, value)))
         for name in ("spec", "metadata"):
             vars(self).pop(name, None)
@@ -352,7 +331,6 @@ class BaseVectorEnv:
         Raises:
             ValueError: the method is ``reset``, ``step`` or ``close``.
             EnvError: the method raised, or does not exist.
-            AlreadyPendingCallError: an env is in flight.
         """
         if method in ("reset", "step", "close"):
             raise ValueError(f"call: {method!r} goes through the pool's own {method}()")
@@ -372,18 +350,12 @@ class BaseVectorEnv:
 
         Raises:
             EnvError: the function raised, or its result cannot be sent.
-            AlreadyPendingCallError: an env is in flight.
         """
         return self._ask(id, Request("apply", (function, *args), kwargs))
 
     @one_at_a_time
     def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002 - Tianshou's name
-        """Return the result of ``env.render(**kwargs)`` of each env.
-
-        Raises:
-            AlreadyPendingCallError: an env is in flight.
-            EnvError: rendering raised.
-        """
+        """Return the result of ``env.render(**kwargs)`` of each env."""
         return self._ask(id, Request("render", kwargs=kwargs))
 
     def __len__(self) -> int:
