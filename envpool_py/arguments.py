@@ -76,24 +76,19 @@ def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | N
     """The mode as the executor knows it: None, ``"next_step"`` or ``"same_step"``."""
     if isinstance(mode, gym.vector.AutoresetMode):
         return next((name for name, known in AUTORESET_MODES.items() if known is mode), None)
-    if mode is not None and mode not in AUTORESET_MODES:
+    if mode not in (None, NEXT_STEP, SAME_STEP):
         raise ValueError(f"autoreset_mode must be None, 'next_step' or 'same_step', got {mode!r}")
     return mode
 
 
-def check_validate(validate: str) -> str:
-    """``validate``, one of its values."""
-    if validate not in (checks.FIRST, checks.ALWAYS, checks.OFF):
-        raise ValueError(f"validate must be 'first', 'always' or 'off', got {validate!r}")
-    return validate
-
-
-def check_reset_fn(reset_fn: ResetFn | None, *, episode_seeds: bool) -> None:
-    """Refuse a ``reset_fn`` that is none, or one beside ``episode_seeds``."""
+def check_resets(reset_fn: ResetFn | None, validate: str, *, episode_seeds: bool) -> None:
+    """Check ``reset_fn``, which excludes ``episode_seeds``, and ``validate``."""
     if reset_fn is not None and not callable(reset_fn):
         raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
     if reset_fn is not None and episode_seeds:
         raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
+    if validate not in (checks.FIRST, checks.ALWAYS, checks.OFF):
+        raise ValueError(f"validate must be 'first', 'always' or 'off', got {validate!r}")
 
 
 def check_record(path: str | os.PathLike[str] | None) -> Path | None:
@@ -176,7 +171,7 @@ def reset_requests(
     seeds = seeding.per_env(seed, ids)
     if options is None or isinstance(options, Mapping):
         options = [options] * len(ids)
-    elif isinstance(options, (str, bytes)) or not isinstance(options, Iterable):
+    if isinstance(options, (str, bytes)) or not isinstance(options, Iterable):
         raise TypeError(
             "options must be a dict or a sequence of one for each env,"
             f" got {type(options).__name__} {options!r}"

@@ -124,8 +124,7 @@ class BaseVectorEnv:
         self._timeout = arguments.check_timeout(timeout)
         self.strict_timeout = strict_timeout
         self._autoreset = arguments.check_autoreset_mode(autoreset_mode)
-        arguments.check_reset_fn(reset_fn, episode_seeds=episode_seeds)
-        validate = arguments.check_validate(validate)
+        arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
         policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
         path = arguments.check_record(record)
         self.workers: list[EnvWorker] = []

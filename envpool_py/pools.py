@@ -17,13 +17,8 @@ from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnv
 class DummyVectorEnv(BaseVectorEnv):
     """All envs in this process, one after another; for cheap envs and for debugging.
 
-    Partial batches are supported, and fair: the oldest request is carried out first.
-
-    Args:
-        env_fns: one callable per env.
-        wait_num: as in ``BaseVectorEnv``.
-        timeout: as in ``BaseVectorEnv``; a step under way is not interrupted.
-        **options: the other arguments of ``BaseVectorEnv``.
+    The arguments are those of ``BaseVectorEnv``, without ``worker_fn``. Partial batches are fair:
+    the oldest request is carried out first. ``timeout`` does not interrupt a step under way.
     """
 
     def __init__(
@@ -47,16 +42,9 @@ class DummyVectorEnv(BaseVectorEnv):
 
 
 class SubprocVectorEnv(BaseVectorEnv):
-    """Envs in worker processes, as ``ShmemVectorEnv``; the name is Tianshou's.
+    """Envs in worker processes, as ``ShmemVectorEnv``, with the same arguments; Tianshou's name.
 
-    Args:
-        env_fns: as in ``ShmemVectorEnv``.
-        wait_num: as in ``BaseVectorEnv``.
-        timeout: as in ``BaseVectorEnv``.
-        share_memory: has no effect: rows and actions go through shared memory in any case.
-        context: as in ``ShmemVectorEnv``.
-        num_processes: as in ``ShmemVectorEnv``.
-        **options: as in ``ShmemVectorEnv``.
+    ``share_memory`` has no effect: rows and actions go through shared memory in any case.
     """
 
     def __init__(

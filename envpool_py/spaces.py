@@ -122,31 +122,27 @@ def is_fixed(layout: Any) -> bool:
 def split(layout: Any, value: Any, what: str) -> list[Any]:
     """The leaves of ``value``, in the order of ``leaves(layout)``.
 
-    Raises:
-        TypeError: a part of ``value`` is no dict or tuple where the space has one.
-        ValueError: its keys or its length are not those of the space.
+    TypeError if a part of ``value`` is no dict or tuple where the space has one, ValueError if its
+    keys or its length are not those of the space.
     """
     if is_leaf(layout):
         return [value]
-    if isinstance(layout, dict):
-        if not isinstance(value, Mapping):
-            raise TypeError(f"{what} is a {type(value).__name__}, but the space is a Dict")
-        if value.keys() != layout.keys():
-            raise ValueError(
-                f"{what} has the keys {sorted(map(str, value))},"
-                f" but the space has {sorted(map(str, layout))}"
-            )
-        items: Iterable[tuple[Any, Any]] = layout.items()
-    else:
-        if not isinstance(value, (tuple, list)):
-            raise TypeError(f"{what} is a {type(value).__name__}, but the space is a Tuple")
-        if len(value) != len(layout):
-            raise ValueError(
-                f"{what} has {len(value)} parts, but the space is a Tuple of {len(layout)}"
-            )
-        items = enumerate(layout)
+    is_dict = isinstance(layout, dict)
+    kinds: Any = Mapping if is_dict else (tuple, list)
+    if not isinstance(value, kinds):
+        space = "Dict" if is_dict else "Tuple"
+        raise TypeError(f"{what} is a {type(value).__name__}, but the space is a {space}")
+    if is_dict and value.keys() != layout.keys():
+        raise ValueError(
+            f"{what} has the keys {sorted(map(str, value))},"
+            f" but the space has {sorted(map(str, layout))}"
+        )
+    if len(value) != len(layout):
+        raise ValueError(
+            f"{what} has {len(value)} parts, but the space is a Tuple of {len(layout)}"
+        )
     parts = []
-    for key, part in items:
+    for key, part in layout.items() if is_dict else enumerate(layout):
         if is_leaf(part):
             parts.append(value[key])
         else:
@@ -176,11 +172,8 @@ def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
 def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -> Array:
     """``value`` as an array of exactly this shape and dtype.
 
-    Equal values of any numeric type, and floats of another precision, are accepted.
-
-    Raises:
-        TypeError: not numbers.
-        ValueError: another shape, or values that the dtype cannot hold.
+    Equal values of any numeric type, and floats of another precision, are accepted. TypeError if
+    these are no numbers, ValueError for another shape, or values that the dtype cannot hold.
     """
     try:
         array = np.asarray(value)
@@ -214,10 +207,9 @@ def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -
 
 
 def stack_objects(values: list[Any], leaf: Leaf) -> Array:
-    """A batch of the rows of an object leaf: an array of shape ``(k, ...)``.
+    """A batch of the rows of an object leaf: an object array of shape ``(k,)``.
 
-    Rows of an undeclared leaf that are arrays or numbers of one shape become one array of numbers;
-    any others an object array of shape ``(k,)``.
+    Rows of a ``stacked`` leaf that are arrays or numbers of one shape: one array ``(k, ...)``.
     """
     numeric = (np.ndarray, np.generic, int, float, complex)
     if leaf.stacked and values and all(isinstance(value, numeric) for value in values):
@@ -230,8 +222,7 @@ def stack_objects(values: list[Any], leaf: Leaf) -> Array:
 def snapshot(value: Any) -> Any:
     """A copy that later changes of ``value`` do not reach.
 
-    Arrays and containers are copied, other objects by ``copy.deepcopy``. An env, and an object that
-    refuses to be copied, is returned unchanged.
+    Envs, and objects that refuse to be copied, are returned unchanged.
     """
     kind = type(value)
     if kind is dict and _IMMUTABLE_TYPES.issuperset(map(type, value.values())):
@@ -261,18 +252,10 @@ def snapshot(value: Any) -> Any:
 def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] | None:
     """The actions of a batch as one array ``(k, *shape)`` per leaf, for a fixed layout.
 
-    Args:
-        layout: a layout of which every leaf is fixed.
-        actions: an array of shape ``(k, *shape)`` or a sequence of ``k`` actions; for a Dict or
-            Tuple space also a dict or a tuple of arrays ``(k, ...)``.
-        ids: the env of each action, for messages.
-
-    Returns:
-        None if an action is None, which no array can hold: use ``list_actions``.
-
-    Raises:
-        TypeError: not numbers, or not of the structure of the space.
-        ValueError: another number of actions than ``ids``, another shape, values that don't fit.
+    ``actions`` are an array of shape ``(k, *shape)`` or a sequence of ``k`` actions; for a Dict or
+    Tuple space also a dict or a tuple of arrays ``(k, ...)``; ``ids`` are their envs, for messages.
+    None if an action is None, which no array can hold: use ``list_actions``. TypeError and
+    ValueError, as of ``split`` and ``fit``, or if there is not one action per id.
     """
     count = len(ids)
     if (
@@ -297,11 +280,8 @@ def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] 
 def list_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any]:
     """The actions of a batch one by one, as the env's own space samples them.
 
-    For layouts that are not fixed, and for batches with None among the actions. Parts with a fixed
-    leaf are checked against that leaf.
-
-    Raises:
-        TypeError, ValueError: as ``batch_actions``.
+    For layouts that are not fixed, and for batches with None among the actions. Fixed leaves are
+    checked, with the errors of ``batch_actions``.
     """
     columns = _columns(layout, actions, len(ids))
     if columns is None:

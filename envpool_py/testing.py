@@ -152,8 +152,7 @@ class EnvWorkerContract(ABC):
             worker.send(Request("step", (0,)))
             worker.cancel()
             obs, info = worker.reset(seed=0)
-            assert obs[1] == 0
-            assert info == {"options": None}
+            assert (obs[1], info) == (0, {"options": None})
 
     def test_close_twice(self) -> None:
         worker = self.make_worker(CountingEnv)
@@ -186,8 +185,8 @@ class EnvWorkerContract(ABC):
             ids = np.arange(4)
             taken = np.zeros(4, dtype=int)
             for _ in range(40):
-                obs, reward, *_, info = pool.step(ids % 3, ids)
-                ids = np.array([row["env_id"] for row in info])
+                obs, reward, *_ = pool.step(ids % 3, ids)
+                ids = pool.batch_ids
                 assert 2 <= len(ids) == len(set(ids.tolist()))
                 rows = [envs[i].step(i % 3) for i in ids.tolist()]
                 np.testing.assert_array_equal(obs, np.stack([row[0] for row in rows]))

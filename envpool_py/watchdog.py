@@ -64,7 +64,7 @@ class Heartbeat:
 
 
 class Overdue(NamedTuple):
-    """A process that is stuck; ``env_id`` is None if it has not begun its request."""
+    """A stuck process; ``env_id`` is None if it has not begun its request."""
 
     number: int
     env_id: int | None
