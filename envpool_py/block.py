@@ -36,8 +36,8 @@ WHOLE = slice(None)
 BESIDE, FINAL, RESET_ROW, FORM = 1, 2, 4, 8
 
 _ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
-HEARTBEAT = 3  # numbers, see envpool_py.watchdog
-TIMES = 4 + (41 << 3)  # numbers, see envpool_py.stats
+HEARTBEAT = 3  # numbers, see envpool_py.worker.watchdog
+TIMES = 4 + (41 << 3)  # numbers, see envpool_py.worker.timing
 
 
 class Spec(NamedTuple):

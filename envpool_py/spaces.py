@@ -22,10 +22,8 @@ Array: TypeAlias = "NDArray[Any]"
 
 _FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
 _RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
-_IMMUTABLE = (int, float, complex, bool, str, bytes, type(None), np.generic)
-_IMMUTABLE_TYPES = frozenset(
-    {*_IMMUTABLE, np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_}
-)
+_NUMPY_SCALARS = {np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_}
+_IMMUTABLE = frozenset({int, float, complex, bool, str, bytes, type(None), *_NUMPY_SCALARS})
 
 
 class Code(Protocol):
@@ -225,12 +223,12 @@ def snapshot(value: Any) -> Any:
     Envs, and objects that refuse to be copied, are returned unchanged.
     """
     kind = type(value)
-    if kind is dict and _IMMUTABLE_TYPES.issuperset(map(type, value.values())):
+    if kind is dict and _IMMUTABLE.issuperset(map(type, value.values())):
         return value.copy()  # first what is most frequent
+    if kind in _IMMUTABLE or isinstance(value, np.generic):
+        return value
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
-    if isinstance(value, _IMMUTABLE):
-        return value
     if kind is list or kind is tuple:
         return kind(map(snapshot, value))
     if isinstance(value, dict):
