@@ -91,9 +91,7 @@ class ReplayError(Exception):
 
     def __init__(self, message: str, env_id: int, episode: int, step: int) -> None:
         super().__init__(message, env_id, episode, step)
-        self.env_id = env_id
-        self.episode = episode
-        self.step = step
+        self.env_id, self.episode, self.step = env_id, episode, step
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -204,10 +202,9 @@ def name_exit(exitcode: int | None) -> str:
         return "has ended"
     if exitcode >= 0:
         return f"exited with code {exitcode}"
-    try:
+    with contextlib.suppress(ValueError):
         return f"was killed by {signal.Signals(-exitcode).name}"
-    except ValueError:
-        return f"was killed by signal {-exitcode}"
+    return f"was killed by signal {-exitcode}"
 
 
 def _make(

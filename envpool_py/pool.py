@@ -539,17 +539,12 @@ class BaseVectorEnv:
         return engine.fetch(engine.states.waiting())
 
     def _reset_requests(
-        self,
-        env_id: Ids,
-        id: Ids,  # noqa: A002 - Tianshou's name
-        seed: Seed,
-        options: Options,
-        kwargs: Mapping[str, Any],
+        self, env_id: Ids, other: Ids, seed: Seed, options: Options, kwargs: Mapping[str, Any]
     ) -> tuple[IdArray, list[Request]]:
         """Ids, all of which take a reset now, and one request for each."""
-        if env_id is not None and id is not None:
+        if env_id is not None and other is not None:
             raise TypeError("ids were given twice, as env_id and as id")
-        ids = self._resolve(id if env_id is None else env_id)
+        ids = self._resolve(other if env_id is None else env_id)
         requests = arguments.reset_requests(ids.tolist(), seed, options, kwargs)
         self.engine.claim_reset(ids)
         if seed is not None:
