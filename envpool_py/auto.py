@@ -41,11 +41,8 @@ def probe(env_fn: Callable[[], Any], context: Any = None) -> Probe:
     The env is made there, stepped and thrown away; no env of a pool is used. An error of ``env_fn``
     is raised as ``EnvError``.
     """
-    worker = SubprocEnvWorker(env_fn, context=context)
-    try:
+    with contextlib.closing(SubprocEnvWorker(env_fn, context=context)) as worker:
         return Probe(*worker.request("apply", _measure, PROBE_SECONDS))
-    finally:
-        worker.close()
 
 
 def choose_processes(measured: Probe, num_envs: int) -> int:
