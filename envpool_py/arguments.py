@@ -21,10 +21,24 @@ from envpool_py.worker.executor import NEXT_STEP, SAME_STEP, ResetFn
 Options: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
 _RESET = Request("reset")
+_INTEGER = (int, np.integer)
+_NUMBER = (int, float, np.number)
+
+#: Gymnasium's modes by the names that the executor knows.
+AUTORESET_MODES = {
+    NEXT_STEP: gym.vector.AutoresetMode.NEXT_STEP,
+    SAME_STEP: gym.vector.AutoresetMode.SAME_STEP,
+}
+
+
+def _check_number(what: str, value: object, kinds: tuple[type, ...]) -> None:
+    """Raise a TypeError unless ``value`` is of one of these kinds, and no bool."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise TypeError(f"{what}, got {value!r}")
 
 
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """The env_fns as a list; an empty one, and what is no callable, is refused."""
+    """The env_fns as a list, which is not empty."""
     if callable(env_fns) or isinstance(env_fns, (str, Mapping)):
         raise TypeError(f"env_fns must be a sequence of callables, got {type(env_fns).__name__}")
     listed = list(env_fns)
@@ -32,11 +46,8 @@ def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any
         raise ValueError("env_fns is empty; a pool needs one env at least")
     for i, env_fn in enumerate(listed):
         if not callable(env_fn):
-            hint = (
-                "; pass a callable that makes the env: lambda: env"
-                if hasattr(env_fn, "step")
-                else ""
-            )
+            is_env = hasattr(env_fn, "step")
+            hint = "; pass a callable that makes the env: lambda: env" if is_env else ""
             raise TypeError(f"env {i}: env_fn must be callable, got {type(env_fn).__name__}{hint}")
     return listed
 
@@ -45,8 +56,7 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> int:
     """``wait_num`` within 1 to ``num_envs``; None is all."""
     if wait_num is None:
         return num_envs
-    if isinstance(wait_num, bool) or not isinstance(wait_num, (int, np.integer)):
-        raise TypeError(f"wait_num must be an int or None, got {wait_num!r}")
+    _check_number("wait_num must be an int or None", wait_num, _INTEGER)
     if not 1 <= wait_num <= num_envs:
         raise ValueError(f"wait_num should be in [1, {num_envs}], but got {wait_num}")
     return int(wait_num)
@@ -56,8 +66,7 @@ def check_timeout(timeout: float | None) -> float | None:
     """``timeout`` in seconds, positive, or None."""
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
-        raise TypeError(f"timeout must be seconds or None, got {timeout!r}")
+    _check_number("timeout must be seconds or None", timeout, _NUMBER)
     if not timeout > 0:
         raise ValueError(f"timeout is {timeout}, it should be positive if provided")
     return float(timeout)
@@ -65,56 +74,36 @@ def check_timeout(timeout: float | None) -> float | None:
 
 def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | None:
     """The mode as the executor knows it: None, ``"next_step"`` or ``"same_step"``."""
-    known = {
-        gym.vector.AutoresetMode.NEXT_STEP: NEXT_STEP,
-        gym.vector.AutoresetMode.SAME_STEP: SAME_STEP,
-        gym.vector.AutoresetMode.DISABLED: None,
-    }
-    if mode is None or mode in (NEXT_STEP, SAME_STEP):
-        return mode
     if isinstance(mode, gym.vector.AutoresetMode):
-        return known[mode]
-    raise ValueError(f"autoreset_mode must be None, 'next_step' or 'same_step', got {mode!r}")
+        return next((name for name, known in AUTORESET_MODES.items() if known is mode), None)
+    if mode not in (None, NEXT_STEP, SAME_STEP):
+        raise ValueError(f"autoreset_mode must be None, 'next_step' or 'same_step', got {mode!r}")
+    return mode
 
 
-def check_reset_fn(reset_fn: ResetFn | None, *, episode_seeds: bool) -> None:
-    """Refuse a ``reset_fn`` that is none, or one beside ``episode_seeds``."""
+def check_resets(reset_fn: ResetFn | None, validate: str, *, episode_seeds: bool) -> None:
+    """Check ``reset_fn``, which excludes ``episode_seeds``, and ``validate``."""
     if reset_fn is not None and not callable(reset_fn):
         raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
     if reset_fn is not None and episode_seeds:
         raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
+    if validate not in (checks.FIRST, checks.ALWAYS, checks.OFF):
+        raise ValueError(f"validate must be 'first', 'always' or 'off', got {validate!r}")
 
 
-def common_space(name: str, own: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
-    """The space that all envs have.
-
-    Raises:
-        ValueError: two envs have different ones.
-    """
-    for i, space in enumerate(own):
-        if space != own[0]:
-            raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {own[0]}")
-    return own[0]
-
-
-def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path of a record that is to be written.
-
-    Raises:
-        FileExistsError: there is a file; a record is never overwritten.
-        FileNotFoundError: there is no such directory.
-        TypeError: no path.
-    """
+def check_record(path: str | os.PathLike[str] | None) -> Path | None:
+    """The file of a record, which must not exist; None for no record."""
+    if path is None:
+        return None
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
-    found = Path(path)
-    if os.path.lexists(found):
+    if os.path.lexists(path):
         raise FileExistsError(
-            f"record: {found} exists, and a record is never overwritten; move it, or name another"
+            f"record: {path} exists, and a record is never overwritten; move it, or name another"
         )
-    if not found.parent.is_dir():
-        raise FileNotFoundError(f"record: {found.parent} is no directory")
-    return found
+    if not Path(path).parent.is_dir():
+        raise FileNotFoundError(f"record: {Path(path).parent} is no directory")
+    return Path(path)
 
 
 def check_policy(
@@ -123,94 +112,75 @@ def check_policy(
     restart_backoff: float,
     on_restart: Callable[[int, EnvError], object] | None,
 ) -> Policy | None:
-    """How envs that fail are recreated; None where they are not.
-
-    Raises:
-        TypeError, ValueError: an argument is wrong.
-    """
+    """How envs that fail are recreated; None where they are not."""
     if on_error not in ("raise", "restart", "replay"):
         raise ValueError(f"on_error must be 'raise', 'restart' or 'replay', got {on_error!r}")
     if max_restarts is not None:
-        if isinstance(max_restarts, bool) or not isinstance(max_restarts, (int, np.integer)):
-            raise TypeError(f"max_restarts must be an int or None, got {max_restarts!r}")
+        _check_number("max_restarts must be an int or None", max_restarts, _INTEGER)
         if max_restarts < 1:
             raise ValueError(f"max_restarts must be 1 or more, got {max_restarts}")
-    if isinstance(restart_backoff, bool) or not isinstance(
-        restart_backoff, (int, float, np.number)
-    ):
-        raise TypeError(f"restart_backoff must be seconds, got {restart_backoff!r}")
+    _check_number("restart_backoff must be seconds", restart_backoff, _NUMBER)
     if not restart_backoff >= 0:
         raise ValueError(f"restart_backoff must be 0 or more, got {restart_backoff}")
     if on_restart is not None and not callable(on_restart):
         raise TypeError(f"on_restart must be callable, got {type(on_restart).__name__}")
-    if on_error == "raise":
-        if on_restart is not None:
-            raise ValueError("on_restart is never called with on_error='raise'")
-        return None
-    return Policy(max_restarts, float(restart_backoff), on_restart)
+    if on_error != "raise":
+        return Policy(max_restarts, float(restart_backoff), on_restart)
+    if on_restart is not None:
+        raise ValueError("on_restart is never called with on_error='raise'")
+    return None
 
 
-def check_validate(validate: str) -> str:
-    """``validate`` as the executor knows it.
-
-    Raises:
-        ValueError: none of its values.
-    """
-    if validate not in (checks.FIRST, checks.ALWAYS, checks.OFF):
-        raise ValueError(f"validate must be 'first', 'always' or 'off', got {validate!r}")
-    return validate
+def common_space(name: str, own: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
+    """The space that all envs have; ValueError if two differ."""
+    for i, space in enumerate(own):
+        if space != own[0]:
+            raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {own[0]}")
+    return own[0]
 
 
-def make_worker(
-    worker_fn: Callable[[Callable[[], Any]], EnvWorker], env_fn: Callable[[], Any], i: int
-) -> EnvWorker:
-    """The worker of env ``i``; what making it raises names the env."""
-    try:
-        worker = worker_fn(env_fn)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise env_error(error, i, "env_fn") from error
-    if not isinstance(worker, EnvWorker):
-        raise TypeError(f"worker_fn must return an EnvWorker, got {type(worker).__name__}")
-    return worker
-
-
-def common_class(workers: Sequence[EnvWorker]) -> type[EnvWorker]:
-    """The class that all workers have."""
-    first = type(workers[0])
-    for i, worker in enumerate(workers):
-        if type(worker) is not first:
+def make_workers(
+    worker_fn: Callable[[Callable[[], Any]], EnvWorker],
+    env_fns: Sequence[Callable[[], Any]],
+    workers: list[EnvWorker],
+) -> None:
+    """Append the workers of these envs, all of one class; what an env_fn raises names the env."""
+    for i, env_fn in enumerate(env_fns):
+        try:
+            worker = worker_fn(env_fn)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise env_error(error, i, "env_fn") from error
+        if not isinstance(worker, EnvWorker):
+            raise TypeError(f"worker_fn must return an EnvWorker, got {type(worker).__name__}")
+        workers.append(worker)
+        if type(worker) is not type(workers[0]):
             raise TypeError(
-                f"env {i}: worker_fn returned {type(worker).__name__}, but {first.__name__} for"
-                " env 0; all workers of a pool are of one class"
+                f"env {i}: worker_fn returned {type(worker).__name__}, but"
+                f" {type(workers[0]).__name__} for env 0; all workers of a pool are of one class"
             )
-    return first
 
 
 def reset_requests(
-    ids: Sequence[int],
-    seed: Seed,
-    options: Options,
-    kwargs: Mapping[str, Any],
+    ids: Sequence[int], seed: Seed, options: Options, kwargs: Mapping[str, Any]
 ) -> list[Request]:
     """One reset for each id, with its own seed and options."""
     if seed is None and options is None and not kwargs:
         return [_RESET] * len(ids)
     seeds = seeding.per_env(seed, ids)
     if options is None or isinstance(options, Mapping):
-        per_env: Sequence[Mapping[str, Any] | None] = [options] * len(ids)
-    elif isinstance(options, (str, bytes)) or not isinstance(options, Iterable):
+        options = [options] * len(ids)
+    if isinstance(options, (str, bytes)) or not isinstance(options, Iterable):
         raise TypeError(
             "options must be a dict or a sequence of one for each env,"
             f" got {type(options).__name__} {options!r}"
         )
-    else:
-        per_env = list(options)
-        if len(per_env) != len(ids):
-            raise ValueError(f"got {len(per_env)} options for {len(ids)} envs")
+    options = list(options)
+    if len(options) != len(ids):
+        raise ValueError(f"got {len(options)} options for {len(ids)} envs")
     requests = []
-    for i, one_seed, one in zip(ids, seeds, per_env, strict=True):
+    for i, one_seed, one in zip(ids, seeds, options, strict=True):
         if one is not None and not isinstance(one, Mapping):
             raise TypeError(f"env {i}: options must be a dict or None, got {type(one).__name__}")
         own = dict(kwargs)

@@ -2,87 +2,74 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envpool_py import checks, recreation, seeding
-from envpool_py.engine import Engine
+from envpool_py import asking, checks, recreation, seeding
 from envpool_py.record.history import History
 from envpool_py.record.recorder import Recorder
 from envpool_py.recovery import Policy, Recovery
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import ResetFn
+from envpool_py.worker.workers import SubprocEnvWorker
 
-
-class EpisodeOptions(NamedTuple):
-    """How episodes begin and are looked at, and what is kept of them.
-
-    ``autoreset``: None, ``"next_step"`` or ``"same_step"``. ``episode_seeds``, ``reset_fn``,
-    ``validate``: as for a pool. ``replay``: failed envs are restored. ``record``: the file of a
-    record; None for none.
-    """
-
-    autoreset: str | None
-    episode_seeds: bool
-    reset_fn: ResetFn | None
-    validate: str
-    replay: bool
-    record: Path | None
+if TYPE_CHECKING:
+    from envpool_py.pool import BaseVectorEnv
 
 
 def assemble(
-    engine: Engine, options: EpisodeOptions, policy: Policy | None, header: dict[str, Any]
+    pool: BaseVectorEnv,
+    policy: Policy | None,
+    record: Path | None,
+    reset_fn: ResetFn | None,
+    options: dict[str, Any],
 ) -> None:
-    """Tell the executors what is not the default, and add what watches them.
+    """Configure workers and executors, and add recovery and recording to the engine.
 
-    Args:
-        engine: of the pool; its envs are made.
-        options: of the pool.
-        policy: how envs are recreated; None where they are not.
-        header: further facts of the pool, for a record.
+    ``policy`` is None if envs are not recreated, ``record`` if nothing is recorded; ``options`` are
+    those of the pool that a record holds.
     """
-    num_envs = len(engine.all_ids)
-    roots: list[int | None] = [None] * num_envs
-    if options.episode_seeds:
-        roots = seeding.per_env(np.random.SeedSequence(), range(num_envs))
-    plain = options.autoreset is None and options.validate == checks.FIRST
-    if not plain or options.episode_seeds or options.reset_fn is not None:
-        watched = options.replay or options.record is not None
-        # Only where it is needed: a custom worker may not know of it.
-        tell = {"tell_asked": True} if watched and options.reset_fn is not None else {}
+    engine, autoreset_mode, validate = pool.engine, options["autoreset_mode"], options["validate"]
+
+    def ask(i: int, request: Request) -> Any:
+        return asking.ask(engine, np.array([i], dtype=np.intp), [request])[0]
+
+    for i, worker in enumerate(pool.workers):
+        if isinstance(worker, SubprocEnvWorker):
+            worker.join(functools.partial(ask, i), functools.partial(engine.hosts.of, i))
+    roots = seeding.per_env(
+        np.random.SeedSequence() if options["episode_seeds"] else None, range(pool.env_num)
+    )
+    has_schedule = options["episode_seeds"] or reset_fn is not None
+    replay = options["on_error"] == "replay"
+    if has_schedule or autoreset_mode is not None or validate != checks.FIRST:
+        common = {"autoreset_mode": autoreset_mode, "reset_fn": reset_fn, "validate": validate}
+        if reset_fn is not None and (replay or record is not None):
+            common["tell_asked"] = True  # only where needed: a custom worker may not know it
         recreation.configure(
             engine,
             [
-                Request(
-                    "configure",
-                    kwargs={
-                        "env_id": i,
-                        "autoreset_mode": options.autoreset,
-                        "root": roots[i],
-                        "reset_fn": options.reset_fn,
-                        "validate": options.validate,
-                        **tell,
-                    },
-                )
-                for i in range(num_envs)
+                Request("configure", kwargs={"env_id": i, "root": root, **common})
+                for i, root in enumerate(roots)
             ],
         )
-    if options.record is not None:
+    if record is not None:
         facts = {
-            "num_envs": num_envs,
-            "autoreset_mode": options.autoreset,
-            "validate": options.validate,
+            **options,
+            "pool": type(pool).__name__,
+            "num_envs": pool.env_num,
             "roots": roots,
-            "episode_seeds": options.episode_seeds,
-            "reset_fn": options.reset_fn is not None,
-            **header,
+            "reset_fn": reset_fn is not None,
         }
-        engine.observers.append(Recorder(engine, options.record, facts))
-    engine.places.see(range(num_envs))
-    history = History(engine, options.autoreset) if options.replay else None
+        engine.observers.append(Recorder(engine, record, facts))
+    engine.places.see(range(pool.env_num))
+    history = History(engine, autoreset_mode) if replay else None
     if history is not None:
         engine.observers.append(history)
     if policy is not None:
-        engine.recovery = Recovery(engine, policy, options.autoreset, history)
+        engine.recovery = Recovery(engine, policy, autoreset_mode, history)
+    if not options["reset_first"]:
+        engine.states.take_as_reset()

@@ -8,19 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from envpool_py.worker.executor import Executor
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.workers import SubprocEnvWorker
 
 #: Seconds for which the scratch env is stepped.
 PROBE_SECONDS = 0.1
-#: Above this share of its time on the processor an env is bound by it; below it mostly waits.
+#: An env with a smaller share of its time on the processor mostly waits.
 BUSY = 0.5
-#: Seconds that a batch costs for going through processes, whatever the envs do.
+#: Seconds per batch that processes cost, whatever the envs do.
 OVERHEAD = 120e-6
 #: The same where the caller steps a share of the envs.
 SHARED_OVERHEAD = 40e-6
-#: Seconds of a step below which the caller's share is worth the isolation that it costs.
+#: Seconds of a step below which it pays that the caller steps a share, without isolation.
 CHEAP = 100e-6
 
 
@@ -39,16 +38,11 @@ class Probe(NamedTuple):
 def probe(env_fn: Callable[[], Any], context: Any = None) -> Probe:
     """Step one env with random actions for ``PROBE_SECONDS`` in a process of its own.
 
-    The env is made there, stepped and thrown away; no env of a pool is touched.
-
-    Raises:
-        EnvError: ``env_fn`` raised.
+    The env is made there, stepped and thrown away; no env of a pool is used. An error of ``env_fn``
+    is raised as ``EnvError``.
     """
-    worker = SubprocEnvWorker(_Probed(env_fn), context=context)
-    try:
-        return Probe(*worker.call("measure", PROBE_SECONDS))
-    finally:
-        worker.close()
+    with contextlib.closing(SubprocEnvWorker(env_fn, context=context)) as worker:
+        return Probe(*worker.request("apply", _measure, PROBE_SECONDS))
 
 
 def choose_processes(measured: Probe, num_envs: int) -> int:
@@ -57,12 +51,12 @@ def choose_processes(measured: Probe, num_envs: int) -> int:
 
 
 def caller_pays(measured: Probe, num_envs: int) -> bool:
-    """Whether the caller had better step a share of the envs, in sync batches."""
+    """Whether sync batches are faster if the caller steps a share of the envs."""
     return measured.wall < CHEAP and not measured.waits and choose_processes(measured, num_envs) > 1
 
 
 def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) -> bool:
-    """Whether processes pay for sync batches of these envs: a few cheap ones are faster without."""
+    """Whether sync batches of these envs are faster in processes."""
     if measured.waits:
         return num_envs > 1
     processes = choose_processes(measured, num_envs)
@@ -70,56 +64,38 @@ def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) 
     return share * measured.wall + overhead < num_envs * measured.wall
 
 
-class _Probed:
-    """Makes the env and stands in for it; picklable if the env_fn is."""
+def _measure(env: Any, seconds: float) -> tuple[float, float]:
+    """Wall and CPU seconds of a step, over as many as fit into ``seconds``.
 
-    def __init__(self, env_fn: Callable[[], Any]) -> None:
-        self._env_fn = env_fn
-
-    def __call__(self) -> _Probed:
-        self._executor = Executor(self._env_fn)
-        self.reset = self._executor.reset
-        self.step = self._executor.step
-        self.close = self._executor.close
-        return self
-
-    def measure(self, seconds: float) -> tuple[float, float]:
-        """Wall and CPU seconds of a step, over as many as fit into ``seconds``.
-
-        An env that refuses random actions is measured as far as it goes. The CPU time is that of
-        the thread that steps: others may be a library's, which spins while it starts. The wall time
-        is without what that thread spent waiting for a core: on a busy machine an env that computes
-        would seem to wait.
-        """
-        steps = 0
+    An env that refuses random actions is measured until then. Only the CPU time of this thread
+    counts: a library's threads may spin while it starts. The time that this thread waited for a
+    core does not: on a busy machine an env that computes would seem to wait.
+    """
+    steps = 0
+    start = wall, cpu = time.perf_counter(), time.thread_time()
+    kept_from_core = _kept_from_core()
+    with contextlib.suppress(Exception):
+        space = getattr(env, "action_space", None)
+        sample = (lambda: None) if space is None else space.sample
+        env.reset()
+        env.step(sample())  # what happens at the first step only
         start = wall, cpu = time.perf_counter(), time.thread_time()
         kept_from_core = _kept_from_core()
-        with contextlib.suppress(Exception):
-            space = self._executor.env_spaces().action_space
-            sample = space.sample if space is not None else _nothing
-            self.reset()
-            self.step(sample())  # what happens at the first step only
-            start = wall, cpu = time.perf_counter(), time.thread_time()
-            kept_from_core = _kept_from_core()
-            while time.perf_counter() < start[0] + seconds:
-                terminated, truncated = self.step(sample())[2:4]
-                if terminated or truncated:
-                    self.reset()
-                steps += 1
-                wall, cpu = time.perf_counter(), time.thread_time()
-        burnt = cpu - start[1]
-        # The two clocks are not read at one time: never less than it has computed.
-        taken = max(wall - start[0] - (_kept_from_core() - kept_from_core), burnt)
-        return taken / max(steps, 1), burnt / max(steps, 1)
+        while time.perf_counter() < start[0] + seconds:
+            terminated, truncated = env.step(sample())[2:4]
+            if terminated or truncated:
+                env.reset()
+            steps += 1
+            wall, cpu = time.perf_counter(), time.thread_time()
+    burnt = cpu - start[1]
+    # The two clocks are not read at the same time: a step takes at least its CPU time.
+    taken = max(wall - start[0] - (_kept_from_core() - kept_from_core), burnt)
+    return taken / max(steps, 1), burnt / max(steps, 1)
 
 
 def _kept_from_core() -> float:
-    """For how many seconds this thread could have run and had no core; 0 where nobody tells."""
+    """Seconds for which this thread was ready to run and had no core; 0 if that is not known."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):
         return 0.0
-
-
-def _nothing() -> None:
-    """The action for an env without an action space."""

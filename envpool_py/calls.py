@@ -1,17 +1,17 @@
 """One call at a time: a second one, by another thread or a signal handler, is refused.
 
-The call that is under way is known by an object that only its own frame refers to. Should an
-interrupt keep that frame from saying that it has ended, the next call sees that no such frame runs.
+A pool keeps the frame of the call that is under way. Should an interrupt prevent that frame from
+being removed, the next call sees that the frame has ended.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
-import threading
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
@@ -22,16 +22,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _KEY = "now"
 
+#: ``pid`` of this process: asking the system in each call would cost more than all other checks.
+this_process = SimpleNamespace(pid=os.getpid())
+if hasattr(os, "register_at_fork"):  # a fork from C is not noticed
+    os.register_at_fork(after_in_child=lambda: vars(this_process).update(pid=os.getpid()))
+
 
 def one_at_a_time(method: F) -> F:
-    """Have ``method``, of an object with ``_calls`` and ``is_closed``, refuse to overlap."""
+    """Have ``method``, of a pool, refuse to overlap with another call and to use a closed pool."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        own = object()
+        frame = sys._getframe()  # noqa: SLF001 - there is no other way to see it
         try:
-            if self._calls.setdefault(_KEY, own) is not own:
-                _take_over(self, own, method.__name__)
+            if self.is_closed or self._pid != this_process.pid:
+                self._assert_open()
+            if self._calls.setdefault(_KEY, frame) is not frame:
+                _refuse_if_runs(self, method.__name__)
+                self._calls[_KEY] = frame
             return method(self, *args, **kwargs)
         except Exception as error:
             if (
@@ -43,47 +51,39 @@ def one_at_a_time(method: F) -> F:
                 raise ClosedEnvironmentError(text) from error
             raise
         finally:
-            if self._calls.get(_KEY) is own:
+            if self._calls.get(_KEY) is frame:
                 self._calls.clear()
+            del frame  # a frame that refers to itself would stay until the garbage collector runs
 
     return cast("F", call)
 
 
-_CODE = one_at_a_time(lambda: None).__code__
-
-
-def _take_over(pool: Any, own: object, name: str) -> None:
-    """Raise if the call that is noted is under way; else take its place."""
-    if is_under_way(pool):
+def _refuse_if_runs(pool: Any, name: str) -> None:
+    if _runs(pool._calls.get(_KEY)):  # noqa: SLF001 - the calls are kept for this
         raise AlreadyPendingCallError(
             f"{name}: another call of this {type(pool).__name__} is under way; a pool takes one"
             " call at a time, whichever thread or signal handler makes it, but for close()",
             name,
         )
-    pool._calls[_KEY] = own  # noqa: SLF001 - the calls are kept for this
 
 
-def is_under_way(pool: Any, *, elsewhere: bool = False) -> bool:
-    """Whether a call of the pool is under way; with ``elsewhere``, in another thread."""
-    noted = pool._calls.get(_KEY)  # noqa: SLF001
-    me = threading.get_ident()
-    frames = sys._current_frames()  # noqa: SLF001 - there is no other way to see them
-    frames[me] = sys._getframe(1)  # noqa: SLF001
-    return noted is not None and any(
-        _runs(frame, noted) for thread, frame in frames.items() if not (elsewhere and thread == me)
-    )
-
-
-def _runs(frame: FrameType | None, noted: object) -> bool:
-    while frame is not None:
-        if frame.f_code is _CODE and frame.f_locals.get("own") is noted:
-            return True
-        frame = frame.f_back
+def _runs(frame: FrameType | None) -> bool:
+    """Whether the call with this frame has not ended; only such a frame refuses to be cleared."""
+    try:
+        if frame is not None:
+            frame.clear()
+    except RuntimeError:
+        return True
     return False
 
 
 def await_end(pool: Any, seconds: float) -> None:
     """Wait at most ``seconds`` until a call in another thread has noticed the close."""
+    noted = pool._calls.get(_KEY)  # noqa: SLF001
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001
+    while frame is not None and frame is not noted:
+        frame = frame.f_back
     deadline = time.monotonic() + seconds
-    while is_under_way(pool, elsewhere=True) and time.monotonic() < deadline:
+    # A call below this one, which is a signal handler's then, cannot go on before this one ends.
+    while frame is None and _runs(noted) and time.monotonic() < deadline:
         time.sleep(1e-3)

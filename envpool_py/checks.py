@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import gymnasium as gym
@@ -15,10 +17,9 @@ FIRST, ALWAYS, OFF = "first", "always", "off"
 
 
 def complaint(space: gym.Space[Any], obs: Any) -> str | None:
-    """What is wrong with ``obs``, a value of the right shapes; None if nothing is.
+    """What is wrong with ``obs``: NaN, a value out of bounds, or all else that the space refuses.
 
-    NaN anywhere, a value outside its bounds, and whatever ``space.contains`` refuses. A value is
-    taken in the space's own dtype: a float64 that a float32 space holds is as good.
+    None if nothing is. A value is taken in the space's dtype: a float64 that fits float32 is fine.
     """
     layout = spaces.layout_of(space)
     try:
@@ -28,26 +29,29 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
         if from_signal_handler(error):
             raise
         return None  # it can't be stored either, which says more
-    for leaf, part in zip(spaces.leaves(layout), parts, strict=True):
+    pairs = list(zip(spaces.leaves(layout), parts, strict=True))
+    for leaf, part in pairs:
         if leaf.dtype is not None and leaf.dtype.kind in "fc":
             found = np.argwhere(np.isnan(part))
             if len(found):
-                return f"obs{_place(leaf.path, found[0])} is nan"
+                return f"{leaf.name('obs')}{_place(found[0])} is nan"
     try:
         if space.contains(fitted):
             return None
-    except Exception as error:  # a space of the user's own may not know
+    except Exception as error:  # a custom space may not know
         if from_signal_handler(error):
             raise
         return None
-    for path, part, own in _boxes(space, fitted):
-        outside = np.argwhere((part < own.low) | (part > own.high))
-        if len(outside):
-            at = tuple(outside[0])
-            return (
-                f"obs{_place(path, outside[0])} is {part[at]},"
-                f" but observation_space has {own.low[at]} to {own.high[at]}"
-            )
+    for leaf, part in pairs:
+        own: Any = functools.reduce(operator.getitem, leaf.path, space)  # type: ignore[arg-type]
+        if isinstance(own, gym.spaces.Box):
+            outside = np.argwhere((part < own.low) | (part > own.high))
+            if len(outside):
+                at = tuple(outside[0])
+                return (
+                    f"{leaf.name('obs')}{_place(at)} is {part[at]},"
+                    f" but observation_space has {own.low[at]} to {own.high[at]}"
+                )
     return f"obs is {fitted!r:.80}, which is not in observation_space {space!r:.120}"
 
 
@@ -61,24 +65,5 @@ def reward_complaint(reward: Any) -> str | None:
     return f"reward is {reward}" if found else None
 
 
-def _place(path: tuple[Any, ...], index: Any) -> str:
-    inside = ", ".join(str(int(n)) for n in index)
-    return "".join(f"[{key!r}]" for key in path) + (f"[{inside}]" if inside else "")
-
-
-def _boxes(
-    space: gym.Space[Any], value: Any, path: tuple[Any, ...] = ()
-) -> list[tuple[tuple[Any, ...], Any, gym.spaces.Box]]:
-    """The Box spaces inside, each with its path and its part of ``value``."""
-    if isinstance(space, gym.spaces.Box):
-        return [(path, value, space)]
-    keys: Any = ()
-    if isinstance(space, gym.spaces.Dict):
-        keys = space.spaces.keys()
-    elif isinstance(space, gym.spaces.Tuple):
-        keys = range(len(space.spaces))
-    return [
-        found
-        for key in keys
-        for found in _boxes(space[key], value[key], (*path, key))  # type: ignore[index]
-    ]
+def _place(index: Any) -> str:
+    return f"[{', '.join(map(str, map(int, index)))}]" if len(index) else ""

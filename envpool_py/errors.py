@@ -1,21 +1,13 @@
 """The exceptions of the package, and how env ids and exits are named in their messages.
 
-::
-
-    Exception
-    └── EnvError            an environment did not carry out a request
-        ├── EnvTimeoutError     it took longer than step_timeout
-        └── WorkerDiedError     its process (or actor) has ended
-    ReplayError             a replay does not do what the record says
-
-Misuse of the pool itself raises what Python and Gymnasium already have: ``IndexError``,
-``TypeError`` and ``ValueError`` for ids, counts and values, and of ``gymnasium.error``
-``AlreadyPendingCallError`` (the env is in flight), ``ResetNeeded`` (stepped before a reset) and
-``ClosedEnvironmentError`` (the pool is closed).
+Misuse of a pool raises Python's ``IndexError``, ``TypeError`` and ``ValueError`` for ids, counts
+and values, and of ``gymnasium.error`` ``AlreadyPendingCallError`` (the env is in flight),
+``ResetNeeded`` (stepped before a reset) and ``ClosedEnvironmentError`` (the pool is closed).
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import pickle
 import signal
@@ -40,15 +32,16 @@ if sys.version_info >= (3, 11):
 class EnvError(Exception):
     """An environment did not carry out a request.
 
+    The message names the env and the cause, and holds the worker's traceback. ``__cause__`` is the
+    original exception if it could be sent. If the original is an ordinary ``Exception``, the error
+    is also an instance of its class: ``except KeyError`` catches a ``KeyError`` of an environment.
+
     Attributes:
         env_ids: the ids of the environments concerned, ints.
-        request: what was asked of them: ``"step"``, ``"reset"``, ``"get_attr"``, ...
-
-    The message names the env and the cause, and holds the worker's own traceback. ``__cause__`` is
-    the original exception where it could be had. Where the original is an ordinary ``Exception``,
-    the raised error is also an instance of its class: ``except KeyError`` catches a ``KeyError``
-    that an environment raised.
+        request: the request to them: ``"step"``, ``"reset"``, ``"get_attr"``, ...
     """
+
+    _original: type[Exception] | None = None  # of a mixed class
 
     def __init__(self, message: str, env_ids: Iterable[int], request: str = "") -> None:
         self.message = message
@@ -67,41 +60,38 @@ class EnvError(Exception):
         return f"{type(self).__name__}({self.message!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kind = type(self)
-        original = kind.__mro__[2] if kind.__name__.startswith("EnvError[") else None
-        own = EnvError if original is not None else kind
-        return _rebuild, (own, original, self.message, self.env_ids, self.request, vars(self))
+        own = type(self) if self._original is None else EnvError
+        arguments = (self.message, self.env_ids, self.request)
+        return _rebuild, (own, self._original, arguments), vars(self)
 
 
 class EnvTimeoutError(EnvError):
-    """The environment took longer over a request than the pool's ``step_timeout`` allows.
+    """A request to the environment took longer than the pool's ``step_timeout``.
 
-    The message holds the Python stack of the stuck process, which has been killed: later requests
-    to its environments raise ``WorkerDiedError``.
+    The message holds the Python stack of the stuck process, which was killed: later requests to its
+    environments raise ``WorkerDiedError``.
     """
 
 
 class WorkerDiedError(EnvError):
-    """The process that ran the environment has ended: killed by a signal, or by an exit.
+    """The process that ran the environment has ended: it was killed by a signal, or has exited.
 
     Every later request to that environment raises the same at once; the rest of the pool goes on.
     """
 
 
 class ReplayError(Exception):
-    """A replay did not do what the record says: the env is not the same, or not deterministic.
+    """A replay differs from the record: the env is not the same, or not deterministic.
 
     Attributes:
-        env_id: the id of the environment, as in the run that was recorded.
+        env_id: the id of the environment in the recorded run.
         episode: the number of its episode, 0 for the first; -1 before that.
         step: the number of the step in it, 1 for the first; 0 for the reset.
     """
 
     def __init__(self, message: str, env_id: int, episode: int, step: int) -> None:
         super().__init__(message, env_id, episode, step)
-        self.env_id = env_id
-        self.episode = episode
-        self.step = step
+        self.env_id, self.episode, self.step = env_id, episode, step
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -115,7 +105,7 @@ class RemoteTraceback(Exception):  # noqa: N818 - the name that concurrent.futur
 
 
 class Failure(NamedTuple):
-    """An exception on its way home: as text always, as an object where that survives."""
+    """An exception to send to another process: as text, and pickled if it can be restored."""
 
     description: str
     traceback: str
@@ -123,7 +113,7 @@ class Failure(NamedTuple):
 
 
 def from_signal_handler(exception: BaseException) -> bool:
-    """Whether a signal handler of this program raised it, so that no env is to blame."""
+    """Whether a signal handler of this program raised it, and no env."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {
         getattr(handler, "__code__", getattr(type(handler).__call__, "__code__", None))
@@ -144,19 +134,17 @@ def describe(exception: BaseException) -> str:
 
 
 def pack_failure(exception: BaseException) -> Failure:
-    """Make ``exception`` fit to travel to another process."""
+    """Prepare ``exception`` to be sent to another process."""
     try:
         text = "".join(traceback.format_exception(exception)).rstrip()
     except Exception:  # noqa: BLE001 - formatting calls the user's __str__ and __repr__
         text = "".join(traceback.format_tb(exception.__traceback__)) + describe(exception)
     pickled: bytes | None = None
-    try:
-        pickled = cloudpickle.dumps(exception)
+    with contextlib.suppress(Exception):  # pickling runs the user's code
+        data = cloudpickle.dumps(exception)
         # What can't be read back here can't be read there either.
-        if len(pickled) > LARGEST_EXCEPTION or type(pickle.loads(pickled)) is not type(exception):  # noqa: S301
-            pickled = None
-    except Exception:  # noqa: BLE001 - pickling runs the user's code
-        pickled = None
+        if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
+            pickled = data
     return Failure(describe(exception), text, pickled)
 
 
@@ -164,60 +152,38 @@ def unpack_failure(failure: Failure, env_id: int, request: str) -> EnvError:
     """The error that a pool raises for a failure in another process."""
     cause: BaseException | None = None
     if failure.pickled is not None:
-        try:
+        with contextlib.suppress(Exception):  # unpickling runs the user's code
             cause = pickle.loads(failure.pickled)  # noqa: S301 - comes from our own worker process
-        except Exception:  # noqa: BLE001 - unpickling runs the user's code
-            cause = None
-    message = f"env {env_id}: {_verb(request)} {failure.description}\n\n{failure.traceback}"
-    error = _make(message, env_id, request, cause)
-    remote = RemoteTraceback(failure.traceback)
-    if cause is None:
-        error.__cause__ = remote
-    else:
-        cause.__cause__ = remote
-        error.__cause__ = cause
+    error = _make(env_id, request, failure.description, failure.traceback, cause)
+    (error if cause is None else cause).__cause__ = RemoteTraceback(failure.traceback)
     return error
 
 
 def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
     """The error that a pool raises for an exception in its own process."""
     text = "".join(traceback.format_tb(exception.__traceback__))
-    message = f"env {env_id}: {_verb(request)} {describe(exception)}\n\n{text}".rstrip()
-    error = _make(message, env_id, request, exception)
-    error.__cause__ = exception
-    return error
+    return _make(env_id, request, describe(exception), text, exception)
 
 
 def combine(errors: Sequence[EnvError]) -> EnvError:
     """One error for all: the first, which also names the others.
 
-    Of envs that died with one process one error is enough: it names them all. Where an env that
-    took too long is what ended that process, its error comes before those of the others.
+    The first error of envs that died with one process names them all. If an env that took too long
+    is the reason for that, its error comes first.
     """
     first = errors[0]
     if isinstance(first, WorkerDiedError):
         died = first.env_ids
         late = (e for e in errors if isinstance(e, EnvTimeoutError) and e.env_id in died)
         first = next(late, first)
-    if len(errors) > 1:
-        others: list[EnvError] = []
-        lost: list[set[int]] = []
-        for error in errors:
-            envs = set(error.env_ids)
-            if not isinstance(error, WorkerDiedError) or envs not in lost:
-                others.append(error)
-            if isinstance(error, WorkerDiedError) and len(envs) > 1:
-                lost.append(envs)
-        others.remove(first)
-        named = (i for error in (first, *errors) for i in error.env_ids)
-        first.env_ids = tuple(dict.fromkeys(named))
-        first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)
+    distinct: dict[object, EnvError] = {}
+    for error in errors:
+        is_death = isinstance(error, WorkerDiedError)
+        distinct.setdefault(frozenset(error.env_ids) if is_death else id(error), error)
+    others = [error for error in distinct.values() if error is not first]
+    first.env_ids = tuple(dict.fromkeys(i for e in (first, *errors) for i in e.env_ids))
+    first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)
     return first
-
-
-def renewed(error: EnvError) -> EnvError:
-    """A new error for the same end of a process: each raise has a traceback of its own."""
-    return WorkerDiedError(error.message, error.env_ids)
 
 
 def name_ids(ids: Sequence[int]) -> str:
@@ -236,57 +202,43 @@ def name_exit(exitcode: int | None) -> str:
         return "has ended"
     if exitcode >= 0:
         return f"exited with code {exitcode}"
-    try:
+    with contextlib.suppress(ValueError):
         return f"was killed by {signal.Signals(-exitcode).name}"
-    except ValueError:
-        return f"was killed by signal {-exitcode}"
+    return f"was killed by signal {-exitcode}"
 
 
-def _verb(request: str) -> str:
-    return f"{request} raised" if request else "raised"
-
-
-def _make(message: str, env_id: int, request: str, cause: BaseException | None) -> EnvError:
-    """An ``EnvError`` that is also an instance of its cause's class, where that can be."""
+def _make(
+    env_id: int, request: str, description: str, trace: str, cause: BaseException | None
+) -> EnvError:
+    """An ``EnvError`` that is also an instance of its cause's class, if that is possible."""
+    message = f"env {env_id}: {request} raised {description}\n\n{trace}".rstrip()
+    error = EnvError(message, (env_id,), request)
     if isinstance(cause, Exception) and not isinstance(cause, (*_NEVER_MIXED_IN, EnvError)):
-        try:
-            error = _mixed(type(cause))(message, (env_id,), request)
-            error.args = cause.args
-            own = vars(error)
-            facts = {**_members(cause), **vars(cause)}
-            for name in facts.keys() - own.keys():
-                setattr(error, name, facts[name])
-        except Exception:  # noqa: BLE001, S110 - a class may forbid subclasses, instances or attributes
-            pass
-        else:
-            return error
-    return EnvError(message, (env_id,), request)
+        # A class may forbid subclasses, instances or attributes.
+        with contextlib.suppress(Exception):
+            error = _mixed_with(cause, error)
+    error.__cause__ = cause
+    return error
 
 
-def _members(exception: BaseException) -> dict[str, Any]:
-    """What a built-in exception keeps outside its ``__dict__``: ``errno``, ``filename``, ..."""
-    return {
-        name: getattr(exception, name)
-        for base in type(exception).__mro__
-        if base.__module__ == "builtins" and base not in (BaseException, Exception, object)
-        for name, member in vars(base).items()
-        if inspect.ismemberdescriptor(member) and getattr(exception, name, None) is not None
-    }
+def _mixed_with(cause: Exception, error: EnvError) -> EnvError:
+    mixed = _mixed(type(cause))(error.message, error.env_ids, error.request)
+    mixed.args = cause.args
+    # Built-in exceptions keep some facts outside their __dict__: errno, filename, ...
+    members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
+    facts = {name: getattr(cause, name, None) for name, _ in members} | vars(cause)
+    for name in facts.keys() - vars(mixed).keys():
+        setattr(mixed, name, facts[name])
+    return mixed
 
 
 def _mixed(original: type[Exception]) -> type[EnvError]:
-    return type(f"EnvError[{original.__name__}]", (EnvError, original), {})
+    name = f"EnvError[{original.__name__}]"
+    return type(name, (EnvError, original), {"_original": original})
 
 
 def _rebuild(
-    own: type[EnvError],
-    original: type[Exception] | None,
-    message: str,
-    env_ids: tuple[int, ...],
-    request: str,
-    attributes: dict[str, Any],
+    own: type[EnvError], original: type[Exception] | None, arguments: tuple[Any, ...]
 ) -> EnvError:
-    """Unpickle an error: a mixed class is made again, for it has no name to be found by."""
-    error = (own if original is None else _mixed(original))(message, env_ids, request)
-    vars(error).update(attributes)
-    return error
+    """Unpickle an error: a mixed class is created again, as it cannot be found by its name."""
+    return (own if original is None else _mixed(original))(*arguments)

@@ -1,27 +1,27 @@
 """``BaseVectorEnv``: many envs, indexed by id, stepped in whole or partial batches.
 
-What holds for every backend:
+Guarantees of every backend:
 
 * ids, counts, shapes and seeds are checked before anything is sent;
-* in sync mode rows come in the order asked, in async mode in the order in which envs finished;
 * an env whose row has not been returned is in flight: it takes no other request;
 * an error names its envs; the rows of all other envs of that call are kept for the next ``recv``;
-* a call that is interrupted (Ctrl-C, a signal handler that raises) cancels what it asked for: those
-  envs then accept only ``reset``;
+* an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests: those envs then
+  accept only ``reset``;
 * a pool takes one call at a time; ``close`` may be called at any time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import arguments, asking, assembly, calls, checks, recreation, seeding, stats
 from envpool_py import ids as ids_
@@ -31,66 +31,65 @@ from envpool_py.calls import one_at_a_time
 from envpool_py.engine import Engine
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
-from envpool_py.pool_attributes import PoolAttributes, this_process
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.executor import ResetFn
-from envpool_py.worker.workers import SubprocEnvWorker, plan_of
+from envpool_py.worker.workers import plan_of
 
 
-class BaseVectorEnv(PoolAttributes):
+class BaseVectorEnv:
     """Many envs behind one interface.
 
+    Ids (``id``, ``env_id``) are an int, a sequence, an integer array, a boolean mask or a slice;
+    None is all envs. Results are in the order of the ids.
+
+    All requests raise ``ClosedEnvironmentError`` if the pool is closed, ``AlreadyPendingCallError``
+    if one of their envs is in flight or another call is under way, ``EnvError`` if an env raises,
+    and ``IndexError``, ``TypeError`` or ``ValueError``, before anything is sent, for wrong ids.
+
     Args:
-        env_fns: one callable for each env; ``env_fns[i]()`` makes env ``i``.
+        env_fns: one callable per env; ``env_fns[i]()`` makes env ``i``.
         worker_fn: makes an ``EnvWorker`` of an ``env_fn``.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
-        timeout: seconds after which a batch comes with fewer rows, but with one at least.
-        strict_timeout: let a batch come empty after ``timeout``, of the right shapes and dtypes.
-        autoreset_mode: None: the caller resets, and stepping a finished env calls its ``step``
-            again. ``"next_step"``, ``"same_step"`` or a ``gymnasium.vector.AutoresetMode``: as in
-            Gymnasium.
+        timeout: seconds after which a batch may have fewer rows, but at least one.
+        strict_timeout: after ``timeout`` a batch may be empty, of the right shapes and dtypes.
+        autoreset_mode: ``"next_step"``, ``"same_step"`` or a ``gymnasium.vector.AutoresetMode``:
+            as in Gymnasium. None: the caller resets; a finished env may be stepped on.
         episode_seeds: seed every reset from (the env's seed, the number of the episode).
-        reset_fn: ``(env_id, episode) -> (seed, options)``, asked for every reset that is not given
-            its own, automatic ones included.
-        columns: Dict and Tuple observations as a dict or tuple of arrays ``(k, ...)``; by default
+        reset_fn: ``(env_id, episode) -> (seed, options)`` for every reset without its own seed and
+            options, automatic ones included.
+        columns: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``; by default
             an object array of one dict or tuple per env.
-        copy: False: a row holds only until its env is stepped or reset again. A batch of all envs
-            in order is views of the memory that the envs write to; the observations of any other
-            are gathered into memory that is used again.
-        reset_first: False: a step before the first reset reaches the env, whatever it makes of it.
-        validate: which rows are looked at for NaN, values out of bounds and whatever
-            ``observation_space.contains`` refuses. ``"first"``: the first reset and the first step
-            of each env; what is found is warned of. ``"always"``: every row; what is found is an
-            error of that env. ``"off"``: none.
-        on_error: ``"raise"``: what an env raises reaches the caller. ``"restart"``: the env is made
-            anew, its process too where that has ended; its lost step comes as a row that is
+        copy: False: a row is valid only until its env is stepped or reset again. A batch of all
+            envs in order is views of shared memory, any other is gathered into reused buffers.
+        reset_first: False: a step before the first reset reaches the env.
+        validate: which rows are checked for NaN, bounds and ``observation_space.contains``.
+            ``"first"``: the first reset and the first step of each env, with a warning.
+            ``"always"``: every row, with an error of that env. ``"off"``: none.
+        on_error: ``"raise"``: an env's error is raised in the caller. ``"restart"``: the env is
+            recreated, in a new process if its process has ended; the row of the lost step is
             truncated, with the last observation, reward 0 and the error's text in
-            ``info["env_error"]``. ``"replay"``: the new env is brought back to its step by what the
-            lost one has been through; the row is that of the step, with the error's text in
-            ``info["env_replayed"]``; where that can't be, as ``"restart"``.
-        max_restarts: how often each env may be recreated before its error is raised after all; None
-            is without end.
-        restart_backoff: seconds between the first and the second restart of an env, doubled for
-            each later one, 30 at the most. Only that env waits.
-        on_restart: ``(env_id, error)``, called once an env has been recreated, before its reset; it
-            must not use the pool.
-        measure: count steps and resets and the time that they take, for ``stats()``; it costs
-            about a microsecond for each step.
-        record: a file that is to hold all that the envs are asked, and enough to check what comes
-            of it, for ``envpool_py.replay``; it must not exist.
-        **worker_options: what the worker class takes.
+            ``info["env_error"]``. ``"replay"``: the new env is restored by repeating the requests
+            to the lost one; the row is that of the step, with the error's text in
+            ``info["env_replayed"]``; if this fails, as ``"restart"``.
+        max_restarts: restarts per env before its error is raised; None is without limit.
+        restart_backoff: seconds for which only that env waits between its first two restarts,
+            doubled for each later one, at most 30.
+        on_restart: ``(env_id, error)``, called before the reset of a recreated env; it must not
+            use the pool.
+        measure: count and time steps and resets, for ``stats()``; about a microsecond per step.
+        record: a new file, for ``envpool_py.replay``: all requests, and checksums of the results.
+        **worker_options: options of the worker class.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or an env_fn made no env.
-        EnvError: an env_fn raised.
-        WorkerDiedError: a process ended before its envs were there.
-        FileExistsError, OSError: the record exists, or can't be written there.
+        EnvError: an env_fn raised; ``WorkerDiedError``: a process ended before its envs were made.
+        FileExistsError, OSError: the record exists, or cannot be written there.
 
     Warns:
         UserWarning: in a later call; see ``validate``.
-        RuntimeWarning: in a later call: the record can't be written any further.
+        RuntimeWarning: in a later call: the record cannot be continued.
     """
 
     def __init__(
@@ -125,18 +124,14 @@ class BaseVectorEnv(PoolAttributes):
         self._timeout = arguments.check_timeout(timeout)
         self.strict_timeout = strict_timeout
         self._autoreset = arguments.check_autoreset_mode(autoreset_mode)
-        arguments.check_reset_fn(reset_fn, episode_seeds=episode_seeds)
-        validate = arguments.check_validate(validate)
+        arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
         policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
-        path = None if record is None else arguments.check_path(record)
+        path = arguments.check_record(record)
         self.workers: list[EnvWorker] = []
         try:
-            for i, env_fn in enumerate(env_fns):
-                self.workers.append(arguments.make_worker(worker_fn, env_fn, i))
-            self.worker_class = arguments.common_class(self.workers)
-            plan = plan_of(self.workers, prompt=self.is_async, **worker_options)
+            arguments.make_workers(worker_fn, env_fns, self.workers)
             self.engine = Engine(
-                plan,
+                plan_of(self.workers, prompt=self.is_async, **worker_options),
                 autoreset=self._autoreset,
                 columns=columns,
                 copy=copy,
@@ -144,62 +139,28 @@ class BaseVectorEnv(PoolAttributes):
                 scheduled=bool(policy or episode_seeds or reset_fn or path),
                 prompt=self.is_async,
             )
-            self._join_workers()
-            assembly.assemble(
-                self.engine,
-                assembly.EpisodeOptions(
-                    self._autoreset,
-                    bool(episode_seeds),
-                    reset_fn,
-                    validate,
-                    on_error == "replay",
-                    path,
-                ),
-                policy,
-                {
-                    "pool": type(self).__name__,
-                    "on_error": on_error,
-                    "columns": columns,
-                    "reset_first": reset_first,
-                },
-            )
-            if not reset_first:
-                self.engine.states.take_as_reset()
+            options = {
+                "autoreset_mode": self._autoreset,
+                "episode_seeds": bool(episode_seeds),
+                "columns": columns,
+                "reset_first": reset_first,
+                "validate": validate,
+                "on_error": on_error,
+            }
+            assembly.assemble(self, policy, path, reset_fn, options)
         except BaseException:
-            self._abandon_construction()
+            if hasattr(self, "engine"):
+                self.engine.close()
+            for worker in self.workers:
+                with contextlib.suppress(Exception):  # the error that is raised says more
+                    worker.close()
             raise
+        self.worker_class = type(self.workers[0])
         self.observation_space = [own.observation_space for own in self.engine.env_spaces]
         self.action_space = [own.action_space for own in self.engine.env_spaces]
         self._all = self.engine.all_ids
-        self._attributes: dict[str, list[Any]] = {}
-        self._measured = measure
+        self._meter = stats.Meter(self.engine) if measure else None
         self.is_closed = False
-        self._begin_counting()
-
-    def _join_workers(self) -> None:
-        """Have the workers' own methods go through the pool."""
-
-        def join(i: int, worker: SubprocEnvWorker) -> None:
-            one = np.array([i], dtype=np.intp)
-            worker.join(
-                lambda request: asking.ask(self.engine, one, [request])[0],
-                lambda: self.engine.hosts.of(i),
-            )
-
-        for i, worker in enumerate(self.workers):
-            if isinstance(worker, SubprocEnvWorker):
-                join(i, worker)
-
-    def _abandon_construction(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.close()
-        for worker in self.workers:
-            try:
-                worker.close()
-            except Exception:  # noqa: BLE001, S112 - the error on its way out says more
-                continue
-
-    # ---------------------------------------------------------------------------- reset and step
 
     @one_at_a_time
     def reset(
@@ -214,58 +175,50 @@ class BaseVectorEnv(PoolAttributes):
         """Reset envs and wait for all of them.
 
         Args:
-            env_id: which; None is all.
-            id: another name of ``env_id``.
-            seed: None, an int ``s`` (env ``i`` takes ``s + i``), or one entry for each id.
-            options: one dict for all, or a sequence of one for each id.
+            env_id: which envs.
+            id: the same as ``env_id``.
+            seed: None, an int ``s`` (env ``i`` takes ``s + i``), or one entry per id.
+            options: one dict for all, or a sequence of one per id.
             **kwargs: passed to every env's ``reset``.
 
         Returns:
             The observations, as ``step`` returns them, and an object array ``(k,)`` of fresh info
-            dicts with ``env_id``; rows in the order of the ids.
+            dicts with ``env_id``.
 
         Raises:
-            AlreadyPendingCallError: an env is in flight.
-            EnvError: an env raised.
-            IndexError, TypeError, ValueError: ids, seeds or options are wrong; nothing was sent.
+            TypeError, ValueError: seeds or options are wrong; nothing was sent.
         """
-        self._assert_open()
-        ids = self._resolve(env_id, id)
-        batch = self.engine.reset(ids, self._reset_requests(ids, seed, options, kwargs))
+        ids, requests = self._reset_requests(env_id, id, seed, options, kwargs)
+        batch = self.engine.reset(ids, requests)
         return batch[0], batch[4]
 
     @one_at_a_time
     def step(self, action: Any, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
         """Step envs.
 
-        In sync mode: step the envs ``id`` and wait for all of them. In async mode: send them their
-        actions, and return the next partial batch, of whichever envs have finished.
+        In sync mode step the envs ``id`` and wait for all of them. In async mode send their actions
+        and return the next partial batch, of the envs that have finished.
 
         Args:
-            action: one action for each id: an array ``(k, *shape)`` or a sequence; for Dict and
-                Tuple spaces also a dict or tuple of arrays. None: send nothing and fetch, the next
-                batch or that of the envs ``id``.
-            id: which envs; None is all.
+            action: one action per id: an array ``(k, *shape)`` or a sequence; for Dict and Tuple
+                spaces also a dict or tuple of arrays. None: send nothing and fetch the next batch,
+                or that of the envs ``id``.
+            id: which envs.
 
         Returns:
             Five aligned arrays of ``k`` rows: the observations ``(k, *shape)`` in the dtype of
-            their space (an object array where they are no arrays, or where they are dicts or
-            tuples and ``columns`` is off), rewards float64 ``(k,)`` (vector rewards ``(k, m)``),
+            their space (an object array if they are not arrays, or if they are dicts or tuples and
+            ``columns`` is off), rewards float64 ``(k,)`` (vector rewards ``(k, m)``),
             ``terminated`` and ``truncated`` bool ``(k,)``, and an object array ``(k,)`` of fresh
-            info dicts, each with ``env_id``. In sync mode rows are in the order of ``id``, in async
-            mode in the order in which the envs finished.
+            info dicts, each with ``env_id``. In async mode in the order in which envs finished.
 
         Raises:
             ResetNeeded: an env was never reset, or has raised since.
-            AlreadyPendingCallError: an env is in flight.
             EnvError: an env raised; the rows of the others are kept for the next ``recv``.
-            IndexError, TypeError, ValueError: ids or actions are wrong, nothing was sent; or there
-                is nothing to fetch.
+            TypeError, ValueError: actions are wrong; nothing was sent, or nothing is in flight.
         """
-        if self.is_closed or self._pid != this_process.pid:
-            self._assert_open()
         if action is None:
-            return self._fetch(id)
+            return self._fetch("step(None)", id)
         ids = self._all if id is None else ids_.resolve(id, self.env_num)
         if not self.engine.prompt:
             return self.engine.step(ids, action)
@@ -274,18 +227,13 @@ class BaseVectorEnv(PoolAttributes):
 
     @one_at_a_time
     def send(self, action: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Send envs their actions and return at once; ``recv`` brings the rows.
-
-        Args:
-            action: as for ``step``, but not None.
-            id: which envs; None is all.
+        """Send envs their actions, as for ``step``, and return at once; ``recv`` returns the rows.
 
         Raises:
-            ResetNeeded, AlreadyPendingCallError, IndexError, TypeError, ValueError: as ``step``.
+            ResetNeeded, TypeError, ValueError: as ``step``.
         """
         if action is None:
             raise TypeError("send needs actions, got None; recv() and step(None) fetch rows")
-        self._assert_open()
         self.engine.send_steps(self._resolve(id), action)
 
     @one_at_a_time
@@ -300,170 +248,226 @@ class BaseVectorEnv(PoolAttributes):
     ) -> None:
         """Reset envs and return at once; their rows come with later batches.
 
-        Such a row has the first observation, reward 0, both flags False, and the reset's info with
-        ``info["is_reset"]`` True.
-
-        Args:
-            env_id: which; None is all.
-            id: another name of ``env_id``.
-            seed: as for ``reset``.
-            options: as for ``reset``.
-            **kwargs: passed to every env's ``reset``.
-
-        Raises:
-            AlreadyPendingCallError, IndexError, TypeError, ValueError: as ``reset``.
+        The arguments and errors are those of ``reset``. A row has the first observation, reward 0,
+        both flags False, and the reset's info with ``info["is_reset"]`` True.
         """
-        self._assert_open()
-        ids = self._resolve(env_id, id)
-        requests = self._reset_requests(ids, seed, options, kwargs)
-        self.engine.claim_reset(ids)
-        self.engine.send_resets(ids, requests)
+        self.engine.send_resets(*self._reset_requests(env_id, id, seed, options, kwargs))
 
     @one_at_a_time
     def recv(self) -> StepResult:
-        """The next batch of rows, of steps and resets in flight.
+        """Return the next batch of rows, of steps and resets in flight, in the form of ``step``.
 
-        In async mode at least ``wait_num`` rows, or all in flight if they are fewer; after
-        ``timeout`` those that are there, at least one unless ``strict_timeout``. More than
-        ``wait_num`` only if they are there already. In sync mode all in flight, in the order sent.
-
-        Returns:
-            As ``step``.
+        In async mode at least ``wait_num`` rows, or all in flight if they are fewer; more if they
+        are there already, fewer after ``timeout``. In sync mode all in flight, in the order sent.
 
         Raises:
             ValueError: nothing is in flight.
             EnvError: an env raised; the other rows are kept for the next ``recv``.
         """
-        self._assert_open()
-        if not self.engine.states.in_flight:
-            raise ValueError("recv fetches results, but no env is in flight")
-        return self._next_batch()
-
-    def _next_batch(self) -> StepResult:
-        engine = self.engine
-        if self.is_async:
-            return engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
-        return engine.fetch(engine.states.waiting())
+        return self._fetch("recv")
 
     @one_at_a_time
     def drain(self) -> StepResult:
-        """Wait for everything in flight and return it as one batch, empty if nothing is.
-
-        Returns:
-            As ``step``; in async mode in the order in which envs finished.
-
-        Raises:
-            EnvError: as ``recv``.
-        """
-        self._assert_open()
+        """Wait for everything in flight and return it as one batch, empty if nothing is."""
         if self.is_async:
             return self.engine.fetch_next(self.env_num, None, strict=False)
         return self.engine.fetch(self.engine.states.waiting())
 
     @one_at_a_time
     def cancel(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Cancel what these envs have in flight: it is dropped, however late it comes.
+        """Cancel what these envs have in flight: their results are dropped, however late they come.
 
         Those envs then accept only a reset; envs that have nothing in flight are left alone.
-
-        Args:
-            id: which; None is all.
         """
-        self._assert_open()
         self.engine.cancel(self._resolve(id))
-
-    def _fetch(self, id: Ids) -> StepResult:  # noqa: A002 - Tianshou's name
-        if not self.engine.states.in_flight:
-            raise ValueError("step(None) fetches results, but no env is in flight")
-        if id is None:
-            return self._next_batch()
-        ids = ids_.resolve(id, self.env_num)
-        self.engine.states.check_fetch(ids)
-        return self.engine.fetch(ids)
-
-    # --------------------------------------------------------------------- requests without rows
 
     @one_at_a_time
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
         """Seed all envs, each by one reset whose observation is dropped, and their action spaces.
 
         The next ``reset()`` goes on with the seeded stream: it is the second reset of that seed.
-
-        Args:
-            seed: None, an int ``s`` (env ``i`` takes ``s + i``), or a list of one for each env.
-
-        Returns:
-            ``[[seed of env 0], [seed of env 1], ...]`` on every backend.
-
-        Raises:
-            AlreadyPendingCallError: an env is in flight; nothing was sent.
-            TypeError, ValueError: seeds are wrong; nothing was sent.
-            EnvError: an env raised.
+        ``seed`` is as for ``reset``; return ``[[seed of env 0], [seed of env 1], ...]``.
         """
-        self._assert_open()
         seeds = seeding.per_env(seed, self._all.tolist())
         self.engine.claim_reset(self._all)
         asking.seed(self.engine, self._all, [Request("seed", (one,)) for one in seeds])
-        for i, one in enumerate(seeds):
-            self._seed_action_space(i, one)
+        _seed_spaces(self.action_space, seeds)
         return [[one] for one in seeds]
 
     @one_at_a_time
     def restart(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
         """Recreate envs, each by its ``env_fn``; they must then be reset.
 
-        Where the process of an env has ended a new one is started, with all the envs that it had;
-        otherwise the env is closed, whatever state it is in, and made again where it is.
-
-        Args:
-            id: which; None is all.
+        If the process of an env has ended, a new one is started, with all its envs; otherwise the
+        env is closed, whatever state it is in, and recreated in its process. A process that still
+        runs a request a few seconds after its ``cancel`` is killed.
 
         Raises:
-            AlreadyPendingCallError: an env is in flight; after ``cancel``, a process in which it
-                goes on for more than a few seconds is killed.
             EnvError: an env_fn raised, or a process ended while it started.
         """
-        self._assert_open()
         recreation.restart(self.engine, self._resolve(id))
 
     @one_at_a_time
-    def stats(self, *, clear: bool = False) -> stats.Stats:
-        """What the envs have done, and how long it took; at any time, steps under way included.
+    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:  # noqa: A002 - Tianshou's name
+        """Return the attribute ``key`` of each env, from the outermost wrapper that has it.
 
-        Args:
-            clear: begin to count anew afterwards.
+        Raises:
+            EnvError: reading it raised (an AttributeError if there is none). No reset is needed.
+        """
+        return self._ask(id, Request("get_attr", (key,)))
+
+    @one_at_a_time
+    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+        """Set the attribute ``key`` of each env: where it is, else on the base env."""
+        self._ask(id, Request("set_attr", (key, value)))
+        for name in ("spec", "metadata"):
+            vars(self).pop(name, None)
+
+    @one_at_a_time
+    def call(self, method: str, *args: Any, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002
+        """Call a method of each env, of the outermost wrapper that has it; return the results.
+
+        Raises:
+            ValueError: the method is ``reset``, ``step`` or ``close``.
+            EnvError: the method raised, or does not exist.
+        """
+        if method in ("reset", "step", "close"):
+            raise ValueError(f"call: {method!r} goes through the pool's own {method}()")
+        return self._ask(id, Request("call", (method, *args), kwargs))
+
+    @one_at_a_time
+    def apply(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Call ``function(env, *args, **kwargs)`` for each env, in the env's process.
+
+        The env has its wrappers. The function is sent by cloudpickle. Return the results.
+
+        Raises:
+            EnvError: the function raised, or its result cannot be sent.
+        """
+        return self._ask(id, Request("apply", (function, *args), kwargs))
+
+    @one_at_a_time
+    def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002 - Tianshou's name
+        """Return the result of ``env.render(**kwargs)`` of each env."""
+        return self._ask(id, Request("render", kwargs=kwargs))
+
+    def __len__(self) -> int:
+        return self.env_num
+
+    @property
+    def num_envs(self) -> int:
+        """The number of envs."""
+        return self.env_num
+
+    @property
+    def wait_num(self) -> int:
+        """The number of rows that a batch waits for; it may be set between calls."""
+        return self._wait_num
+
+    @wait_num.setter
+    def wait_num(self, wait_num: int | None) -> None:
+        self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
+        self.engine.prompt = self.is_async
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds after which a batch may have fewer rows; it may be set between calls."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, timeout: float | None) -> None:
+        self._timeout = arguments.check_timeout(timeout)
+        self.engine.prompt = self.is_async
+
+    @property
+    def is_async(self) -> bool:
+        """Whether ``step`` may return fewer rows than envs: ``wait_num`` or ``timeout`` is set."""
+        return self._wait_num != self.env_num or self._timeout is not None
+
+    @property
+    def autoreset_mode(self) -> gym.vector.AutoresetMode | None:
+        """Who resets an env at the end of its episode; None: the caller."""
+        return None if self._autoreset is None else arguments.AUTORESET_MODES[self._autoreset]
+
+    @property
+    def waiting_id(self) -> list[int]:
+        """The envs in flight, the oldest request first."""
+        return self.engine.states.waiting().tolist()  # type: ignore[no-any-return]
+
+    @property
+    def waiting_conn(self) -> list[EnvWorker]:
+        """The workers of the envs in flight, the oldest request first."""
+        return [self.workers[i] for i in self.waiting_id]
+
+    @property
+    def ready_id(self) -> list[int]:
+        """The envs that take a request, in the order in which their rows were returned."""
+        return self.engine.states.ready().tolist()  # type: ignore[no-any-return]
+
+    @property
+    def batch_ids(self) -> IdArray:
+        """The envs of the batch that was returned last, in its order: shape ``(k,)``."""
+        return self.engine.batch_ids.copy()
+
+    @property
+    def single_observation_space(self) -> gym.Space[Any] | None:
+        """The observation space of every env; ValueError if two envs have different ones."""
+        return arguments.common_space("observation_space", self.observation_space)
+
+    @property
+    def single_action_space(self) -> gym.Space[Any] | None:
+        """The action space of every env; ValueError if two envs have different ones."""
+        return arguments.common_space("action_space", self.action_space)
+
+    @functools.cached_property
+    def spec(self) -> list[Any]:
+        """The ``EnvSpec`` of every env, or None."""
+        return self.get_env_attr("spec")
+
+    @functools.cached_property
+    def metadata(self) -> list[Any]:
+        """The metadata of every env."""
+        return self.get_env_attr("metadata")
+
+    @property
+    def unwrapped(self) -> Any:
+        """The pool itself."""
+        return self
+
+    @one_at_a_time
+    def stats(self, *, clear: bool = False) -> stats.Stats:
+        """Return what the envs have done and how long it took; with ``clear``, start from zero.
 
         Raises:
             RuntimeError: the pool was made without ``measure=True``.
             NotImplementedError: its workers are of a class that does not measure.
         """
-        self._assert_open()
-        if not self._measured:
+        if self._meter is None:
             raise RuntimeError("nothing was measured: make the pool with measure=True")
-        engine = self.engine
-        if not engine.hosts.measure:
+        if not self.engine.hosts.measure:
             raise NotImplementedError(f"{self.worker_class.__name__} does not measure its envs")
-        times, restarts, since, batches, rows = self._counted
-        found = stats.summarise(
-            engine.block.times - times,
-            engine.hosts.restarts - restarts,
-            engine.hosts.listed(),
-            seconds=time.perf_counter() - since,
-            batches=engine.counts[0] - batches,
-            rows=engine.counts[1] - rows,
-        )
+        found = self._meter.stats()
         if clear:
-            self._begin_counting()
+            self._meter.clear()
         return found
 
-    def _begin_counting(self) -> None:
-        """Note where all counters are: ``stats`` tells what came since."""
-        engine = self.engine
-        now = time.perf_counter()
-        times, restarts = engine.block.times.copy(), engine.hosts.restarts.copy()
-        self._counted = times, restarts, now, engine.counts[0], engine.counts[1]
-
-    # --------------------------------------------------------------------------------------- end
+    def __repr__(self) -> str:
+        text = f"{type(self).__name__}(num_envs={self.env_num}"
+        if self._wait_num != self.env_num:
+            text += f", wait_num={self._wait_num}"
+        if self._timeout is not None:
+            text += f", timeout={self._timeout}"
+        if self._autoreset is not None:
+            text += f", autoreset_mode={self._autoreset!r}"
+        if hasattr(self, "engine"):
+            text += self.engine.hosts.describe()
+        return text + (", closed)" if self.is_closed else ")")
 
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
@@ -482,8 +486,9 @@ class BaseVectorEnv(PoolAttributes):
             warnings.warn(str(error), RuntimeWarning, stacklevel=2)
 
     def __reduce__(self) -> Any:
-        name = type(self).__name__
-        raise TypeError(f"{name} cannot be copied or pickled; make another one of its env_fns")
+        raise TypeError(
+            f"{type(self).__name__} cannot be copied or pickled; make another one of its env_fns"
+        )
 
     def __enter__(self) -> Any:
         self._assert_open()
@@ -495,36 +500,65 @@ class BaseVectorEnv(PoolAttributes):
     def __del__(self) -> None:
         if getattr(self, "is_closed", True) or sys.is_finalizing() or os.getpid() != self._pid:
             return
+        text = f"unclosed {type(self).__name__}"
         try:
-            warnings.warn(
-                f"unclosed {type(self).__name__}", ResourceWarning, source=self, stacklevel=2
-            )
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
         finally:  # a warning may be an error
             self.close()
 
-    # -------------------------------------------------------------------------------- the inside
+    def _assert_open(self) -> None:
+        if self.is_closed:
+            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
+        if self._pid != os.getpid() and self.engine.hosts.processes is not None:
+            raise RuntimeError(
+                f"{type(self).__name__} was made in process {self._pid}; a fork of it cannot"
+                " use its workers and must make a pool of its own"
+            )
+
+    def _resolve(self, id: Ids) -> IdArray:  # noqa: A002 - Tianshou's name
+        return self._all if id is None else ids_.resolve(id, self.env_num)
 
     def _wrap_id(self, id: Ids = None) -> list[int]:  # noqa: A002 - Tianshou's name
         """Ids as a list; None is all."""
-        listed: list[int] = ids_.resolve(id, self.env_num).tolist()
-        return listed
+        return self._resolve(id).tolist()  # type: ignore[no-any-return]
 
     def _assert_id(self, id: Ids) -> None:  # noqa: A002 - Tianshou's name
-        """Raise unless all of these envs can be asked for something now."""
-        self.engine.states.check_free(ids_.resolve(id, self.env_num))
+        """Raise unless all of these envs accept a request now."""
+        self.engine.states.check_free(self._resolve(id))
+
+    def _fetch(self, call: str, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
+        engine = self.engine
+        if not engine.states.in_flight:
+            raise ValueError(f"{call} fetches results, but no env is in flight")
+        if id is not None:
+            ids = self._resolve(id)
+            engine.states.check_fetch(ids)
+            return engine.fetch(ids)
+        if self.is_async:
+            return engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
+        return engine.fetch(engine.states.waiting())
 
     def _reset_requests(
-        self, ids: IdArray, seed: Seed, options: Options, kwargs: Mapping[str, Any]
-    ) -> list[Request]:
-        """One request for each env, all of which take a reset now."""
+        self, env_id: Ids, other: Ids, seed: Seed, options: Options, kwargs: Mapping[str, Any]
+    ) -> tuple[IdArray, list[Request]]:
+        """Ids, all of which take a reset now, and one request for each."""
+        if env_id is not None and other is not None:
+            raise TypeError("ids were given twice, as env_id and as id")
+        ids = self._resolve(other if env_id is None else env_id)
         requests = arguments.reset_requests(ids.tolist(), seed, options, kwargs)
         self.engine.claim_reset(ids)
         if seed is not None:
-            for i, request in zip(ids.tolist(), requests, strict=True):
-                self._seed_action_space(i, request.kwargs.get("seed"))
-        return requests
+            spaces = [self.action_space[i] for i in ids.tolist()]
+            _seed_spaces(spaces, [request.kwargs.get("seed") for request in requests])
+        return ids, requests
 
-    def _seed_action_space(self, i: int, seed: int | None) -> None:
-        space = self.action_space[i]
+    def _ask(self, id: Ids, request: Request) -> list[Any]:  # noqa: A002 - Tianshou's name
+        ids = self._resolve(id)
+        self.engine.states.check_free(ids)
+        return asking.ask(self.engine, ids, [request] * len(ids))
+
+
+def _seed_spaces(spaces: Sequence[gym.Space[Any] | None], seeds: Sequence[int | None]) -> None:
+    for space, seed in zip(spaces, seeds, strict=True):
         if space is not None and seed is not None:
             space.seed(seed)

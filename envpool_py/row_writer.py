@@ -21,7 +21,7 @@ from envpool_py import info_codec, spaces
 from envpool_py.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
 from envpool_py.errors import from_signal_handler
 from envpool_py.obs_writer import UNFIT, actions_of, fit_of, is_flat, put_of, refuse_signals, view
-from envpool_py.timing import StepTimes
+from envpool_py.stats import StepTimes
 from envpool_py.watchdog import Heartbeat
 from envpool_py.worker.base import ROW_KINDS, Request
 from envpool_py.worker.channel import ASK, ID_MASK, RESET

@@ -1,8 +1,8 @@
 """Anonymous shared memory: allocate it, and map it in another process.
 
-Where the system has ``memfd_create`` (Linux) the memory is a file without a name: no limit of
-``/dev/shm`` applies, nothing is left behind however the processes end, and nobody else can open it.
-Elsewhere it is an unlinked temporary file.
+With ``memfd_create`` (Linux) the memory is a file without a name: no limit of ``/dev/shm`` applies,
+nothing is left however the processes end, and no other program can open it. Elsewhere it is an
+unlinked temporary file.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ import tempfile
 
 
 def create() -> int:
-    """A descriptor of new, empty shared memory; the caller closes it.
-
-    Raises:
-        OSError: no descriptor is left, or there is no temporary folder where one is needed.
-    """
+    """A descriptor of new, empty shared memory; the caller closes it."""
     if hasattr(os, "memfd_create"):
         try:
             return os.memfd_create("envpool_py", os.MFD_CLOEXEC)
@@ -30,10 +26,9 @@ def create() -> int:
 
 
 def allocate(fd: int, nbytes: int, what: str) -> mmap.mmap:
-    """Give the memory its size, with every page reserved, and map it.
+    """Give the memory its size, reserve every page and map it.
 
-    Raises:
-        MemoryError: the system refuses that much; said now, and not by a SIGBUS in some later step.
+    A MemoryError now prevents a SIGBUS in a later step.
     """
     nbytes = max(nbytes, 1)
     try:

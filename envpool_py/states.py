@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from numpy.typing import NDArray
 
-from envpool_py.errors import EnvError, name_ids, renewed
+from envpool_py.errors import EnvError, WorkerDiedError, name_ids
 from envpool_py.ids import IdArray
 from envpool_py.worker.channel import ASK, GENERATION, ID_MASK, RESET, TOKEN_BYTES
 
@@ -101,7 +101,8 @@ class States:
             return
         dead = state == DEAD
         if dead.any():
-            raise renewed(self.deaths[int(ids[dead.argmax()])])
+            death = self.deaths[int(ids[dead.argmax()])]
+            raise WorkerDiedError(death.message, death.env_ids)  # with a traceback of its own
         kind = "resetting" if state[busy.argmax()] == RESETTING else "stepping"
         raise AlreadyPendingCallError(
             f"{name_ids(ids[busy].tolist())}: still {kind}; its row must be fetched first,"

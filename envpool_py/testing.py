@@ -1,4 +1,4 @@
-"""The contract of an ``EnvWorker``, as tests that anyone's worker class can inherit.
+"""The contract of an ``EnvWorker``, as tests for custom worker classes to inherit.
 
 .. code-block:: python
 
@@ -13,6 +13,7 @@ The methods are plain ``test_...`` functions with ``assert``; pytest collects th
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +44,7 @@ class CountingEnv(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin the next episode, or episode 0 where a seed is given."""
+        """Begin the next episode, or episode 0 if a seed is given."""
         super().reset(seed=seed)
         self._episode = 0 if seed is not None else self._episode + 1
         self._step = 0
@@ -67,7 +68,7 @@ class CountingEnv(gym.Env[Any, Any]):
         return f"step {self._step}"
 
     def close(self) -> None:
-        """Note down that the env was closed."""
+        """Set ``closed``."""
         self.closed = True
 
     def _obs(self, action: Any) -> Any:
@@ -75,7 +76,7 @@ class CountingEnv(gym.Env[Any, Any]):
 
 
 class EnvWorkerContract(ABC):
-    """What every worker class promises to a pool; inherit it and say how a worker is made."""
+    """What every worker class guarantees; inherit it and override ``make_worker``."""
 
     @abstractmethod
     def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
@@ -85,8 +86,7 @@ class EnvWorkerContract(ABC):
         return BaseVectorEnv([CountingEnv] * count, self.make_worker, **options)
 
     def test_a_worker_equals_its_env_stepped_by_hand(self) -> None:
-        worker = self.make_worker(CountingEnv)
-        try:
+        with contextlib.closing(self.make_worker(CountingEnv)) as worker:
             env = CountingEnv()
             for seed in (7, None, 8):
                 obs, info = worker.reset(seed=seed)
@@ -98,30 +98,23 @@ class EnvWorkerContract(ABC):
                     want = env.step(action)
                     np.testing.assert_array_equal(row[0], want[0])
                     assert tuple(row[1:]) == want[1:]
-        finally:
-            worker.close()
 
     def test_reset_passes_its_arguments_on(self) -> None:
-        worker = self.make_worker(CountingEnv)
-        try:
+        with contextlib.closing(self.make_worker(CountingEnv)) as worker:
             _, info = worker.reset(seed=1, options={"level": 3})
             assert info == {"options": {"level": 3}}
-        finally:
-            worker.close()
 
     def test_seed_resets_and_returns_the_seed(self) -> None:
-        worker = self.make_worker(CountingEnv)
-        try:
+        with contextlib.closing(self.make_worker(CountingEnv)) as worker:
             assert worker.seed(5) == [5]
             env = CountingEnv()
             env.reset(seed=5)
             np.testing.assert_array_equal(worker.reset()[0], env.reset()[0])
-        finally:
-            worker.close()
 
     def test_attributes_methods_and_rendering(self) -> None:
-        worker = self.make_worker(lambda: gym.wrappers.TimeLimit(CountingEnv(), 9))
-        try:
+        with contextlib.closing(
+            self.make_worker(lambda: gym.wrappers.TimeLimit(CountingEnv(), 9))
+        ) as worker:
             assert worker.get_env_attr("length") == 5
             assert worker.get_env_attr("_max_episode_steps") == 9
             worker.set_env_attr("length", 2)
@@ -129,12 +122,9 @@ class EnvWorkerContract(ABC):
             assert worker.call("double", 4, plus=1) == 9
             worker.reset()
             assert worker.render() == "step 0"
-        finally:
-            worker.close()
 
     def test_an_error_reaches_the_caller_and_the_worker_goes_on(self) -> None:
-        worker = self.make_worker(CountingEnv)
-        try:
+        with contextlib.closing(self.make_worker(CountingEnv)) as worker:
             worker.reset(seed=0)
             for request, kind in (
                 (Request("step", (3,)), KeyError),
@@ -144,35 +134,25 @@ class EnvWorkerContract(ABC):
                 try:
                     worker.recv()
                 except kind:
-                    pass
-                else:
-                    raise AssertionError(f"{request.kind} raised no {kind.__name__}")
+                    continue
+                raise AssertionError(f"{request.kind} raised no {kind.__name__}")
             obs, _ = worker.reset(seed=0)
             assert obs[1] == 0
-        finally:
-            worker.close()
 
     def test_send_does_not_carry_a_reply_over(self) -> None:
-        worker = self.make_worker(CountingEnv)
-        try:
+        with contextlib.closing(self.make_worker(CountingEnv)) as worker:
             worker.reset(seed=0)
             for step in range(1, 5):
                 worker.send(Request("step", (0,)))
                 assert worker.recv()[1] == step
-        finally:
-            worker.close()
 
     def test_cancel_drops_the_reply(self) -> None:
-        worker = self.make_worker(CountingEnv)
-        try:
+        with contextlib.closing(self.make_worker(CountingEnv)) as worker:
             worker.reset(seed=0)
             worker.send(Request("step", (0,)))
             worker.cancel()
             obs, info = worker.reset(seed=0)
-            assert obs[1] == 0
-            assert info == {"options": None}
-        finally:
-            worker.close()
+            assert (obs[1], info) == (0, {"options": None})
 
     def test_close_twice(self) -> None:
         worker = self.make_worker(CountingEnv)
@@ -188,13 +168,12 @@ class EnvWorkerContract(ABC):
             np.testing.assert_array_equal(obs, np.stack(expected))
             assert [row["env_id"] for row in info] == [0, 1, 2]
             for ids, actions in (([0, 1, 2], [0, 1, 2]), ([2, 0], [1, 2]), ([1], [0])):
-                obs, reward, terminated, truncated, info = pool.step(np.array(actions), ids)
+                batch = pool.step(np.array(actions), ids)
                 rows = [envs[i].step(action) for i, action in zip(ids, actions, strict=True)]
-                np.testing.assert_array_equal(obs, np.stack([row[0] for row in rows]))
-                np.testing.assert_array_equal(reward, [row[1] for row in rows])
-                np.testing.assert_array_equal(terminated, [row[2] for row in rows])
-                np.testing.assert_array_equal(truncated, [row[3] for row in rows])
-                assert [row["env_id"] for row in info] == ids
+                wanted = list(zip(*rows, strict=True))
+                for n in range(4):
+                    np.testing.assert_array_equal(batch[n], np.stack(wanted[n]))
+                assert [row["env_id"] for row in batch[4]] == ids
 
     def test_an_async_pool(self) -> None:
         with self._pool(4, wait_num=2) as pool:
@@ -206,14 +185,13 @@ class EnvWorkerContract(ABC):
             ids = np.arange(4)
             taken = np.zeros(4, dtype=int)
             for _ in range(40):
-                obs, reward, *_, info = pool.step(ids % 3, ids)
-                ids = np.array([row["env_id"] for row in info])
+                obs, reward, *_ = pool.step(ids % 3, ids)
+                ids = pool.batch_ids
                 assert 2 <= len(ids) == len(set(ids.tolist()))
-                for k, i in enumerate(ids.tolist()):
-                    row = envs[i].step(i % 3)
-                    np.testing.assert_array_equal(obs[k], row[0])
-                    assert reward[k] == row[1]
-                    taken[i] += 1
+                rows = [envs[i].step(i % 3) for i in ids.tolist()]
+                np.testing.assert_array_equal(obs, np.stack([row[0] for row in rows]))
+                np.testing.assert_array_equal(reward, [row[1] for row in rows])
+                taken[ids] += 1
             assert taken.min() > 0
             pool.drain()
             assert pool.waiting_id == []

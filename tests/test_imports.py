@@ -19,8 +19,8 @@ PACKAGE = Path(envpool_py.__file__).parent
 # (tests/test_structure.py).
 LAYERS: list[set[str]] = [
     # Pure functions, and memory.
-    {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks", "schedules", "timing"}
-    | {"watchdog", "stats", "worker.limits", "worker.options"},
+    {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks", "schedules"}
+    | {"stats", "watchdog", "worker.limits", "worker.options"},
     # Rows, and one env.
     {"block", "buffer_pool", "obs_writer", "row_writer", "worker.base", "worker.channel"}
     | {"worker.executor", "worker.pickling"},
@@ -33,8 +33,7 @@ LAYERS: list[set[str]] = [
     {"record", "record.digest", "record.history", "record.plain_codec", "record.reader"}
     | {"record.recorder"},
     # The pools.
-    {"arguments", "assembly", "auto", "calls", "making", "pool", "pool_attributes", "pools"}
-    | {"record.replay", "testing"},
+    {"arguments", "assembly", "auto", "calls", "pool", "pools"} | {"record.replay", "testing"},
     # What is built on pools.
     {"wrappers", "collector", "sb3", "pettingzoo"},
     {"bench", "cli"},

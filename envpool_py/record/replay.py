@@ -28,9 +28,9 @@ from envpool_py.asking import ask, seed
 from envpool_py.block import StepResult
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
 from envpool_py.ids import IdArray, Ids
-from envpool_py.making import BACKENDS
 from envpool_py.observers import LOST_EPISODE, Observer, Rows
 from envpool_py.pool import BaseVectorEnv
+from envpool_py.pools import BACKENDS
 from envpool_py.record import digest, reader
 from envpool_py.record.reader import Asked, Batch, Event, Fault, Notes, Schedule
 from envpool_py.worker.base import Request
