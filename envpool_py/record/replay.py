@@ -15,7 +15,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from envpool_py.making import BACKENDS
 from envpool_py.observers import LOST_EPISODE, Observer, Rows
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.record import digest, reader
-from envpool_py.record.reader import Asked, Batch, Event, Fault, Notes, Schedule
+from envpool_py.record.reader import Asked, Batch, Event, Fault, Notes
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import ResetFn
 
@@ -122,26 +121,20 @@ def replay(
         raise
 
 
-@dataclass(slots=True)
+@dataclass
 class _Env:
-    """One env of the run.
+    """One env of the run."""
 
-    Attributes:
-        index: its id in the replay's pool.
-        position: the number of its episode, -1 before the first, and of its last step in it.
-        unconfirmed: requests that reached the env but brought no result: cancelled steps and
-            resets, and calls that failed. They are carried out once the record shows a later
-            answer of the env; if the env is recreated first, its process had died.
-        is_recreated: whether the env was recreated in the run, but not yet in the replay, because
-            its row waits to be returned.
-        schedule: its place in the seed schedule after that.
-    """
-
+    #: Its id in the replay's pool.
     index: int
+    #: The number of its episode, -1 before the first, and of its last step in it.
     position: tuple[int, int] = (-1, 0)
+    #: Requests that reached the env but brought no result: cancelled steps and resets, and calls
+    #: that failed. They are carried out once the record shows a later answer of the env; if the env
+    #: is recreated first, its process had died.
     unconfirmed: list[Request] = field(default_factory=list)
-    is_recreated: bool = False
-    schedule: Schedule | None = None
+    #: (root seed, episode), if the run recreated the env but its row waits to be returned first.
+    recreated_at: tuple[int | None, int] | None = None
 
     def next_position(self, request: Request | None, info: Iterable[str] = ()) -> tuple[int, int]:
         """The position after a request; ``info``: of its row, which tells an automatic reset."""
@@ -152,14 +145,14 @@ class _Env:
         return (episode, step + 1) if is_step else (episode + 1, 0)
 
 
-class _LastRows(Observer):
-    """Keep the rows that the pool returned last."""
+class _LastParts(Observer):
+    """Keep the observations that the pool returned last, leaf by leaf."""
 
-    last: Rows
+    parts: list[Any]
 
     def rows(self, ids: IdArray, rows: Rows) -> None:  # noqa: ARG002 - of the base class
-        """Keep these rows."""
-        self.last = rows
+        """Keep the observations of these rows."""
+        self.parts = rows.parts
 
 
 class Replay:
@@ -215,17 +208,16 @@ class Replay:
                     f"{name}: these envs have {_described(own)}, but the record {path} has"
                     f" {_described(recorded)}"
                 )
-        self._leaves = spaces.leaves(spec.obs)
         self._events = reader.read_events(path)
         self._envs = {i: _Env(k) for k, i in enumerate(self.env_ids)}
         # The requests in flight in the run, in the order of sending; not sent in the replay yet.
         self._pending: dict[int, Request] = {}
-        self._rows = _LastRows()
-        engine.observers.append(self._rows)
+        self._last = _LastParts()
+        engine.observers.append(self._last)
         engine.batches.keep_last()
         if self.header["episode_seeds"]:
             for i in self.env_ids:
-                self._set_schedule(i, (self.header["roots"][i], -1))
+                self._set_schedule(i, self.header["roots"][i], -1)
 
     def __iter__(self) -> Iterator[StepResult]:
         return self
@@ -234,25 +226,18 @@ class Replay:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
             raise StopIteration
         for event in self._events:
-            if event.kind == reader.CLOSED:
-                self.complete = True
-                continue
+            self.complete = event.kind == reader.CLOSED
             # The places of the chosen envs in the event.
             places = [k for k, i in enumerate(event.ids) if i in self._envs]
             if event.kind == reader.ROWS and (places or not event.ids):
-                batch = self._repeat(event, places)
+                batch = self._repeat(event.ids, event.data, places)
                 self.num_batches += 1
                 return batch
             if places:
                 self._follow(event, places)
         if self._deaths and not self.complete and self._pending:
             pending, self._pending = self._pending, {}
-            for i in pending:
-                self._confirm(i)
-            batch = self._fetch(pending)
-            for i, info in zip(pending, batch[4], strict=True):
-                info["env_id"] = i
-            return batch
+            return self._fetch(pending)
         self.close()
         raise StopIteration
 
@@ -274,62 +259,69 @@ class Replay:
     def _follow(self, event: Event, places: list[int]) -> None:
         """Follow an event that brings no batch."""
         errors = []
+        data = self._actions(event) if event.kind == reader.STEPS else event.data
         for k in places:
-            i = event.ids[k]
-            if event.kind == reader.STEPS:
-                layout = self._spec.action
-                pairs = zip(spaces.leaves(layout), event.data, strict=True)
-                action = spaces.join(layout, [leaf.one(column, k) for leaf, column in pairs])
-                self._pending[i] = Request("step", (action,))
-            elif event.kind == reader.PLAIN_STEPS:
-                self._pending[i] = Request("step", (event.data[k],))
-            elif event.kind == reader.RESETS:
-                self._pending[i] = Request("reset", kwargs=event.data[k])
-            elif event.kind == reader.CANCELLED:
-                request = self._pending.pop(i, None)
-                if request is not None and event.data[k]:
-                    self._envs[i].unconfirmed.append(request)
-                self._recreate(i)
-            elif event.kind == reader.RECREATED:
-                self._envs[i].is_recreated, self._envs[i].schedule = True, event.data[k]
-                if i not in self._pending:  # else its row is returned first
+            i, own = event.ids[k], data[k]
+            env = self._envs[i]
+            match event.kind:
+                case reader.STEPS:
+                    self._pending[i] = Request("step", (own,))
+                case reader.RESETS:
+                    self._pending[i] = Request("reset", kwargs=own)
+                case reader.CANCELLED:
+                    request = self._pending.pop(i, None)
+                    if request is not None and own:
+                        env.unconfirmed.append(request)
                     self._recreate(i)
-            elif event.kind == reader.ASKED:
-                self._ask(i, event.data[k])
-            else:
-                errors.append(self._error_of(event.data[k]))
+                case reader.RECREATED:
+                    env.recreated_at = own
+                    if i not in self._pending:  # else its row is returned first
+                        self._recreate(i)
+                case reader.ASKED:
+                    self._ask(i, own)
+                case _:
+                    errors.append(self._error_of(i, own))
         if event.kind == reader.RAISED:
             raise combine(errors)
-        if event.kind == reader.ASKED and event.data[0].kind == "apply":
+        if event.kind == reader.ASKED and data[0].kind == "apply":
             warnings.warn(
-                f"the run applied {event.data[0].args[0]} to {len(event.ids)} envs, which is not"
+                f"the run applied {data[0].args[0]} to {len(event.ids)} envs, which is not"
                 " replayed: a record holds no functions",
                 UserWarning,
                 stacklevel=3,
             )
 
+    def _actions(self, event: Event) -> list[Any]:
+        """The actions of a batch one by one."""
+        layout, columns = self._spec.action, event.data.columns
+        if columns is None:
+            return list(event.data.actions)
+        pairs = zip(spaces.leaves(layout), columns, strict=True)
+        columns = [column.astype(leaf.dtype) for leaf, column in pairs]
+        return spaces.join_rows(layout, columns, len(event.ids))
+
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""
         env = self._envs[i]
-        if env.is_recreated:
-            env.is_recreated = False
+        if env.recreated_at is not None:
+            root, episode = env.recreated_at
+            env.recreated_at = None
             env.unconfirmed.clear()
             self._engine.recreation.restart(self._own([i]))
-            if env.schedule is not None:
-                self._set_schedule(i, env.schedule)
+            self._set_schedule(i, root, episode)
 
-    def _set_schedule(self, i: int, schedule: Schedule) -> None:
+    def _set_schedule(self, i: int, root: int | None, episode: int) -> None:
         """Set the root seed and the number of the last episode of env ``i``."""
         configured = self._engine.recreation.configured_for(self._envs[i].index)
         if configured is not None:
-            root, episode = schedule
             kwargs = {**configured.kwargs, "root": root, "episode": episode}
             self._engine.asking.ask(self._own([i]), [configured._replace(kwargs=kwargs)])
 
     def _ask(self, i: int, asked: Asked) -> None:
-        if asked.kind == "apply":
-            return
+        """Carry out a request without a row, or remember it if it failed in the run."""
         request = Request(asked.kind, asked.args, asked.kwargs)
+        if asked.kind == "apply":  # a record holds no functions
+            return
         if asked.failed:
             self._envs[i].unconfirmed.append(request)
         else:
@@ -365,33 +357,36 @@ class Replay:
 
     def _fetch(self, requests: Mapping[int, Request | None]) -> StepResult:
         """Send requests and return their batch; None stands for the row of a lost step."""
+        lost = [i for i, request in requests.items() if request is None]
         sent = {i: request for i, request in requests.items() if request is not None}
         steps = [i for i, request in sent.items() if request.kind == "step"]
         resets = [i for i, request in sent.items() if request.kind == "reset"]
+        for i in sent:
+            self._confirm(i)
         try:
-            if len(sent) < len(requests):
-                self._engine.faults.put_lost(self._own([i for i in requests if i not in sent]))
+            if lost:
+                self._engine.faults.put_lost(self._own(lost))
             if steps:
                 self._engine.send_steps(self._own(steps), [sent[i].args[0] for i in steps])
             if resets:
                 self._engine.send_resets(self._own(resets), [sent[i] for i in resets])
-            return self._engine.fetch(self._own(list(requests)))
+            batch = self._engine.fetch(self._own(list(requests)))
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]
             error.message = error.message.replace(f"env {index}:", f"env {i}:", 1)
             error.env_ids = tuple(self.env_ids[k] for k in error.env_ids)
             raise
+        for i, info in zip(requests, batch[4], strict=True):
+            info["env_id"] = i
+        return batch
 
     def _own(self, ids: Sequence[int]) -> IdArray:
         """The ids that these envs have in the replay's pool."""
-        all_ids = self._engine.all_ids
-        own = np.array([self._envs[i].index for i in ids], dtype=np.intp)
-        return all_ids if np.array_equal(own, all_ids) else own
+        return np.array([self._envs[i].index for i in ids], dtype=np.intp)
 
-    def _repeat(self, event: Event, places: list[int]) -> StepResult:
-        """Repeat a batch, and check its rows."""
-        written: Batch = event.data
-        ids = [event.ids[k] for k in places]
+    def _repeat(self, all_ids: list[int], written: Batch, places: list[int]) -> StepResult:
+        """Repeat the rows in these places of a batch, and check them."""
+        ids = [all_ids[k] for k in places]
         notes = {i: written.notes.get(i, _NO_NOTES) for i in ids}
         last_obs = {
             i: self._engine.batches.last_obs(self._envs[i].index)
@@ -399,21 +394,31 @@ class Replay:
             if "final_obs" in notes[i].info
         }
         requests = {i: self._pending.pop(i, None) for i in ids}
-        batch = self._fetch_again(requests, {i for i in ids if notes[i].lost})
-        digests = digest.of_observations(self._leaves, self._rows.last.parts, len(ids))
-        for n, (k, i, now) in enumerate(zip(places, ids, digest.fold(digests), strict=True)):
+        for i, request in requests.items():
+            if request is None and not notes[i].lost:
+                raise ValueError(f"env {i}: the record holds a row without a request")
+        try:
+            batch = self._fetch({i: None if notes[i].lost else requests[i] for i in ids})
+        except EnvError as error:
+            i = error.env_id
+            first = error.message.partition("\n")[0].partition(": ")[2]
+            position = self._envs[i].next_position(requests[i])
+            raise self._differs(i, f"{first}; in the run it did not", position) from error
+        digests = digest.of_observations(spaces.leaves(self._spec.obs), self._last.parts, len(ids))
+        for n, (k, i) in enumerate(zip(places, ids, strict=True)):
             env, request, info, added = self._envs[i], requests[i], batch[4][n], notes[i].info
             env.position = env.next_position(request, info)
-            flags, was = int(written.flags[k]), written.digests[k]
+            flags, was = int(written.flags[k]), int(written.digests[k])
             # In same_step mode recovery ends a lost episode with the first row of the next one.
             ends_lost_episode = LOST_EPISODE in added
             if ends_lost_episode:
                 flags |= 2
                 batch[3][n] = True
             how = _difference(batch, n, flags, written.reward[k])
-            if how is None and now != was:
-                obs = f"{self._shown_obs(n)!r:.300}"
-                how = f"obs is {obs}, of digest {now:08x}; the digest was {was:08x}"
+            if how is None and digests[n] != was:
+                parts = [part[n : n + 1] for part in self._last.parts]
+                obs = f"{spaces.join_rows(self._spec.obs, parts, 1)[0]!r:.300}"
+                how = f"obs is {obs}, of digest {digests[n]:08x}; the digest was {was:08x}"
             if how is not None:
                 raise self._differs(i, how, env.position)
             is_reset = request is not None and request.kind == "reset"
@@ -424,31 +429,8 @@ class Replay:
                 info["final_obs"] = last_obs[i]
             if "final_obs" in info and not is_reset:
                 env.position = env.next_position(_RESET)
-            info["env_id"] = i
             self._recreate(i)
         return batch
-
-    def _fetch_again(
-        self, requests: Mapping[int, Request | None], lost: AbstractSet[int]
-    ) -> StepResult:
-        """The batch of these requests; ``lost``: the envs whose row is that of a lost step."""
-        for i, request in requests.items():
-            if i not in lost:
-                if request is None:
-                    raise ValueError(f"env {i}: the record holds a row without a request")
-                self._confirm(i)
-        try:
-            return self._fetch({i: None if i in lost else r for i, r in requests.items()})
-        except EnvError as error:
-            i = error.env_id
-            first = error.message.partition("\n")[0].partition(": ")[2]
-            position = self._envs[i].next_position(requests[i])
-            raise self._differs(i, f"{first}; in the run it did not", position) from error
-
-    def _shown_obs(self, n: int) -> Any:
-        """The observation of row ``n`` of the last batch."""
-        pairs = zip(self._leaves, self._rows.last.parts, strict=True)
-        return spaces.join(self._spec.obs, [leaf.each(part[n : n + 1])[0] for leaf, part in pairs])
 
     def _differs(self, i: int, how: str, position: tuple[int, int]) -> ReplayError:
         episode, step = position
@@ -459,27 +441,27 @@ class Replay:
         )
         return ReplayError(text, i, episode, step)
 
-    def _error_of(self, fault: Fault) -> EnvError:
+    def _error_of(self, i: int, fault: Fault) -> EnvError:
         """The error of the run, raised by the env again where the env raised it.
 
         Raises:
             ReplayError: the env raised another error than in the run, or none.
         """
-        i = fault.env_id
         env = self._envs[i]
         request = self._pending.pop(i, None)
         position = env.next_position(request)
+        is_death = fault.kind in _DEATHS
         error = None
-        if request and (fault.from_env or (self._deaths and fault.kind in _DEATHS)):
+        if request and (self._deaths if is_death else fault.request in ("step", "reset")):
             self._confirm(i)
             position = env.next_position(request)
             error = self._carry_out(i, request)
             was = fault.text.partition("\n")[0]
             now = "" if error is None else error.message.partition("\n")[0]
-            if fault.from_env and error is None:
+            if error is None and not is_death:
                 how = f"it did not raise what it raised in the run: {was}"
                 raise self._differs(i, how, position)
-            if fault.from_env and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):
+            if not is_death and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):
                 raise self._differs(i, f"raised {now!r}, was {was!r}", position) from error
         if request and request.kind == "step":
             env.position = position
