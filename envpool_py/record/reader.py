@@ -23,26 +23,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from envpool_py import spaces
-from envpool_py.observers import Steps
 from envpool_py.record import plain_codec
-from envpool_py.spaces import Array
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.
 VERSION = 2
 CHUNK_HEAD = struct.Struct("<IIc")
 
-# The kinds of chunks, with their data: a list with one entry per env, but for STEPS and ROWS.
+# The kinds of chunks. The comments say what the data holds for each env.
 HEADER = b"h"
-STEPS = b"s"  #: steps are sent: ``Steps``
-RESETS = b"r"  #: resets are sent: their keyword arguments
-ROWS = b"o"  #: rows are returned: ``Batch``
+STEPS = b"s"  #: steps are sent: the action; on disk an array for each leaf
+PLAIN_STEPS = b"p"  #: likewise, without fixed shape
+RESETS = b"r"  #: resets are sent: the keyword arguments
+ROWS = b"o"  #: rows are returned: ``Row``; on disk column by column
 RAISED = b"e"  #: errors are raised: ``Fault``
 RECOVERED = b"x"  #: an error is handled by recovery: ``Fault``
-RECREATED = b"m"  #: envs are recreated: [root seed, episode] of each in its schedule of seeds
-CANCELLED = b"c"  #: requests are cancelled: whether a request is carried out anyway
+RECREATED = b"m"  #: envs are recreated: (root seed, episode) in the schedule of seeds
+CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out anyway
 ASKED = b"a"  #: a request without a row has ended: ``Asked``
-CLOSED = b"z"  #: the pool is closed: nothing
+CLOSED = b"z"  #: the pool is closed
 #: Requests without a row that may change an env. Of ``apply`` only the function's name is written.
 EFFECTS = frozenset({"seed", "set_attr", "call", "apply"})
 
@@ -56,30 +55,22 @@ class Fault(NamedTuple):
     env_ids: tuple[int, ...]
 
 
-class Notes(NamedTuple):
-    """The part of a recorded row beside reward, flags and digest.
+class Row(NamedTuple):
+    """A recorded row.
 
-    ``lost``: the row replaces that of a lost step. ``info``: what recovery added to the info.
-    ``resets``: (episode, seed, options) for each call of ``reset_fn`` since the last row.
+    ``flags``: 1 for terminated, plus 2 for truncated. ``marked``: infos of resets in this batch
+    have ``is_reset``. ``lost``: the row replaces that of a lost step. ``info``: what recovery added
+    to the info. ``resets``: (episode, seed, options) for each call of ``reset_fn`` since the last
+    row.
     """
 
+    digest: int
+    flags: int
+    reward: Any
+    marked: bool
     lost: bool
     info: dict[str, Any]
     resets: list[tuple[int, int | None, Any]]
-
-
-class Batch(NamedTuple):
-    """The recorded rows of a batch.
-
-    ``flags``: 1 for terminated, plus 2 for truncated. ``resets_marked``: infos of resets have
-    ``is_reset``.
-    """
-
-    digests: Array
-    flags: Array
-    reward: Any
-    resets_marked: bool
-    notes: dict[int, Notes]
 
 
 class Asked(NamedTuple):
@@ -92,11 +83,11 @@ class Asked(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One chunk: its kind, the env ids, and the data."""
+    """One chunk: its kind, the env ids, and the data of each of these envs."""
 
     kind: bytes
     ids: list[int]
-    data: Any
+    data: list[Any]
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -119,7 +110,7 @@ def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
             continue
         try:
             yield _parsed(kind, body, num_envs)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ValueError(f"{path}: the chunk at byte {at} is corrupt: {error}") from error
 
 
@@ -162,22 +153,20 @@ def _parsed(kind: bytes, body: bytes, num_envs: int) -> Event:
     ids = list(range(num_envs)) if ids is None else ids
     if not all(type(i) is int and 0 <= i < num_envs for i in ids):
         raise ValueError("an env id is out of range")
-    columns = [data]
     if kind == STEPS:
-        data = Steps(*data)
-        columns = [data.actions] if data.columns is None else data.columns
+        data = [tuple(column[k] for column in data) for k in range(len(ids))]
     elif kind == ROWS:
-        data = Batch(*data)
-        data = data._replace(notes={i: Notes(*fields) for i, fields in data.notes.items()})
-        columns = [data.digests, data.flags, data.reward]
+        *columns, marked, notes = data
+        rows = zip(ids, *columns, strict=True)
+        data = [Row(*row, marked, *notes.get(i, (False, {}, []))) for i, *row in rows]
     elif kind in (RAISED, RECOVERED):
         data = [Fault(*fields) for fields in data]
     elif kind == ASKED:
         data = [Asked(*fields) for fields in data]
         if not all(asked.kind in EFFECTS for asked in data):
             raise ValueError("not a request that can be recorded")
-    elif kind not in (RESETS, RECREATED, CANCELLED, CLOSED):
+    elif kind not in (PLAIN_STEPS, RESETS, RECREATED, CANCELLED, CLOSED):
         raise ValueError(f"unknown kind {kind!r}")
-    if any(len(column) != len(ids) for column in columns):
+    if type(data) is not list or len(data) != len(ids):
         raise ValueError("not one entry for each env")
     return Event(kind, ids, data)

@@ -80,10 +80,11 @@ class Recorder(Observer):
 
     def steps(self, ids: IdArray, steps: Steps) -> None:
         """Write the actions; TypeError: an action has a type that only pickle supports."""
-        if steps.columns is None:
+        if steps.columns is not None:
+            self._write(reader.STEPS, ids, [_narrowed(column) for column in steps.columns])
+        else:
             _check(ids, steps.actions, "action")
-        columns = steps.columns and [_narrowed(one) for one in steps.columns]
-        self._write(reader.STEPS, ids, [columns, steps.actions])
+            self._write(reader.PLAIN_STEPS, ids, steps.actions)
 
     def resets(self, ids: list[int], requests: Sequence[Request]) -> None:
         """Write the arguments; TypeError: an option has a type that only pickle supports."""

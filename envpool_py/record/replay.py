@@ -30,7 +30,7 @@ from envpool_py.making import BACKENDS
 from envpool_py.observers import LOST_EPISODE, Observer, Rows
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.record import digest, reader
-from envpool_py.record.reader import Asked, Batch, Event, Fault, Notes
+from envpool_py.record.reader import Fault, Row
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import ResetFn
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _RESET = Request("reset")
-_NO_NOTES = Notes(lost=False, info={}, resets=[])
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
 
 
@@ -125,8 +124,6 @@ def replay(
 class _Env:
     """One env of the run."""
 
-    #: Its id in the replay's pool.
-    index: int
     #: The number of its episode, -1 before the first, and of its last step in it.
     position: tuple[int, int] = (-1, 0)
     #: Requests that reached the env but brought no result: cancelled steps and resets, and calls
@@ -209,15 +206,17 @@ class Replay:
                     f" {_described(recorded)}"
                 )
         self._events = reader.read_events(path)
-        self._envs = {i: _Env(k) for k, i in enumerate(self.env_ids)}
+        # From here on ids are those of the pool of the replay.
+        self._index = {i: k for k, i in enumerate(self.env_ids)}
+        self._envs = [_Env() for _ in self.env_ids]
         # The requests in flight in the run, in the order of sending; not sent in the replay yet.
         self._pending: dict[int, Request] = {}
         self._last = _LastParts()
         engine.observers.append(self._last)
         engine.batches.keep_last()
         if self.header["episode_seeds"]:
-            for i in self.env_ids:
-                self._set_schedule(i, self.header["roots"][i], -1)
+            for k, i in enumerate(self.env_ids):
+                self._set_schedule(k, self.header["roots"][i], -1)
 
     def __iter__(self) -> Iterator[StepResult]:
         return self
@@ -225,16 +224,28 @@ class Replay:
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
             raise StopIteration
-        for event in self._events:
-            self.complete = event.kind == reader.CLOSED
-            # The places of the chosen envs in the event.
-            places = [k for k, i in enumerate(event.ids) if i in self._envs]
-            if event.kind == reader.ROWS and (places or not event.ids):
-                batch = self._repeat(event.ids, event.data, places)
+        for kind, ids, data in self._events:
+            self.complete = kind == reader.CLOSED
+            pairs = zip(ids, data, strict=True)
+            entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
+            if kind == reader.ROWS and (entries or not ids):
+                batch = self._repeat(entries)
                 self.num_batches += 1
                 return batch
-            if places:
-                self._follow(event, places)
+            if kind in (reader.RAISED, reader.RECOVERED):
+                errors = [self._error_of(i, fault) for i, fault in entries.items()]
+                if kind == reader.RAISED and errors:
+                    raise combine(errors)
+                continue
+            for i, entry in entries.items():
+                self._follow(kind, i, entry)
+            if entries and kind == reader.ASKED and data[0].kind == "apply":
+                warnings.warn(
+                    f"the run applied {data[0].args[0]} to {len(ids)} envs, which is not"
+                    " replayed: a record holds no functions",
+                    UserWarning,
+                    stacklevel=2,
+                )
         if self._deaths and not self.complete and self._pending:
             pending, self._pending = self._pending, {}
             return self._fetch(pending)
@@ -256,49 +267,34 @@ class Replay:
         if hasattr(self, "pool"):
             self.close()
 
-    def _follow(self, event: Event, places: list[int]) -> None:
-        """Follow an event that brings no batch."""
-        errors = []
-        data = self._actions(event) if event.kind == reader.STEPS else event.data
-        for k in places:
-            i, own = event.ids[k], data[k]
-            env = self._envs[i]
-            match event.kind:
-                case reader.STEPS:
-                    self._pending[i] = Request("step", (own,))
-                case reader.RESETS:
-                    self._pending[i] = Request("reset", kwargs=own)
-                case reader.CANCELLED:
-                    request = self._pending.pop(i, None)
-                    if request is not None and own:
-                        env.unconfirmed.append(request)
-                    self._recreate(i)
-                case reader.RECREATED:
-                    env.recreated_at = own
-                    if i not in self._pending:  # else its row is returned first
-                        self._recreate(i)
-                case reader.ASKED:
-                    self._ask(i, own)
-                case _:
-                    errors.append(self._error_of(i, own))
-        if event.kind == reader.RAISED:
-            raise combine(errors)
-        if event.kind == reader.ASKED and data[0].kind == "apply":
-            warnings.warn(
-                f"the run applied {data[0].args[0]} to {len(event.ids)} envs, which is not"
-                " replayed: a record holds no functions",
-                UserWarning,
-                stacklevel=3,
-            )
-
-    def _actions(self, event: Event) -> list[Any]:
-        """The actions of a batch one by one."""
-        layout, columns = self._spec.action, event.data.columns
-        if columns is None:
-            return list(event.data.actions)
-        pairs = zip(spaces.leaves(layout), columns, strict=True)
-        columns = [column.astype(leaf.dtype) for leaf, column in pairs]
-        return spaces.join_rows(layout, columns, len(event.ids))
+    def _follow(self, kind: bytes, i: int, entry: Any) -> None:
+        """Follow what the run asked of env ``i``; ``entry``: see ``reader``."""
+        env = self._envs[i]
+        if kind == reader.STEPS:
+            self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
+        elif kind == reader.PLAIN_STEPS:
+            self._pending[i] = Request("step", (entry,))
+        elif kind == reader.RESETS:
+            self._pending[i] = Request("reset", kwargs=entry)
+        elif kind == reader.CANCELLED:
+            request = self._pending.pop(i, None)
+            if request is not None and entry:
+                env.unconfirmed.append(request)
+            self._recreate(i)
+        elif kind == reader.RECREATED:
+            env.recreated_at = entry
+            if i not in self._pending:  # else its row is returned first
+                self._recreate(i)
+        elif kind == reader.ASKED and entry.kind != "apply":
+            request = Request(entry.kind, entry.args, entry.kwargs)
+            if entry.failed:
+                env.unconfirmed.append(request)
+                return
+            self._confirm(i)
+            error = self._carry_out(i, request)
+            if error is not None:
+                how = f"{entry.kind} raised, but not in the run"
+                raise self._differs(i, how, env.position) from error
 
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""
@@ -307,29 +303,15 @@ class Replay:
             root, episode = env.recreated_at
             env.recreated_at = None
             env.unconfirmed.clear()
-            self._engine.recreation.restart(self._own([i]))
+            self._engine.recreation.restart(np.array([i]))
             self._set_schedule(i, root, episode)
 
     def _set_schedule(self, i: int, root: int | None, episode: int) -> None:
         """Set the root seed and the number of the last episode of env ``i``."""
-        configured = self._engine.recreation.configured_for(self._envs[i].index)
+        configured = self._engine.recreation.configured_for(i)
         if configured is not None:
             kwargs = {**configured.kwargs, "root": root, "episode": episode}
-            self._engine.asking.ask(self._own([i]), [configured._replace(kwargs=kwargs)])
-
-    def _ask(self, i: int, asked: Asked) -> None:
-        """Carry out a request without a row, or remember it if it failed in the run."""
-        request = Request(asked.kind, asked.args, asked.kwargs)
-        if asked.kind == "apply":  # a record holds no functions
-            return
-        if asked.failed:
-            self._envs[i].unconfirmed.append(request)
-        else:
-            self._confirm(i)
-            error = self._carry_out(i, request)
-            if error is not None:
-                how = f"{asked.kind} raised, but not in the run"
-                raise self._differs(i, how, self._envs[i].position) from error
+            self._engine.asking.ask(np.array([i]), [configured._replace(kwargs=kwargs)])
 
     def _confirm(self, i: int) -> None:
         """Carry out the unconfirmed requests of env ``i``, which has answered a later one."""
@@ -346,13 +328,13 @@ class Replay:
             if request.kind in ("step", "reset"):
                 _, _, _, _, (info,) = self._fetch({i: request})
             elif request.kind == "seed":
-                self._engine.asking.seed(self._own([i]), [request])
+                self._engine.asking.seed(np.array([i]), [request])
             else:
-                self._engine.asking.ask(self._own([i]), [request])
+                self._engine.asking.ask(np.array([i]), [request])
+                return None
         except EnvError as error:
             return error
-        if request.kind in ("step", "reset", "seed"):
-            env.position = env.next_position(request, info)
+        env.position = env.next_position(request, info)
         return None
 
     def _fetch(self, requests: Mapping[int, Request | None]) -> StepResult:
@@ -365,68 +347,58 @@ class Replay:
             self._confirm(i)
         try:
             if lost:
-                self._engine.faults.put_lost(self._own(lost))
+                self._engine.faults.put_lost(np.array(lost))
             if steps:
-                self._engine.send_steps(self._own(steps), [sent[i].args[0] for i in steps])
+                self._engine.send_steps(np.array(steps), [sent[i].args[0] for i in steps])
             if resets:
-                self._engine.send_resets(self._own(resets), [sent[i] for i in resets])
-            batch = self._engine.fetch(self._own(list(requests)))
+                self._engine.send_resets(np.array(resets), [sent[i] for i in resets])
+            batch = self._engine.fetch(np.array(list(requests), dtype=np.intp))
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]
             error.message = error.message.replace(f"env {index}:", f"env {i}:", 1)
             error.env_ids = tuple(self.env_ids[k] for k in error.env_ids)
             raise
         for i, info in zip(requests, batch[4], strict=True):
-            info["env_id"] = i
+            info["env_id"] = self.env_ids[i]
         return batch
 
-    def _own(self, ids: Sequence[int]) -> IdArray:
-        """The ids that these envs have in the replay's pool."""
-        return np.array([self._envs[i].index for i in ids], dtype=np.intp)
-
-    def _repeat(self, all_ids: list[int], written: Batch, places: list[int]) -> StepResult:
-        """Repeat the rows in these places of a batch, and check them."""
-        ids = [all_ids[k] for k in places]
-        notes = {i: written.notes.get(i, _NO_NOTES) for i in ids}
-        last_obs = {
-            i: self._engine.batches.last_obs(self._envs[i].index)
-            for i in ids
-            if "final_obs" in notes[i].info
-        }
-        requests = {i: self._pending.pop(i, None) for i in ids}
+    def _repeat(self, rows: Mapping[int, Row]) -> StepResult:
+        """Repeat the rows of a batch, and check them."""
+        requests = {i: self._pending.pop(i, None) for i in rows}
         for i, request in requests.items():
-            if request is None and not notes[i].lost:
-                raise ValueError(f"env {i}: the record holds a row without a request")
+            if request is None and not rows[i].lost:
+                raise ValueError(f"env {self.env_ids[i]}: the record holds a row without a request")
+        final_obs = {
+            i: self._engine.batches.last_obs(i) for i in rows if "final_obs" in rows[i].info
+        }
         try:
-            batch = self._fetch({i: None if notes[i].lost else requests[i] for i in ids})
+            batch = self._fetch({i: None if rows[i].lost else requests[i] for i in rows})
         except EnvError as error:
-            i = error.env_id
+            i = self._index[error.env_id]
             first = error.message.partition("\n")[0].partition(": ")[2]
             position = self._envs[i].next_position(requests[i])
             raise self._differs(i, f"{first}; in the run it did not", position) from error
-        digests = digest.of_observations(spaces.leaves(self._spec.obs), self._last.parts, len(ids))
-        for n, (k, i) in enumerate(zip(places, ids, strict=True)):
-            env, request, info, added = self._envs[i], requests[i], batch[4][n], notes[i].info
+        digests = digest.of_observations(spaces.leaves(self._spec.obs), self._last.parts, len(rows))
+        for n, (i, row) in enumerate(rows.items()):
+            env, request, info = self._envs[i], requests[i], batch[4][n]
             env.position = env.next_position(request, info)
-            flags, was = int(written.flags[k]), int(written.digests[k])
-            # In same_step mode recovery ends a lost episode with the first row of the next one.
-            ends_lost_episode = LOST_EPISODE in added
-            if ends_lost_episode:
-                flags |= 2
-                batch[3][n] = True
-            how = _difference(batch, n, flags, written.reward[k])
-            if how is None and digests[n] != was:
+            how = _difference(batch, n, row)
+            if how is None and digests[n] != row.digest:
                 parts = [part[n : n + 1] for part in self._last.parts]
                 obs = f"{spaces.join_rows(self._spec.obs, parts, 1)[0]!r:.300}"
-                how = f"obs is {obs}, of digest {digests[n]:08x}; the digest was {was:08x}"
+                how = f"obs is {obs}, of digest {digests[n]:08x}; the digest was {row.digest:08x}"
             if how is not None:
                 raise self._differs(i, how, env.position)
+            # In same_step mode recovery ends a lost episode with the first row of the next one.
+            ends_lost_episode = row.info.pop(LOST_EPISODE, False)
+            if ends_lost_episode:
+                batch[3][n] = True
             is_reset = request is not None and request.kind == "reset"
-            if is_reset and (ends_lost_episode or not written.resets_marked):
+            if is_reset and (ends_lost_episode or not row.marked):
                 info.pop("is_reset", None)
-            info.update((key, value) for key, value in added.items() if key != LOST_EPISODE)
-            if i in last_obs:
-                info["final_obs"] = last_obs[i]
+            info.update(row.info)
+            if i in final_obs:
+                info["final_obs"] = final_obs[i]
             if "final_obs" in info and not is_reset:
                 env.position = env.next_position(_RESET)
             self._recreate(i)
@@ -436,10 +408,10 @@ class Replay:
         episode, step = position
         where = f"step {step}" if step else "reset"
         text = (
-            f"env {i}: episode {episode}, {where}: {how};"
+            f"env {self.env_ids[i]}: episode {episode}, {where}: {how};"
             " the env is not deterministic, or not the one of the run"
         )
-        return ReplayError(text, i, episode, step)
+        return ReplayError(text, self.env_ids[i], episode, step)
 
     def _error_of(self, i: int, fault: Fault) -> EnvError:
         """The error of the run, raised by the env again where the env raised it.
@@ -447,8 +419,7 @@ class Replay:
         Raises:
             ReplayError: the env raised another error than in the run, or none.
         """
-        env = self._envs[i]
-        request = self._pending.pop(i, None)
+        env, request = self._envs[i], self._pending.pop(i, None)
         position = env.next_position(request)
         is_death = fault.kind in _DEATHS
         error = None
@@ -477,23 +448,19 @@ class _RecordedResetFn:
     ) -> None:
         self._env_ids = list(env_ids)
         self._fallback = fallback
-        # By (env id, episode): the results in order, and how many were used.
+        # By (env id, episode): the results in order.
         self._known: dict[tuple[int, int], list[tuple[int | None, Any]]] = {}
-        self._calls: dict[tuple[int, int], int] = {}
         with contextlib.suppress(ValueError):  # corrupt: reported when the replay comes to it
-            for event in reader.read_events(path):
-                notes = event.data.notes if event.kind == reader.ROWS else {}
-                for i, note in notes.items():
-                    for episode, seed, options in note.resets:
+            for kind, ids, data in reader.read_events(path):
+                for i, row in zip(ids, data, strict=True) if kind == reader.ROWS else ():
+                    for episode, seed, options in row.resets:
                         self._known.setdefault((i, episode), []).append((seed, options))
 
     def __call__(self, env_id: int, episode: int) -> tuple[int | None, dict[str, Any] | None]:
         i = self._env_ids[env_id]
-        calls = self._calls.get((i, episode), 0)
-        self._calls[i, episode] = calls + 1
-        known = self._known.get((i, episode), ())
+        known = self._known.get((i, episode))
         if known:
-            return known[min(calls, len(known) - 1)]
+            return known.pop(0) if len(known) > 1 else known[0]
         if self._fallback is None:
             raise ValueError(
                 f"the record does not hold what reset_fn returned for env {i}, episode {episode};"
@@ -508,14 +475,14 @@ def _is_of_parallel_envs(header: Mapping[str, Any]) -> bool:
     return "flags" in fields and any(name.startswith("group0.") for name in fields)
 
 
-def _difference(batch: StepResult, n: int, flags: int, reward: Any) -> str | None:
-    """How flags and reward of row ``n`` differ from those of the record."""
+def _difference(batch: StepResult, n: int, row: Row) -> str | None:
+    """How flags and reward of row ``n`` of a batch differ from those of the recorded row."""
     now = bool(batch[2][n]), bool(batch[3][n])
-    was = bool(flags & 1), bool(flags & 2)
+    was = bool(row.flags & 1), bool(row.flags & 2)
     if now != was:
         return f"(terminated, truncated) is {now}, was {was}"
     values = np.asarray(batch[1][n], np.float64).reshape(-1)
-    recorded = np.asarray(reward, np.float64).reshape(-1)
+    recorded = np.asarray(row.reward, np.float64).reshape(-1)
     if values.tobytes() != recorded.tobytes():
         shown = [v[0] if len(v) == 1 else v.tolist() for v in (values, recorded)]
         return f"reward is {shown[0]}, was {shown[1]}"
