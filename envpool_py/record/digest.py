@@ -46,11 +46,8 @@ def of_row(layout: Any, obs: Any, outcome: tuple[Any, bool, bool] | None) -> int
     leaves = spaces.leaves(layout)
     parts: list[Any] = []
     for leaf, part in zip(leaves, spaces.split(layout, fitted, "obs"), strict=True):
-        if leaf.dtype is None:
-            parts.append([part])
-        else:
-            kept = part if leaf.code is None else leaf.code.encode(part, "obs")
-            parts.append(np.asarray(kept, leaf.dtype)[None])
+        kept = part if leaf.code is None else leaf.code.encode(part, "obs")
+        parts.append([kept] if leaf.dtype is None else np.asarray([kept], leaf.dtype))
     digests = of_observations(leaves, parts, 1)
     if outcome is not None:
         reward, terminated, truncated = (np.asarray([value]) for value in outcome)

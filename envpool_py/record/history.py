@@ -2,7 +2,7 @@
 
 The caller's process keeps the requests of each env and a digest of every row. When recovery has
 recreated a lost env, one request takes the whole past to the env's process, which carries it out
-(``play``) and compares the digest of each row, while the other envs are stepped. After that the
+(``Past.play``) and compares the digest of each row, while the other envs are stepped. After that the
 lost request is sent again, and its row is returned like any other.
 
 The past of an env begins when the env is created, or at its last reset with a seed (from the
@@ -14,7 +14,7 @@ was cancelled or that raised in the caller, and after ``MAX_STEPS`` steps.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,31 +46,42 @@ class Past:
         self.layout = layout
         self.first = first
         # The requests that are not steps with a fixed action, by their position.
-        self._others: dict[int, Request] = {}
-        self._actions = bytearray()
-        self._expected = array("I")
-
-    def __len__(self) -> int:
-        return len(self._expected)
+        self.others: dict[int, Request] = {}
+        self.actions = bytearray()
+        self.expected = array("I")
 
     def add(self, request: Request | bytes, expected: int) -> None:
         """Add a request, or the bytes of the action of a step, and the digest of its row."""
         if isinstance(request, bytes):
-            self._actions += request
+            self.actions += request
         else:
-            self._others[len(self._expected)] = request
-        self._expected.append(expected)
+            self.others[len(self.expected)] = request
+        self.expected.append(expected)
 
-    def requests(self) -> Iterator[tuple[Request, int]]:
-        """Each request, a copy that the env may change, and the digest of its row."""
+    def play(self, carry_out: Callable[[Request], Any], layout: Any) -> str | None:
+        """Carry out the requests on a new env; say which row, of this layout, has another digest.
+
+        Each request is a copy, which the env may change.
+        """
+        for request in self.first:
+            # A reset_fn is not copied: it may have a state.
+            carry_out(request if request.kind == "configure" else spaces.snapshot(request))
         size = action_dtype(self.layout).itemsize
-        at = 0
-        for number, expected in enumerate(self._expected):
-            if number in self._others:
-                yield spaces.snapshot(self._others[number]), expected
+        at = steps = 0
+        for number, expected in enumerate(self.expected):
+            if number in self.others:
+                request = spaces.snapshot(self.others[number])
             else:
-                yield step_of(self.layout, bytes(self._actions[at : at + size])), expected
+                request = step_of(self.layout, bytes(self.actions[at : at + size]))
                 at += size
+            reply = carry_out(request)
+            if request.kind not in ("reset", "step"):
+                continue
+            steps = steps + 1 if request.kind == "step" else 0
+            if digest.of_row(layout, reply[0], reply[1:4] if steps else None) != expected:
+                what = f"step {steps}" if steps else "the reset"
+                return f"{what} since its last reset by the pool gave another row than before"
+        return None
 
 
 def action_dtype(layout: Any) -> np.dtype[Any]:
@@ -84,27 +95,6 @@ def step_of(layout: Any, data: bytes) -> Request:
     record: Any = np.ndarray((1,), action_dtype(layout), data)
     columns = [record[name].copy() for name in record.dtype.names]
     return Request("step", tuple(spaces.join_rows(layout, columns, 1)))
-
-
-def play(carry_out: Callable[[Request], Any], past: Past, layout: Any) -> str | None:
-    """Carry out the past of an env on a new env.
-
-    Returns:
-        None if every row has its digest, else a text that says which row differs.
-    """
-    for request in past.first:
-        # A reset_fn is not copied: it may have a state.
-        carry_out(request if request.kind == "configure" else spaces.snapshot(request))
-    steps = 0
-    for request, expected in past.requests():
-        reply = carry_out(request)
-        if request.kind not in ("reset", "step"):
-            continue
-        steps = steps + 1 if request.kind == "step" else 0
-        if digest.of_row(layout, reply[0], reply[1:4] if steps else None) != expected:
-            what = f"step {steps}" if steps else "the reset"
-            return f"{what} since its last reset by the pool gave another row than before"
-    return None
 
 
 class History(Observer):
@@ -142,11 +132,13 @@ class History(Observer):
         if request.kind == "reset" and request.kwargs.get("seed") is not None:
             return bool(self._lasting[i])
         past = self._pasts[i]
-        return past is not None and len(past) > 0
+        return past is not None and len(past.expected) > 0
 
     def replay_request(self, i: int) -> Request:
         """The request that restores env ``i``, whose past is known, on a new env."""
-        return Request("run", (play, self._pasts[i], self._spec.obs))
+        past = self._pasts[i]
+        assert past is not None  # noqa: S101 - recovery asks knows() first
+        return Request("run", (past.play, self._spec.obs))
 
     def forget(self, i: int) -> None:
         """Forget the past of env ``i``, until its next seeded reset or until it is recreated."""
@@ -270,5 +262,5 @@ class History(Observer):
         past = self._pasts[i]
         if past is not None:
             past.add(request, expected)
-            if len(past) > MAX_STEPS:
+            if len(past.expected) > MAX_STEPS:
                 self._pasts[i] = None

@@ -10,13 +10,13 @@ process, or that never began, is not carried out, on any backend.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,17 +25,14 @@ from envpool_py import spaces
 from envpool_py.arguments import check_env_fns
 from envpool_py.block import StepResult
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
-from envpool_py.ids import IdArray, Ids
+from envpool_py.ids import Ids
 from envpool_py.making import BACKENDS
-from envpool_py.observers import LOST_EPISODE, Observer, Rows
+from envpool_py.observers import LOST_EPISODE
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.record import digest, reader
-from envpool_py.record.reader import Fault, Row
+from envpool_py.record import digest, recorder
+from envpool_py.record.recorder import Row
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import ResetFn
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _RESET = Request("reset")
@@ -78,7 +75,7 @@ def replay(
         OSError: the record cannot be read.
         EnvError: an env_fn raised.
     """
-    header = reader.read_header(path)
+    header = recorder.read_header(path)
     num_envs = header["num_envs"]
     env_fns = check_env_fns(env_fns)
     if len(env_fns) != num_envs:
@@ -93,7 +90,7 @@ def replay(
     chosen = ids_.resolve(env_ids, num_envs).tolist()
     if not chosen:
         raise ValueError("env_ids is empty; a replay needs at least one env")
-    recorded = _RecordedResetFn(path, chosen, reset_fn) if header["reset_fn"] else None
+    recorded = _recorded_reset_fn(path, chosen, reset_fn) if header["reset_fn"] else None
     try:
         pool = backend(
             [env_fns[i] for i in chosen],
@@ -106,7 +103,8 @@ def replay(
             **options,
         )
     except EnvError as error:
-        if isinstance(error, TypeError) and _is_of_parallel_envs(header):
+        fields = header["observations"]
+        if isinstance(error, TypeError) and "flags of shape" in fields and "group0." in fields:
             raise ValueError(
                 f"the record {path} is of a ParallelVectorEnv, whose pool steps a PackedEnv for"
                 " each PettingZoo env; pass env_fns that create one: MakePacked(env_fn,"
@@ -142,17 +140,7 @@ class _Env:
         return (episode, step + 1) if is_step else (episode + 1, 0)
 
 
-class _LastParts(Observer):
-    """Keep the observations that the pool returned last, leaf by leaf."""
-
-    parts: list[Any]
-
-    def rows(self, ids: IdArray, rows: Rows) -> None:  # noqa: ARG002 - of the base class
-        """Keep the observations of these rows."""
-        self.parts = rows.parts
-
-
-class Replay:
+class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
     """The batches of a record, repeated: an iterator, created by ``replay``.
 
     Each batch has the form of what ``step`` returns, with the rows in the order of the run:
@@ -191,7 +179,7 @@ class Replay:
     ) -> None:
         self.pool = pool
         self.env_ids = list(env_ids)
-        self.header = reader.read_header(path)
+        self.header = recorder.read_header(path)
         self.until = until
         self.num_batches = 0
         self.complete = False
@@ -199,49 +187,39 @@ class Replay:
         self._engine = engine = pool.engine
         self._spec = spec = engine.block.spec
         for name, layout in (("observations", spec.obs), ("actions", spec.action)):
-            own, recorded = reader.layout_json(layout), self.header[name]
+            own, recorded = recorder.describe(layout), self.header[name]
             if own != recorded:
                 raise ValueError(
-                    f"{name}: these envs have {_described(own)}, but the record {path} has"
-                    f" {_described(recorded)}"
+                    f"{name}: these envs have {own:.500}, but the record {path} has {recorded:.500}"
                 )
-        self._events = reader.read_events(path)
+        self._events = recorder.read_events(path)
         # From here on ids are those of the pool of the replay.
         self._index = {i: k for k, i in enumerate(self.env_ids)}
         self._envs = [_Env() for _ in self.env_ids]
         # The requests in flight in the run, in the order of sending; not sent in the replay yet.
         self._pending: dict[int, Request] = {}
-        self._last = _LastParts()
-        engine.observers.append(self._last)
         engine.batches.keep_last()
         if self.header["episode_seeds"]:
             for k, i in enumerate(self.env_ids):
                 self._set_schedule(k, self.header["roots"][i], -1)
 
-    def __iter__(self) -> Iterator[StepResult]:
-        return self
-
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
             raise StopIteration
         for kind, ids, data in self._events:
-            self.complete = kind == reader.CLOSED
+            self.complete = kind == recorder.CLOSED
             pairs = zip(ids, data, strict=True)
             entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
-            if kind == reader.ROWS and (entries or not ids):
+            if kind == recorder.ROWS and (entries or not ids):
                 batch = self._repeat(entries)
                 self.num_batches += 1
                 return batch
-            if kind in (reader.RAISED, reader.RECOVERED):
-                errors = [self._error_of(i, fault) for i, fault in entries.items()]
-                if kind == reader.RAISED and errors:
-                    raise combine(errors)
-                continue
-            for i, entry in entries.items():
-                self._follow(kind, i, entry)
-            if entries and kind == reader.ASKED and data[0].kind == "apply":
+            errors = [self._follow(kind, i, entry) for i, entry in entries.items()]
+            if kind == recorder.RAISED and entries:
+                raise combine([error for error in errors if error is not None])
+            if kind == recorder.ASKED and entries and data[0][0] == "apply":
                 warnings.warn(
-                    f"the run applied {data[0].args[0]} to {len(ids)} envs, which is not"
+                    f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not"
                     " replayed: a record holds no functions",
                     UserWarning,
                     stacklevel=2,
@@ -257,9 +235,6 @@ class Replay:
         if not self.pool.is_closed:
             self.pool.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -267,34 +242,44 @@ class Replay:
         if hasattr(self, "pool"):
             self.close()
 
-    def _follow(self, kind: bytes, i: int, entry: Any) -> None:
-        """Follow what the run asked of env ``i``; ``entry``: see ``reader``."""
-        env = self._envs[i]
-        if kind == reader.STEPS:
+    def _follow(self, kind: bytes, i: int, entry: Any) -> EnvError | None:
+        """Follow what an event other than ``ROWS`` holds for env ``i``; return its error."""
+        if kind == recorder.STEPS:
             self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
-        elif kind == reader.PLAIN_STEPS:
+        elif kind == recorder.PLAIN_STEPS:
             self._pending[i] = Request("step", (entry,))
-        elif kind == reader.RESETS:
+        elif kind == recorder.RESETS:
             self._pending[i] = Request("reset", kwargs=entry)
-        elif kind == reader.CANCELLED:
+        elif kind == recorder.CANCELLED:
             request = self._pending.pop(i, None)
             if request is not None and entry:
-                env.unconfirmed.append(request)
+                self._envs[i].unconfirmed.append(request)
             self._recreate(i)
-        elif kind == reader.RECREATED:
-            env.recreated_at = entry
+        elif kind == recorder.RECREATED:
+            self._envs[i].recreated_at = entry
             if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
-        elif kind == reader.ASKED and entry.kind != "apply":
-            request = Request(entry.kind, entry.args, entry.kwargs)
-            if entry.failed:
-                env.unconfirmed.append(request)
-                return
-            self._confirm(i)
-            error = self._carry_out(i, request)
-            if error is not None:
-                how = f"{entry.kind} raised, but not in the run"
-                raise self._differs(i, how, env.position) from error
+        elif kind == recorder.ASKED:
+            self._ask(i, *entry)
+        else:
+            return self._error_of(i, *entry)
+        return None
+
+    def _ask(
+        self, i: int, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], failed: bool
+    ) -> None:
+        """Repeat a request without a row."""
+        request = Request(kind, args, kwargs)
+        if kind == "apply":  # a record holds no functions
+            return
+        if failed:
+            self._envs[i].unconfirmed.append(request)
+            return
+        self._confirm(i)
+        error = self._carry_out(i, request)
+        if error is not None:
+            how = f"{kind} raised, but not in the run"
+            raise self._differs(i, how, self._envs[i].position) from error
 
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""
@@ -378,15 +363,15 @@ class Replay:
             first = error.message.partition("\n")[0].partition(": ")[2]
             position = self._envs[i].next_position(requests[i])
             raise self._differs(i, f"{first}; in the run it did not", position) from error
-        digests = digest.of_observations(spaces.leaves(self._spec.obs), self._last.parts, len(rows))
         for n, (i, row) in enumerate(rows.items()):
             env, request, info = self._envs[i], requests[i], batch[4][n]
             env.position = env.next_position(request, info)
             how = _difference(batch, n, row)
-            if how is None and digests[n] != row.digest:
-                parts = [part[n : n + 1] for part in self._last.parts]
-                obs = f"{spaces.join_rows(self._spec.obs, parts, 1)[0]!r:.300}"
-                how = f"obs is {obs}, of digest {digests[n]:08x}; the digest was {row.digest:08x}"
+            obs = self._engine.batches.last_obs(i)
+            now = digest.of_row(self._spec.obs, obs, None)
+            if how is None and now != row.digest:
+                shown = f"{obs!r:.300}"
+                how = f"obs is {shown}, of digest {now:08x}; the digest was {row.digest:08x}"
             if how is not None:
                 raise self._differs(i, how, env.position)
             # In same_step mode recovery ends a lost episode with the first row of the next one.
@@ -413,7 +398,9 @@ class Replay:
         )
         return ReplayError(text, self.env_ids[i], episode, step)
 
-    def _error_of(self, i: int, fault: Fault) -> EnvError:
+    def _error_of(
+        self, i: int, kind: str, text: str, asked: str, env_ids: Sequence[int]
+    ) -> EnvError:
         """The error of the run, raised by the env again where the env raised it.
 
         Raises:
@@ -421,13 +408,13 @@ class Replay:
         """
         env, request = self._envs[i], self._pending.pop(i, None)
         position = env.next_position(request)
-        is_death = fault.kind in _DEATHS
+        is_death = kind in _DEATHS
         error = None
-        if request and (self._deaths if is_death else fault.request in ("step", "reset")):
+        if request and (self._deaths if is_death else asked in ("step", "reset")):
             self._confirm(i)
             position = env.next_position(request)
             error = self._carry_out(i, request)
-            was = fault.text.partition("\n")[0]
+            was = text.partition("\n")[0]
             now = "" if error is None else error.message.partition("\n")[0]
             if error is None and not is_death:
                 how = f"it did not raise what it raised in the run: {was}"
@@ -437,42 +424,34 @@ class Replay:
         if request and request.kind == "step":
             env.position = position
         self._recreate(i)
-        return error or _DEATHS.get(fault.kind, EnvError)(fault.text, fault.env_ids)
+        return error or _DEATHS.get(kind, EnvError)(text, env_ids)
 
 
-class _RecordedResetFn:
+def _recorded_reset_fn(
+    path: str | os.PathLike[str], env_ids: Sequence[int], fallback: ResetFn | None
+) -> ResetFn:
     """A ``reset_fn`` that returns what that of the run returned; ``fallback`` where unknown."""
+    # By (env id, episode): the results in order.
+    known: dict[tuple[int, int], list[tuple[int | None, Any]]] = {}
+    with suppress(ValueError):  # corrupt: reported when the replay comes to it
+        for kind, ids, data in recorder.read_events(path):
+            for i, row in zip(ids, data, strict=True) if kind == recorder.ROWS else ():
+                for episode, seed, options in row.resets:
+                    known.setdefault((i, episode), []).append((seed, options))
 
-    def __init__(
-        self, path: str | os.PathLike[str], env_ids: Sequence[int], fallback: ResetFn | None
-    ) -> None:
-        self._env_ids = list(env_ids)
-        self._fallback = fallback
-        # By (env id, episode): the results in order.
-        self._known: dict[tuple[int, int], list[tuple[int | None, Any]]] = {}
-        with contextlib.suppress(ValueError):  # corrupt: reported when the replay comes to it
-            for kind, ids, data in reader.read_events(path):
-                for i, row in zip(ids, data, strict=True) if kind == reader.ROWS else ():
-                    for episode, seed, options in row.resets:
-                        self._known.setdefault((i, episode), []).append((seed, options))
-
-    def __call__(self, env_id: int, episode: int) -> tuple[int | None, dict[str, Any] | None]:
-        i = self._env_ids[env_id]
-        known = self._known.get((i, episode))
-        if known:
-            return known.pop(0) if len(known) > 1 else known[0]
-        if self._fallback is None:
+    def reset_fn(env_id: int, episode: int) -> tuple[int | None, dict[str, Any] | None]:
+        i = env_ids[env_id]
+        results = known.get((i, episode))
+        if results:
+            return results.pop(0) if len(results) > 1 else results[0]
+        if fallback is None:
             raise ValueError(
                 f"the record does not hold what reset_fn returned for env {i}, episode {episode};"
                 " pass reset_fn to replay"
             )
-        return self._fallback(i, episode)
+        return fallback(i, episode)
 
-
-def _is_of_parallel_envs(header: Mapping[str, Any]) -> bool:
-    """Whether the recorded pool was that of a ``ParallelVectorEnv``, by the fields of its rows."""
-    fields = [path for path, *_ in header["observations"]]
-    return "flags" in fields and any(name.startswith("group0.") for name in fields)
+    return reset_fn
 
 
 def _difference(batch: StepResult, n: int, row: Row) -> str | None:
@@ -487,12 +466,3 @@ def _difference(batch: StepResult, n: int, row: Row) -> str | None:
         shown = [v[0] if len(v) == 1 else v.tolist() for v in (values, recorded)]
         return f"reward is {shown[0]}, was {shown[1]}"
     return None
-
-
-def _described(layout: Sequence[Any]) -> str:
-    leaves = [
-        f"{path or 'values'} of "
-        + (f"shape {tuple(shape)} and dtype {np.dtype(dtype)}" if dtype else "no fixed shape")
-        for path, shape, dtype, _ in layout
-    ]
-    return ", ".join(leaves[:8]) + (", ..." if len(leaves) > 8 else "")
