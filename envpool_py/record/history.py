@@ -2,8 +2,8 @@
 
 The caller's process keeps the requests of each env and a digest of every row. When recovery has
 recreated a lost env, one request takes the whole past to the env's process, which carries it out
-(``Past.play``) and compares the digest of each row, while the other envs are stepped. After that the
-lost request is sent again, and its row is returned like any other.
+and compares the digest of each row (``Past.play``), while the other envs are stepped. After that
+the lost request is sent again, and its row is returned like any other.
 
 The past of an env begins when the env is created, or at its last reset with a seed (from the
 caller, ``episode_seeds`` or ``reset_fn``); earlier calls of ``set_env_attr``, ``call`` and

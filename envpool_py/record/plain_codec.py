@@ -13,6 +13,7 @@ import io
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -26,6 +27,12 @@ _KINDS = "biufcSUMm"
 _DTYPE = re.compile(rf"[<>|][{_KINDS}][0-9]*(\[[0-9]*[A-Za-z]+\])?")
 _to_text = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
 _SEQUENCES = {tuple: "tuple", gym.spaces.GraphInstance: "graph"}
+_BUILD: dict[str, Callable[[list[Any]], Any]] = {
+    "complex": lambda parts: complex(*parts),
+    "dict": dict,
+    "tuple": tuple,
+    "graph": lambda parts: gym.spaces.GraphInstance(*parts),
+}
 
 
 def encode(value: Any) -> bytes:
@@ -85,14 +92,8 @@ def _from_json(value: Any, arrays: io.BytesIO) -> Any:
     if kind == "bytes":
         return inner.encode("latin-1")
     parts = _from_json(inner, arrays)
-    if kind == "complex":
-        return complex(*parts)
-    if kind == "dict":
-        return dict(parts)
-    if kind == "tuple":
-        return tuple(parts)
-    if kind == "graph":
-        return gym.spaces.GraphInstance(*parts)
+    if kind in _BUILD:
+        return _BUILD[kind](parts)
     if kind not in ("array", "scalar") or not _DTYPE.fullmatch(parts[0]):
         raise ValueError(f"unknown type {kind!r}")
     dtype, shape = np.dtype(parts[0]), parts[1]

@@ -259,26 +259,22 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             self._envs[i].recreated_at = entry
             if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
-        elif kind == recorder.ASKED:
-            self._ask(i, *entry)
-        else:
+        elif kind != recorder.ASKED:
             return self._error_of(i, *entry)
+        elif entry[0] != "apply":  # a record holds no functions
+            *fields, failed = entry
+            self._ask(i, Request(*fields), failed=failed)
         return None
 
-    def _ask(
-        self, i: int, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], failed: bool
-    ) -> None:
+    def _ask(self, i: int, request: Request, *, failed: bool) -> None:
         """Repeat a request without a row."""
-        request = Request(kind, args, kwargs)
-        if kind == "apply":  # a record holds no functions
-            return
         if failed:
             self._envs[i].unconfirmed.append(request)
             return
         self._confirm(i)
         error = self._carry_out(i, request)
         if error is not None:
-            how = f"{kind} raised, but not in the run"
+            how = f"{request.kind} raised, but not in the run"
             raise self._differs(i, how, self._envs[i].position) from error
 
     def _recreate(self, i: int) -> None:
@@ -324,19 +320,18 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
 
     def _fetch(self, requests: Mapping[int, Request | None]) -> StepResult:
         """Send requests and return their batch; None stands for the row of a lost step."""
-        lost = [i for i, request in requests.items() if request is None]
-        sent = {i: request for i, request in requests.items() if request is not None}
-        steps = [i for i, request in sent.items() if request.kind == "step"]
-        resets = [i for i, request in sent.items() if request.kind == "reset"]
-        for i in sent:
-            self._confirm(i)
+        for i, request in requests.items():
+            if request is not None:
+                self._confirm(i)
         try:
-            if lost:
-                self._engine.faults.put_lost(np.array(lost))
-            if steps:
-                self._engine.send_steps(np.array(steps), [sent[i].args[0] for i in steps])
-            if resets:
-                self._engine.send_resets(np.array(resets), [sent[i] for i in resets])
+            for i, request in requests.items():
+                own = np.array([i])
+                if request is None:
+                    self._engine.faults.put_lost(own)
+                elif request.kind == "step":
+                    self._engine.send_steps(own, request.args)
+                else:
+                    self._engine.send_resets(own, [request])
             batch = self._engine.fetch(np.array(list(requests), dtype=np.intp))
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]
