@@ -38,13 +38,13 @@ _LASTING = frozenset({"set_attr", "call", "apply"})
 class Past:
     """The requests of one env, in order, with the digest of each row.
 
-    A step with a fixed action takes the bytes of its action and 4 more. The requests ``first`` are
-    carried out before all others, and their results are not compared.
+    A step with a fixed action takes the bytes of its action and 4 more. ``configured`` is carried
+    out before all others.
     """
 
-    def __init__(self, layout: Any, first: list[Request]) -> None:
+    def __init__(self, layout: Any, configured: Request | None) -> None:
         self.layout = layout
-        self.first = first
+        self.configured = configured
         # The requests that are not steps with a fixed action, by their position.
         self.others: dict[int, Request] = {}
         self.actions = bytearray()
@@ -59,13 +59,12 @@ class Past:
         self.expected.append(expected)
 
     def play(self, carry_out: Callable[[Request], Any], layout: Any) -> str | None:
-        """Carry out the requests on a new env; say which row, of this layout, has another digest.
+        """Carry out copies of the requests on a new env; say which row, if any, differs.
 
-        Each request is a copy, which the env may change.
+        ``layout``: of the observations.
         """
-        for request in self.first:
-            # A reset_fn is not copied: it may have a state.
-            carry_out(request if request.kind == "configure" else spaces.snapshot(request))
+        if self.configured is not None:
+            carry_out(self.configured)  # not a copy: its reset_fn may have a state
         size = action_dtype(self.layout).itemsize
         at = steps = 0
         for number, expected in enumerate(self.expected):
@@ -245,14 +244,15 @@ class History(Observer):
 
     def _begin(self, i: int, *, at_reset: bool = False) -> None:
         """Begin the past of env ``i`` now, or at the reset that it has just carried out."""
-        first = list(self._lasting[i])
         self._episodes[i] = self._engine.block.schedule(i)[1]
         configured = self._engine.recreation.configured_for(i)
         if configured is not None:
             # The reset is carried out again, which increments the number of the episode.
             episode = self._episodes[i] - at_reset
-            first.append(configured._replace(kwargs={**configured.kwargs, "episode": episode}))
-        self._pasts[i] = Past(self._spec.action, first)
+            configured = configured._replace(kwargs={**configured.kwargs, "episode": episode})
+        self._pasts[i] = Past(self._spec.action, configured)
+        for request in self._lasting[i]:
+            self._add(i, request, 0)
 
     def _begin_at_reset(self, i: int, request: Request, expected: int) -> None:
         self._begin(i, at_reset=True)

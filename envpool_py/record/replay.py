@@ -36,6 +36,7 @@ from envpool_py.worker.executor import ResetFn
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _RESET = Request("reset")
+_POOL_OPTIONS = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
 
 
@@ -90,18 +91,11 @@ def replay(
     chosen = ids_.resolve(env_ids, num_envs).tolist()
     if not chosen:
         raise ValueError("env_ids is empty; a replay needs at least one env")
-    recorded = _recorded_reset_fn(path, chosen, reset_fn) if header["reset_fn"] else None
+    recorded = {name: header[name] for name in _POOL_OPTIONS}
+    if header["reset_fn"]:
+        recorded["reset_fn"] = _recorded_reset_fn(path, chosen, reset_fn)
     try:
-        pool = backend(
-            [env_fns[i] for i in chosen],
-            autoreset_mode=header["autoreset_mode"],
-            columns=header["columns"],
-            validate=header["validate"],
-            reset_first=header["reset_first"],
-            episode_seeds=header["episode_seeds"],
-            reset_fn=recorded,
-            **options,
-        )
+        pool = backend([env_fns[i] for i in chosen], **recorded, **options)
     except EnvError as error:
         fields = header["observations"]
         if isinstance(error, TypeError) and "flags of shape" in fields and "group0." in fields:
@@ -111,11 +105,7 @@ def replay(
                 " with_state=state_in_info) of envpool_py.pettingzoo.packed_env"
             ) from error
         raise
-    try:
-        return Replay(pool, path, chosen, until=until, deaths=deaths)
-    except BaseException:
-        pool.close()
-        raise
+    return Replay(pool, path, chosen, until=until, deaths=deaths)
 
 
 @dataclass
@@ -189,6 +179,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         for name, layout in (("observations", spec.obs), ("actions", spec.action)):
             own, recorded = recorder.describe(layout), self.header[name]
             if own != recorded:
+                self.close()
                 raise ValueError(
                     f"{name}: these envs have {own:.500}, but the record {path} has {recorded:.500}"
                 )
@@ -260,7 +251,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
         elif kind != recorder.ASKED:
-            return self._error_of(i, *entry)
+            return self._error_of(i, entry)
         elif entry[0] != "apply":  # a record holds no functions
             *fields, failed = entry
             self._ask(i, Request(*fields), failed=failed)
@@ -393,14 +384,13 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         )
         return ReplayError(text, self.env_ids[i], episode, step)
 
-    def _error_of(
-        self, i: int, kind: str, text: str, asked: str, env_ids: Sequence[int]
-    ) -> EnvError:
+    def _error_of(self, i: int, fault: tuple[str, str, str, tuple[int, ...]]) -> EnvError:
         """The error of the run, raised by the env again where the env raised it.
 
         Raises:
             ReplayError: the env raised another error than in the run, or none.
         """
+        kind, text, asked, env_ids = fault
         env, request = self._envs[i], self._pending.pop(i, None)
         position = env.next_position(request)
         is_death = kind in _DEATHS
