@@ -33,10 +33,8 @@ def with_outcomes(
     digests: list[int], reward: Array, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
 ) -> list[int]:
     """Extend the digests of the observations of a batch by its rewards and flags."""
-    if reward.dtype == object:
-        rewards: Any = [np.asarray(one, np.float64) for one in reward]
-    else:
-        rewards = reward.astype(np.float64, copy=False)
+    # Zeros at the end do not count: the reward of a reset is 0 here, and a row of zeros in a batch.
+    rewards = [np.asarray(one, np.float64).tobytes().rstrip(b"\0") for one in reward]
     return _extended(_extended(_extended(digests, rewards), terminated), truncated)
 
 

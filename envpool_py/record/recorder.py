@@ -96,8 +96,7 @@ class Recorder(Observer):
         facts = {"version": VERSION, **header, **layouts}
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         self._fd: int | None = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
-        os.write(self._fd, MAGIC)
-        self._append(HEADER, json.dumps(facts).encode())
+        self._append(HEADER, json.dumps(facts).encode(), before=MAGIC)
 
     def close(self) -> None:
         """Write that the run has ended here, and close the file."""
@@ -110,11 +109,11 @@ class Recorder(Observer):
         listed = None if ids is self._engine.all_ids else [int(i) for i in ids]
         self._append(kind, plain_codec.encode([listed, data]))
 
-    def _append(self, kind: bytes, body: bytes) -> None:
+    def _append(self, kind: bytes, body: bytes, before: bytes = b"") -> None:
         if self._fd is None:
             return
         crc = zlib.crc32(body, zlib.crc32(kind))
-        data = _CHUNK_HEAD.pack(len(body), crc, kind) + body
+        data = before + _CHUNK_HEAD.pack(len(body), crc, kind) + body
         try:
             written = os.write(self._fd, data)
             while written < len(data):
