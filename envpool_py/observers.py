@@ -1,8 +1,8 @@
-"""Observers of what an engine asks of its envs and what comes of it: none, unless it records.
+"""Observers of an engine: they see what its envs are asked, and the outcome.
 
-For each env an observer hears, in the order in which it happens: ``steps`` or ``resets`` when a
-request is sent; then just one of ``rows`` (the row is returned), ``raised`` (the error is raised),
-``recovered`` (recovery handles the error) and ``cancelled``, unless the env is ``recreated``.
+For each env an observer sees, in the order in which it happens: ``steps`` or ``resets`` when a
+request is sent; then exactly one of ``rows``, ``raised``, ``recovered`` and ``cancelled``, unless
+the env is ``recreated``.
 """
 
 from __future__ import annotations
@@ -30,53 +30,48 @@ class Steps(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The rows of a batch.
+    """The rows of a batch."""
 
-    ``parts``: the observations leaf by leaf. ``marked``: whether the infos of resets say
-    ``is_reset``. ``lost``: the envs whose row stands for a lost step. ``notes``: what recovery adds
-    to the infos of an env. ``asked``: for an env, what ``reset_fn`` has returned since the last
-    row.
-    """
-
-    parts: list[Any]
+    parts: list[Any]  # the observations, leaf by leaf
     reward: Array
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     infos: Array
-    marked: bool
-    lost: set[int]
-    notes: Mapping[int, dict[str, Any]]
+    marked: bool  # whether the infos of resets have is_reset
+    lost: set[int]  # the envs whose row replaces that of a lost step
+    notes: Mapping[int, dict[str, Any]]  # by env, what recovery adds to the info
+    #: By env, (episode, seed, options) for each call of ``reset_fn`` since the last row.
     asked: Mapping[int, list[tuple[int, int | None, Any]]]
 
 
 class Observer:
-    """Does nothing; an observer overrides what it wants to hear of."""
+    """Does nothing; an observer overrides the methods that it needs."""
 
     def steps(self, ids: IdArray, steps: Steps) -> None:
-        """These envs are to be stepped; a TypeError raised here refuses that."""
+        """Called before these envs are stepped; a TypeError raised here refuses the steps."""
 
     def resets(self, ids: list[int], requests: Sequence[Request]) -> None:
-        """These envs are to be reset; a TypeError raised here refuses that."""
+        """Called before these envs are reset; a TypeError raised here refuses the resets."""
 
     def rows(self, ids: IdArray, rows: Rows) -> None:
-        """The rows of these envs are being returned."""
+        """Called before the rows of these envs are returned."""
 
     def raised(self, errors: Mapping[int, EnvError]) -> None:
-        """The errors of these envs are being raised."""
+        """Called before the errors of these envs are raised."""
 
     def recovered(self, i: int, error: EnvError) -> None:
-        """The error of env ``i`` is not raised; its request is not answered."""
+        """Called when recovery handles the error of env ``i``; its request has no result."""
 
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
-        """The requests of these envs are cancelled; some are carried out all the same."""
+        """Called when requests are cancelled; some are carried out anyway."""
 
     def recreated(self, ids: Sequence[int]) -> None:
-        """These envs are new."""
+        """Called when envs were recreated."""
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]
     ) -> Callable[[Sequence[int]], object] | None:
-        """A request without a row is to be sent; the result is called with the envs that failed."""
+        """Called before requests without a row; the result is called with the envs that failed."""
 
     def close(self) -> None:
-        """Nothing more comes."""
+        """Called when the pool is closed."""

@@ -30,8 +30,7 @@ LAYERS: list[set[str]] = [
     # The engine.
     {"asking", "engine", "faults", "observers", "recovery", "recreation", "states"},
     # Recording, but for its replay.
-    {"record", "record.digest", "record.history", "record.plain_codec", "record.reader"}
-    | {"record.recorder"},
+    {"record", "record.digest", "record.history", "record.plain_codec", "record.recorder"},
     # The pools.
     {"arguments", "assembly", "auto", "calls", "pool", "pools"} | {"record.replay", "testing"},
     # What is built on pools.

@@ -24,7 +24,7 @@ from gymnasium.utils.env_checker import data_equivalence
 import envpool_py
 from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ReplayError
 from envpool_py.record import plain_codec as plain
-from envpool_py.record import reader as recording
+from envpool_py.record import recorder as recording
 from envpool_py.worker import DummyEnvWorker
 from tests import envs
 from tests.conftest import ROOT
@@ -166,7 +166,7 @@ def test_cut_or_spoilt_plain_values_are_errors() -> None:
     for end in range(len(data)):
         with pytest.raises(ValueError, match="no plain value"):
             plain.decode(data[:end])
-    deep = b"l\x01\x00\x00\x00" * 100_000 + b"N"
+    deep = b"[" * 100_000
     with pytest.raises(ValueError, match="nested too deeply"):
         plain.decode(deep)
 
@@ -340,7 +340,7 @@ def test_a_pickle_in_the_file_is_never_loaded(tmp_path: Path) -> None:
             assert not (tmp_path / "trace").exists()
 
 
-@pytest.mark.parametrize("module", ["plain_codec", "recorder", "reader", "replay", "digest"])
+@pytest.mark.parametrize("module", ["plain_codec", "recorder", "replay", "digest"])
 def test_what_reads_does_not_know_of_pickle(module: str) -> None:
     tree = ast.parse((ROOT / "envpool_py" / "record" / f"{module}.py").read_text())
     names = {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}

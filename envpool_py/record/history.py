@@ -2,8 +2,8 @@
 
 The caller's process keeps the requests of each env and a digest of every row. When recovery has
 recreated a lost env, one request takes the whole past to the env's process, which carries it out
-(``play``) and compares the digest of each row, while the other envs are stepped. After that the
-lost request is sent again, and its row is returned like any other.
+and compares the digest of each row (``Past.play``), while the other envs are stepped. After that
+the lost request is sent again, and its row is returned like any other.
 
 The past of an env begins when the env is created, or at its last reset with a seed (from the
 caller, ``episode_seeds`` or ``reset_fn``); earlier calls of ``set_env_attr``, ``call`` and
@@ -14,7 +14,7 @@ was cancelled or that raised in the caller, and after ``MAX_STEPS`` steps.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,110 +38,66 @@ _LASTING = frozenset({"set_attr", "call", "apply"})
 class Past:
     """The requests of one env, in order, with the digest of each row.
 
-    The actions of a fixed action space are kept as bytes, one after another: a step takes the size
-    of its action and 8 bytes.
-
-    Args:
-        layout: of the actions.
-        first: requests that are carried out before all others, and whose results are not compared.
+    A step with a fixed action takes the bytes of its action and 4 more. ``configured`` is carried
+    out before all others.
     """
 
-    def __init__(self, layout: Any, first: list[Request]) -> None:
+    def __init__(self, layout: Any, configured: Request | None) -> None:
         self.layout = layout
-        self.first = first
-        #: The requests that are not steps with a fixed action, by their position.
+        self.configured = configured
+        # The requests that are not steps with a fixed action, by their position.
         self.others: dict[int, Request] = {}
-        self._actions = bytearray()
-        self._expected = array("Q")
-
-    def __len__(self) -> int:
-        return len(self._expected)
+        self.actions = bytearray()
+        self.expected = array("I")
 
     def add(self, request: Request | bytes, expected: int) -> None:
         """Add a request, or the bytes of the action of a step, and the digest of its row."""
         if isinstance(request, bytes):
-            self._actions += request
+            self.actions += request
         else:
-            self.others[len(self._expected)] = request
-        self._expected.append(expected)
+            self.others[len(self.expected)] = request
+        self.expected.append(expected)
 
-    def lasting(self) -> list[Request]:
-        """The requests whose effect outlasts a reset."""
-        return [request for request in self.others.values() if request.kind in _LASTING]
+    def play(self, carry_out: Callable[[Request], Any], layout: Any) -> str | None:
+        """Carry out copies of the requests on a new env; say which row, if any, differs.
 
-    def requests(self) -> Iterator[tuple[Request, int]]:
-        """Each request, a copy that the env may change, and the digest of its row."""
-        size = action_size(self.layout)
-        at = 0
-        for number, expected in enumerate(self._expected):
-            request = self.others.get(number)
-            if request is None:
-                yield step_of(self.layout, bytes(self._actions[at : at + size])), expected
-                at += size
+        ``layout``: of the observations.
+        """
+        if self.configured is not None:
+            carry_out(self.configured)  # not a copy: its reset_fn may have a state
+        size = action_dtype(self.layout).itemsize
+        at = steps = 0
+        for number, expected in enumerate(self.expected):
+            if number in self.others:
+                request = spaces.snapshot(self.others[number])
             else:
-                yield spaces.snapshot(request), expected
+                request = step_of(self.layout, bytes(self.actions[at : at + size]))
+                at += size
+            reply = carry_out(request)
+            if request.kind not in ("reset", "step"):
+                continue
+            steps = steps + 1 if request.kind == "step" else 0
+            if digest.of_row(layout, reply[0], reply[1:4] if steps else None) != expected:
+                what = f"step {steps}" if steps else "the reset"
+                return f"{what} since its last reset by the pool gave another row than before"
+        return None
 
 
-def action_size(layout: Any) -> int:
-    """The size of the fixed leaves of an action, in bytes."""
-    return sum(
-        leaf.dtype.itemsize * int(np.prod(leaf.shape, dtype=np.int64))
-        for leaf in spaces.leaves(layout)
-        if leaf.dtype is not None
-    )
+def action_dtype(layout: Any) -> np.dtype[Any]:
+    """The structured dtype of an action; of no use where a leaf is not fixed."""
+    fields = [(str(n), leaf.dtype, leaf.shape) for n, leaf in enumerate(spaces.leaves(layout))]
+    return np.dtype(fields)
 
 
 def step_of(layout: Any, data: bytes) -> Request:
     """The step whose action, of a layout with fixed leaves alone, has these bytes."""
-    parts = []
-    at = 0
-    for leaf in spaces.leaves(layout):
-        assert leaf.dtype is not None  # noqa: S101 - for the type checker
-        count = int(np.prod(leaf.shape, dtype=np.int64))
-        column = np.frombuffer(data, leaf.dtype, count, at).reshape(1, *leaf.shape).copy()
-        parts.append(leaf.one(column, 0))
-        at += column.nbytes
-    return Request("step", (spaces.join(layout, parts),))
-
-
-def play(carry_out: Callable[[Request], Any], past: Past, layout: Any) -> str | None:
-    """Carry out the past of an env on a new env.
-
-    Args:
-        carry_out: carries out a request and returns the reply.
-        past: of the env that was lost.
-        layout: of its observations.
-
-    Returns:
-        None if every row has its digest, else a text that says which row differs.
-    """
-    for request in past.first:
-        # A reset_fn is not copied: it may have a state.
-        carry_out(request if request.kind == "configure" else spaces.snapshot(request))
-    steps = 0
-    for request, expected in past.requests():
-        reply = carry_out(request)
-        if request.kind == "reset":
-            steps = 0
-            row = (reply[0], 0.0, False, False)
-        elif request.kind == "step":
-            steps += 1
-            row = reply[:4]
-        else:
-            continue
-        if digest.of_row(layout, row) != expected:
-            what = f"step {steps}" if steps else "the reset"
-            return f"{what} since its last reset by the pool gave another row than before"
-    return None
+    record: Any = np.ndarray((1,), action_dtype(layout), data)
+    columns = [record[name].copy() for name in record.dtype.names]
+    return Request("step", tuple(spaces.join_rows(layout, columns, 1)))
 
 
 class History(Observer):
-    """The past of every env of a pool, from which recovery restores envs.
-
-    Args:
-        engine: of the pool; its envs have been configured.
-        autoreset: None, ``"next_step"`` or ``"same_step"``.
-    """
+    """The past of every env of a pool, whose envs have been configured."""
 
     def __init__(self, engine: Engine, autoreset: str | None) -> None:
         num_envs = len(engine.all_ids)
@@ -149,8 +105,9 @@ class History(Observer):
         self._autoreset = autoreset
         self._spec = engine.block.spec
         self._leaves = spaces.leaves(self._spec.obs)
+        self._action_dtype: Any = action_dtype(self._spec.action)
         self._pasts: list[Past | None] = [None] * num_envs
-        # Lasting requests from before the past of each env.
+        # All lasting requests to each env since it was created.
         self._lasting: list[list[Request]] = [[] for _ in range(num_envs)]
         # The request that each env has in flight; a step with a fixed action by its bytes.
         self._asked: dict[int, Request | bytes] = {}
@@ -171,36 +128,33 @@ class History(Observer):
 
     def matters_for(self, i: int, request: Request) -> bool:
         """Whether the row of this request depends on the past of env ``i``, which is known."""
-        past = self._past(i)
         if request.kind == "reset" and request.kwargs.get("seed") is not None:
-            return bool(self._lasting[i] or past.lasting())
-        return len(past) > 0
+            return bool(self._lasting[i])
+        past = self._pasts[i]
+        return past is not None and len(past.expected) > 0
 
     def replay_request(self, i: int) -> Request:
         """The request that restores env ``i``, whose past is known, on a new env."""
-        return Request("run", (play, self._past(i), self._spec.obs))
+        past = self._pasts[i]
+        assert past is not None  # noqa: S101 - recovery asks knows() first
+        return Request("run", (past.play, self._spec.obs))
 
     def forget(self, i: int) -> None:
         """Forget the past of env ``i``, until its next seeded reset or until it is recreated."""
-        self._end(i)
+        self._pasts[i] = None
         self._asked.pop(i, None)
 
     def steps(self, ids: IdArray, steps: Steps) -> None:
         """Keep the actions."""
-        listed = ids.tolist()
-        if steps.columns is None or not listed:
-            for i, action in zip(listed, steps.actions, strict=True):
+        if steps.columns is None:
+            for i, action in zip(ids.tolist(), steps.actions, strict=True):
                 self._asked[i] = Request("step", (spaces.snapshot(action),))
             return
-        raw = [
-            np.ascontiguousarray(column).reshape(len(listed), -1).view(np.uint8)
-            for column in steps.columns
-        ]
-        if len(raw) > 1:
-            raw = [np.concatenate(raw, axis=1)]
-        data = raw[0].tobytes() if raw else b""
-        size = len(data) // len(listed)
-        for k, i in enumerate(listed):
+        records = np.empty(len(ids), self._action_dtype)
+        for name, column in zip(self._action_dtype.names, steps.columns, strict=True):
+            records[name] = column
+        data, size = records.tobytes(), records.itemsize
+        for k, i in enumerate(ids.tolist()):
             self._asked[i] = data[k * size : (k + 1) * size]
 
     def resets(self, ids: list[int], requests: Sequence[Request]) -> None:
@@ -210,9 +164,8 @@ class History(Observer):
 
     def rows(self, ids: IdArray, rows: Rows) -> None:
         """Add the requests of these rows to the pasts."""
-        observed = digest.of_observations(self._leaves, rows.parts, len(ids))
-        outcomes = digest.of_outcomes(rows.reward, rows.terminated, rows.truncated)
-        of_resets, of_steps = observed.tolist(), (observed + outcomes).tolist()
+        of_resets = digest.of_observations(self._leaves, rows.parts, len(ids))
+        of_steps = digest.with_outcomes(of_resets, rows.reward, rows.terminated, rows.truncated)
         for k, i in enumerate(ids.tolist()):
             request = self._asked.pop(i, None)
             is_new_episode = self._autoreset is not None and self._is_new_episode(i)
@@ -234,9 +187,8 @@ class History(Observer):
     def _seeded_reset(self, i: int, request: Request | bytes, rows: Rows) -> Request | None:
         """The reset that produced a row of env ``i``, with its seed; None if it had no seed."""
         given = request if isinstance(request, Request) and request.kind == "reset" else _RESET
-        if self._engine.block.schedule(i)[0] is not None:  # seeded by episode_seeds
-            return given
-        if given.kwargs.get("seed") is not None:
+        scheduled = self._engine.block.schedule(i)[0] is not None  # by episode_seeds
+        if scheduled or given.kwargs.get("seed") is not None:
             return given
         asked = rows.asked.get(i)
         if not asked or asked[-1][1] is None:
@@ -278,48 +230,37 @@ class History(Observer):
             for i, request in zip(ids, requests, strict=True):
                 if i in failed:
                     self.forget(i)
-                    continue
-                if kind == "seed":
-                    self._episodes[i] = self._engine.block.schedule(i)[1]
-                own = spaces.snapshot(request)
-                if kind == "seed" and request.args[0] is not None:
-                    self._begin_at_reset(i, own, 0)
-                elif self._pasts[i] is None and kind in _LASTING:
-                    self._lasting[i].append(own)
+                elif kind == "seed" and request.args[0] is not None:
+                    self._begin_at_reset(i, request, 0)
                 else:
+                    own = spaces.snapshot(request)
                     self._add(i, own, 0)
+                    if kind == "seed":
+                        self._episodes[i] = self._engine.block.schedule(i)[1]
+                    else:
+                        self._lasting[i].append(own)
 
         return add
 
-    def _past(self, i: int) -> Past:
-        past = self._pasts[i]
-        assert past is not None  # noqa: S101 - recovery asks knows() first
-        return past
-
     def _begin(self, i: int, *, at_reset: bool = False) -> None:
         """Begin the past of env ``i`` now, or at the reset that it has just carried out."""
-        first = list(self._lasting[i])
         self._episodes[i] = self._engine.block.schedule(i)[1]
         configured = recreation.configured_for(self._engine, i)
         if configured is not None:
             # The reset is carried out again, which increments the number of the episode.
             episode = self._episodes[i] - at_reset
-            first.append(configured._replace(kwargs={**configured.kwargs, "episode": episode}))
-        self._pasts[i] = Past(self._spec.action, first)
+            configured = configured._replace(kwargs={**configured.kwargs, "episode": episode})
+        self._pasts[i] = Past(self._spec.action, configured)
+        for request in self._lasting[i]:
+            self._add(i, request, 0)
 
     def _begin_at_reset(self, i: int, request: Request, expected: int) -> None:
-        self._end(i)
         self._begin(i, at_reset=True)
-        self._past(i).add(request, expected)
-
-    def _end(self, i: int) -> None:
-        past, self._pasts[i] = self._pasts[i], None
-        if past is not None:
-            self._lasting[i] += past.lasting()
+        self._add(i, request, expected)
 
     def _add(self, i: int, request: Request | bytes, expected: int) -> None:
         past = self._pasts[i]
         if past is not None:
             past.add(request, expected)
-            if len(past) > MAX_STEPS:
-                self._end(i)
+            if len(past.expected) > MAX_STEPS:
+                self._pasts[i] = None

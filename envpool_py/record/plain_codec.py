@@ -1,167 +1,102 @@
 """Encode plain values as bytes without pickle, so that decoding a file never runs code.
 
 Supported are None, bool, int, float, complex, str, bytes, list, tuple, dict, NumPy scalars and
-arrays of numbers, strings and dates, and Gymnasium's ``GraphInstance``, nested up to ``MAX_DEPTH``
-levels. A decoded value is equal to the original and has the same types. The first byte of a value
-is a letter for its type:
-
-========= =======================================================================================
-``N T F`` None, True, False
-``i``     int: the size, then so many bytes, little-endian and signed
-``f c``   float, complex: one double, two doubles
-``s b``   str (UTF-8), bytes: the size, then so many bytes
-``l t G`` list, tuple, ``GraphInstance``: the length, then the values
-``d``     dict: the length, then each key followed by its value
-``a g``   array, NumPy scalar: the dtype as ``b``, the shape as ``t``, the bytes as ``b``
-========= =======================================================================================
-
-Sizes and lengths are unsigned, four bytes, little-endian. Pure functions.
+arrays of numbers, strings and dates, and Gymnasium's ``GraphInstance``. A decoded value is equal to
+the original and has the same types. The bytes are a line of JSON, followed by the bytes of the
+arrays and scalars in their order. A value that JSON lacks is an object with one key, its type:
+``{"tuple": [1, 2]}``. Pure functions.
 """
 
 from __future__ import annotations
 
+import io
+import json
+import math
 import re
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-#: The deepest nesting that is encoded and decoded.
+#: The deepest nesting that is encoded.
 MAX_DEPTH = 100
 
-_SIZE = struct.Struct("<I")
-_FLOAT = struct.Struct("<d")
-_COMPLEX = struct.Struct("<dd")
-# Numbers, strings and dates: no objects and no structured dtypes.
-_DTYPE = re.compile(r"[<>|=]?[biufcSUMm?][0-9]*(\[[0-9]*[A-Za-z]+\])?")
-_CONSTANTS = {b"N": None, b"T": True, b"F": False}
-_SEQUENCES = {list: b"l", tuple: b"t", gym.spaces.GraphInstance: b"G"}
+# Dtypes of numbers, strings and dates: no objects and no structured dtypes.
+_KINDS = "biufcSUMm"
+_DTYPE = re.compile(rf"[<>|][{_KINDS}][0-9]*(\[[0-9]*[A-Za-z]+\])?")
+_to_text = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+_SEQUENCES = {tuple: "tuple", gym.spaces.GraphInstance: "graph"}
+_BUILD: dict[str, Callable[[list[Any]], Any]] = {
+    "complex": lambda parts: complex(*parts),
+    "dict": dict,
+    "tuple": tuple,
+    "graph": lambda parts: gym.spaces.GraphInstance(*parts),
+}
 
 
 def encode(value: Any) -> bytes:
-    """Encode ``value`` as bytes.
+    """Encode ``value``; TypeError if a part of it has an unsupported type."""
+    arrays: list[bytes] = []
+    tree = _to_json(value, arrays, 0)
+    try:
+        text = _to_text(tree)
+    except ValueError as error:  # an int of thousands of digits
+        raise TypeError(f"it holds an int that is too large: {error}") from error
+    return b"".join([text.encode(), b"\n", *arrays])
 
-    Raises:
-        TypeError: a part of ``value`` has an unsupported type.
-    """
-    parts: list[bytes] = []
-    _encode(value, parts.append, 0)
-    return b"".join(parts)
 
-
-def _encode(value: Any, add: Callable[[bytes], object], depth: int) -> None:
+def _to_json(value: Any, arrays: list[bytes], depth: int) -> Any:
     kind = type(value)
     if depth > MAX_DEPTH:
         raise TypeError("it is nested too deeply")
-    if value is None:
-        add(b"N")
-    elif kind is bool:
-        add(b"T" if value else b"F")
-    elif kind is int:
-        size = value.bit_length() // 8 + 1
-        _add_sized(b"i", value.to_bytes(size, "little", signed=True), add)
-    elif kind is float:
-        add(b"f" + _FLOAT.pack(value))
-    elif kind is complex:
-        add(b"c" + _COMPLEX.pack(value.real, value.imag))
-    elif kind is str:
-        _add_sized(b"s", value.encode(errors="surrogatepass"), add)
-    elif kind is bytes:
-        _add_sized(b"b", value, add)
-    elif kind in _SEQUENCES:
-        add(_SEQUENCES[kind] + _SIZE.pack(len(value)))
-        for part in value:
-            _encode(part, add, depth + 1)
-    elif kind is dict:
-        add(b"d" + _SIZE.pack(len(value)))
-        for key, part in value.items():
-            _encode(key, add, depth + 1)
-            _encode(part, add, depth + 1)
-    elif (kind is np.ndarray or isinstance(value, np.generic)) and _DTYPE.fullmatch(
-        value.dtype.str
-    ):
-        add(b"a" if kind is np.ndarray else b"g")
-        _add_sized(b"b", value.dtype.str.encode(), add)
-        _encode(value.shape, add, depth + 1)
-        _add_sized(b"b", value.tobytes(), add)
-    else:
-        raise TypeError(f"it holds a {kind.__name__}")
-
-
-def _add_sized(letter: bytes, data: bytes, add: Callable[[bytes], object]) -> None:
-    add(letter + _SIZE.pack(len(data)))
-    add(data)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind is bytes:
+        return {"bytes": value.decode("latin-1")}
+    if kind is complex:
+        return {"complex": [value.real, value.imag]}
+    if kind is dict:
+        return {"dict": _to_json([list(pair) for pair in value.items()], arrays, depth)}
+    if kind is list or kind in _SEQUENCES:
+        parts = [_to_json(part, arrays, depth + 1) for part in value]
+        return parts if kind is list else {_SEQUENCES[kind]: parts}
+    is_array = kind is np.ndarray
+    if (is_array or isinstance(value, np.generic)) and value.dtype.kind in _KINDS:
+        arrays.append(value.tobytes())
+        return {"array" if is_array else "scalar": [value.dtype.str, value.shape]}
+    raise TypeError(f"it holds a {kind.__name__}")
 
 
 def decode(data: bytes) -> Any:
-    """Decode what ``encode`` returned.
-
-    Raises:
-        ValueError: ``data`` is not the result of ``encode``.
-    """
+    """Decode the result of ``encode``; ValueError if ``data`` is something else."""
+    text, newline, rest = data.partition(b"\n")
+    arrays = io.BytesIO(rest)
     try:
-        value, end = _decode(data, 0, 0)
-    except (ValueError, TypeError, LookupError, struct.error, OverflowError) as error:
+        value = _from_json(json.loads(text), arrays)
+    except RecursionError:
+        raise ValueError("no plain value: nested too deeply") from None
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise ValueError(f"no plain value: {error}") from error
-    if end != len(data):
-        raise ValueError("no plain value: bytes are left over")
+    if not newline or arrays.read(1):
+        raise ValueError("no plain value: the data is cut off, or bytes are left over")
     return value
 
 
-def _decode(data: bytes, at: int, depth: int) -> tuple[Any, int]:
-    """Decode the value that begins at byte ``at``; return the value and where it ends."""
-    letter = data[at : at + 1]
-    at += 1
-    if depth > MAX_DEPTH:
-        raise ValueError("nested too deeply")
-    if letter in _CONSTANTS:
-        return _CONSTANTS[letter], at
-    if letter == b"f":
-        return _FLOAT.unpack_from(data, at)[0], at + 8
-    if letter == b"c":
-        return complex(*_COMPLEX.unpack_from(data, at)), at + 16
-    if letter in (b"i", b"s", b"b"):
-        raw, at = _sized(data, at)
-        if letter == b"i":
-            return int.from_bytes(raw, "little", signed=True), at
-        return (raw.decode(errors="surrogatepass") if letter == b"s" else raw), at
-    if letter in (b"l", b"t", b"G", b"d"):
-        (count,) = _SIZE.unpack_from(data, at)
-        at += 4
-        parts = []
-        for _ in range(count * 2 if letter == b"d" else count):
-            part, at = _decode(data, at, depth + 1)
-            parts.append(part)
-        if letter == b"d":
-            return dict(zip(parts[::2], parts[1::2], strict=True)), at
-        if letter == b"G":
-            return gym.spaces.GraphInstance(*parts), at
-        return (parts if letter == b"l" else tuple(parts)), at
-    if letter in (b"a", b"g"):
-        return _array(data, at, depth, scalar=letter == b"g")
-    raise ValueError(f"unknown letter {letter!r}")
-
-
-def _sized(data: bytes, at: int) -> tuple[bytes, int]:
-    (size,) = _SIZE.unpack_from(data, at)
-    at += 4
-    if at + size > len(data):
-        raise ValueError("the data is cut off")
-    return data[at : at + size], at + size
-
-
-def _array(data: bytes, at: int, depth: int, *, scalar: bool) -> tuple[Any, int]:
-    name, at = _decode(data, at, depth + 1)
-    shape, at = _decode(data, at, depth + 1)
-    raw, at = _decode(data, at, depth + 1)
-    text = name.decode("ascii")
-    if not _DTYPE.fullmatch(text):
-        raise ValueError(f"dtype {text!r}")
-    dtype = np.dtype(text)
-    if not dtype.itemsize:  # strings of length 0
-        array = np.zeros(shape, dtype)
-    else:
-        array = np.frombuffer(raw, dtype).reshape(shape).copy()
-    return (array[()] if scalar else array), at
+def _from_json(value: Any, arrays: io.BytesIO) -> Any:
+    if type(value) is list:
+        return [_from_json(part, arrays) for part in value]
+    if type(value) is not dict:
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "bytes":
+        return inner.encode("latin-1")
+    parts = _from_json(inner, arrays)
+    if kind in _BUILD:
+        return _BUILD[kind](parts)
+    if kind not in ("array", "scalar") or not _DTYPE.fullmatch(parts[0]):
+        raise ValueError(f"unknown type {kind!r}")
+    dtype, shape = np.dtype(parts[0]), parts[1]
+    raw = arrays.read(dtype.itemsize * math.prod(shape))
+    array: Any = np.ndarray(shape, dtype, raw).copy()
+    return array if kind == "array" else array[()]

@@ -1,187 +1,188 @@
-"""``Recorder``: the observer that writes the file of ``record="FILE"``; see ``reader``."""
+"""``record="FILE"``: the file format, the observer that writes it, the functions that read it.
+
+A record holds every request that a pool sent to its envs and, for each row, enough to check a
+replay: the reward, the flags and a digest of the observation. The file begins with ``MAGIC``,
+followed by chunks. A chunk is the length of its body and the CRC-32 of its kind and body (two
+unsigned 32-bit numbers, little-endian), one byte for its kind, and the body: of the first chunk the
+facts of the pool as JSON, of any other ``[ids, data]`` as ``plain_codec`` encodes it, with None for
+the ids of all envs in order. Nothing is pickled.
+
+Each chunk is written with one system call: that of a request before the request is sent, that of a
+batch before the batch is returned. If the program is killed, everything that was finished is in the
+file, and an incomplete last chunk is recognised by its length.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from envpool_py import spaces
 from envpool_py.engine import Engine
-from envpool_py.errors import EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
 from envpool_py.observers import Observer, Rows, Steps
-from envpool_py.record import digest, plain_codec, reader
-from envpool_py.record.reader import COUNT, Fault, Notes, ResetFnResult
+from envpool_py.record import digest, plain_codec
 from envpool_py.spaces import Array
 from envpool_py.worker.base import Request
 
+MAGIC = b"envpool_py record\n"
+#: Incremented with every change that an older reader cannot read.
+VERSION = 2
+
+_CHUNK_HEAD = struct.Struct("<IIc")
+
+# The kinds of chunks. The comments say what an event holds for each env.
+HEADER = b"h"
+STEPS = b"s"  #: steps are sent: the leaves of the action; in the file an array for each leaf
+PLAIN_STEPS = b"p"  #: likewise, without a fixed shape: the action
+RESETS = b"r"  #: resets are sent: the keyword arguments
+ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
+RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids
+RECOVERED = b"x"  #: an error is handled by recovery: likewise
+RECREATED = b"m"  #: envs are recreated: (root seed, episode) in the schedule of seeds
+CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out anyway
+ASKED = b"a"  #: a request without a row has ended: (kind, args, kwargs, whether it failed)
+CLOSED = b"z"  #: the pool is closed
+_PER_ENV = {PLAIN_STEPS, RESETS, RAISED, RECOVERED, RECREATED, CANCELLED, ASKED, CLOSED}
+
+# Requests without a row that may change an env. Of ``apply`` only the function's name is written.
+_EFFECTS = frozenset({"seed", "set_attr", "call", "apply"})
+
+
+class Row(NamedTuple):
+    """A recorded row."""
+
+    digest: int
+    flags: int  # 1 for terminated, plus 2 for truncated
+    reward: Any
+    marked: bool  # whether infos of resets in this batch have is_reset
+    lost: bool  # whether the row replaces that of a lost step
+    info: dict[str, Any]  # what recovery added to the info
+    resets: list[tuple[int, int | None, Any]]  # what reset_fn returned, see observers.Rows.asked
+
+
+class Event(NamedTuple):
+    """One chunk: its kind, the env ids, and what it holds for each of these envs."""
+
+    kind: bytes
+    ids: list[int]
+    data: list[Any]
+
 
 class Recorder(Observer):
-    """Write the record of one pool.
+    """Write the record of one pool to ``path``, which must not exist; only its owner can read it.
 
     If several observers may refuse a request, put the recorder first: the others then see only
-    requests that are sent.
-
-    Args:
-        engine: of the pool; its envs have been configured.
-        path: the file, which must not exist; only its owner can read it.
-        header: the facts of the pool, as JSON values. ``replay`` needs ``num_envs``,
-            ``autoreset_mode``, ``columns``, ``validate``, ``reset_first``, ``episode_seeds`` and
-            ``reset_fn`` (both bool), and ``roots`` (the root seed of each env, or None).
+    requests that are sent. ``replay`` needs in the header ``num_envs``, ``autoreset_mode``,
+    ``columns``, ``validate``, ``reset_first``, ``episode_seeds`` and ``reset_fn`` (both bool), and
+    ``roots`` (the root seed of each env, or None).
     """
 
     def __init__(self, engine: Engine, path: Path, header: Mapping[str, Any]) -> None:
-        spec = engine.block.spec
         self._engine = engine
         self._path = path
+        spec = engine.block.spec
         self._leaves = spaces.leaves(spec.obs)
-        self._has_schedule = bool(header["episode_seeds"] or header["reset_fn"])
-        # For each env whether it is carrying out a request that brings a row.
-        self._in_flight = np.zeros(len(engine.all_ids), dtype=np.bool_)
-        facts = {
-            "version": reader.VERSION,
-            **header,
-            "observations": reader.layout_json(spec.obs),
-            "actions": reader.layout_json(spec.action),
-        }
-        text = json.dumps(facts).encode()
+        layouts = {"observations": describe(spec.obs), "actions": describe(spec.action)}
+        facts = {"version": VERSION, **header, **layouts}
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         self._fd: int | None = os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
-        self._write(reader.HEADER, text, before=reader.MAGIC)
+        self._append(HEADER, json.dumps(facts).encode(), before=MAGIC)
 
     def close(self) -> None:
         """Write that the run has ended here, and close the file."""
-        self._write(reader.CLOSED, b"")
-        self._stop()
-
-    def _stop(self) -> None:
+        self._write(CLOSED, [], [])
         fd, self._fd = self._fd, None
         if fd is not None:
             os.close(fd)
 
-    def _write(self, kind: bytes, body: bytes, before: bytes = b"") -> None:
+    def _write(self, kind: bytes, ids: Sequence[int] | IdArray, data: Any) -> None:
+        listed = None if ids is self._engine.all_ids else [int(i) for i in ids]
+        self._append(kind, plain_codec.encode([listed, data]))
+
+    def _append(self, kind: bytes, body: bytes, before: bytes = b"") -> None:
         if self._fd is None:
             return
         crc = zlib.crc32(body, zlib.crc32(kind))
-        data = b"".join((before, reader.CHUNK_HEAD.pack(len(body), crc, kind), body))
+        data = before + _CHUNK_HEAD.pack(len(body), crc, kind) + body
         try:
             written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
         except OSError as error:
             # A full disk must not end the run.
-            self._stop()
+            os.close(self._fd)
+            self._fd = None
             text = f"record: {self._path} ends here, the pool goes on without: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
-    def _encoded_ids(self, ids: Any) -> bytes:
-        all_ids = self._engine.all_ids
-        if ids is all_ids or np.array_equal(ids, all_ids):
-            return COUNT.pack(reader.ALL_ENVS)
-        return COUNT.pack(len(ids)) + np.asarray(ids, "<u4").tobytes()
-
     def steps(self, ids: IdArray, steps: Steps) -> None:
-        """Write the actions.
-
-        Raises:
-            TypeError: an action has a type that only pickle supports.
-        """
-        if steps.columns is None:
-            kind, body = reader.PLAIN_STEPS, _encoded(steps.actions, ids.tolist(), "action")
+        """Write the actions; TypeError: an action has a type that only pickle supports."""
+        if steps.columns is not None:
+            self._write(STEPS, ids, [_narrowed(column) for column in steps.columns])
         else:
-            kind, body = reader.STEPS, b"".join(map(_packed, steps.columns))
-        self._write(kind, self._encoded_ids(ids) + body)
-        self._in_flight[ids] = True
+            _check(ids, steps.actions, "action")
+            self._write(PLAIN_STEPS, ids, steps.actions)
 
     def resets(self, ids: list[int], requests: Sequence[Request]) -> None:
-        """Write the arguments of the resets.
-
-        Raises:
-            TypeError: an option has a type that only pickle supports.
-        """
+        """Write the arguments; TypeError: an option has a type that only pickle supports."""
         arguments = [dict(request.kwargs) for request in requests]
-        has_any = any(arguments)
-        body = _encoded(arguments, ids, "reset") if has_any else plain_codec.encode(None)
-        self._write(reader.RESETS, self._encoded_ids(ids) + body)
-        self._in_flight[ids] = True
+        _check(ids, arguments, "reset")
+        self._write(RESETS, ids, arguments)
 
     def rows(self, ids: IdArray, rows: Rows) -> None:
         """Write rewards, flags and digests."""
-        form = reader.RESETS_MARKED * rows.marked
-        notes = self._notes(ids, rows)
-        digests = digest.fold(digest.of_observations(self._leaves, rows.parts, len(ids)))
+        digests = digest.of_observations(self._leaves, rows.parts, len(ids))
         flags = rows.terminated.view(np.uint8) + 2 * rows.truncated.view(np.uint8)
         if rows.reward.dtype == object:
-            form |= reader.PLAIN_REWARDS
-            rewards = plain_codec.encode([np.asarray(one, np.float64) for one in rows.reward])
-            size = len(rewards)
+            reward: Any = [np.asarray(one, np.float64) for one in rows.reward]
         else:
-            reward: Array = rows.reward.astype(np.float64, copy=False)
-            size = reward.size // max(len(ids), 1)
-            with np.errstate(over="ignore"):
-                short = reward.astype(np.float32)
-            if (short == reward).all():
-                form |= reader.SHORT_REWARDS
-                reward = short
-            rewards = _bytes(reward)
-        parts = [
-            self._encoded_ids(ids),
-            bytes([form | reader.HAS_NOTES * bool(notes)]),
-            digests.tobytes(),
-            flags.tobytes(),
-            COUNT.pack(size),
-            rewards,
-            plain_codec.encode(notes) if notes else b"",
-        ]
-        self._write(reader.ROWS, b"".join(parts))
-        self._in_flight[ids] = False
+            reward = _narrowed(rows.reward)
+        notes = self._notes(ids, rows) if rows.notes or rows.asked or rows.lost else {}
+        columns = [np.array(digests, np.uint32), flags, reward]
+        self._write(ROWS, ids, [*columns, rows.marked, notes])
 
     def _notes(self, ids: IdArray, rows: Rows) -> dict[int, tuple[Any, ...]]:
-        if not (rows.notes or rows.asked or rows.lost):
-            return {}
+        """The fields ``lost``, ``info`` and ``resets`` of rows that have any."""
         found = {}
         for i in ids.tolist():
             added = dict(rows.notes.get(i, {}))
             if "final_obs" in added:  # a replay has the last observation itself
                 added["final_obs"] = None
-            notes = Notes(i in rows.lost, added, _supported(rows.asked.get(i, [])))
+            resets = [
+                (episode, seed, None if options is None else dict(options))
+                for episode, seed, options in rows.asked.get(i, [])
+            ]
+            # A replay calls its own reset_fn for results that a record cannot hold.
+            notes = i in rows.lost, added, [one for one in resets if _refusal(one) is None]
             if any(notes):
-                found[i] = tuple(notes)
+                found[i] = notes
         return found
 
     def raised(self, errors: Mapping[int, EnvError]) -> None:
         """Write which errors are raised."""
-        faults = [self._fault(i, error) for i, error in errors.items()]
-        self._write(reader.RAISED, plain_codec.encode(faults))
+        self._write(RAISED, list(errors), [_fault(error) for error in errors.values()])
 
     def recovered(self, i: int, error: EnvError) -> None:
         """Write which error is handled by recovery."""
-        self._write(reader.RECOVERED, plain_codec.encode([self._fault(i, error)]))
-
-    def _fault(self, i: int, error: EnvError) -> tuple[Any, ...]:
-        died = isinstance(error, (WorkerDiedError, EnvTimeoutError))
-        from_env = bool(self._in_flight[i]) and not died and error.request in ("step", "reset")
-        self._in_flight[i] = False
-        return tuple(Fault(i, type(error).__name__, str(error), from_env, error.env_ids))
+        self._write(RECOVERED, [i], [_fault(error)])
 
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
         """Write which requests are cancelled."""
-        self._write(reader.CANCELLED, self._encoded_ids(ids) + bytes(carried_out))
-        self._in_flight[list(ids)] = False
+        self._write(CANCELLED, ids, list(carried_out))
 
     def recreated(self, ids: Sequence[int]) -> None:
-        """Write which envs were recreated, and with which episode they go on."""
-        body = self._encoded_ids(ids)
-        if self._has_schedule:
-            body += plain_codec.encode([self._engine.block.schedule(i)[:2] for i in ids])
-        self._write(reader.RECREATED, body)
+        """Write which envs were recreated, and with which episode they continue."""
+        self._write(RECREATED, ids, [self._engine.block.schedule(i)[:2] for i in ids])
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]
@@ -192,63 +193,129 @@ class Recorder(Observer):
             TypeError: an argument has a type that only pickle supports.
         """
         kind = requests[0].kind if requests else ""
-        if kind not in reader.EFFECTS:
+        if kind not in _EFFECTS:
             return None
-        arguments: list[tuple[tuple[Any, ...], dict[str, Any]]]
+        arguments = [(tuple(request.args), dict(request.kwargs)) for request in requests]
         if kind == "apply":
             function = requests[0].args[0]
             name = getattr(function, "__qualname__", repr(function))
             arguments = [((name,), {})] * len(ids)
-        else:
-            arguments = [(tuple(request.args), dict(request.kwargs)) for request in requests]
-        if kind != "seed":  # the same arguments for all envs
-            _encoded(arguments[:1], ids, kind)
+        _check(ids, arguments, kind)
 
         def write(failed: Sequence[int]) -> None:
-            body = plain_codec.encode((kind, [int(i) for i in ids], arguments, list(failed)))
-            self._write(reader.ASKED, body)
+            pairs = zip(ids, arguments, strict=True)
+            self._write(ASKED, ids, [(kind, *one, i in failed) for i, one in pairs])
 
         return write
 
 
-def _encoded(values: Sequence[Any], ids: Sequence[int], what: str) -> bytes:
-    """The values as a plain list; a TypeError names the env of the value that is refused."""
+def _fault(error: EnvError) -> tuple[Any, ...]:
+    return type(error).__name__, str(error), error.request, error.env_ids
+
+
+def _refusal(value: Any) -> TypeError | None:
+    """The error that ``plain_codec`` raises for a value, or None."""
     try:
-        return plain_codec.encode(list(values))
-    except TypeError:
-        for i, value in zip(ids, values, strict=False):
-            try:
-                plain_codec.encode(value)
-            except TypeError as error:
-                raise TypeError(
-                    f"env {i}: {what} can't be recorded: {error}, which only pickle supports;"
-                    " a record holds numbers, strings, arrays, and lists, tuples and dicts of them"
-                ) from None
-        raise
+        plain_codec.encode(value)
+    except TypeError as error:
+        return error
+    return None
 
 
-def _supported(asked: Sequence[ResetFnResult]) -> list[ResetFnResult]:
-    """The results of ``reset_fn`` that a record can hold; a replay calls its own for others."""
-    found: list[ResetFnResult] = []
-    for episode, seed, options in asked:
-        one = (episode, seed, None if options is None else dict(options))
-        try:
-            plain_codec.encode(one)
-        except TypeError:
+def _check(ids: Sequence[int] | IdArray, values: Sequence[Any], what: str) -> None:
+    """Raise a TypeError that names the env of a value that only pickle supports."""
+    for i, value in zip(ids, values, strict=True):
+        error = _refusal(value)
+        if error is not None:
+            raise TypeError(
+                f"env {i}: {what} can't be recorded: {error}, which only pickle supports;"
+                " a record holds numbers, strings, arrays, and lists, tuples and dicts of them"
+            )
+
+
+def _narrowed(column: Array) -> Array:
+    """The same numbers as float32 or in one byte each, where no number changes."""
+    narrow = np.dtype(np.float32 if column.dtype.kind == "f" else np.uint8)
+    if column.dtype.kind not in "iuf" or column.dtype.itemsize <= narrow.itemsize:
+        return column
+    with np.errstate(over="ignore"):
+        short = column.astype(narrow)
+    return short if (short == column).all() else column
+
+
+def describe(layout: Any) -> str:
+    """The leaves of a layout in words; layouts with equal texts have equal leaves."""
+    texts = []
+    for leaf in spaces.leaves(layout):
+        name = "/".join(str(key) for key in leaf.path) or "values"
+        if leaf.dtype is None:
+            texts.append(f"{name} of no fixed shape")
+        else:
+            scalar = " (scalar)" if leaf.scalar else ""
+            texts.append(f"{name} of shape {leaf.shape} and dtype {leaf.dtype}{scalar}")
+    return ", ".join(texts)
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the facts of the recorded pool; ValueError: no record, or of another version."""
+    for kind, _, body in _chunks(Path(path)):
+        if kind != HEADER:
+            break
+        header = json.loads(body)
+        if header["version"] != VERSION:
+            raise ValueError(f"{path}: a record of version {header['version']}, not {VERSION}")
+        return dict(header)
+    raise ValueError(f"{path}: not a record of a pool, or cut off within its first chunk")
+
+
+def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
+    """Read the events of a run, in order, up to the last complete chunk; ValueError: corrupt."""
+    num_envs = read_header(path)["num_envs"]
+    for kind, at, body in _chunks(Path(path)):
+        if kind == HEADER:
             continue
-        found.append(one)
-    return found
+        try:
+            yield _parsed(kind, body, num_envs)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ValueError(f"{path}: the chunk at byte {at} is corrupt: {error}") from error
 
 
-def _bytes(column: Array) -> bytes:
-    """The numbers in little-endian byte order and C order."""
-    return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
+def _chunks(path: Path) -> Iterator[tuple[bytes, int, bytes]]:
+    """The kind, the place in the file and the body of each complete chunk."""
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise ValueError(f"{path}: not a record of a pool")
+        size = os.fstat(file.fileno()).st_size
+        while True:
+            at = file.tell()
+            head = file.read(_CHUNK_HEAD.size)
+            if len(head) < _CHUNK_HEAD.size:
+                return
+            length, crc, kind = _CHUNK_HEAD.unpack(head)
+            # Checked before the read, so that a wrong length does not allocate memory.
+            if at + _CHUNK_HEAD.size + length > size:
+                return
+            body = file.read(length)
+            if zlib.crc32(body, zlib.crc32(kind)) != crc:
+                raise ValueError(f"{path}: the chunk at byte {at} is corrupt")
+            yield kind, at, body
 
 
-def _packed(column: Array) -> bytes:
-    """The actions of one leaf; small integers take one byte each."""
-    if column.dtype.kind in "iu" and column.dtype.itemsize > 1:
-        short = column.astype(np.uint8)
-        if (short == column).all():
-            return reader.ONE_BYTE + short.tobytes()
-    return reader.OWN_DTYPE + _bytes(column)
+def _parsed(kind: bytes, body: bytes, num_envs: int) -> Event:
+    ids, data = plain_codec.decode(body)
+    ids = list(range(num_envs)) if ids is None else ids
+    if not all(type(i) is int and 0 <= i < num_envs for i in ids):
+        raise ValueError("an env id is out of range")
+    if kind == STEPS:
+        data = [[column[k] for column in data] for k in range(len(ids))]
+    elif kind == ROWS:
+        *columns, marked, notes = data
+        rows = zip(ids, *columns, strict=True)
+        data = [Row._make([*row, marked, *notes.get(i, (False, {}, []))]) for i, *row in rows]
+    elif kind == ASKED and not all(request in _EFFECTS for request, *_ in data):
+        raise ValueError("not a request that can be recorded")
+    elif kind not in _PER_ENV:
+        raise ValueError(f"unknown kind {kind!r}")
+    if len(data) != len(ids):
+        raise ValueError("not one entry for each env")
+    return Event(kind, ids, data)

@@ -10,38 +10,33 @@ process, or that never began, is not carried out, on any backend.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from envpool_py import faults, recreation, spaces
+from envpool_py import asking, faults, recreation, spaces
 from envpool_py import ids as ids_
 from envpool_py.arguments import check_env_fns
-from envpool_py.asking import ask, seed
 from envpool_py.block import StepResult
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
-from envpool_py.ids import IdArray, Ids
-from envpool_py.observers import LOST_EPISODE, Observer, Rows
+from envpool_py.ids import Ids
+from envpool_py.observers import LOST_EPISODE
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import BACKENDS
-from envpool_py.record import digest, reader
-from envpool_py.record.reader import Asked, Batch, Event, Fault, Notes, Schedule
+from envpool_py.record import digest, recorder
+from envpool_py.record.recorder import Row
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import ResetFn
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _RESET = Request("reset")
-_NO_NOTES = Notes(lost=False, info={}, resets=[])
+_POOL_OPTIONS = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
 
 
@@ -81,7 +76,7 @@ def replay(
         OSError: the record cannot be read.
         EnvError: an env_fn raised.
     """
-    header = reader.read_header(path)
+    header = recorder.read_header(path)
     num_envs = header["num_envs"]
     env_fns = check_env_fns(env_fns)
     if len(env_fns) != num_envs:
@@ -96,53 +91,35 @@ def replay(
     chosen = ids_.resolve(env_ids, num_envs).tolist()
     if not chosen:
         raise ValueError("env_ids is empty; a replay needs at least one env")
-    recorded = _RecordedResetFn(path, chosen, reset_fn) if header["reset_fn"] else None
+    recorded = {name: header[name] for name in _POOL_OPTIONS}
+    if header["reset_fn"]:
+        recorded["reset_fn"] = _recorded_reset_fn(path, chosen, reset_fn)
     try:
-        pool = backend(
-            [env_fns[i] for i in chosen],
-            autoreset_mode=header["autoreset_mode"],
-            columns=header["columns"],
-            validate=header["validate"],
-            reset_first=header["reset_first"],
-            episode_seeds=header["episode_seeds"],
-            reset_fn=recorded,
-            **options,
-        )
+        pool = backend([env_fns[i] for i in chosen], **recorded, **options)
     except EnvError as error:
-        if isinstance(error, TypeError) and _is_of_parallel_envs(header):
+        fields = header["observations"]
+        if isinstance(error, TypeError) and "flags of shape" in fields and "group0." in fields:
             raise ValueError(
                 f"the record {path} is of a ParallelVectorEnv, whose pool steps a PackedEnv for"
                 " each PettingZoo env; pass env_fns that create one: MakePacked(env_fn,"
                 " with_state=state_in_info) of envpool_py.pettingzoo.packed_env"
             ) from error
         raise
-    try:
-        return Replay(pool, path, chosen, until=until, deaths=deaths)
-    except BaseException:
-        pool.close()
-        raise
+    return Replay(pool, path, chosen, until=until, deaths=deaths)
 
 
-@dataclass(slots=True)
+@dataclass
 class _Env:
-    """One env of the run.
+    """One env of the run."""
 
-    Attributes:
-        index: its id in the replay's pool.
-        position: the number of its episode, -1 before the first, and of its last step in it.
-        unconfirmed: requests that reached the env but brought no result: cancelled steps and
-            resets, and calls that failed. They are carried out once the record shows a later
-            answer of the env; if the env is recreated first, its process had died.
-        is_recreated: whether the env was recreated in the run, but not yet in the replay, because
-            its row waits to be returned.
-        schedule: its place in the seed schedule after that.
-    """
-
-    index: int
+    #: The number of its episode, -1 before the first, and of its last step in it.
     position: tuple[int, int] = (-1, 0)
+    #: Requests that reached the env but brought no result: cancelled steps and resets, and calls
+    #: that failed. They are carried out once the record shows a later answer of the env; if the env
+    #: is recreated first, its process had died.
     unconfirmed: list[Request] = field(default_factory=list)
-    is_recreated: bool = False
-    schedule: Schedule | None = None
+    #: (root seed, episode), if the run recreated the env but its row waits to be returned first.
+    recreated_at: tuple[int | None, int] | None = None
 
     def next_position(self, request: Request | None, info: Iterable[str] = ()) -> tuple[int, int]:
         """The position after a request; ``info``: of its row, which tells an automatic reset."""
@@ -153,17 +130,7 @@ class _Env:
         return (episode, step + 1) if is_step else (episode + 1, 0)
 
 
-class _LastRows(Observer):
-    """Keep the rows that the pool returned last."""
-
-    last: Rows
-
-    def rows(self, ids: IdArray, rows: Rows) -> None:  # noqa: ARG002 - of the base class
-        """Keep these rows."""
-        self.last = rows
-
-
-class Replay:
+class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
     """The batches of a record, repeated: an iterator, created by ``replay``.
 
     Each batch has the form of what ``step`` returns, with the rows in the order of the run:
@@ -202,7 +169,7 @@ class Replay:
     ) -> None:
         self.pool = pool
         self.env_ids = list(env_ids)
-        self.header = reader.read_header(path)
+        self.header = recorder.read_header(path)
         self.until = until
         self.num_batches = 0
         self.complete = False
@@ -210,50 +177,47 @@ class Replay:
         self._engine = engine = pool.engine
         self._spec = spec = engine.block.spec
         for name, layout in (("observations", spec.obs), ("actions", spec.action)):
-            own, recorded = reader.layout_json(layout), self.header[name]
+            own, recorded = recorder.describe(layout), self.header[name]
             if own != recorded:
+                self.close()
                 raise ValueError(
-                    f"{name}: these envs have {_described(own)}, but the record {path} has"
-                    f" {_described(recorded)}"
+                    f"{name}: these envs have {own:.500}, but the record {path} has {recorded:.500}"
                 )
-        self._leaves = spaces.leaves(spec.obs)
-        self._events = reader.read_events(path)
-        self._envs = {i: _Env(k) for k, i in enumerate(self.env_ids)}
+        self._events = recorder.read_events(path)
+        # From here on ids are those of the pool of the replay.
+        self._index = {i: k for k, i in enumerate(self.env_ids)}
+        self._envs = [_Env() for _ in self.env_ids]
         # The requests in flight in the run, in the order of sending; not sent in the replay yet.
         self._pending: dict[int, Request] = {}
-        self._rows = _LastRows()
-        engine.observers.append(self._rows)
         engine.batches.keep_last()
         if self.header["episode_seeds"]:
-            for i in self.env_ids:
-                self._set_schedule(i, (self.header["roots"][i], -1))
-
-    def __iter__(self) -> Iterator[StepResult]:
-        return self
+            for k, i in enumerate(self.env_ids):
+                self._set_schedule(k, self.header["roots"][i], -1)
 
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
             raise StopIteration
-        for event in self._events:
-            if event.kind == reader.CLOSED:
-                self.complete = True
-                continue
-            # The places of the chosen envs in the event.
-            places = [k for k, i in enumerate(event.ids) if i in self._envs]
-            if event.kind == reader.ROWS and (places or not event.ids):
-                batch = self._repeat(event, places)
+        for kind, ids, data in self._events:
+            self.complete = kind == recorder.CLOSED
+            pairs = zip(ids, data, strict=True)
+            entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
+            if kind == recorder.ROWS and (entries or not ids):
+                batch = self._repeat(entries)
                 self.num_batches += 1
                 return batch
-            if places:
-                self._follow(event, places)
+            errors = [self._follow(kind, i, entry) for i, entry in entries.items()]
+            if kind == recorder.RAISED and entries:
+                raise combine([error for error in errors if error is not None])
+            if kind == recorder.ASKED and entries and data[0][0] == "apply":
+                warnings.warn(
+                    f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not"
+                    " replayed: a record holds no functions",
+                    UserWarning,
+                    stacklevel=2,
+                )
         if self._deaths and not self.complete and self._pending:
             pending, self._pending = self._pending, {}
-            for i in pending:
-                self._confirm(i)
-            batch = self._fetch(pending)
-            for i, info in zip(pending, batch[4], strict=True):
-                info["env_id"] = i
-            return batch
+            return self._fetch(pending)
         self.close()
         raise StopIteration
 
@@ -262,9 +226,6 @@ class Replay:
         if not self.pool.is_closed:
             self.pool.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -272,73 +233,57 @@ class Replay:
         if hasattr(self, "pool"):
             self.close()
 
-    def _follow(self, event: Event, places: list[int]) -> None:
-        """Follow an event that brings no batch."""
-        errors = []
-        for k in places:
-            i = event.ids[k]
-            if event.kind == reader.STEPS:
-                layout = self._spec.action
-                pairs = zip(spaces.leaves(layout), event.data, strict=True)
-                action = spaces.join(layout, [leaf.one(column, k) for leaf, column in pairs])
-                self._pending[i] = Request("step", (action,))
-            elif event.kind == reader.PLAIN_STEPS:
-                self._pending[i] = Request("step", (event.data[k],))
-            elif event.kind == reader.RESETS:
-                self._pending[i] = Request("reset", kwargs=event.data[k])
-            elif event.kind == reader.CANCELLED:
-                request = self._pending.pop(i, None)
-                if request is not None and event.data[k]:
-                    self._envs[i].unconfirmed.append(request)
+    def _follow(self, kind: bytes, i: int, entry: Any) -> EnvError | None:
+        """Follow what an event other than ``ROWS`` holds for env ``i``; return its error."""
+        if kind == recorder.STEPS:
+            self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
+        elif kind == recorder.PLAIN_STEPS:
+            self._pending[i] = Request("step", (entry,))
+        elif kind == recorder.RESETS:
+            self._pending[i] = Request("reset", kwargs=entry)
+        elif kind == recorder.CANCELLED:
+            request = self._pending.pop(i, None)
+            if request is not None and entry:
+                self._envs[i].unconfirmed.append(request)
+            self._recreate(i)
+        elif kind == recorder.RECREATED:
+            self._envs[i].recreated_at = entry
+            if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
-            elif event.kind == reader.RECREATED:
-                self._envs[i].is_recreated, self._envs[i].schedule = True, event.data[k]
-                if i not in self._pending:  # else its row is returned first
-                    self._recreate(i)
-            elif event.kind == reader.ASKED:
-                self._ask(i, event.data[k])
-            else:
-                errors.append(self._error_of(event.data[k]))
-        if event.kind == reader.RAISED:
-            raise combine(errors)
-        if event.kind == reader.ASKED and event.data[0].kind == "apply":
-            warnings.warn(
-                f"the run applied {event.data[0].args[0]} to {len(event.ids)} envs, which is not"
-                " replayed: a record holds no functions",
-                UserWarning,
-                stacklevel=3,
-            )
+        elif kind != recorder.ASKED:
+            return self._error_of(i, entry)
+        elif entry[0] != "apply":  # a record holds no functions
+            *fields, failed = entry
+            self._ask(i, Request(*fields), failed=failed)
+        return None
+
+    def _ask(self, i: int, request: Request, *, failed: bool) -> None:
+        """Repeat a request without a row."""
+        if failed:
+            self._envs[i].unconfirmed.append(request)
+            return
+        self._confirm(i)
+        error = self._carry_out(i, request)
+        if error is not None:
+            how = f"{request.kind} raised, but not in the run"
+            raise self._differs(i, how, self._envs[i].position) from error
 
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""
         env = self._envs[i]
-        if env.is_recreated:
-            env.is_recreated = False
+        if env.recreated_at is not None:
+            root, episode = env.recreated_at
+            env.recreated_at = None
             env.unconfirmed.clear()
-            recreation.restart(self._engine, self._own([i]))
-            if env.schedule is not None:
-                self._set_schedule(i, env.schedule)
+            recreation.restart(self._engine, np.array([i]))
+            self._set_schedule(i, root, episode)
 
-    def _set_schedule(self, i: int, schedule: Schedule) -> None:
+    def _set_schedule(self, i: int, root: int | None, episode: int) -> None:
         """Set the root seed and the number of the last episode of env ``i``."""
-        configured = recreation.configured_for(self._engine, self._envs[i].index)
+        configured = recreation.configured_for(self._engine, i)
         if configured is not None:
-            root, episode = schedule
             kwargs = {**configured.kwargs, "root": root, "episode": episode}
-            ask(self._engine, self._own([i]), [configured._replace(kwargs=kwargs)])
-
-    def _ask(self, i: int, asked: Asked) -> None:
-        if asked.kind == "apply":
-            return
-        request = Request(asked.kind, asked.args, asked.kwargs)
-        if asked.failed:
-            self._envs[i].unconfirmed.append(request)
-        else:
-            self._confirm(i)
-            error = self._carry_out(i, request)
-            if error is not None:
-                how = f"{asked.kind} raised, but not in the run"
-                raise self._differs(i, how, self._envs[i].position) from error
+            asking.ask(self._engine, np.array([i]), [configured._replace(kwargs=kwargs)])
 
     def _confirm(self, i: int) -> None:
         """Carry out the unconfirmed requests of env ``i``, which has answered a later one."""
@@ -355,196 +300,154 @@ class Replay:
             if request.kind in ("step", "reset"):
                 _, _, _, _, (info,) = self._fetch({i: request})
             elif request.kind == "seed":
-                seed(self._engine, self._own([i]), [request])
+                asking.seed(self._engine, np.array([i]), [request])
             else:
-                ask(self._engine, self._own([i]), [request])
+                asking.ask(self._engine, np.array([i]), [request])
+                return None
         except EnvError as error:
             return error
-        if request.kind in ("step", "reset", "seed"):
-            env.position = env.next_position(request, info)
+        env.position = env.next_position(request, info)
         return None
 
     def _fetch(self, requests: Mapping[int, Request | None]) -> StepResult:
         """Send requests and return their batch; None stands for the row of a lost step."""
-        sent = {i: request for i, request in requests.items() if request is not None}
-        steps = [i for i, request in sent.items() if request.kind == "step"]
-        resets = [i for i, request in sent.items() if request.kind == "reset"]
+        for i, request in requests.items():
+            if request is not None:
+                self._confirm(i)
         try:
-            if len(sent) < len(requests):
-                faults.put_lost(self._engine, self._own([i for i in requests if i not in sent]))
-            if steps:
-                self._engine.send_steps(self._own(steps), [sent[i].args[0] for i in steps])
-            if resets:
-                self._engine.send_resets(self._own(resets), [sent[i] for i in resets])
-            return self._engine.fetch(self._own(list(requests)))
+            for i, request in requests.items():
+                own = np.array([i])
+                if request is None:
+                    faults.put_lost(self._engine, own)
+                elif request.kind == "step":
+                    self._engine.send_steps(own, request.args)
+                else:
+                    self._engine.send_resets(own, [request])
+            batch = self._engine.fetch(np.array(list(requests), dtype=np.intp))
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]
             error.message = error.message.replace(f"env {index}:", f"env {i}:", 1)
             error.env_ids = tuple(self.env_ids[k] for k in error.env_ids)
             raise
-
-    def _own(self, ids: Sequence[int]) -> IdArray:
-        """The ids that these envs have in the replay's pool."""
-        all_ids = self._engine.all_ids
-        own = np.array([self._envs[i].index for i in ids], dtype=np.intp)
-        return all_ids if np.array_equal(own, all_ids) else own
-
-    def _repeat(self, event: Event, places: list[int]) -> StepResult:
-        """Repeat a batch, and check its rows."""
-        written: Batch = event.data
-        ids = [event.ids[k] for k in places]
-        notes = {i: written.notes.get(i, _NO_NOTES) for i in ids}
-        last_obs = {
-            i: self._engine.batches.last_obs(self._envs[i].index)
-            for i in ids
-            if "final_obs" in notes[i].info
-        }
-        requests = {i: self._pending.pop(i, None) for i in ids}
-        batch = self._fetch_again(requests, {i for i in ids if notes[i].lost})
-        digests = digest.of_observations(self._leaves, self._rows.last.parts, len(ids))
-        for n, (k, i, now) in enumerate(zip(places, ids, digest.fold(digests), strict=True)):
-            env, request, info, added = self._envs[i], requests[i], batch[4][n], notes[i].info
-            env.position = env.next_position(request, info)
-            flags, was = int(written.flags[k]), written.digests[k]
-            # In same_step mode recovery ends a lost episode with the first row of the next one.
-            ends_lost_episode = LOST_EPISODE in added
-            if ends_lost_episode:
-                flags |= 2
-                batch[3][n] = True
-            how = _difference(batch, n, flags, written.reward[k])
-            if how is None and now != was:
-                obs = f"{self._shown_obs(n)!r:.300}"
-                how = f"obs is {obs}, of digest {now:08x}; the digest was {was:08x}"
-            if how is not None:
-                raise self._differs(i, how, env.position)
-            is_reset = request is not None and request.kind == "reset"
-            if is_reset and (ends_lost_episode or not written.resets_marked):
-                info.pop("is_reset", None)
-            info.update((key, value) for key, value in added.items() if key != LOST_EPISODE)
-            if i in last_obs:
-                info["final_obs"] = last_obs[i]
-            if "final_obs" in info and not is_reset:
-                env.position = env.next_position(_RESET)
-            info["env_id"] = i
-            self._recreate(i)
+        for i, info in zip(requests, batch[4], strict=True):
+            info["env_id"] = self.env_ids[i]
         return batch
 
-    def _fetch_again(
-        self, requests: Mapping[int, Request | None], lost: AbstractSet[int]
-    ) -> StepResult:
-        """The batch of these requests; ``lost``: the envs whose row is that of a lost step."""
+    def _repeat(self, rows: Mapping[int, Row]) -> StepResult:
+        """Repeat the rows of a batch, and check them."""
+        requests = {i: self._pending.pop(i, None) for i in rows}
         for i, request in requests.items():
-            if i not in lost:
-                if request is None:
-                    raise ValueError(f"env {i}: the record holds a row without a request")
-                self._confirm(i)
+            if request is None and not rows[i].lost:
+                raise ValueError(f"env {self.env_ids[i]}: the record holds a row without a request")
+        final_obs = {
+            i: self._engine.batches.last_obs(i) for i in rows if "final_obs" in rows[i].info
+        }
         try:
-            return self._fetch({i: None if i in lost else r for i, r in requests.items()})
+            batch = self._fetch({i: None if rows[i].lost else requests[i] for i in rows})
         except EnvError as error:
-            i = error.env_id
+            i = self._index[error.env_id]
             first = error.message.partition("\n")[0].partition(": ")[2]
             position = self._envs[i].next_position(requests[i])
             raise self._differs(i, f"{first}; in the run it did not", position) from error
-
-    def _shown_obs(self, n: int) -> Any:
-        """The observation of row ``n`` of the last batch."""
-        pairs = zip(self._leaves, self._rows.last.parts, strict=True)
-        return spaces.join(self._spec.obs, [leaf.each(part[n : n + 1])[0] for leaf, part in pairs])
+        for n, (i, row) in enumerate(rows.items()):
+            env, request, info = self._envs[i], requests[i], batch[4][n]
+            env.position = env.next_position(request, info)
+            how = _difference(batch, n, row)
+            obs = self._engine.batches.last_obs(i)
+            now = digest.of_row(self._spec.obs, obs, None)
+            if how is None and now != row.digest:
+                shown = f"{obs!r:.300}"
+                how = f"obs is {shown}, of digest {now:08x}; the digest was {row.digest:08x}"
+            if how is not None:
+                raise self._differs(i, how, env.position)
+            # In same_step mode recovery ends a lost episode with the first row of the next one.
+            ends_lost_episode = row.info.pop(LOST_EPISODE, False)
+            if ends_lost_episode:
+                batch[3][n] = True
+            is_reset = request is not None and request.kind == "reset"
+            if is_reset and (ends_lost_episode or not row.marked):
+                info.pop("is_reset", None)
+            info.update(row.info)
+            if i in final_obs:
+                info["final_obs"] = final_obs[i]
+            if "final_obs" in info and not is_reset:
+                env.position = env.next_position(_RESET)
+            self._recreate(i)
+        return batch
 
     def _differs(self, i: int, how: str, position: tuple[int, int]) -> ReplayError:
         episode, step = position
         where = f"step {step}" if step else "reset"
         text = (
-            f"env {i}: episode {episode}, {where}: {how};"
+            f"env {self.env_ids[i]}: episode {episode}, {where}: {how};"
             " the env is not deterministic, or not the one of the run"
         )
-        return ReplayError(text, i, episode, step)
+        return ReplayError(text, self.env_ids[i], episode, step)
 
-    def _error_of(self, fault: Fault) -> EnvError:
+    def _error_of(self, i: int, fault: tuple[str, str, str, tuple[int, ...]]) -> EnvError:
         """The error of the run, raised by the env again where the env raised it.
 
         Raises:
             ReplayError: the env raised another error than in the run, or none.
         """
-        i = fault.env_id
-        env = self._envs[i]
-        request = self._pending.pop(i, None)
+        kind, text, asked, env_ids = fault
+        env, request = self._envs[i], self._pending.pop(i, None)
         position = env.next_position(request)
+        is_death = kind in _DEATHS
         error = None
-        if request and (fault.from_env or (self._deaths and fault.kind in _DEATHS)):
+        if request and (self._deaths if is_death else asked in ("step", "reset")):
             self._confirm(i)
             position = env.next_position(request)
             error = self._carry_out(i, request)
-            was = fault.text.partition("\n")[0]
+            was = text.partition("\n")[0]
             now = "" if error is None else error.message.partition("\n")[0]
-            if fault.from_env and error is None:
+            if error is None and not is_death:
                 how = f"it did not raise what it raised in the run: {was}"
                 raise self._differs(i, how, position)
-            if fault.from_env and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):
+            if not is_death and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):
                 raise self._differs(i, f"raised {now!r}, was {was!r}", position) from error
         if request and request.kind == "step":
             env.position = position
         self._recreate(i)
-        return error or _DEATHS.get(fault.kind, EnvError)(fault.text, fault.env_ids)
+        return error or _DEATHS.get(kind, EnvError)(text, env_ids)
 
 
-class _RecordedResetFn:
+def _recorded_reset_fn(
+    path: str | os.PathLike[str], env_ids: Sequence[int], fallback: ResetFn | None
+) -> ResetFn:
     """A ``reset_fn`` that returns what that of the run returned; ``fallback`` where unknown."""
+    # By (env id, episode): the results in order.
+    known: dict[tuple[int, int], list[tuple[int | None, Any]]] = {}
+    with suppress(ValueError):  # corrupt: reported when the replay comes to it
+        for kind, ids, data in recorder.read_events(path):
+            for i, row in zip(ids, data, strict=True) if kind == recorder.ROWS else ():
+                for episode, seed, options in row.resets:
+                    known.setdefault((i, episode), []).append((seed, options))
 
-    def __init__(
-        self, path: str | os.PathLike[str], env_ids: Sequence[int], fallback: ResetFn | None
-    ) -> None:
-        self._env_ids = list(env_ids)
-        self._fallback = fallback
-        # By (env id, episode): the results in order, and how many were used.
-        self._known: dict[tuple[int, int], list[tuple[int | None, Any]]] = {}
-        self._calls: dict[tuple[int, int], int] = {}
-        with contextlib.suppress(ValueError):  # corrupt: reported when the replay comes to it
-            for event in reader.read_events(path):
-                notes = event.data.notes if event.kind == reader.ROWS else {}
-                for i, note in notes.items():
-                    for episode, seed, options in note.resets:
-                        self._known.setdefault((i, episode), []).append((seed, options))
-
-    def __call__(self, env_id: int, episode: int) -> tuple[int | None, dict[str, Any] | None]:
-        i = self._env_ids[env_id]
-        calls = self._calls.get((i, episode), 0)
-        self._calls[i, episode] = calls + 1
-        known = self._known.get((i, episode), ())
-        if known:
-            return known[min(calls, len(known) - 1)]
-        if self._fallback is None:
+    def reset_fn(env_id: int, episode: int) -> tuple[int | None, dict[str, Any] | None]:
+        i = env_ids[env_id]
+        results = known.get((i, episode))
+        if results:
+            return results.pop(0) if len(results) > 1 else results[0]
+        if fallback is None:
             raise ValueError(
                 f"the record does not hold what reset_fn returned for env {i}, episode {episode};"
                 " pass reset_fn to replay"
             )
-        return self._fallback(i, episode)
+        return fallback(i, episode)
+
+    return reset_fn
 
 
-def _is_of_parallel_envs(header: Mapping[str, Any]) -> bool:
-    """Whether the recorded pool was that of a ``ParallelVectorEnv``, by the fields of its rows."""
-    fields = [path for path, *_ in header["observations"]]
-    return "flags" in fields and any(name.startswith("group0.") for name in fields)
-
-
-def _difference(batch: StepResult, n: int, flags: int, reward: Any) -> str | None:
-    """How flags and reward of row ``n`` differ from those of the record."""
+def _difference(batch: StepResult, n: int, row: Row) -> str | None:
+    """How flags and reward of row ``n`` of a batch differ from those of the recorded row."""
     now = bool(batch[2][n]), bool(batch[3][n])
-    was = bool(flags & 1), bool(flags & 2)
+    was = bool(row.flags & 1), bool(row.flags & 2)
     if now != was:
         return f"(terminated, truncated) is {now}, was {was}"
     values = np.asarray(batch[1][n], np.float64).reshape(-1)
-    recorded = np.asarray(reward, np.float64).reshape(-1)
+    recorded = np.asarray(row.reward, np.float64).reshape(-1)
     if values.tobytes() != recorded.tobytes():
         shown = [v[0] if len(v) == 1 else v.tolist() for v in (values, recorded)]
         return f"reward is {shown[0]}, was {shown[1]}"
     return None
-
-
-def _described(layout: Sequence[Any]) -> str:
-    leaves = [
-        f"{path or 'values'} of "
-        + (f"shape {tuple(shape)} and dtype {np.dtype(dtype)}" if dtype else "no fixed shape")
-        for path, shape, dtype, _ in layout
-    ]
-    return ", ".join(leaves[:8]) + (", ..." if len(leaves) > 8 else "")
