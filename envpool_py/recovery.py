@@ -174,24 +174,18 @@ class Recovery:
         return rest, rest, [action_of[i] for i in rest.tolist()]
 
     def _step_lost(self, i: int, failed: Failed, action: Any) -> None:
-        text = str(failed.error)
         reset_next, failed.reset_next, failed.unreported = failed.reset_next, False, False
         if reset_next:
             failed.note["is_reset"] = True
             self._try_reset(i, _RESET)
         elif self._is_known(i):
-            failed.note["env_replayed"] = text
             own = np.array([i], dtype=np.intp)
             columns = self._engine.block.action_columns(own, [action])
             for observer in self._engine.observers:
                 observer.steps(own, Steps(columns, [action]))
-            failed.repeated = True
-            failed.job = Request("step", (action,))
-        elif self._autoreset == NEXT_STEP and failed.place[2]:
-            failed.note.update(is_reset=True, env_error=text)  # there was no episode to lose
-            self._try_reset(i, _RESET)
+            self._repeat(failed, Request("step", (action,)))
         else:
-            self._lose_episode(i, failed)
+            self._go_on(i, failed)
 
     def take_resets(
         self, ids: IdArray, requests: Sequence[Request]
@@ -262,26 +256,35 @@ class Recovery:
         late = error.request == "reset" and self._autoreset == SAME_STEP
         late = late and request is not None and request.kind == "step"
         if request is not None and not again and not late and self._is_known(i):
-            failed.note["env_replayed"] = str(error)
-            failed.repeated = True
-            failed.job = request
+            self._repeat(failed, request)
             return True
         failed.note.pop("env_replayed", None)
         if self._history is not None:
             self._history.forget(i)
         for observer in engine.observers:
             observer.recovered(i, error)
+        self._go_on(i, failed)
+        return True
+
+    @staticmethod
+    def _repeat(failed: Failed, request: Request) -> None:
+        """Have the env, once restored, carry out once more the request that was lost."""
+        failed.note["env_replayed"] = str(failed.error)
+        failed.repeated = True
+        failed.job = request
+
+    def _go_on(self, i: int, failed: Failed) -> None:
+        """Have the next row of env ``i``, in flight, report the error: a reset's, or a lost one."""
+        failed.note["env_error"] = str(failed.error)
         reset = self._resets.get(i)
-        over = self._autoreset == NEXT_STEP and failed.place[2]
-        if reset is None and (over or error.request == "reset"):  # an automatic one
+        over = self._autoreset == NEXT_STEP and failed.place[2]  # no episode is lost
+        if reset is None and (over or failed.error.request == "reset"):  # an automatic one
             reset = _RESET
             failed.note["is_reset"] = True
         if reset is not None:
-            failed.note["env_error"] = str(error)
             self._try_reset(i, reset)
         else:
             self._lose_episode(i, failed)
-        return True
 
     def _is_victim(self, i: int) -> bool:
         """Whether the process of env ``i`` has ended in a request of another env that was new."""
@@ -303,11 +306,7 @@ class Recovery:
         if i in self._turn_based:
             final["env_done"] = True  # type: ignore[assignment]
         if self._autoreset == SAME_STEP:
-            failed.note.update(
-                env_error=str(failed.error),
-                final_obs=self._engine.batches.last_obs(i),
-                final_info=final,
-            )
+            failed.note.update(final_obs=self._engine.batches.last_obs(i), final_info=final)
             failed.lost_episode = True
             self._try_reset(i, _RESET)
             return
