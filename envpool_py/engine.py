@@ -55,7 +55,7 @@ from envpool_py.worker.channel import (
     TOKENS_PROMPT,
 )
 from envpool_py.worker.executor import ASKED
-from envpool_py.worker.placement import Hosts, Plan, common_spec
+from envpool_py.worker.placement import Hosts, common_spec
 from envpool_py.worker.process import ProcessHost
 
 #: Seconds for which the caller steps its own envs between two looks at the others' results, where
@@ -70,7 +70,7 @@ class Engine:
     """Carries out what a pool asks of its envs.
 
     Args:
-        plan: where the envs live.
+        hosts: where the envs live; not started yet.
         autoreset: None, ``"next_step"`` or ``"same_step"``.
         columns: as for ``Batches``.
         copy: as for ``Batches``.
@@ -90,7 +90,7 @@ class Engine:
 
     def __init__(
         self,
-        plan: Plan,
+        hosts: Hosts,
         *,
         autoreset: str | None,
         columns: bool,
@@ -99,14 +99,14 @@ class Engine:
         scheduled: bool,
         prompt: bool,
     ) -> None:
-        num_envs = plan.num_envs
+        num_envs = hosts.num_envs
         self.prompt = prompt
         self.closed = False
         self.recovery: Any = None
         self.observers: list[Observer] = []
-        self.hosts = Hosts(plan)
+        self.hosts = hosts
         #: Whether every env lives in the calling process.
-        self.runs_inline = plan.processes is None
+        self.runs_inline = hosts.processes is None
         self.states = States(num_envs)
         self.arrivals = Arrivals(self.states)
         try:

@@ -56,7 +56,7 @@ class Faults:
         self._engine.arrivals.drop_stale()
         for i in host.ids:
             self._engine.arrivals.stale.pop(i, None)
-        if host in self._engine.hosts.restarting:
+        if host.restarting:
             host.ended = False
             return  # whoever has restarted it looks after it
         arrived = set(self._engine.arrivals.ids().tolist())
@@ -96,8 +96,7 @@ class Faults:
         flying = self._engine.states.flying()
         for host in processes.hosts:
             if flying[host.ids].any() or not self._engine.asking.asked.keys().isdisjoint(host.ids):
-                host.kill(reason="was killed: something wrote into the pipe of the results")
-                host.ended |= host.ends(5)
+                host.end("was killed: something wrote into the pipe of the results")
         processes.channel.collect([])
         self.attend()
 

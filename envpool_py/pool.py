@@ -36,7 +36,7 @@ from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.executor import ResetFn
-from envpool_py.worker.workers import SubprocEnvWorker, plan_of
+from envpool_py.worker.workers import SubprocEnvWorker, hosts_of
 
 
 class BaseVectorEnv(PoolAttributes):
@@ -134,9 +134,9 @@ class BaseVectorEnv(PoolAttributes):
             for i, env_fn in enumerate(env_fns):
                 self.workers.append(arguments.make_worker(worker_fn, env_fn, i))
             self.worker_class = arguments.common_class(self.workers)
-            plan = plan_of(self.workers, prompt=self.is_async, **worker_options)
+            hosts = hosts_of(self.workers, prompt=self.is_async, **worker_options)
             self.engine = Engine(
-                plan,
+                hosts,
                 autoreset=self._autoreset,
                 columns=columns,
                 copy=copy,

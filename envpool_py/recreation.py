@@ -112,8 +112,7 @@ class Recreation:
         except BaseException:
             # Its executors may not know the options: it is to be started once more.
             self._engine.states.deaths.update((i, e) for i, e in lost.items() if e is not None)
-            host.kill()
-            host.ended |= host.ends(5)
+            host.end()
             raise
         return list(host.ids)
 

@@ -472,7 +472,7 @@ def test_it_raises_amid_a_message(stand: BaseVectorEnv, monkeypatch: pytest.Monk
 
     action = np.zeros(1 << 15, np.uint8)
     with monkeypatch.context() as patch:
-        patch.setattr("envpool_py.worker.stream.os.write", half)
+        patch.setattr("envpool_py.worker.process.os.write", half)
         with pytest.raises(BrokenOffError, match="mine"):
             stand.step([action] * 3)
     died(stand, lambda: stand.reset([1]), "was killed by SIGKILL")

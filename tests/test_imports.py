@@ -23,10 +23,10 @@ LAYERS: list[set[str]] = [
     | {"watchdog", "stats", "worker.limits", "worker.options"},
     # Rows, and one env.
     {"block", "buffer_pool", "obs_writer", "row_writer", "worker.base", "worker.channel"}
-    | {"worker.executor", "worker.pickling"},
+    | {"worker.executor"},
     # Where envs live.
     {"worker", "worker.child", "worker.hosts", "worker.placement", "worker.process"}
-    | {"worker.processes", "worker.stream", "worker.workers"},
+    | {"worker.processes", "worker.workers"},
     # The engine.
     {"asking", "engine", "faults", "observers", "recovery", "recreation", "states"},
     # Recording, but for its replay.

@@ -8,7 +8,7 @@ Two designs were measured: rings in shared memory with a doorbell for each side,
 all results with a socket for each process. The pipe is as fast but for eight CartPole envs, keeps
 the order in which envs finish, notices the end of a process in the same sleep and works on any CPU.
 
-What travels, in the machine's own byte order:
+In the machine's own byte order travel:
 
 * parent to process, on the process's own stream: frames ``length << 3 | kind`` (int64) and
   ``length`` bytes: tokens, or a pickle;
@@ -17,22 +17,23 @@ What travels, in the machine's own byte order:
 * process to parent, on the process's own stream: what a row cannot hold, as items
   ``token, status, length`` and ``length`` bytes. An item is written before its request's token.
 
-What holds:
-
-* a signal handler that raises loses no token: reading one and keeping it is a single call;
-* the parent never blocks in a write (``envpool_py.worker.process``).
+A signal handler that raises loses no token: reading one and keeping it is a single call.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import select
 import socket
 import struct
 import time
-from collections import deque
-from typing import Any
+from typing import Any, cast
+
+import cloudpickle
+
+from envpool_py.errors import from_signal_handler
 
 #: The bits of a token that hold the env id.
 ID_BITS = 24
@@ -51,13 +52,13 @@ HEADER = struct.Struct("=q")
 KIND_BITS = 3
 _KINDS = (1 << KIND_BITS) - 1
 TOKENS, TOKENS_PROMPT, REQUESTS, ATTACH, CLOSE = range(5)
+#: A token that stands for no request.
+WAKE = HEADER.pack(-1)
 
 ITEM = struct.Struct("=qiq")
-#: What an item is: the rest of a row or a reply, an error, the spaces of an env that was made
-#: (nothing before the first), the
-#: error of a close.
+#: The status of an item: the rest of a row or a reply, an error, the spaces of an env that was made
+#: (nothing before the first), the error of a close.
 BESIDE, FAILURE, HELLO, CLOSE_FAILURE = range(4)
-LAST_STATUS = CLOSE_FAILURE
 #: Bytes; a frame or an item that claims more is none.
 LARGEST = 1 << 40
 
@@ -75,7 +76,48 @@ def frame(kind: int, body: bytes) -> bytes:
     return HEADER.pack(len(body) << KIND_BITS | kind) + body
 
 
+def dumps(value: Any, what: str) -> bytes:
+    """``value`` pickled; the TypeError where it cannot be names it as ``what``."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as error:  # cloudpickle may still know a way
+        if from_signal_handler(error):
+            raise
+    try:
+        return cast("bytes", cloudpickle.dumps(value, protocol=5))
+    except Exception as error:
+        if from_signal_handler(error):
+            raise
+        raise TypeError(f"{what} cannot be pickled: {error}") from error
+
+
 # ------------------------------------------------------------------------------- the parent's end
+
+# Descriptors that only this process may hold: a fork, whoever makes it, closes its copies. A copy
+# of the parent's end of a pipe would keep the workers alive after the parent.
+_owned: set[int] = set()
+
+
+def claim(fd: int) -> int:
+    """Have ``fd`` closed in every process forked from now on."""
+    _owned.add(fd)
+    return fd
+
+
+def release(fd: int) -> None:
+    """Close a descriptor, claimed or not."""
+    _owned.discard(fd)
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
+def _close_in_fork() -> None:
+    for fd in list(_owned):
+        release(fd)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_fork)
 
 
 class Channel:
@@ -92,6 +134,7 @@ class Channel:
             if self._epoll is not None:
                 self._epoll.close()
             raise
+        claim(self.results)
         os.set_blocking(self.results, False)
         self._poll: Any = select.poll() if self._epoll is None else self._epoll
         self._poll.register(self.results, select.POLLIN)
@@ -167,15 +210,11 @@ class Channel:
         """Free all descriptors."""
         if self._epoll is not None:
             self._epoll.close()
-        for fd in (self.results, self.theirs):
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        results, theirs = self.results, self.theirs
         self.results = self.theirs = -1
+        release(results)
+        release(theirs)
         self._notes.clear()
-
-
-#: A token that stands for no request.
-WAKE = HEADER.pack(-1)
 
 
 # ------------------------------------------------------------------------------- the process's end
@@ -202,10 +241,7 @@ class Looks:
     machine, with cold caches. Looking takes a core from whoever else wants it. So a process looks
     for about as long as requests took to come of late; not at all where they take longer than
     ``LONGEST_LOOK``, and not while other programs push it aside: then the wall time in which it
-    looks is longer than its CPU time.
-
-    Args:
-        allowed: whether every process can have a core of its own.
+    looks is longer than its CPU time. ``allowed``: whether every process can have its own core.
     """
 
     def __init__(self, *, allowed: bool) -> None:
@@ -246,53 +282,26 @@ class ProcessEnd:
         self._stream = stream
         self._results = results
         self._looks = looks
-        self._frames: deque[tuple[int, bytes]] = deque()
-        self._rest = b""
+        self._received = b""
 
     def receive(self) -> tuple[int, bytes]:
         """The next frame, as (kind, body); ``CLOSE`` when the parent has closed its end."""
-        while not self._frames:
-            data = self._fetch()
-            if not data:
-                return CLOSE, b""
-            if not self._rest and len(data) >= HEADER.size:  # most often it is just one frame
+        while True:
+            data = self._received
+            if len(data) >= HEADER.size:
                 (head,) = HEADER.unpack_from(data)
-                kind = head & _KINDS
-                if kind <= CLOSE and len(data) == HEADER.size + (head >> KIND_BITS):
-                    return kind, data[HEADER.size :]
-            self._parse(data)
-        return self._frames.popleft()
-
-    def _parse(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
-        start = 0
-        while len(data) - start >= HEADER.size:
-            (head,) = HEADER.unpack_from(data, start)
-            kind, length = head & _KINDS, head >> KIND_BITS
-            if kind > CLOSE or not 0 <= length <= LARGEST:
-                raise ValueError(f"no frame has kind {kind} and length {length}")
-            end = start + HEADER.size + length
-            if len(data) < end:
-                data = self._read_rest(data[start:], end - start)
-                start, end = 0, end - start
-                if len(data) < end:
-                    self._frames.append((CLOSE, b""))
-                    return
-            self._frames.append((kind, data[start + HEADER.size : end]))
-            start = end
-        self._rest = data[start:]
-
-    def _read_rest(self, data: bytes, size: int) -> bytes:
-        whole = memoryview(bytearray(size))
-        filled = len(data)
-        whole[:filled] = data
-        while filled < size:
-            count = self._stream.recv_into(whole[filled:])
-            if not count:
-                break
-            filled += count
-        return bytes(whole[:filled])
+                kind, end = head & _KINDS, HEADER.size + (head >> KIND_BITS)
+                if kind > CLOSE or not HEADER.size <= end <= LARGEST:
+                    raise ValueError(f"no frame has kind {kind} and length {end - HEADER.size}")
+                if len(data) >= end:
+                    self._received = data[end:]
+                    return kind, data[HEADER.size : end]
+                more = self._stream.recv(end - len(data), socket.MSG_WAITALL)
+            else:
+                more = self._fetch()
+            if not more:
+                return CLOSE, b""
+            self._received = data + more
 
     def _fetch(self) -> bytes:
         """Look for data, then sleep until there is some; empty when the other end is closed."""
@@ -320,18 +329,11 @@ class ProcessEnd:
         looks.note(clock() - start, looked if seen else 0.0, computed)
         return data
 
-    def publish(self, data: bytes) -> None:
-        """Tell the parent of finished requests.
-
-        Args:
-            data: their tokens.
-        """
+    def publish(self, tokens: bytes) -> None:
+        """Tell the parent of finished requests."""
         step = TOKENS_PER_WRITE * TOKEN_BYTES
-        if len(data) <= step:
-            os.write(self._results, data)
-            return
-        for start in range(0, len(data), step):
-            os.write(self._results, data[start : start + step])
+        for start in range(0, len(tokens), step):
+            os.write(self._results, tokens[start : start + step])
 
     def send(self, items: list[bytes]) -> None:
         """Send items; waits while the parent does not read."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -26,45 +27,39 @@ from envpool_py.worker.processes import Processes
 LOOK_FOR = 300e-6
 
 
-class Plan(NamedTuple):
-    """Where the envs of a pool are to live.
-
-    ``processes``: those of the first envs, not started yet; None for none. ``local``: makes the
-    hosts of the other envs, and calls their env_fns.
-    """
-
-    num_envs: int
-    processes: Processes | None
-    local: Callable[[], list[LocalHost]]
-
-
 class Hosts:
     """The hosts of a pool.
 
     Args:
-        plan: where the envs are to live.
+        num_envs: how many envs there are.
+        processes: of the first envs, not started yet; None where there are none.
+        make_local: makes the hosts of the other envs, and calls their env_fns.
 
     Attributes:
-        processes: None where there are none.
         local: the hosts that the engine runs itself.
         look_for: seconds for which the caller looks for results before it sleeps.
-        restarting: the processes that were started again, and nobody has taken up yet.
         closing: set when the pool is closed.
         configured: what each env was told of the pool's options.
         restarts: int64 ``(num_envs,)``: how often each env was recreated.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self.processes = plan.processes
+    def __init__(
+        self,
+        num_envs: int,
+        processes: Processes | None,
+        make_local: Callable[[], list[LocalHost]],
+    ) -> None:
+        self.num_envs = num_envs
+        self.processes = processes
+        self._make_local = make_local
         self.local: list[LocalHost] = []
-        self.restarting: set[ProcessHost] = set()
+        self.look_for = 0.0
         self.closing = threading.Event()
         self.configured: dict[int, Request] = {}
-        self.restarts = np.zeros(plan.num_envs, dtype=np.int64)
-        self.look_for = 0.0
+        self.restarts = np.zeros(num_envs, dtype=np.int64)
         self._messages: dict[int, list[tuple[Any, bytes]]] = {}
         self._all: list[Any] = []
+        self._home = np.empty(num_envs, dtype=np.intp)
 
     # ------------------------------------------------------------------------------------- start
 
@@ -81,33 +76,29 @@ class Hosts:
         """
         processes = self.processes
         found: dict[int, EnvSpaces] = {}
-        # What an env here holds open is not for the processes: they are started first.
-        if processes is not None:
+        if processes is None:
+            self.local = self._make_local()
+        else:
+            # What an env here holds open is not for the processes: they are started first.
             processes.start()
-        self.local = self._plan.local()
-        if processes is not None:
+            self.local = self._make_local()
             processes.await_started(chunks, check)
-            found = processes.spaces()
+            self._all += processes.hosts
+            for host in processes.hosts:
+                found.update(host.spaces)
             if self.local and len(processes.hosts) < len(usable_cores()):
                 self.look_for = LOOK_FOR
-        for host in self.local:
-            found.update(host.spaces())
-        first = [] if processes is None else processes.hosts
-        self._all = [*first, *self.local]
-        self._home = np.empty(self._plan.num_envs, dtype=np.intp)
-        for number, host in enumerate(self._all):
-            self._home[host.ids] = number
-        return [found[i] for i in range(self._plan.num_envs)]
+        self._all += self.local
+        for number, own in enumerate(self._all):
+            self._home[own.ids] = number
+        for local in self.local:
+            found.update(local.spaces())
+        return [found[i] for i in range(self.num_envs)]
 
     def attach(self, spec: Spec) -> Block:
         """The block of all envs, which every host keeps rows in from now on."""
-        processes = self.processes
-        if processes is not None and processes.watchdog is not None:
-            spec = spec._replace(num_processes=len(processes.hosts))
-        block = Block(spec, None if processes is None else processes.allocate(spec))
+        block = Block(spec, None) if self.processes is None else self.processes.make_block(spec)
         block.schedules.clear()
-        if processes is not None and processes.watchdog is not None:
-            processes.watchdog.attach(block.heartbeats)
         for host in self.local:
             host.attach(block)
         return block
@@ -149,10 +140,7 @@ class Hosts:
     def pack(
         self, ids: IdArray, tokens: Array, requests: Sequence[Request]
     ) -> Callable[[], object]:
-        """Pickle a request for each env, one message for each process.
-
-        Returns:
-            What sends them.
+        """Pickle a request for each env; return what sends them.
 
         Raises:
             TypeError: the arguments of one cannot be pickled.
@@ -160,19 +148,14 @@ class Hosts:
         by_host: dict[int, list[tuple[int, Request]]] = {}
         for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
             by_host.setdefault(int(self._home[i]), []).append((token, request))
-        packed: list[tuple[Callable[[Any], object], Any]] = []
+        posts: list[Callable[[], object]] = []
         for number, pairs in by_host.items():
             host = self._all[number]
             if isinstance(host, ProcessHost):
-                packed.append((host.write, host.pack(pairs)))
+                posts.append(partial(host.write, host.pack(pairs)))
             else:
-                packed.append((host.post_requests, pairs))
-
-        def send() -> None:
-            for post, what in packed:
-                post(what)
-
-        return send
+                posts.append(partial(host.post_requests, pairs))
+        return lambda: [post() for post in posts]
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return those that are carried out all the same."""
@@ -182,7 +165,7 @@ class Hosts:
             if own:
                 carried_out -= own - host.cancel(own)
         for process in [] if self.processes is None else self.processes.hosts:
-            if process.torn:  # a message cut in two cannot be mended
+            if process.stream.torn:  # a message cut in two cannot be mended
                 process.kill()
         return carried_out
 
@@ -196,7 +179,7 @@ class Hosts:
     def is_dead(self, i: int) -> bool:
         """Whether the process of env ``i`` has ended, or is being started again."""
         host = self.of(i)
-        return isinstance(host, ProcessHost) and (host.exit is not None or host in self.restarting)
+        return isinstance(host, ProcessHost) and (host.exit is not None or host.restarting)
 
     def may_answer(self, i: int) -> bool:
         """Whether a cancelled request of env ``i`` may still be answered."""
@@ -204,42 +187,30 @@ class Hosts:
         return isinstance(host, ProcessHost) and host.exit is None
 
     def begin_restart(self, i: int) -> None:
-        """Start the ended process of env ``i`` once more; its envs are made meanwhile.
+        """Start the ended process of env ``i`` once more, which makes its envs meanwhile.
 
         Raises:
             OSError: it cannot be started.
         """
         host = self.of(i)
-        if host not in self.restarting:
+        if not host.restarting:
             assert self.processes is not None  # noqa: S101 - its process has ended
-            self.restarting.add(host)
-            try:
-                self.processes.restart(host)
-            except BaseException:
-                self.restarting.discard(host)
-                raise
+            self.processes.restart(host)
 
     def is_restarting(self, i: int) -> bool:
         """Whether the process of env ``i`` was started again, and is not there yet."""
         host = self.of(i)
-        return (
-            host in self.restarting
-            and not host.started
-            and host.exit is None
-            and host.start_error is None
-        )
+        return isinstance(host, ProcessHost) and host.is_starting_again
 
     def end_restart(self, host: ProcessHost) -> EnvError | None:
         """A process was started again; return what went wrong, if anything did."""
-        self.restarting.discard(host)
-        error = host.start_error
-        if error is None and host.exit is None and host.started:
+        host.restarting = False
+        if host.exit is None and host.started and host.start_error is None:
             return None
         if host.exit is None:  # half made, it has no use
-            host.kill()
-            host.ends(5)
+            host.end()
             host.reap()
-        return error or host.death_of(host.ids[0])
+        return host.start_error or host.death_of(host.ids[0])
 
     def grace(self) -> float:
         """Seconds that a cancelled request may go on before its process is killed."""
@@ -248,12 +219,10 @@ class Hosts:
     def end_stuck(self, stuck: Sequence[int]) -> None:
         """Kill the process of the first of these envs."""
         host = self.of(stuck[0])
-        named = [i for i in stuck if i in host.ids]
-        text = name_ids(named)
-        host.kill(reason=f"was killed: {text} did not end a request that was given up")
-        if not host.ends(5):
+        text = name_ids([i for i in stuck if i in host.ids])
+        host.end(f"was killed: {text} did not end a request that was given up")
+        if not host.ended:
             raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
-        host.ended = True
 
     @property
     def measure(self) -> bool:
@@ -266,9 +235,12 @@ class Hosts:
 
     def describe(self) -> str:
         """What a pool's ``repr`` says of where its envs live."""
-        if self.processes is None:
+        processes = self.processes
+        if processes is None:
             return ""
-        return self.processes.describe() + (", caller_steps=True" if self.local else "")
+        method = processes.context.get_start_method()
+        text = f", num_processes={len(processes.hosts)}, context={method!r}"
+        return text + (", caller_steps=True" if self.local else "")
 
     # --------------------------------------------------------------------------------------- end
 
@@ -298,17 +270,14 @@ def common_spec(own: Sequence[EnvSpaces], autoreset: str | None, *, columns: boo
     Raises:
         ValueError: they differ in shape, dtype or structure where rows are arrays.
     """
-    obs = _common_layout(
-        "observation_space", [each.observation_space for each in own], columns=columns, coded=True
-    )
-    action = _common_layout(
-        "action_space", [each.action_space for each in own], columns=columns, coded=False
-    )
+    observations = [each.observation_space for each in own]
+    actions = [each.action_space for each in own]
+    obs = _common_layout("observation_space", observations, columns=columns, coded=True)
     rewards = {each.reward_shape for each in own}
     return Spec(
         len(own),
         obs=obs,
-        action=action,
+        action=_common_layout("action_space", actions, columns=columns, coded=False),
         reward=rewards.pop() if len(rewards) == 1 else (),
         finals=autoreset == SAME_STEP and spaces.is_fixed(obs),
     )

@@ -10,30 +10,29 @@ What holds:
 
 from __future__ import annotations
 
+import contextlib
 import math
-import mmap
 import os
+import pickle
 import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple
+from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from envpool_py import shm
-from envpool_py.block import Spec, nbytes
-from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids
+from envpool_py.block import Block, Spec, nbytes
+from envpool_py.errors import EnvError, EnvTimeoutError, combine, from_signal_handler, name_ids
 from envpool_py.watchdog import Overdue, Watchdog
-from envpool_py.worker import child
-from envpool_py.worker.channel import Channel
-from envpool_py.worker.executor import EnvSpaces
+from envpool_py.worker import channel, child
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.options import check_context
-from envpool_py.worker.pickling import pickled_fn
-from envpool_py.worker.process import ProcessHost, Settings, starting
-from envpool_py.worker.stream import claim, disown, release
+from envpool_py.worker.process import ProcessHost
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
@@ -44,33 +43,21 @@ DISCONNECTED_FOR = 1.0
 SLOW_START = 60.0
 
 
-class ProcessOptions(NamedTuple):
-    """How the processes of a pool are made.
-
-    ``context``: the start method. ``num_processes``: over how many the envs are spread.
-    ``num_threads``: to compute with in each; None is no limit. ``affinity``: keep each on one core.
-    ``step_timeout``: seconds that a request may take; None for no limit.
-    """
-
-    context: Any
-    num_processes: int
-    num_threads: int | None = 1
-    affinity: bool = False
-    step_timeout: float | None = None
-
-
 class Processes:
     """The processes.
 
     Args:
         env_fns: of the envs that live in processes, the first ones of the pool.
-        options: how to make them.
+        context: the start method, its name or a multiprocessing context.
+        num_processes: over how many the envs are spread.
+        num_threads: to compute with in each; None is no limit.
+        affinity: keep each on one core.
+        step_timeout: seconds that a request may take; None for no limit.
         shared_memory: whether there is to be a block.
 
     Attributes:
         hosts: one for each process.
         channel: brings their results.
-        home: for each env the number of its process.
         watchdog: None without ``step_timeout``.
         timed: whether there is something to look at when a time has passed.
     """
@@ -78,80 +65,63 @@ class Processes:
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
-        options: ProcessOptions,
+        context: Any,
+        num_processes: int,
         *,
+        num_threads: int | None = 1,
+        affinity: bool = False,
+        step_timeout: float | None = None,
         shared_memory: bool = True,
     ) -> None:
-        self.options = options
-        self.context = check_context(options.context)
-        self.pid = os.getpid()
+        self.context = check_context(context)
+        self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
-        self._spec: Spec | None = None
-        self._fds: list[int] = []
-        self._disconnected: dict[ProcessHost, float] = {}
-        # Of processes that are started again: how many envs are made (-1: none is begun), and when
-        # that was seen.
-        self._begun: dict[ProcessHost, tuple[int, float]] = {}
-        self._closed = False
-        self._alive = -1
-        self._memory: int | None = None
         self.watchdog: Watchdog | None = None
-        self.timed = False
-        method = self.context.get_start_method()
-        sent = env_fns if method == "fork" else [pickled_fn(fn, i) for i, fn in enumerate(env_fns)]
-        self.channel = Channel()
+        self.timed = step_timeout is not None
+        # When a process is to be killed next unless it goes on.
+        self._due = math.inf
+        self._attach_message = b""
+        self._fds: list[int] = []
+        self._closed = False
+        fns: Sequence[Any] = env_fns
+        if self.context.get_start_method() != "fork":
+            fns = [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+        self.channel = channel.Channel()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
         try:
-            self._open(len(env_fns), sent, shared_memory=shared_memory)
+            theirs, ours = os.pipe()
+            self._fds += theirs, channel.claim(ours)
+            if shared_memory:
+                self._memory = shm.create()
+                self._fds.append(self._memory)
+            if step_timeout is not None:
+                self.watchdog = Watchdog(step_timeout)
+            cores = usable_cores()
+            shared = child.Shared(
+                child.Descriptor(self.channel.theirs),
+                child.Descriptor(self._memory) if shared_memory else None,
+                child.Descriptor(theirs),
+                None if self.watchdog is None else child.Descriptor(self.watchdog.stacks),
+                num_processes <= len(cores),
+                num_threads,
+                cores if affinity else (),
+            )
+            for number, share in enumerate(np.array_split(np.arange(len(fns)), num_processes)):
+                ids = share.tolist()
+                own = [fns[i] for i in ids]
+                host = ProcessHost(number, ids, own, self.context, shared, self.channel)
+                self.hosts.append(host)
         except BaseException:
             self.close()
             raise
-        self.timed = self.watchdog is not None
-
-    def _open(self, num_envs: int, env_fns: Sequence[Any], *, shared_memory: bool) -> None:
-        options = self.options
-        claim(self.channel.results)
-        theirs, ours = os.pipe()
-        self._fds.append(theirs)
-        self._alive = claim(ours)
-        if shared_memory:
-            self._memory = shm.create()
-            self._fds.append(self._memory)
-        if options.step_timeout is not None:
-            self.watchdog = Watchdog(options.step_timeout)
-        shared = child.Shared(
-            child.Descriptor(self.channel.theirs),
-            None if self._memory is None else child.Descriptor(self._memory),
-            child.Descriptor(theirs),
-            None if self.watchdog is None else child.Descriptor(self.watchdog.stacks),
-        )
-        cores = usable_cores()
-        settings = Settings(
-            self.context,
-            env_fns,
-            shared,
-            options.num_threads,
-            cores if options.affinity else (),
-            options.num_processes <= len(cores),
-        )
-        shares = np.array_split(np.arange(num_envs), options.num_processes)
-        self.home = np.repeat(np.arange(len(shares)), [len(share) for share in shares])
-        self.hosts = [
-            ProcessHost(number, share.tolist(), settings, self.channel)
-            for number, share in enumerate(shares)
-        ]
 
     # ------------------------------------------------------------------------------------- start
 
     def start(self) -> None:
-        """Start all processes at once; their envs are made meanwhile.
-
-        Raises:
-            OSError: one cannot be started.
-        """
+        """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
         number = 0
         try:
-            with starting():
+            with _starting(warn=True):
                 for number, host in enumerate(self.hosts):  # noqa: B007 - for the message
                     host.start()
         except OSError as error:
@@ -169,8 +139,7 @@ class Processes:
             check: called every now and then; may raise.
 
         Raises:
-            EnvError: an env_fn raised.
-            WorkerDiedError: a process ended meanwhile.
+            EnvError: an env_fn raised, or a process ended meanwhile.
         """
         warn_at = time.monotonic() + SLOW_START
         while True:
@@ -181,51 +150,42 @@ class Processes:
                 host.reap()
                 host.ended = False
                 raise host.start_error or host.death_of(host.ids[0])
-            late = [host for host in self.hosts if not host.started]
+            late = [i for host in self.hosts if not host.started for i in host.ids]
             if not late:
                 return
             left = warn_at - time.monotonic()
             if left <= 0:
-                ids = [i for host in late for i in host.ids]
                 warnings.warn(
-                    f"{name_ids(ids)}: env_fn has not returned after {SLOW_START:g} seconds;"
+                    f"{name_ids(late)}: env_fn has not returned after {SLOW_START:g} seconds;"
                     " still waiting",
                     UserWarning,
                     stacklevel=2,
                 )
-                warn_at = math.inf
-            self.channel.fetch(chunks, 0, left if 0 < left < math.inf else None)
+                warn_at = left = math.inf
+            self.channel.fetch(chunks, 0, left)
             check()
 
-    def spaces(self) -> dict[int, EnvSpaces]:
-        """The spaces of all envs, by id."""
-        return {i: own for host in self.hosts for i, own in host.spaces.items()}
-
-    def allocate(self, spec: Spec) -> mmap.mmap:
-        """Memory for a block, which all processes attach to.
-
-        Raises:
-            MemoryError: the system refuses that much.
-        """
-        assert self._memory is not None  # noqa: S101 - for the type checker
+    def make_block(self, spec: Spec) -> Block:
+        """A block in memory that all processes attach to; MemoryError where that is too much."""
+        if self.watchdog is not None:
+            spec = spec._replace(num_processes=len(self.hosts))
         memory = shm.allocate(self._memory, nbytes(spec), "observations and actions")
-        self._spec = spec
+        block = Block(spec, memory)
+        if self.watchdog is not None:
+            self.watchdog.attach(block.heartbeats)
+        self._attach_message = channel.frame(channel.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
-            host.attach(spec)
-        return memory
+            host.write(self._attach_message)
+        return block
 
     def restart(self, host: ProcessHost) -> None:
-        """Start a process that has ended once more; its envs are made meanwhile.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start a process that has ended once more, which makes its envs; OSError if it cannot."""
         if self.watchdog is not None:
             self.watchdog.forget(host.number)
-        with starting(warn=False):
-            host.start(self._spec)
-        self._begun[host] = -1, time.monotonic()
-        self.timed = True
+        with _starting(warn=False):
+            host.start(again=True)
+            host.write(self._attach_message)
+        self.timed, self._due = True, 0.0  # look at once when that is
 
     # ----------------------------------------------------------------------------------- watching
 
@@ -235,53 +195,51 @@ class Processes:
 
     def timeout(self, timeout: float | None) -> float | None:
         """How long a sleep may be, until there is something to look at; ``timeout`` at the most."""
-        now = time.monotonic()
-        dues = [*self._disconnected.values()]
-        dues += [
-            begun + (SLOW_START if made < 0 else self._start_limit())
-            for made, begun in self._begun.values()
-        ]
-        for due in dues:
-            left = max(due - now, 0.0)
+        if self._due < math.inf:
+            left = max(self._due - time.monotonic(), 0.0)
             timeout = left if timeout is None else min(left, timeout)
         return timeout if self.watchdog is None else self.watchdog.wait(timeout)
 
-    def _start_limit(self) -> float:
-        """Seconds that an env_fn may take in a process that is started again."""
-        return self.options.step_timeout or SLOW_START
-
     def look(self) -> list[tuple[ProcessHost, Overdue]]:
-        """End what must not go on; return the processes that are stuck in a request.
-
-        These are not killed yet.
-        """
+        """End what must not go on; return the processes that are stuck in a request, not killed."""
         now = time.monotonic()
+        self._due = math.inf
         for host in self.hosts:
-            if host.disconnected:
-                due = self._disconnected.setdefault(host, now + DISCONNECTED_FOR)
-                if due <= now:
-                    host.kill(reason="was killed: it closed its connection to the pool")
-                    host.ended |= host.ends(5)
-            else:
-                self._disconnected.pop(host, None)
-        for host, (made, begun) in list(self._begun.items()):
-            if host.started or host.exit is not None:
-                del self._begun[host]
-            elif made != host.made:  # the next env_fn has its own time
-                self._begun[host] = host.made, now
-            elif begun + (SLOW_START if made < 0 else self._start_limit()) <= now:
-                self._end_slow_start(host)
-        self.timed = bool(self.watchdog or self._disconnected or self._begun)
+            if host.restarting or host.disconnected:
+                due = self._due_of(host)
+                if due > now:
+                    self._due = min(due, self._due)
+                elif host.disconnected:
+                    host.end("was killed: it closed its connection to the pool")
+                else:
+                    self._end_slow_start(host)
+        self.timed = self.watchdog is not None or self._due < math.inf
         if self.watchdog is None:
             return []
         found = self.watchdog.look(lambda: [host.sent for host in self.hosts])
         return [(self.hosts[overdue.number], overdue) for overdue in found]
 
+    def _due_of(self, host: ProcessHost) -> float:
+        """When a process is to be killed unless it goes on; infinity for never."""
+        if host.exit is not None:
+            return math.inf
+        if host.stream.ended_at is not None:
+            return host.stream.ended_at + DISCONNECTED_FOR
+        if host.started:
+            return math.inf
+        if host.env_fn_at is None:
+            return host.started_at + SLOW_START
+        return host.env_fn_at + self._start_limit()
+
+    def _start_limit(self) -> float:
+        """Seconds that an env_fn may take in a process that is started again."""
+        return SLOW_START if self.watchdog is None else self.watchdog.limit
+
     def _end_slow_start(self, host: ProcessHost) -> None:
         """An env_fn has not returned for too long: its process is killed."""
         i = next(i for i in host.ids if i not in host.spaces)
         text = f"env_fn did not return within {self._start_limit():g} seconds"
-        shown = self._kill_showing_stack(host, f"was killed: env {i}: {text}")
+        shown = self._end_showing_stack(host, f"was killed: env {i}: {text}")
         host.start_error = EnvTimeoutError(f"env {i}: {text}; its process was killed{shown}", (i,))
 
     def end_stuck(self, host: ProcessHost, overdue: Overdue) -> tuple[list[int], str]:
@@ -290,10 +248,10 @@ class Processes:
         named = host.ids if overdue.env_id is None else [overdue.env_id]
         did = "begin" if overdue.env_id is None else "end"
         fact = f"did not {did} its request within step_timeout={self.watchdog.limit} seconds"
-        shown = self._kill_showing_stack(host, f"was killed: {name_ids(named)} {fact}")
+        shown = self._end_showing_stack(host, f"was killed: {name_ids(named)} {fact}")
         return list(named), f"{fact}; its process was killed{shown}"
 
-    def _kill_showing_stack(self, host: ProcessHost, reason: str) -> str:
+    def _end_showing_stack(self, host: ProcessHost, reason: str) -> str:
         """Kill a process that is stuck; return where it was, for a message."""
         host.kill_reason = reason
         stack = ""
@@ -301,8 +259,7 @@ class Processes:
             if self.watchdog is not None:
                 stack = self.watchdog.stack_of(host.kill)
         finally:
-            host.kill()
-        host.ended |= host.ends(5)
+            host.end()
         return f" here:\n\n{stack.rstrip()}" if stack else "; it did not show its Python stack"
 
     # --------------------------------------------------------------------------------------- end
@@ -313,26 +270,28 @@ class Processes:
         Returns:
             What closing the envs raised.
         """
-        if self._closed or os.getpid() != self.pid:
+        if self._closed or os.getpid() != self._pid:
             return []
         self._closed = True
         try:
-            for host in self._living():
-                host.ask_to_close()
+            for host in self.hosts:
+                host.write(channel.frame(channel.CLOSE, b""))
             self._await_exits(GRACE)
-            for host in self._living():
+            for host in self.hosts:
                 host.kill(signal.SIGTERM)
                 host.kill(signal.SIGCONT)
             self._await_exits(min(0.2, GRACE))
         finally:  # a second Ctrl-C is not patient
-            for host in self._living():
+            for host in self.hosts:
                 host.kill()
             self._await_exits(5)
-            self._free()
+            self._finalizer.cancel()
+            self.channel.close()
+            while self._fds:
+                channel.release(self._fds.pop())
+            if self.watchdog is not None:
+                self.watchdog.close()
         return [error for host in self.hosts for error in host.close_errors]
-
-    def _living(self) -> list[ProcessHost]:
-        return [host for host in self.hosts if host.exit is None]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -341,24 +300,49 @@ class Processes:
                 host.reap()
                 host.ended = False
             left = deadline - time.monotonic()
-            if left <= 0 or not self._living():
+            if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
             self.channel.fetch([], 0, left)
 
-    def _free(self) -> None:
-        """Free what the processes shared, once they have ended."""
-        self._finalizer.cancel()
-        if self._alive >= 0:  # should a process have survived all this, the kernel has it now
-            release(self._alive)
-            self._alive = -1
-        if self.channel.results >= 0:
-            disown(self.channel.results)
-            self.channel.close()
-        while self._fds:
-            os.close(self._fds.pop())
-        if self.watchdog is not None:
-            self.watchdog.close()
 
-    def describe(self) -> str:
-        """The number of processes and the start method, for a ``repr``."""
-        return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
+def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
+    """The ``env_fn`` of env ``i``; EnvError where it cannot be pickled."""
+    try:
+        return bytes(cloudpickle.dumps(env_fn))
+    except Exception as error:
+        if from_signal_handler(error):
+            raise
+        message = f"env {i}: env_fn cannot be pickled: {type(error).__name__}: {error}"
+        raise EnvError(message, (i,), "env_fn") from error
+
+
+@contextlib.contextmanager
+def _starting(*, warn: bool) -> Iterator[None]:
+    """Defer Ctrl-C while processes start, and condense what Python warns of each fork.
+
+    An interrupt within a fork is swallowed in callbacks, or reaches a child that has no group of
+    its own yet. Python 3.12 warns of every fork in a program with threads: once, if at all, here.
+    """
+    noted: list[Any] = []
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if main else None
+    if before is not None:
+        signal.signal(signal.SIGINT, lambda *args: noted.append(args))
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+            if noted:
+                signal.raise_signal(signal.SIGINT)
+    for warning in caught:
+        if "multi-threaded, use of fork" not in str(warning.message):
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+        elif warn:
+            warn = False
+            hint = f'{warning.message}; pass context="forkserver"'
+            warnings.warn(hint, DeprecationWarning, stacklevel=4)
