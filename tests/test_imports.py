@@ -20,7 +20,7 @@ PACKAGE = Path(envpool_py.__file__).parent
 LAYERS: list[set[str]] = [
     # Pure functions, and memory.
     {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks", "schedules", "timing"}
-    | {"watchdog", "stats", "worker.limits", "worker.options"},
+    | {"watchdog", "stats", "worker.limits"},
     # Rows, and one env.
     {"block", "buffer_pool", "obs_writer", "row_writer", "worker.base", "worker.channel"}
     | {"worker.executor"},

@@ -4,16 +4,12 @@ A *token* is an int64 that names one request: the env id in the low bits, above 
 is asked for, above that the env's *generation*. A process answers a request with the token that it
 was sent. To cancel a request is to raise the env's generation: its answer is stale from then on.
 
-Two designs were measured: rings in shared memory with a doorbell for each side, and one pipe for
-all results with a socket for each process. The pipe is as fast but for eight CartPole envs, keeps
-the order in which envs finish, notices the end of a process in the same sleep and works on any CPU.
-
 In the machine's own byte order travel:
 
 * parent to process, on the process's own stream: frames ``length << 3 | kind`` (int64) and
   ``length`` bytes: tokens, or a pickle;
-* process to parent, on the pipe that all processes of a pool share: tokens, at most
-  ``TOKENS_PER_WRITE`` in one write, which is atomic;
+* process to parent, on the pipe that all processes of a pool share: tokens, as many in one write as
+  the pipe keeps together;
 * process to parent, on the process's own stream: what a row cannot hold, as items
   ``token, status, length`` and ``length`` bytes. An item is written before its request's token.
 
@@ -36,17 +32,16 @@ import cloudpickle
 from envpool_py.errors import from_signal_handler
 
 #: The bits of a token that hold the env id.
-ID_BITS = 24
-ID_MASK = (1 << ID_BITS) - 1
+ID_MASK = (1 << 24) - 1
 #: A plain reset is asked for, not a step.
-RESET = 1 << ID_BITS
+RESET = 1 << 24
 #: A request that brings no row is asked for; its token and that of a row are two.
-ASK = 1 << (ID_BITS + 1)
+ASK = 1 << 25
 #: One generation.
-GENERATION = 1 << (ID_BITS + 2)
+GENERATION = 1 << 26
 TOKEN_BYTES = 8
-#: Tokens that one write to a pipe keeps together.
-TOKENS_PER_WRITE = select.PIPE_BUF // TOKEN_BYTES if hasattr(select, "PIPE_BUF") else 64
+# Bytes of tokens that one write to a pipe keeps together.
+_PUBLISH_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
 HEADER = struct.Struct("=q")
 KIND_BITS = 3
@@ -74,6 +69,13 @@ clock = time.perf_counter
 def frame(kind: int, body: bytes) -> bytes:
     """A message to a process."""
     return HEADER.pack(len(body) << KIND_BITS | kind) + body
+
+
+def is_readable(fd: int, seconds: float | None) -> bool:
+    """Wait for something to read, or for the end of it; False if nothing came."""
+    poll = select.poll()  # unlike select.select, it takes descriptors above 1023
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def dumps(value: Any, what: str) -> bytes:
@@ -127,19 +129,19 @@ class Channel:
     """
 
     def __init__(self) -> None:
-        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        self._notes: dict[int, Any] = {}
+        self._in_a_row = 0
+        self.results = self.theirs = -1
+        self._poll: Any = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._second = 1 if hasattr(select, "epoll") else 1000
         try:
             self.results, self.theirs = os.pipe()
         except OSError:
-            if self._epoll is not None:
-                self._epoll.close()
+            self.close()
             raise
         claim(self.results)
         os.set_blocking(self.results, False)
-        self._poll: Any = select.poll() if self._epoll is None else self._epoll
         self._poll.register(self.results, select.POLLIN)
-        self._notes: dict[int, Any] = {}
-        self._in_a_row = 0
 
     def watch(self, fd: int, note: Any, *, write: bool = False) -> None:
         """Watch a descriptor for reading, and for writing if asked."""
@@ -154,16 +156,11 @@ class Channel:
             self._poll.unregister(fd)
 
     def fetch(self, chunks: list[bytes], look_for: float, timeout: float | None) -> bool:
-        """Wait for results, or for anything else that is watched, and keep results in ``chunks``.
+        """Wait for results, or for anything else that is watched; append results to ``chunks``.
 
-        Args:
-            chunks: where results go, as bytes.
-            look_for: seconds during which to look for results, yielding the core at each look,
-                before sleeping until there are any.
-            timeout: seconds; None waits indefinitely, 0 only looks.
-
-        Returns:
-            Whether something else than results was noticed.
+        For ``look_for`` seconds look for results, yielding the core at each look; then sleep, all
+        in all for ``timeout`` seconds (None: indefinitely). Return whether something else than
+        results was noticed.
         """
         if look_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
@@ -176,7 +173,7 @@ class Channel:
                     return False
         self._in_a_row = 0
         if timeout is not None:
-            timeout = min(timeout, _LONGEST) * (1 if self._epoll is not None else 1000)
+            timeout = min(timeout, _LONGEST) * self._second
         noticed = False
         for fd, events in self._poll.poll(timeout):
             if fd == self.results:
@@ -208,12 +205,11 @@ class Channel:
 
     def close(self) -> None:
         """Free all descriptors."""
-        if self._epoll is not None:
-            self._epoll.close()
-        results, theirs = self.results, self.theirs
-        self.results = self.theirs = -1
-        release(results)
-        release(theirs)
+        if hasattr(self._poll, "close"):
+            self._poll.close()
+        fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
+        for fd in fds:
+            release(fd)
         self._notes.clear()
 
 
@@ -252,12 +248,10 @@ class Looks:
         self._next_pause = _FEW
 
     def note(self, gap: float, looked: float, computed: float) -> None:
-        """A request came.
+        """A request came ``gap`` seconds after the process had nothing left to do.
 
-        Args:
-            gap: seconds since the process had nothing left to do.
-            looked: seconds of a long look, but for its beginning; 0 for none.
-            computed: CPU seconds of those.
+        ``looked``: seconds of a long look, but for its beginning, of which ``computed`` were CPU
+        time; 0 for none.
         """
         if not self._allowed:
             return
@@ -283,6 +277,7 @@ class ProcessEnd:
         self._results = results
         self._looks = looks
         self._received = b""
+        self._items: list[bytes] = []
 
     def receive(self) -> tuple[int, bytes]:
         """The next frame, as (kind, body); ``CLOSE`` when the parent has closed its end."""
@@ -329,14 +324,18 @@ class ProcessEnd:
         looks.note(clock() - start, looked if seen else 0.0, computed)
         return data
 
-    def publish(self, tokens: bytes) -> None:
-        """Tell the parent of finished requests."""
-        step = TOKENS_PER_WRITE * TOKEN_BYTES
-        for start in range(0, len(tokens), step):
-            os.write(self._results, tokens[start : start + step])
+    def add(self, token: int, status: int, data: bytes) -> None:
+        """Keep an item for the next ``send``."""
+        self._items += ITEM.pack(token, status, len(data)), data
 
-    def send(self, items: list[bytes]) -> None:
-        """Send items; waits while the parent does not read."""
-        if items:
-            self._stream.sendall(b"".join(items))
-            items.clear()
+    def send(self) -> None:
+        """Send the items; waits while the parent does not read."""
+        self._stream.sendall(b"".join(self._items))
+        self._items.clear()
+
+    def publish(self, tokens: bytes) -> None:
+        """Send the items, then tell the parent of finished requests."""
+        if self._items:
+            self.send()
+        for start in range(0, len(tokens), _PUBLISH_BYTES):
+            os.write(self._results, tokens[start : start + _PUBLISH_BYTES])

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
@@ -41,37 +40,32 @@ PUBLISH_AFTER = 60e-6
 _F_SETSIG = 10
 
 
-class Descriptor:
-    """A file descriptor that follows a process being started, by fork, spawn or forkserver."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _received, (reduction.DupFd(self.fd),)
-
-
-def _received(dup: Any) -> Descriptor:
-    return Descriptor(dup.detach())
-
-
 class Shared(NamedTuple):
-    """What all processes of a pool share.
+    """What all processes of a pool share; its descriptors follow a process, however it is started.
 
-    ``results``: the pipe for tokens. ``memory``: of the block; None for a worker outside a pool.
-    ``parent_alive``: reading end of a pipe whose only other end is the parent's. ``stacks``: a file
-    for the Python stacks that a process is asked for; None without ``step_timeout``. ``look``:
-    whether to look for the next request before sleeping. ``num_threads``: to compute with; None is
-    no limit. ``cores``: those to keep processes on, in turn; empty for none.
+    ``results``: the pipe for tokens. ``memory``: of the block. ``parent_alive``: reading end of a
+    pipe whose only other end is the parent's. ``stacks``: a file for the Python stacks that a
+    process is asked for. ``look``: whether to look for the next request before sleeping. ``cores``:
+    those to keep processes on, in turn; empty for none.
     """
 
-    results: Descriptor
-    memory: Descriptor | None
-    parent_alive: Descriptor
-    stacks: Descriptor | None
+    results: int
+    memory: int
+    parent_alive: int
+    stacks: int | None
+    step_timeout: float | None
     look: bool
     num_threads: int | None
     cores: Sequence[int]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fds = [None if fd is None else reduction.DupFd(fd) for fd in self[:4]]
+        return _received, (fds, self[4:])
+
+
+def _received(fds: Sequence[Any], others: Sequence[Any]) -> Shared:
+    own: list[Any] = [None if fd is None else fd.detach() for fd in fds]
+    return Shared(*own, *others)
 
 
 def main(
@@ -84,13 +78,13 @@ def main(
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
-    _die_with_parent(shared.parent_alive.fd)
+    _die_with_parent(shared.parent_alive)
     if shared.num_threads is not None:
         limits.limit_threads(shared.num_threads)
-    if shared.cores:
-        limits.pin(shared.cores[number % len(shared.cores)])
+    if shared.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {shared.cores[number % len(shared.cores)]})
     if shared.stacks is not None:
-        show_stacks(shared.stacks.fd)
+        show_stacks(shared.stacks)
     _Process(number, ids, stream, shared).run(env_fns)
 
 
@@ -104,12 +98,11 @@ class _Process:
         self._ids = ids
         self._socket = stream
         looks = channel.Looks(allowed=shared.look)
-        self._end = channel.ProcessEnd(stream, shared.results.fd, looks)
+        self._end = channel.ProcessEnd(stream, shared.results, looks)
         self._shared = shared
         self._executors: dict[int, Executor] = {}
         self._writer: RowWriter | None = None
         self._heartbeat: Heartbeat | None = None
-        self._items: list[bytes] = []
 
     def run(self, env_fns: Sequence[Any]) -> None:
         if self._build(env_fns):
@@ -133,10 +126,10 @@ class _Process:
     def _build(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and tell the parent their spaces; False where one cannot be made."""
         seen: dict[int, int] = {}
-        self._add(self._ids[0], channel.HELLO, b"")
+        self._end.add(self._ids[0], channel.HELLO, b"")
         for i, env_fn in zip(self._ids, env_fns, strict=True):
             # One by one: the parent knows which env_fn it waits for.
-            self._end.send(self._items)
+            self._end.send()
             try:
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
                 executor = Executor(make)
@@ -147,18 +140,18 @@ class _Process:
                         " every env_fn must make its own"
                     )
                 self._executors[i] = executor
-                self._add(i, channel.HELLO, channel.dumps(executor.env_spaces(), "the spaces"))
+                self._end.add(i, channel.HELLO, channel.dumps(executor.env_spaces(), "the spaces"))
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
                 self._fail(i, "env_fn", error)
-                self._end.send(self._items)
+                self._end.send()
                 return False
-        self._end.send(self._items)
+        self._end.send()
         return True
 
     def _attach(self, spec: bytes) -> None:
         """Keep rows in the block from now on."""
-        assert self._shared.memory is not None  # noqa: S101 - for the type checker
-        block = Block(pickle.loads(spec), shm.attach(self._shared.memory.fd))  # noqa: S301 - from our own parent
+        memory = shm.attach(self._shared.memory)
+        block = Block(pickle.loads(spec), memory)  # noqa: S301 - from our own parent
         if block.spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
         self._writer = RowWriter(
@@ -184,43 +177,34 @@ class _Process:
             left = length_hint(todo)
             stop = len(data) - left * TOKEN_BYTES
             # What was received is the answer.
-            self._publish(data[start:stop])
+            self._end.publish(data[start:stop])
             start = stop
 
     def _answer(self, body: bytes) -> None:
         """Carry out requests with arguments."""
         writer = self._writer
-        for tokens, data in pickle.loads(body):  # noqa: S301 - from our own parent
-            for token in tokens:
-                kind = "request"
-                try:
-                    request = pickle.loads(data)  # noqa: S301 - likewise; a copy for each env
-                    kind = request.kind
-                    if writer is not None:
-                        writer.answer(token, request)
-                    else:
-                        reply = self._executors[token & ID_MASK](request)
-                        self._send_beside(token, {"reply": reply})
-                except BaseException as error:  # noqa: BLE001 - unpickling runs the user's code
-                    (self._fail if writer is None else writer.note_error)(token, kind, error)
-                self._publish(channel.HEADER.pack(token))
+        for token, data in pickle.loads(body):  # noqa: S301 - from our own parent
+            kind = "request"
+            try:
+                request = pickle.loads(data)  # noqa: S301 - likewise; a copy for each env
+                kind = request.kind
+                if writer is not None:
+                    writer.answer(token, request)
+                else:
+                    reply = self._executors[token & ID_MASK](request)
+                    self._send_beside(token, {"reply": reply})
+            except BaseException as error:  # noqa: BLE001 - unpickling runs the user's code
+                (self._fail if writer is None else writer.note_error)(token, kind, error)
+            self._end.publish(channel.HEADER.pack(token))
 
     # ------------------------------------------------------------------------------------ results
 
     def _send_beside(self, token: int, beside: Beside) -> None:
         what = "the result" if "reply" in beside else "the info or observation"
-        self._add(token, channel.BESIDE, channel.dumps(beside, what))
+        self._end.add(token, channel.BESIDE, channel.dumps(beside, what))
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
-        self._add(token, channel.FAILURE, pickle.dumps((kind, pack_failure(error))))
-
-    def _add(self, token: int, status: int, data: bytes) -> None:
-        self._items += channel.ITEM.pack(token, status, len(data)), data
-
-    def _publish(self, tokens: bytes) -> None:
-        if self._items:
-            self._end.send(self._items)
-        self._end.publish(tokens)
+        self._end.add(token, channel.FAILURE, pickle.dumps((kind, pack_failure(error))))
 
     def _close(self) -> None:
         for i, executor in self._executors.items():
@@ -228,9 +212,9 @@ class _Process:
                 executor.close()
             except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
                 failure = pickle.dumps(("close", pack_failure(error)))
-                self._add(i, channel.CLOSE_FAILURE, failure)
+                self._end.add(i, channel.CLOSE_FAILURE, failure)
         with contextlib.suppress(ConnectionError):  # the parent has gone: nobody is to be told
-            self._end.send(self._items)
+            self._end.send()
         # Left open: its end is not to be told before that of the process.
         self._socket.detach()
 
@@ -254,18 +238,12 @@ def _die_with_parent(alive: int) -> None:
         except OSError:
             pass
         else:
-            if _is_closed(own, 0):  # the parent had gone before
+            if channel.is_readable(own, 0):  # the parent had gone before
                 os.killpg(0, signal.SIGKILL)
             return
 
     def watch() -> None:
-        _is_closed(alive, None)
+        channel.is_readable(alive, None)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True, name="envpool_py parent").start()
-
-
-def _is_closed(fd: int, timeout: float | None) -> bool:
-    poll = select.poll()  # unlike select.select, it takes descriptors above 1023
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout))

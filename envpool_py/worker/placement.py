@@ -28,26 +28,18 @@ LOOK_FOR = 300e-6
 
 
 class Hosts:
-    """The hosts of a pool.
-
-    Args:
-        num_envs: how many envs there are.
-        processes: of the first envs, not started yet; None where there are none.
-        make_local: makes the hosts of the other envs, and calls their env_fns.
+    """The hosts of a pool: ``processes`` (or None) of the first envs, and those of the others.
 
     Attributes:
         local: the hosts that the engine runs itself.
         look_for: seconds for which the caller looks for results before it sleeps.
         closing: set when the pool is closed.
         configured: what each env was told of the pool's options.
-        restarts: int64 ``(num_envs,)``: how often each env was recreated.
+        restarts: how often each env was recreated.
     """
 
     def __init__(
-        self,
-        num_envs: int,
-        processes: Processes | None,
-        make_local: Callable[[], list[LocalHost]],
+        self, num_envs: int, processes: Processes | None, make_local: Callable[[], list[LocalHost]]
     ) -> None:
         self.num_envs = num_envs
         self.processes = processes
@@ -64,35 +56,22 @@ class Hosts:
     # ------------------------------------------------------------------------------------- start
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
-        """Have all envs made, and return their spaces.
-
-        Args:
-            chunks: where results go.
-            check: called every now and then; may raise.
-
-        Raises:
-            EnvError: an env_fn raised.
-            OSError: a process cannot be started.
-        """
+        """Have all envs made, and return their spaces; see ``Processes.await_started``."""
         processes = self.processes
-        found: dict[int, EnvSpaces] = {}
-        if processes is None:
-            self.local = self._make_local()
-        else:
-            # What an env here holds open is not for the processes: they are started first.
+        if processes is not None:  # the first: what an env here holds open is not for them
             processes.start()
-            self.local = self._make_local()
-            processes.await_started(chunks, check)
+        self.local = self._make_local()
+        found: dict[int, EnvSpaces] = {}
+        if processes is not None:
+            found = processes.await_started(chunks, check)
             self._all += processes.hosts
-            for host in processes.hosts:
-                found.update(host.spaces)
             if self.local and len(processes.hosts) < len(usable_cores()):
                 self.look_for = LOOK_FOR
-        self._all += self.local
-        for number, own in enumerate(self._all):
-            self._home[own.ids] = number
-        for local in self.local:
-            found.update(local.spaces())
+        for host in self.local:
+            self._all.append(host)
+            found.update(host.spaces())
+        for number, each in enumerate(self._all):
+            self._home[each.ids] = number
         return [found[i] for i in range(self.num_envs)]
 
     def attach(self, spec: Spec) -> Block:
@@ -112,13 +91,9 @@ class Hosts:
     def messages(
         self, index: Any, tokens: Array, kind: int, steps: bool
     ) -> list[tuple[Any, bytes]]:
-        """What to send to which host so that these envs carry out steps or plain resets.
+        """What to send to which host so that these envs carry out steps, or plain resets.
 
-        Args:
-            index: the envs; a slice is all envs, to which each step sends the same.
-            tokens: of the requests.
-            kind: of the message to a process.
-            steps: whether these are steps.
+        ``index`` may be a slice, of all envs: to these each step sends the same.
         """
         whole = steps and type(index) is slice
         if whole and kind in self._messages:
@@ -140,11 +115,7 @@ class Hosts:
     def pack(
         self, ids: IdArray, tokens: Array, requests: Sequence[Request]
     ) -> Callable[[], object]:
-        """Pickle a request for each env; return what sends them.
-
-        Raises:
-            TypeError: the arguments of one cannot be pickled.
-        """
+        """Pickle a request for each env; return what sends them. See ``ProcessHost.pack``."""
         by_host: dict[int, list[tuple[int, Request]]] = {}
         for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
             by_host.setdefault(int(self._home[i]), []).append((token, request))
@@ -159,10 +130,9 @@ class Hosts:
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return those that are carried out all the same."""
-        carried_out: set[int] = set(ids)
+        carried_out = set(ids)
         for host in self.local:
-            own = ids.intersection(host.ids)
-            if own:
+            if own := ids.intersection(host.ids):
                 carried_out -= own - host.cancel(own)
         for process in [] if self.processes is None else self.processes.hosts:
             if process.stream.torn:  # a message cut in two cannot be mended
@@ -187,11 +157,7 @@ class Hosts:
         return isinstance(host, ProcessHost) and host.exit is None
 
     def begin_restart(self, i: int) -> None:
-        """Start the ended process of env ``i`` once more, which makes its envs meanwhile.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the ended process of env ``i`` once more; OSError where that cannot be."""
         host = self.of(i)
         if not host.restarting:
             assert self.processes is not None  # noqa: S101 - its process has ended
@@ -200,7 +166,7 @@ class Hosts:
     def is_restarting(self, i: int) -> bool:
         """Whether the process of env ``i`` was started again, and is not there yet."""
         host = self.of(i)
-        return isinstance(host, ProcessHost) and host.is_starting_again
+        return isinstance(host, ProcessHost) and host.is_restarting
 
     def end_restart(self, host: ProcessHost) -> EnvError | None:
         """A process was started again; return what went wrong, if anything did."""
@@ -235,11 +201,10 @@ class Hosts:
 
     def describe(self) -> str:
         """What a pool's ``repr`` says of where its envs live."""
-        processes = self.processes
-        if processes is None:
+        if self.processes is None:
             return ""
-        method = processes.context.get_start_method()
-        text = f", num_processes={len(processes.hosts)}, context={method!r}"
+        method = self.processes.context.get_start_method()
+        text = f", num_processes={len(self.processes.hosts)}, context={method!r}"
         return text + (", caller_steps=True" if self.local else "")
 
     # --------------------------------------------------------------------------------------- end
@@ -266,25 +231,21 @@ def common_spec(own: Sequence[EnvSpaces], autoreset: str | None, *, columns: boo
     """The spec of the block that holds the rows of all these envs.
 
     Spaces may differ in their bounds, and in anything where rows are objects.
-
-    Raises:
-        ValueError: they differ in shape, dtype or structure where rows are arrays.
     """
-    observations = [each.observation_space for each in own]
-    actions = [each.action_space for each in own]
-    obs = _common_layout("observation_space", observations, columns=columns, coded=True)
+    obs = _common_layout("observation_space", own, columns=columns, coded=True)
     rewards = {each.reward_shape for each in own}
     return Spec(
         len(own),
         obs=obs,
-        action=_common_layout("action_space", actions, columns=columns, coded=False),
+        action=_common_layout("action_space", own, columns=columns, coded=False),
         reward=rewards.pop() if len(rewards) == 1 else (),
         finals=autoreset == SAME_STEP and spaces.is_fixed(obs),
     )
 
 
-def _common_layout(name: str, own: Sequence[Any], *, columns: bool, coded: bool) -> Any:
-    layouts = [spaces.layout_of(space, coded=coded) for space in own]
+def _common_layout(name: str, own: Sequence[EnvSpaces], *, columns: bool, coded: bool) -> Any:
+    found = [getattr(each, name) for each in own]
+    layouts = [spaces.layout_of(space, coded=coded) for space in found]
     other = next((i for i, layout in enumerate(layouts) if layout != layouts[0]), None)
     if other is None:
         return layouts[0]
@@ -292,7 +253,7 @@ def _common_layout(name: str, own: Sequence[Any], *, columns: bool, coded: bool)
         return _common_layout(name, own, columns=columns, coded=False)
     if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
         raise ValueError(
-            f"env {other}: {name} is {own[other]}, but that of env 0 is {own[0]};"
+            f"env {other}: {name} is {found[other]}, but that of env 0 is {found[0]};"
             " shapes and dtypes must agree where rows are arrays"
         )
     return spaces.Leaf((), (), None)

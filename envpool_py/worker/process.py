@@ -9,13 +9,13 @@ What holds, whatever the envs do:
 * after SIGKILL of the parent the kernel kills every process and what it started (on Linux);
 * the parent never blocks in a write: what the process does not take at once waits, and reading goes
   on meanwhile, so that two full pipes cannot wait for each other;
-* a signal handler that raises leaves the stream whole, or ``torn`` set: a message was cut in two,
-  and the process must be killed.
+* a signal handler that raises leaves the stream whole, or ``torn`` set.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import select
@@ -24,6 +24,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
@@ -35,10 +36,14 @@ from envpool_py.worker.base import Request
 from envpool_py.worker.channel import ID_MASK, ITEM
 from envpool_py.worker.executor import EnvSpaces
 
+#: Seconds that a process may live on once its stream is closed: one that ends has closed it too.
+DISCONNECTED_FOR = 1.0
+#: Seconds after which a pool says for which ``env_fn`` it is waiting, and after which a process
+#: that is restarted is killed.
+SLOW_START = 60.0
+
 # The bits of a token by which items are kept: an env has one of a row, and one of a reply.
 _PLACE = ID_MASK | channel.ASK
-# The status of what cannot be read; nothing follows it.
-_GARBLED = -1
 _UNREADABLE = "was killed: it sent what cannot be read"
 _READ = 1 << 18
 # Bytes that the system writes whole or not at all.
@@ -46,12 +51,13 @@ _ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
 
 class Stream:
-    """The parent's end of the socket to a process, which has these envs: messages out, items in.
+    """The parent's end of the socket to the process of these envs: messages out, items in.
 
     Attributes:
         theirs: the other end, until the process has it.
-        torn: whether a message was cut in two.
-        ended_at: when the other end was closed, which is no proof that the process has ended.
+        torn: whether a message was cut in two; the process must be killed.
+        garbled: whether what came is no item; nothing follows it.
+        ended: whether the other end is closed, which is no proof that the process has ended.
         sent: messages written, or waiting to be.
     """
 
@@ -60,13 +66,11 @@ class Stream:
         ours.setblocking(False)
         self.fd = channel.claim(ours.detach())
         self._ids = frozenset(ids)
-        self.torn = False
-        self.ended_at: float | None = None
+        self.torn = self.garbled = self.ended = False
         self.sent = 0
         self._outbox: deque[memoryview] = deque()
         # Bytes that are no whole item yet, items (token, status, data) that nobody has taken, and
-        # the bytes without which there is no further item. Replaced as a whole: no interrupt can
-        # come in between.
+        # how many bytes the next item needs. Replaced as a whole: no interrupt can come in between.
         self._received: tuple[list[bytes], deque[tuple[int, int, bytes]], int]
         self._received = [], deque(), ITEM.size
 
@@ -97,10 +101,9 @@ class Stream:
                 sent = 0
             except ConnectionError:
                 sent = len(head)
+            self._outbox[0] = head[sent:]
             if sent == len(head):
                 self._outbox.popleft()
-            else:
-                self._outbox[0] = head[sent:]
             self.torn = False
             if sent < len(head):
                 return False
@@ -114,13 +117,11 @@ class Stream:
             chunks.extend(map(os.read, (self.fd,), (_READ,)))
             while len(chunks[-1]) == _READ:
                 chunks.extend(map(os.read, (self.fd,), (_READ,)))
-            ended = not chunks[-1]
+            self.ended |= not chunks[-1]
         except BlockingIOError:
-            ended = False
+            pass
         except OSError:  # the connection is lost, or this end closed
-            ended = True
-        if ended and self.ended_at is None:
-            self.ended_at = time.monotonic()
+            self.ended = True
         self._parse()
         return self._received[1]
 
@@ -132,63 +133,39 @@ class Stream:
         while len(data) - start >= ITEM.size:
             token, status, length = ITEM.unpack_from(data, start)
             known = token >= 0 and token & ID_MASK in self._ids
-            if not (
-                known and 0 <= status <= channel.CLOSE_FAILURE and 0 <= length <= channel.LARGEST
-            ):
-                items.append((min(self._ids), _GARBLED, b""))
-                start = len(data)
+            if not (known and 0 <= status <= channel.CLOSE_FAILURE and length <= channel.LARGEST):
+                self.garbled, start = True, len(data)
                 break
             needed = ITEM.size + length
             if len(data) - start < needed:
                 break
             items.append((token, status, data[start + ITEM.size : start + needed]))
             start, needed = start + needed, ITEM.size
-        self._received = [data[start:]] if start < len(data) else [], items, needed
-
-    def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
-        fd, self.fd = self.fd, -1
-        channel.release(fd)
+        self._received = [data[start:]], items, needed
 
 
+@dataclass(eq=False)
 class ProcessHost:
-    """One worker process and its envs.
-
-    Args:
-        number: its place among the processes of the pool.
-        ids: the envs that live there.
-        env_fns: one for each, pickled where the start method needs it.
-        context: starts the process.
-        shared: what all processes of the pool share.
-        results: brings the results of all processes, and notices what happens to this one.
+    """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
 
     Attributes:
         exit: how the process ended; None while it lives.
         ended: whether it has ended and nobody has handled that.
-        spaces: of the envs that are made, by id.
-        start_error: what an env_fn raised.
-        started_at: when the process was started.
-        env_fn_at: when the env_fn that is at work was called; None before the first.
-        restarting: whether the process was started again, and nobody has taken that up yet.
-        items: what the process sent beside rows, with the token of its request.
+        restarting: whether it was started again, and nobody has taken that up yet.
+        deadline: when it is to be killed unless it goes on; infinity for never.
         kill_reason: why the pool killed it, where it did.
+        start_error: what an env_fn raised.
+        items: what the process sent beside rows, with the token of its request.
     """
 
-    def __init__(
-        self,
-        number: int,
-        ids: list[int],
-        env_fns: Sequence[Any],
-        context: BaseContext,
-        shared: child.Shared,
-        results: channel.Channel,
-    ) -> None:
-        self.number = number
-        self.ids = ids
-        self._env_fns = env_fns
-        self._context = context
-        self._shared = shared
-        self._channel = results
+    number: int
+    ids: list[int]
+    _env_fns: Sequence[Any]
+    _context: BaseContext
+    _shared: child.Shared
+    _channel: channel.Channel
+
+    def __post_init__(self) -> None:
         self.close_errors: list[EnvError] = []
         # Kept over a restart: rows that had arrived are still to be returned.
         self.items: dict[int, tuple[int, Any]] = {}
@@ -198,12 +175,11 @@ class ProcessHost:
         self.process: Any = None
         self.exit: str | None = ""
         self.ended = self.restarting = False
+        self.deadline = math.inf
         self.spaces: dict[int, EnvSpaces] = {}
         self.start_error: EnvError | None = None
-        self.started_at = time.monotonic()
-        self.env_fn_at: float | None = None
         self.kill_reason: str | None = None
-        self._pidfd = -1
+        self._death_fd = -1
 
     # -------------------------------------------------------------------------------- start, end
 
@@ -222,37 +198,32 @@ class ProcessHost:
             # Noted down before it runs: an interrupt finds it.
             self.process, self.stream = process, stream
             process.start()
-            with contextlib.suppress(
-                AttributeError, ProcessLookupError
-            ):  # its server has reaped it
-                self._pidfd = channel.claim(os.pidfd_open(process.pid))
+            try:
+                fd = os.pidfd_open(process.pid)
+            except (AttributeError, ProcessLookupError):  # not on Linux; its server has reaped it
+                fd = os.dup(process.sentinel)
+            self._death_fd = channel.claim(fd)
             self._channel.watch(stream.fd, self._on_stream)
-            self._channel.watch(self._death_fd, self._on_death)
+            self._channel.watch(fd, self._on_death)
         except BaseException:
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
                 self.process.join()
             self._free(stream)
-            self.process = None
             raise
         finally:
             stream.theirs.close()
         # Should everything else fail, a process must not keep the interpreter from ending.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
-        self.restarting, self.exit = again, None
-
-    @property
-    def _death_fd(self) -> int:
-        return self._pidfd if self._pidfd >= 0 else int(self.process.sentinel)
+        if again:
+            self.restarting, self.deadline = True, time.monotonic() + SLOW_START
+        self.exit = None
 
     def _free(self, stream: Stream) -> None:
-        """Free the descriptors of this process, which may have been freed before."""
-        self._channel.forget(stream.fd)
-        stream.close()
-        if self.process is not None and self.process.pid is not None:
-            self._channel.forget(self._death_fd)
-        pidfd, self._pidfd = self._pidfd, -1
-        channel.release(pidfd)
+        fds, stream.fd, self._death_fd = (stream.fd, self._death_fd), -1, -1
+        for fd in fds:
+            self._channel.forget(fd)
+            channel.release(fd)
 
     @property
     def started(self) -> bool:
@@ -260,30 +231,24 @@ class ProcessHost:
         return len(self.spaces) == len(self.ids)
 
     @property
-    def is_starting_again(self) -> bool:
-        """Whether the process was started again, and it is not known yet whether that succeeds."""
-        decided = self.started or self.start_error is not None or self.exit is not None
-        return self.restarting and not decided
+    def is_restarting(self) -> bool:
+        """Whether it was started again, and it is not known yet whether that succeeds."""
+        known = self.started or self.start_error is not None or self.exit is not None
+        return self.restarting and not known
 
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
         """Signal the process and everything that it has started."""
         self.kill_reason = self.kill_reason or reason
-        if self.exit is not None:
-            return
-        for kill in (os.killpg, os.kill):  # the group may not exist yet
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(self.process.pid, signum)
-
-    def ends(self, seconds: float) -> bool:
-        """Wait for the end of the process; False if it has not ended after ``seconds``."""
-        poll = select.poll()
-        poll.register(self._death_fd, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        if self.exit is None:
+            for kill in (os.killpg, os.kill):  # the group may not exist yet
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(self.process.pid, signum)
 
     def end(self, reason: str | None = None) -> None:
-        """Kill the process and wait for that, up to 5 seconds."""
+        """Kill the process and wait for its end, 5 seconds at the most."""
         self.kill(reason=reason)
-        self.ended |= self.ends(5)
+        if self._death_fd >= 0:
+            self.ended |= channel.is_readable(self._death_fd, 5)
 
     def reap(self) -> None:
         """Take in what the process has left, end what it left running, free the descriptors."""
@@ -296,6 +261,7 @@ class ProcessHost:
         self.process.join(5)
         exitcode = self.process.exitcode
         self._finalizer.cancel()
+        self.deadline = math.inf
         # Last: should an interrupt come before, all of this is done once more.
         self.exit = self.kill_reason or errors.name_exit(exitcode)
         with contextlib.suppress(ValueError):  # it lives on, against all
@@ -321,13 +287,13 @@ class ProcessHost:
         A request is unpickled once for each of its envs, so that no env sees what another does to
         its arguments; one that several envs share is pickled once.
         """
-        packed: dict[int, tuple[list[int], bytes]] = {}
+        bodies: dict[int, bytes] = {}
         for token, request in pairs:
-            if id(request) not in packed:
+            if id(request) not in bodies:
                 what = f"env {token & ID_MASK}: the arguments of {request.kind}"
-                packed[id(request)] = [], channel.dumps(request, what)
-            packed[id(request)][0].append(token)
-        return channel.frame(channel.REQUESTS, pickle.dumps(list(packed.values())))
+                bodies[id(request)] = channel.dumps(request, what)
+        message = [(token, bodies[id(request)]) for token, request in pairs]
+        return channel.frame(channel.REQUESTS, pickle.dumps(message))
 
     def write(self, message: bytes) -> None:
         """Send a message; what the process does not take at once is sent when it does."""
@@ -346,7 +312,7 @@ class ProcessHost:
     @property
     def disconnected(self) -> bool:
         """Whether the process has closed its end of the stream, and may live on."""
-        return self.exit is None and self.stream.ended_at is not None
+        return self.exit is None and self.stream.ended
 
     # ---------------------------------------------------------------------------------- receiving
 
@@ -357,8 +323,9 @@ class ProcessHost:
         if events & select.POLLOUT and self.stream.flush():
             self._channel.watch(fd, self._on_stream)
         self.read()
-        if self.stream.ended_at is not None:  # that would be news indefinitely
+        if self.stream.ended:  # that would be news indefinitely
             self._channel.forget(fd)
+            self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
 
     def read(self) -> bool:
         """Take in the items that have arrived; return whether there were any."""
@@ -367,9 +334,7 @@ class ProcessHost:
         while items:
             token, status, data = items[0]
             i = token & ID_MASK
-            if status == _GARBLED:
-                self.kill(reason=_UNREADABLE)
-            elif status == channel.HELLO:
+            if status == channel.HELLO:
                 self._greet(i, data)
             elif status == channel.CLOSE_FAILURE:
                 if (error := self._error_in(i, data)) is not None:
@@ -379,17 +344,21 @@ class ProcessHost:
             else:
                 self.items[token & _PLACE] = token & ~channel.RESET, (status, data)
             items.popleft()
+        if self.stream.garbled:
+            self.kill(reason=_UNREADABLE)
         return found
 
     def _greet(self, i: int, data: bytes) -> None:
-        """An env was made, or, without data, the first env_fn is called."""
-        self.env_fn_at = time.monotonic()
+        """Env ``i`` was made, or, without data, the first env_fn is called."""
         if data:
             spaces = self._loaded(data, i, "env_fn")
             if isinstance(spaces, EnvError):
                 self.start_error = spaces
             else:
                 self.spaces[i] = spaces
+        if self.restarting:
+            limit = self._shared.step_timeout or SLOW_START
+            self.deadline = math.inf if self.started else time.monotonic() + limit
 
     def take_item(self, token: int, kind: str) -> Any:
         """What the process sent beside a row, or in place of one: a dict or an EnvError.
@@ -398,13 +367,9 @@ class ProcessHost:
         """
         i, place = token & ID_MASK, token & _PLACE
         while self.items.get(place, (-1,))[0] != token:
-            # It was sent before its token, and may still be on the way.
-            if not self.read() and (self.disconnected or self.exit is not None):
+            if not self.read():  # it was sent before its token
+                self.kill(reason=_UNREADABLE)
                 return self.death_of(i)
-            if self.exit is None and self.stream.ended_at is None:
-                poll = select.poll()
-                poll.register(self.stream.fd, select.POLLIN)
-                poll.poll(10)
         status, data = self.items.pop(place)[1]
         if status == channel.FAILURE:
             return self._error_in(i, data) or self.death_of(i)

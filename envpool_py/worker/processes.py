@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import math
+import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -29,57 +32,36 @@ from envpool_py import shm
 from envpool_py.block import Block, Spec, nbytes
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, from_signal_handler, name_ids
 from envpool_py.watchdog import Overdue, Watchdog
-from envpool_py.worker import channel, child
+from envpool_py.worker import channel, child, process
+from envpool_py.worker.executor import EnvSpaces
 from envpool_py.worker.limits import usable_cores
-from envpool_py.worker.options import check_context
 from envpool_py.worker.process import ProcessHost
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
-#: Seconds that a process may live on once its stream is closed: one that ends has closed it too.
-DISCONNECTED_FOR = 1.0
-#: Seconds after which a pool says for which ``env_fn`` it is waiting, and after which a process
-#: that is restarted is killed.
-SLOW_START = 60.0
 
 
 class Processes:
-    """The processes.
+    """The processes, over which the envs of ``env_fns`` are spread; for the options see the pools.
 
-    Args:
-        env_fns: of the envs that live in processes, the first ones of the pool.
-        context: the start method, its name or a multiprocessing context.
-        num_processes: over how many the envs are spread.
-        num_threads: to compute with in each; None is no limit.
-        affinity: keep each on one core.
-        step_timeout: seconds that a request may take; None for no limit.
-        shared_memory: whether there is to be a block.
-
-    Attributes:
-        hosts: one for each process.
-        channel: brings their results.
-        watchdog: None without ``step_timeout``.
-        timed: whether there is something to look at when a time has passed.
+    ``timed``: whether there is something to look at when a time has passed.
     """
 
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
-        context: Any,
+        context: str | BaseContext | None,
         num_processes: int,
         *,
         num_threads: int | None = 1,
         affinity: bool = False,
         step_timeout: float | None = None,
-        shared_memory: bool = True,
     ) -> None:
-        self.context = check_context(context)
+        self.context = _check_context(context)
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
         self.timed = step_timeout is not None
-        # When a process is to be killed next unless it goes on.
-        self._due = math.inf
         self._attach_message = b""
         self._fds: list[int] = []
         self._closed = False
@@ -91,17 +73,17 @@ class Processes:
         try:
             theirs, ours = os.pipe()
             self._fds += theirs, channel.claim(ours)
-            if shared_memory:
-                self._memory = shm.create()
-                self._fds.append(self._memory)
+            self._memory = shm.create()
+            self._fds.append(self._memory)
             if step_timeout is not None:
                 self.watchdog = Watchdog(step_timeout)
             cores = usable_cores()
             shared = child.Shared(
-                child.Descriptor(self.channel.theirs),
-                child.Descriptor(self._memory) if shared_memory else None,
-                child.Descriptor(theirs),
-                None if self.watchdog is None else child.Descriptor(self.watchdog.stacks),
+                self.channel.theirs,
+                self._memory,
+                theirs,
+                None if self.watchdog is None else self.watchdog.stacks,
+                step_timeout,
                 num_processes <= len(cores),
                 num_threads,
                 cores if affinity else (),
@@ -131,17 +113,15 @@ class Processes:
                 f" {len(self.hosts)}; fewer are needed with num_processes=",
             ) from error
 
-    def await_started(self, chunks: list[bytes], check: Callable[[], object]) -> None:
-        """Wait until the envs of all processes are made.
+    def await_started(
+        self, chunks: list[bytes], check: Callable[[], object]
+    ) -> dict[int, EnvSpaces]:
+        """Wait until the envs of all processes are made; return their spaces.
 
-        Args:
-            chunks: where results go.
-            check: called every now and then; may raise.
-
-        Raises:
-            EnvError: an env_fn raised, or a process ended meanwhile.
+        Results go into ``chunks``; ``check``, called every now and then, may raise. EnvError where
+        an env_fn raised, or a process has ended.
         """
-        warn_at = time.monotonic() + SLOW_START
+        warn_at = time.monotonic() + process.SLOW_START
         while True:
             errors = [host.start_error for host in self.hosts if host.start_error is not None]
             if errors:
@@ -152,15 +132,13 @@ class Processes:
                 raise host.start_error or host.death_of(host.ids[0])
             late = [i for host in self.hosts if not host.started for i in host.ids]
             if not late:
-                return
+                return {i: own for host in self.hosts for i, own in host.spaces.items()}
             left = warn_at - time.monotonic()
             if left <= 0:
-                warnings.warn(
-                    f"{name_ids(late)}: env_fn has not returned after {SLOW_START:g} seconds;"
-                    " still waiting",
-                    UserWarning,
-                    stacklevel=2,
+                text = (
+                    f"env_fn has not returned after {process.SLOW_START:g} seconds; still waiting"
                 )
+                warnings.warn(f"{name_ids(late)}: {text}", UserWarning, stacklevel=2)
                 warn_at = left = math.inf
             self.channel.fetch(chunks, 0, left)
             check()
@@ -185,7 +163,7 @@ class Processes:
         with _starting(warn=False):
             host.start(again=True)
             host.write(self._attach_message)
-        self.timed, self._due = True, 0.0  # look at once when that is
+        self.timed = True
 
     # ----------------------------------------------------------------------------------- watching
 
@@ -195,50 +173,32 @@ class Processes:
 
     def timeout(self, timeout: float | None) -> float | None:
         """How long a sleep may be, until there is something to look at; ``timeout`` at the most."""
-        if self._due < math.inf:
-            left = max(self._due - time.monotonic(), 0.0)
+        deadline = min((host.deadline for host in self.hosts), default=math.inf)
+        if deadline < math.inf:
+            left = max(deadline - time.monotonic(), 0.0)
             timeout = left if timeout is None else min(left, timeout)
         return timeout if self.watchdog is None else self.watchdog.wait(timeout)
 
     def look(self) -> list[tuple[ProcessHost, Overdue]]:
         """End what must not go on; return the processes that are stuck in a request, not killed."""
         now = time.monotonic()
-        self._due = math.inf
         for host in self.hosts:
-            if host.restarting or host.disconnected:
-                due = self._due_of(host)
-                if due > now:
-                    self._due = min(due, self._due)
-                elif host.disconnected:
+            if host.deadline <= now:
+                if host.disconnected:
                     host.end("was killed: it closed its connection to the pool")
                 else:
                     self._end_slow_start(host)
-        self.timed = self.watchdog is not None or self._due < math.inf
         if self.watchdog is None:
+            self.timed = any(host.deadline < math.inf for host in self.hosts)
             return []
         found = self.watchdog.look(lambda: [host.sent for host in self.hosts])
         return [(self.hosts[overdue.number], overdue) for overdue in found]
 
-    def _due_of(self, host: ProcessHost) -> float:
-        """When a process is to be killed unless it goes on; infinity for never."""
-        if host.exit is not None:
-            return math.inf
-        if host.stream.ended_at is not None:
-            return host.stream.ended_at + DISCONNECTED_FOR
-        if host.started:
-            return math.inf
-        if host.env_fn_at is None:
-            return host.started_at + SLOW_START
-        return host.env_fn_at + self._start_limit()
-
-    def _start_limit(self) -> float:
-        """Seconds that an env_fn may take in a process that is started again."""
-        return SLOW_START if self.watchdog is None else self.watchdog.limit
-
     def _end_slow_start(self, host: ProcessHost) -> None:
         """An env_fn has not returned for too long: its process is killed."""
         i = next(i for i in host.ids if i not in host.spaces)
-        text = f"env_fn did not return within {self._start_limit():g} seconds"
+        limit = process.SLOW_START if self.watchdog is None else self.watchdog.limit
+        text = f"env_fn did not return within {limit:g} seconds"
         shown = self._end_showing_stack(host, f"was killed: env {i}: {text}")
         host.start_error = EnvTimeoutError(f"env {i}: {text}; its process was killed{shown}", (i,))
 
@@ -265,11 +225,7 @@ class Processes:
     # --------------------------------------------------------------------------------------- end
 
     def close(self) -> list[EnvError]:
-        """End all processes: ask, and after ``GRACE`` seconds kill.
-
-        Returns:
-            What closing the envs raised.
-        """
+        """Ask all processes to end, kill them after ``GRACE`` seconds; return the envs' errors."""
         if self._closed or os.getpid() != self._pid:
             return []
         self._closed = True
@@ -303,6 +259,30 @@ class Processes:
             if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
             self.channel.fetch([], 0, left)
+
+
+def _check_context(context: str | BaseContext | None) -> BaseContext:
+    """The multiprocessing context of that name; None is what multiprocessing itself would take."""
+    if context is None or isinstance(context, str):
+        names = multiprocessing.get_all_start_methods()
+        if context is not None and context not in names:
+            raise ValueError(f"context must be one of {', '.join(names)}, got {context!r}")
+        context = multiprocessing.get_context(context)
+    elif not isinstance(context, BaseContext):
+        raise TypeError(
+            f"context must be a start method or a multiprocessing context, got {context!r}"
+        )
+    torch = sys.modules.get("torch")
+    if context.get_start_method() == "fork" and torch is not None:
+        with contextlib.suppress(AttributeError):
+            if torch.cuda.is_initialized():
+                warnings.warn(
+                    "worker processes are forked from a process that uses CUDA, which CUDA does not"
+                    ' survive; pass context="spawn" or context="forkserver"',
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+    return context
 
 
 def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:

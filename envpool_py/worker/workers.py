@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
+
+import numpy as np
 
 from envpool_py.errors import EnvError, env_error
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.channel import GENERATION, ID_MASK
 from envpool_py.worker.executor import Executor
 from envpool_py.worker.hosts import InlineHost, LocalHost, WorkerHost
-from envpool_py.worker.options import check_count, check_step_timeout
 from envpool_py.worker.placement import Hosts
 from envpool_py.worker.processes import Processes
 
@@ -25,9 +25,6 @@ class DummyEnvWorker(EnvWorker):
 
     Args:
         env_fn: makes the env; called at once.
-
-    Attributes:
-        env: the env itself.
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
@@ -83,21 +80,16 @@ class SubprocEnvWorker(EnvWorker):
         super().__init__(env_fn)
         self.share_memory = share_memory
         self.context = context
-        # In a pool: how to ask for a reply, and where the env lives.
+        self._request: Request | None = None
+        # In a pool, see ``join``.
         self._ask: Callable[[Request], Any] | None = None
         self._host: Callable[[], Any] | None = None
-        # Outside a pool, once started; the number of the request is its token.
-        self._own: Processes | None = None
+        # Outside a pool.
+        self._processes: Processes | None = None
         self._token = 0
-        self._request: Request | None = None
 
     def join(self, ask: Callable[[Request], Any], host: Callable[[], Any]) -> None:
-        """Belong to a pool from now on.
-
-        Args:
-            ask: carries out a request on the env.
-            host: where the env lives.
-        """
+        """Belong to a pool: ``ask`` carries out a request on the env, ``host`` tells its host."""
         self._ask, self._host = ask, host
 
     def send(self, request: Request) -> None:
@@ -114,19 +106,19 @@ class SubprocEnvWorker(EnvWorker):
             raise RuntimeError("recv: no request was sent")
         if self._ask is not None:
             return self._ask(request)
-        own = self._started()
-        host = own.hosts[0]
+        processes = self._started()
+        host = processes.hosts[0]
         chunks: list[bytes] = []
         while self._token not in memoryview(b"".join(chunks)).cast("q"):
-            if own.ended():
+            if processes.ended():
                 host.reap()
             if host.exit is not None:
                 raise host.death_of(0)
-            own.channel.fetch(chunks, 0, None)
-        item = host.take_item(self._token, request.kind)
-        if isinstance(item, EnvError):
-            raise item
-        return item["reply"]
+            processes.channel.fetch(chunks, 0, None)
+        result = host.take_item(self._token, request.kind)
+        if isinstance(result, EnvError):
+            raise result
+        return result["reply"]
 
     def cancel(self) -> None:
         """Cancel the request; its reply is dropped when it comes."""
@@ -135,20 +127,20 @@ class SubprocEnvWorker(EnvWorker):
 
     def close(self) -> None:
         """End the process; in a pool, the pool does."""
-        if self._own is not None:
-            self._own.close()
+        if self._processes is not None:
+            self._processes.close()
 
     def _started(self) -> Processes:
-        if self._own is None:
-            own = Processes([self.env_fn], self.context, 1, shared_memory=False)
+        if self._processes is None:
+            processes = Processes([self.env_fn], self.context, 1)
             try:
-                own.start()
-                own.await_started([], lambda: None)
+                processes.start()
+                processes.await_started([], lambda: None)
             except BaseException:
-                own.close()
+                processes.close()
                 raise
-            self._own = own
-        return self._own
+            self._processes = processes
+        return self._processes
 
     @property
     def process(self) -> Any:
@@ -186,27 +178,20 @@ def hosts_of(
 ) -> Hosts:
     """Where the envs of these workers, all of one class, are to live.
 
-    Args:
-        workers: one for each env; a class that changes ``send`` or ``recv`` keeps its way.
-        prompt: results are wanted as they come.
-        num_processes: over how many processes the envs are spread, evenly and in order; None is one
-            for each.
-        caller_steps: this process steps the last envs while the others step theirs: as many as a
-            process has, or half as many with ``prompt``.
-        **options: ``num_threads``, ``affinity`` and ``step_timeout``, as for ``Processes``.
-
-    Raises:
-        TypeError, ValueError: an option is wrong, or not one of these workers'.
+    With ``caller_steps`` this process steps the last envs while the others step theirs: as many as
+    a process has, or half as many with ``prompt``, where results are wanted as they come. For the
+    other options, and their errors, see the pools.
     """
     count = len(workers)
     base = _check_options(workers[0], num_processes, caller_steps, options)
     if base is None:
         return Hosts(count, None, lambda: [WorkerHost(workers)])
     if base is DummyEnvWorker:
-        return Hosts(count, None, lambda: [_inline(range(count), workers)])
+        executors = [worker.executor for worker in workers]
+        return Hosts(count, None, lambda: [_inline(range(count), executors)])
     if count > ID_MASK:
         raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
-    spread = min(check_count("num_processes", num_processes) or count, count)
+    spread = min(_check_count("num_processes", num_processes) or count, count)
     if caller_steps and num_processes is None:
         raise ValueError("caller_steps: the caller has a share like a process; say num_processes")
     if caller_steps and options.get("step_timeout") is not None:
@@ -216,67 +201,84 @@ def hosts_of(
     first = count
     if caller_steps and spread < count:  # else there is none left for the caller
         first -= max(count // ((2 if prompt else 1) * spread + 1), 1)
+    env_fns = [worker.env_fn for worker in workers]
     processes = Processes(
-        [worker.env_fn for worker in workers[:first]],
+        env_fns[:first],
         workers[0].context,
         min(spread, first),
-        num_threads=check_count("num_threads", options.get("num_threads", 1)),
+        num_threads=_check_count("num_threads", options.get("num_threads", 1)),
         affinity=options.get("affinity", False),
-        step_timeout=check_step_timeout(options.get("step_timeout")),
+        step_timeout=_check_step_timeout(options.get("step_timeout")),
     )
-    return Hosts(count, processes, partial(_make_inline, range(first, count), workers[first:]))
+    return Hosts(count, processes, lambda: _make_inline(range(first, count), env_fns[first:]))
 
 
 def _check_options(
     worker: Any, num_processes: int | None, caller_steps: bool, options: dict[str, Any]
 ) -> type[EnvWorker] | None:
-    """The class whose ``send`` and ``recv`` the worker has; None if it has its own.
-
-    Raises:
-        TypeError: an option is not one of this worker's.
-    """
+    """The class whose ``send`` and ``recv`` the worker has; None if it has its own."""
     kind = type(worker)
     given = {**options, "num_processes": num_processes, "caller_steps": caller_steps}
-    if isinstance(worker, SubprocEnvWorker):
-        unknown = {name for name, value in given.items() if value} - _OPTIONS
-    else:
-        unknown = {name for name in given if given[name] or name in options}
+    takes = _OPTIONS if isinstance(worker, SubprocEnvWorker) else set()
+    unknown = {name for name in given if given[name] or (name in options and not takes)} - takes
     if unknown:
         raise TypeError(f"{kind.__name__} does not take {', '.join(sorted(unknown))}")
     for base in (DummyEnvWorker, SubprocEnvWorker):
         if issubclass(kind, base) and kind.send is base.send and kind.recv is base.recv:
             return base
-    if isinstance(worker, SubprocEnvWorker) and (num_processes is not None or caller_steps):
+    if takes and (num_processes is not None or caller_steps):
         raise TypeError(f"{kind.__name__} has a send or recv of its own: one env a process")
     return None
 
 
-def _make_inline(ids: Sequence[int], workers: Sequence[SubprocEnvWorker]) -> list[LocalHost]:
+def _check_step_timeout(step_timeout: float | None) -> float | None:
+    """``step_timeout`` in seconds, positive, or None."""
+    if step_timeout is None:
+        return None
+    if isinstance(step_timeout, bool) or not isinstance(step_timeout, (int, float, np.number)):
+        raise TypeError(f"step_timeout must be seconds or None, got {step_timeout!r}")
+    if not step_timeout > 0:
+        raise ValueError(f"step_timeout must be positive, got {step_timeout}")
+    return float(step_timeout)
+
+
+def _check_count(name: str, value: object) -> int | None:
+    """An int from 1 on, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an int or None, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+    return int(value)
+
+
+def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> list[LocalHost]:
     """The host of the envs that the caller steps beside processes; none without envs."""
-    made: list[DummyEnvWorker] = []
+    made: list[Executor] = []
     try:
-        for i, worker in zip(ids, workers, strict=True):
+        for i, env_fn in zip(ids, env_fns, strict=True):
             try:
-                made.append(DummyEnvWorker(worker.env_fn))
+                made.append(Executor(env_fn))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 raise env_error(error, i, "env_fn") from error
         return [_inline(ids, made)] if made else []
     except BaseException:
-        for one in made:
+        for executor in made:
             with contextlib.suppress(Exception):  # the error on its way out says more
-                one.close()
+                executor.close()
         raise
 
 
-def _inline(ids: Sequence[int], workers: Sequence[DummyEnvWorker]) -> InlineHost:
+def _inline(ids: Sequence[int], executors: Sequence[Executor]) -> InlineHost:
     seen: dict[int, int] = {}
-    for i, worker in zip(ids, workers, strict=True):
-        first = seen.setdefault(id(getattr(worker.env, "unwrapped", worker.env)), i)
+    for i, executor in zip(ids, executors, strict=True):
+        first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
         if first != i:
             raise ValueError(
                 f"env {i}: env_fn returned the instance that env {first} has;"
                 " every env_fn must make its own"
             )
-    return InlineHost(ids, [worker.executor for worker in workers])
+    return InlineHost(ids, executors)
