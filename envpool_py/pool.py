@@ -36,7 +36,8 @@ from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.executor import ResetFn
-from envpool_py.worker.workers import SubprocEnvWorker, hosts_of
+from envpool_py.worker.placement import hosts_of
+from envpool_py.worker.workers import SubprocEnvWorker
 
 
 class BaseVectorEnv(PoolAttributes):

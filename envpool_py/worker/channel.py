@@ -107,15 +107,16 @@ def claim(fd: int) -> int:
 
 
 def release(fd: int) -> None:
-    """Close a descriptor, claimed or not."""
+    """Close a descriptor, claimed or not; -1 stands for none."""
     _owned.discard(fd)
-    with contextlib.suppress(OSError):
+    if fd >= 0:
         os.close(fd)
 
 
 def _close_in_fork() -> None:
     for fd in list(_owned):
-        release(fd)
+        with contextlib.suppress(OSError):
+            release(fd)
 
 
 if hasattr(os, "register_at_fork"):
@@ -281,8 +282,8 @@ class ProcessEnd:
 
     def receive(self) -> tuple[int, bytes]:
         """The next frame, as (kind, body); ``CLOSE`` when the parent has closed its end."""
+        data = self._received
         while True:
-            data = self._received
             if len(data) >= HEADER.size:
                 (head,) = HEADER.unpack_from(data)
                 kind, end = head & _KINDS, HEADER.size + (head >> KIND_BITS)
@@ -296,7 +297,7 @@ class ProcessEnd:
                 more = self._fetch()
             if not more:
                 return CLOSE, b""
-            self._received = data + more
+            data += more
 
     def _fetch(self) -> bytes:
         """Look for data, then sleep until there is some; empty when the other end is closed."""

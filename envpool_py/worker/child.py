@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing import reduction
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -88,18 +89,18 @@ def main(
     _Process(number, ids, stream, shared).run(env_fns)
 
 
+@dataclass
 class _Process:
     """The envs of this process, and its ways to the parent."""
 
-    def __init__(
-        self, number: int, ids: Sequence[int], stream: socket.socket, shared: Shared
-    ) -> None:
-        self._number = number
-        self._ids = ids
-        self._socket = stream
-        looks = channel.Looks(allowed=shared.look)
-        self._end = channel.ProcessEnd(stream, shared.results, looks)
-        self._shared = shared
+    _number: int
+    _ids: Sequence[int]
+    _socket: socket.socket
+    _shared: Shared
+
+    def __post_init__(self) -> None:
+        looks = channel.Looks(allowed=self._shared.look)
+        self._end = channel.ProcessEnd(self._socket, self._shared.results, looks)
         self._executors: dict[int, Executor] = {}
         self._writer: RowWriter | None = None
         self._heartbeat: Heartbeat | None = None
@@ -163,8 +164,6 @@ class _Process:
             heartbeat=self._heartbeat,
         )
 
-    # ----------------------------------------------------------------------------------- requests
-
     def _carry_out(self, data: bytes, publish_after: float) -> None:
         """Carry out steps and plain resets; tell of those that are done every now and then."""
         writer = self._writer
@@ -196,8 +195,6 @@ class _Process:
             except BaseException as error:  # noqa: BLE001 - unpickling runs the user's code
                 (self._fail if writer is None else writer.note_error)(token, kind, error)
             self._end.publish(channel.HEADER.pack(token))
-
-    # ------------------------------------------------------------------------------------ results
 
     def _send_beside(self, token: int, beside: Beside) -> None:
         what = "the result" if "reply" in beside else "the info or observation"

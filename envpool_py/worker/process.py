@@ -112,6 +112,8 @@ class Stream:
     def read(self) -> deque[tuple[int, int, bytes]]:
         """The items that have arrived, and that nobody has taken off this queue."""
         chunks = self._received[0]
+        if self.fd < 0:
+            return self._received[1]
         try:
             # In one call: no signal handler can come between the read and the list.
             chunks.extend(map(os.read, (self.fd,), (_READ,)))
@@ -120,7 +122,7 @@ class Stream:
             self.ended |= not chunks[-1]
         except BlockingIOError:
             pass
-        except OSError:  # the connection is lost, or this end closed
+        except ConnectionError:
             self.ended = True
         self._parse()
         return self._received[1]

@@ -97,8 +97,6 @@ class Processes:
             self.close()
             raise
 
-    # ------------------------------------------------------------------------------------- start
-
     def start(self) -> None:
         """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
         number = 0
@@ -107,11 +105,9 @@ class Processes:
                 for number, host in enumerate(self.hosts):  # noqa: B007 - for the message
                     host.start()
         except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{error.strerror}: cannot start worker process {number} of"
-                f" {len(self.hosts)}; fewer are needed with num_processes=",
-            ) from error
+            text = f"{error.strerror}: cannot start worker process {number} of {len(self.hosts)}"
+            hint = "fewer are needed with num_processes="
+            raise OSError(error.errno, f"{text}; {hint}") from error
 
     def await_started(
         self, chunks: list[bytes], check: Callable[[], object]
@@ -135,10 +131,8 @@ class Processes:
                 return {i: own for host in self.hosts for i, own in host.spaces.items()}
             left = warn_at - time.monotonic()
             if left <= 0:
-                text = (
-                    f"env_fn has not returned after {process.SLOW_START:g} seconds; still waiting"
-                )
-                warnings.warn(f"{name_ids(late)}: {text}", UserWarning, stacklevel=2)
+                text = f"env_fn has not returned after {process.SLOW_START:g} seconds"
+                warnings.warn(f"{name_ids(late)}: {text}; still waiting", UserWarning, stacklevel=2)
                 warn_at = left = math.inf
             self.channel.fetch(chunks, 0, left)
             check()
@@ -147,8 +141,7 @@ class Processes:
         """A block in memory that all processes attach to; MemoryError where that is too much."""
         if self.watchdog is not None:
             spec = spec._replace(num_processes=len(self.hosts))
-        memory = shm.allocate(self._memory, nbytes(spec), "observations and actions")
-        block = Block(spec, memory)
+        block = Block(spec, shm.allocate(self._memory, nbytes(spec), "observations and actions"))
         if self.watchdog is not None:
             self.watchdog.attach(block.heartbeats)
         self._attach_message = channel.frame(channel.ATTACH, pickle.dumps(spec))
@@ -164,8 +157,6 @@ class Processes:
             host.start(again=True)
             host.write(self._attach_message)
         self.timed = True
-
-    # ----------------------------------------------------------------------------------- watching
 
     def ended(self) -> list[ProcessHost]:
         """The processes that have ended, and whose end nobody has handled."""
@@ -221,8 +212,6 @@ class Processes:
         finally:
             host.end()
         return f" here:\n\n{stack.rstrip()}" if stack else "; it did not show its Python stack"
-
-    # --------------------------------------------------------------------------------------- end
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return the envs' errors."""
