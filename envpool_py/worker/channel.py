@@ -338,5 +338,7 @@ class ProcessEnd:
         """Send the items, then tell the parent of finished requests."""
         if self._items:
             self.send()
-        for start in range(0, len(tokens), _PUBLISH_BYTES):
-            os.write(self._results, tokens[start : start + _PUBLISH_BYTES])
+        while len(tokens) > _PUBLISH_BYTES:
+            os.write(self._results, tokens[:_PUBLISH_BYTES])
+            tokens = tokens[_PUBLISH_BYTES:]
+        os.write(self._results, tokens)

@@ -110,15 +110,14 @@ class _Process:
             frames = 0
             while True:
                 kind, body = self._end.receive()
-                if kind == channel.CLOSE:
-                    break
-                if kind == channel.REQUESTS:
+                if kind <= channel.TOKENS_PROMPT:
+                    self._carry_out(body, PUBLISH_AFTER if kind == channel.TOKENS_PROMPT else 0)
+                elif kind == channel.REQUESTS:
                     self._answer(body)
                 elif kind == channel.ATTACH:
                     self._attach(body)
                 else:
-                    publish_early = kind == channel.TOKENS_PROMPT
-                    self._carry_out(body, PUBLISH_AFTER if publish_early else 0)
+                    break
                 frames += 1
                 if self._heartbeat is not None:
                     self._heartbeat.count(frames)

@@ -164,7 +164,9 @@ class Hosts:
     def is_restarting(self, i: int) -> bool:
         """Whether the process of env ``i`` was started again, and is not there yet."""
         host = self.of(i)
-        return isinstance(host, ProcessHost) and host.is_restarting
+        if not isinstance(host, ProcessHost) or not host.restarting or host.exit is not None:
+            return False
+        return not host.started and host.start_error is None
 
     def end_restart(self, host: ProcessHost) -> EnvError | None:
         """A process was started again; return what went wrong, if anything did."""

@@ -232,12 +232,6 @@ class ProcessHost:
         """Whether all of its envs are made."""
         return len(self.spaces) == len(self.ids)
 
-    @property
-    def is_restarting(self) -> bool:
-        """Whether it was started again, and it is not known yet whether that succeeds."""
-        known = self.started or self.start_error is not None or self.exit is not None
-        return self.restarting and not known
-
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
         """Signal the process and everything that it has started."""
         self.kill_reason = self.kill_reason or reason
