@@ -135,7 +135,8 @@ class Stream:
         while len(data) - start >= ITEM.size:
             token, status, length = ITEM.unpack_from(data, start)
             known = token >= 0 and token & ID_MASK in self._ids
-            if not (known and 0 <= status <= channel.CLOSE_FAILURE and length <= channel.LARGEST):
+            known &= 0 <= status <= channel.CLOSE_FAILURE
+            if not (known and 0 <= length <= channel.LARGEST):
                 self.garbled, start = True, len(data)
                 break
             needed = ITEM.size + length
@@ -146,7 +147,7 @@ class Stream:
         self._received = [data[start:]], items, needed
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ProcessHost:
     """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
 
