@@ -41,7 +41,7 @@ from envpool_py.states import RAISED, READY, RESETTING, STEPPING, Arrivals, Stat
 from envpool_py.worker.base import Request
 from envpool_py.worker.channel import RESET, TOKEN_BYTES, TOKENS, TOKENS_PROMPT
 from envpool_py.worker.executor import ASKED
-from envpool_py.worker.placement import Hosts, Plan, common_spec
+from envpool_py.worker.placement import Hosts, common_spec
 
 #: Seconds for which the caller steps its own envs between two looks at the others' results, where
 #: results are wanted as they come.
@@ -67,7 +67,7 @@ class Engine:
 
     def __init__(
         self,
-        plan: Plan,
+        hosts: Hosts,
         *,
         autoreset: str | None,
         columns: bool,
@@ -80,17 +80,17 @@ class Engine:
         self.closed = False
         self.recovery: Any = None
         self.observers: list[Observer] = []
-        self.hosts = Hosts(plan)
-        self.states = States(plan.num_envs)
+        self.hosts = hosts
+        self.states = States(hosts.num_envs)
         self.arrivals = Arrivals(self.states)
         try:
-            self.env_spaces = self.hosts.start(self.arrivals.chunks, self.refuse_if_closed)
+            self.env_spaces = hosts.start(self.arrivals.chunks, self.refuse_if_closed)
             spec = common_spec(self.env_spaces, autoreset, columns=columns)
-            self.block = self.hosts.attach(spec._replace(measured=measure, scheduled=scheduled))
+            self.block = hosts.attach(spec._replace(measured=measure, scheduled=scheduled))
         except BaseException:
             self.close()
             raise
-        self.all_ids: IdArray = np.arange(plan.num_envs)
+        self.all_ids: IdArray = np.arange(hosts.num_envs)
         self.all_ids.setflags(write=False)
         self.batches = Batches(self.block, columns=columns, copy=copy)
         self._buffers = None if copy else BufferPool(self.block)

@@ -52,7 +52,7 @@ def _take_death(engine: Engine, host: ProcessHost) -> None:
     engine.arrivals.drop_stale()
     for i in host.ids:
         engine.arrivals.stale.pop(i, None)
-    if host not in engine.hosts.restarting:  # else recreation looks after it
+    if not host.restarting:  # else recreation looks after it
         for i in host.ids:
             error = host.death_of(i)
             if not _take_loss(engine, i, error):
@@ -83,8 +83,7 @@ def end_writers(engine: Engine) -> None:
     flying = engine.states.flying()
     for host in processes.hosts:
         if flying[host.ids].any() or not engine.asked.keys().isdisjoint(host.ids):
-            host.kill(reason="was killed: something wrote into the pipe of the results")
-            host.ended |= host.ends(5)
+            host.end("was killed: something wrote into the pipe of the results")
     processes.channel.collect([])
     attend(engine)
 

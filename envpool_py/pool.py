@@ -35,7 +35,7 @@ from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.executor import ResetFn
-from envpool_py.worker.workers import plan_of
+from envpool_py.worker.placement import hosts_of
 
 
 class BaseVectorEnv:
@@ -130,8 +130,9 @@ class BaseVectorEnv:
         self.workers: list[EnvWorker] = []
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
+            hosts = hosts_of(self.workers, prompt=self.is_async, **worker_options)
             self.engine = Engine(
-                plan_of(self.workers, prompt=self.is_async, **worker_options),
+                hosts,
                 autoreset=self._autoreset,
                 columns=columns,
                 copy=copy,

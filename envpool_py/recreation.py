@@ -168,8 +168,7 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
     except BaseException:
         # Its executors may not know the options: it is to be started once more.
         states.deaths.update(deaths)
-        host.kill()
-        host.ended |= host.ends(5)
+        host.end()
         raise
     return list(host.ids)
 

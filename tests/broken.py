@@ -141,7 +141,7 @@ class BrokenEnv(envs.FaultEnv):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def do_results(self, _: str) -> None:
-        os.write(worker_process()._shared.results.fd, b"not a multiple of four")
+        os.write(worker_process()._shared.results, b"not a multiple of four")
         sleep_for_ever()
 
     def _item(self, process: Any, data: bytes, length: int) -> tuple[bytes, bytes]:

@@ -32,7 +32,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvError, WorkerDiedError
-from envpool_py.worker import processes
+from envpool_py.worker import process
 from tests import broken, envs
 from tests.conftest import (
     ROOT,
@@ -328,9 +328,7 @@ def test_it_closes_all_descriptors(stand: BaseVectorEnv) -> None:
 def test_it_closes_all_descriptors_and_hangs(stand: BaseVectorEnv) -> None:
     began = time.process_time()
     died(stand, lambda: stand.step(["", "mute", ""]), "was killed: it closed its connection")
-    assert (
-        time.process_time() - began < processes.DISCONNECTED_FOR / 2
-    )  # it has waited, and not spun
+    assert time.process_time() - began < process.DISCONNECTED_FOR / 2  # it has waited, and not spun
 
 
 @cells(13, at=NEW)
@@ -472,7 +470,7 @@ def test_it_raises_amid_a_message(stand: BaseVectorEnv, monkeypatch: pytest.Monk
 
     action = np.zeros(1 << 15, np.uint8)
     with monkeypatch.context() as patch:
-        patch.setattr("envpool_py.worker.stream.os.write", half)
+        patch.setattr("envpool_py.worker.process.os.write", half)
         with pytest.raises(BrokenOffError, match="mine"):
             stand.step([action] * 3)
     died(stand, lambda: stand.reset([1]), "was killed by SIGKILL")

@@ -20,13 +20,13 @@ PACKAGE = Path(envpool_py.__file__).parent
 LAYERS: list[set[str]] = [
     # Pure functions, and memory.
     {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks", "schedules"}
-    | {"stats", "watchdog", "worker.limits", "worker.options"},
+    | {"watchdog", "stats", "worker.limits"},
     # Rows, and one env.
     {"block", "buffer_pool", "obs_writer", "row_writer", "worker.base", "worker.channel"}
-    | {"worker.executor", "worker.pickling"},
+    | {"worker.executor"},
     # Where envs live.
     {"worker", "worker.child", "worker.hosts", "worker.placement", "worker.process"}
-    | {"worker.processes", "worker.stream", "worker.workers"},
+    | {"worker.processes", "worker.workers"},
     # The engine.
     {"asking", "engine", "faults", "observers", "recovery", "recreation", "states"},
     # Recording, but for its replay.

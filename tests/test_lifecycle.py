@@ -636,7 +636,7 @@ def test_an_env_fn_that_hangs_can_be_interrupted(
 def test_an_env_fn_that_takes_long_is_named(
     place: str, gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch, beside: Callable
 ) -> None:
-    monkeypatch.setattr("envpool_py.worker.processes.SLOW_START", 0.1)
+    monkeypatch.setattr("envpool_py.worker.process.SLOW_START", 0.1)
 
     def late() -> Any:
         gates[1].wait()

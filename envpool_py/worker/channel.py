@@ -4,60 +4,56 @@ A *token* is an int64 that names one request: the env id in the low bits, above 
 is asked for, above that the env's *generation*. A process answers a request with the token that it
 was sent. To cancel a request is to raise the env's generation: its answer is stale from then on.
 
-Two designs were measured: rings in shared memory with a doorbell for each side, and one pipe for
-all results with a socket for each process. The pipe is as fast but for eight CartPole envs, keeps
-the order in which envs finish, notices the end of a process in the same sleep and works on any CPU.
-
-What travels, in the machine's own byte order:
+In the machine's own byte order travel:
 
 * parent to process, on the process's own stream: frames ``length << 3 | kind`` (int64) and
   ``length`` bytes: tokens, or a pickle;
-* process to parent, on the pipe that all processes of a pool share: tokens, at most
-  ``TOKENS_PER_WRITE`` in one write, which is atomic;
+* process to parent, on the pipe that all processes of a pool share: tokens, as many in one write as
+  the pipe keeps together;
 * process to parent, on the process's own stream: what a row cannot hold, as items
   ``token, status, length`` and ``length`` bytes. An item is written before its request's token.
 
-What holds:
-
-* a signal handler that raises loses no token: reading one and keeping it is a single call;
-* the parent never blocks in a write (``envpool_py.worker.process``).
+A signal handler that raises loses no token: reading one and keeping it is a single call.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import select
 import socket
 import struct
 import time
-from collections import deque
-from typing import Any
+from typing import Any, cast
+
+import cloudpickle
+
+from envpool_py.errors import from_signal_handler
 
 #: The bits of a token that hold the env id.
-ID_BITS = 24
-ID_MASK = (1 << ID_BITS) - 1
+ID_MASK = (1 << 24) - 1
 #: A plain reset is asked for, not a step.
-RESET = 1 << ID_BITS
+RESET = 1 << 24
 #: A request that brings no row is asked for; its token and that of a row are two.
-ASK = 1 << (ID_BITS + 1)
+ASK = 1 << 25
 #: One generation.
-GENERATION = 1 << (ID_BITS + 2)
+GENERATION = 1 << 26
 TOKEN_BYTES = 8
-#: Tokens that one write to a pipe keeps together.
-TOKENS_PER_WRITE = select.PIPE_BUF // TOKEN_BYTES if hasattr(select, "PIPE_BUF") else 64
+# Bytes of tokens that one write to a pipe keeps together.
+_PUBLISH_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
 HEADER = struct.Struct("=q")
 KIND_BITS = 3
 _KINDS = (1 << KIND_BITS) - 1
 TOKENS, TOKENS_PROMPT, REQUESTS, ATTACH, CLOSE = range(5)
+#: A token that stands for no request.
+WAKE = HEADER.pack(-1)
 
 ITEM = struct.Struct("=qiq")
-#: What an item is: the rest of a row or a reply, an error, the spaces of an env that was made
-#: (nothing before the first), the
-#: error of a close.
+#: The status of an item: the rest of a row or a reply, an error, the spaces of an env that was made
+#: (nothing before the first), the error of a close.
 BESIDE, FAILURE, HELLO, CLOSE_FAILURE = range(4)
-LAST_STATUS = CLOSE_FAILURE
 #: Bytes; a frame or an item that claims more is none.
 LARGEST = 1 << 40
 
@@ -75,7 +71,56 @@ def frame(kind: int, body: bytes) -> bytes:
     return HEADER.pack(len(body) << KIND_BITS | kind) + body
 
 
+def is_readable(fd: int, seconds: float | None) -> bool:
+    """Wait for something to read, or for the end of it; False if nothing came."""
+    poll = select.poll()  # unlike select.select, it takes descriptors above 1023
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
+def dumps(value: Any, what: str) -> bytes:
+    """``value`` pickled; the TypeError where it cannot be names it as ``what``."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as error:  # cloudpickle may still know a way
+        if from_signal_handler(error):
+            raise
+    try:
+        return cast("bytes", cloudpickle.dumps(value, protocol=5))
+    except Exception as error:
+        if from_signal_handler(error):
+            raise
+        raise TypeError(f"{what} cannot be pickled: {error}") from error
+
+
 # ------------------------------------------------------------------------------- the parent's end
+
+# Descriptors that only this process may hold: a fork, whoever makes it, closes its copies. A copy
+# of the parent's end of a pipe would keep the workers alive after the parent.
+_owned: set[int] = set()
+
+
+def claim(fd: int) -> int:
+    """Have ``fd`` closed in every process forked from now on."""
+    _owned.add(fd)
+    return fd
+
+
+def release(fd: int) -> None:
+    """Close a descriptor, claimed or not; -1 stands for none."""
+    _owned.discard(fd)
+    if fd >= 0:
+        os.close(fd)
+
+
+def _close_in_fork() -> None:
+    for fd in list(_owned):
+        with contextlib.suppress(OSError):
+            release(fd)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_fork)
 
 
 class Channel:
@@ -85,18 +130,19 @@ class Channel:
     """
 
     def __init__(self) -> None:
-        self._epoll = select.epoll() if hasattr(select, "epoll") else None
+        self._notes: dict[int, Any] = {}
+        self._in_a_row = 0
+        self.results = self.theirs = -1
+        self._poll: Any = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._second = 1 if hasattr(select, "epoll") else 1000
         try:
             self.results, self.theirs = os.pipe()
         except OSError:
-            if self._epoll is not None:
-                self._epoll.close()
+            self.close()
             raise
+        claim(self.results)
         os.set_blocking(self.results, False)
-        self._poll: Any = select.poll() if self._epoll is None else self._epoll
         self._poll.register(self.results, select.POLLIN)
-        self._notes: dict[int, Any] = {}
-        self._in_a_row = 0
 
     def watch(self, fd: int, note: Any, *, write: bool = False) -> None:
         """Watch a descriptor for reading, and for writing if asked."""
@@ -111,16 +157,11 @@ class Channel:
             self._poll.unregister(fd)
 
     def fetch(self, chunks: list[bytes], look_for: float, timeout: float | None) -> bool:
-        """Wait for results, or for anything else that is watched, and keep results in ``chunks``.
+        """Wait for results, or for anything else that is watched; append results to ``chunks``.
 
-        Args:
-            chunks: where results go, as bytes.
-            look_for: seconds during which to look for results, yielding the core at each look,
-                before sleeping until there are any.
-            timeout: seconds; None waits indefinitely, 0 only looks.
-
-        Returns:
-            Whether something else than results was noticed.
+        For ``look_for`` seconds look for results, yielding the core at each look; then sleep, all
+        in all for ``timeout`` seconds (None: indefinitely). Return whether something else than
+        results was noticed.
         """
         if look_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
@@ -133,7 +174,7 @@ class Channel:
                     return False
         self._in_a_row = 0
         if timeout is not None:
-            timeout = min(timeout, _LONGEST) * (1 if self._epoll is not None else 1000)
+            timeout = min(timeout, _LONGEST) * self._second
         noticed = False
         for fd, events in self._poll.poll(timeout):
             if fd == self.results:
@@ -165,17 +206,12 @@ class Channel:
 
     def close(self) -> None:
         """Free all descriptors."""
-        if self._epoll is not None:
-            self._epoll.close()
-        for fd in (self.results, self.theirs):
-            with contextlib.suppress(OSError):
-                os.close(fd)
-        self.results = self.theirs = -1
+        if hasattr(self._poll, "close"):
+            self._poll.close()
+        fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
+        for fd in fds:
+            release(fd)
         self._notes.clear()
-
-
-#: A token that stands for no request.
-WAKE = HEADER.pack(-1)
 
 
 # ------------------------------------------------------------------------------- the process's end
@@ -202,10 +238,7 @@ class Looks:
     machine, with cold caches. Looking takes a core from whoever else wants it. So a process looks
     for about as long as requests took to come of late; not at all where they take longer than
     ``LONGEST_LOOK``, and not while other programs push it aside: then the wall time in which it
-    looks is longer than its CPU time.
-
-    Args:
-        allowed: whether every process can have a core of its own.
+    looks is longer than its CPU time. ``allowed``: whether every process can have its own core.
     """
 
     def __init__(self, *, allowed: bool) -> None:
@@ -216,12 +249,10 @@ class Looks:
         self._next_pause = _FEW
 
     def note(self, gap: float, looked: float, computed: float) -> None:
-        """A request came.
+        """A request came ``gap`` seconds after the process had nothing left to do.
 
-        Args:
-            gap: seconds since the process had nothing left to do.
-            looked: seconds of a long look, but for its beginning; 0 for none.
-            computed: CPU seconds of those.
+        ``looked``: seconds of a long look, but for its beginning, of which ``computed`` were CPU
+        time; 0 for none.
         """
         if not self._allowed:
             return
@@ -246,53 +277,27 @@ class ProcessEnd:
         self._stream = stream
         self._results = results
         self._looks = looks
-        self._frames: deque[tuple[int, bytes]] = deque()
-        self._rest = b""
+        self._received = b""
+        self._items: list[bytes] = []
 
     def receive(self) -> tuple[int, bytes]:
         """The next frame, as (kind, body); ``CLOSE`` when the parent has closed its end."""
-        while not self._frames:
-            data = self._fetch()
-            if not data:
-                return CLOSE, b""
-            if not self._rest and len(data) >= HEADER.size:  # most often it is just one frame
+        data = self._received
+        while True:
+            if len(data) >= HEADER.size:
                 (head,) = HEADER.unpack_from(data)
-                kind = head & _KINDS
-                if kind <= CLOSE and len(data) == HEADER.size + (head >> KIND_BITS):
-                    return kind, data[HEADER.size :]
-            self._parse(data)
-        return self._frames.popleft()
-
-    def _parse(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
-        start = 0
-        while len(data) - start >= HEADER.size:
-            (head,) = HEADER.unpack_from(data, start)
-            kind, length = head & _KINDS, head >> KIND_BITS
-            if kind > CLOSE or not 0 <= length <= LARGEST:
-                raise ValueError(f"no frame has kind {kind} and length {length}")
-            end = start + HEADER.size + length
-            if len(data) < end:
-                data = self._read_rest(data[start:], end - start)
-                start, end = 0, end - start
-                if len(data) < end:
-                    self._frames.append((CLOSE, b""))
-                    return
-            self._frames.append((kind, data[start + HEADER.size : end]))
-            start = end
-        self._rest = data[start:]
-
-    def _read_rest(self, data: bytes, size: int) -> bytes:
-        whole = memoryview(bytearray(size))
-        filled = len(data)
-        whole[:filled] = data
-        while filled < size:
-            count = self._stream.recv_into(whole[filled:])
-            if not count:
-                break
-            filled += count
-        return bytes(whole[:filled])
+                kind, end = head & _KINDS, HEADER.size + (head >> KIND_BITS)
+                if kind > CLOSE or not HEADER.size <= end <= LARGEST:
+                    raise ValueError(f"no frame has kind {kind} and length {end - HEADER.size}")
+                if len(data) >= end:
+                    self._received = data[end:]
+                    return kind, data[HEADER.size : end]
+                more = self._stream.recv(end - len(data), socket.MSG_WAITALL)
+            else:
+                more = self._fetch()
+            if not more:
+                return CLOSE, b""
+            data += more
 
     def _fetch(self) -> bytes:
         """Look for data, then sleep until there is some; empty when the other end is closed."""
@@ -320,21 +325,20 @@ class ProcessEnd:
         looks.note(clock() - start, looked if seen else 0.0, computed)
         return data
 
-    def publish(self, data: bytes) -> None:
-        """Tell the parent of finished requests.
+    def add(self, token: int, status: int, data: bytes) -> None:
+        """Keep an item for the next ``send``."""
+        self._items += ITEM.pack(token, status, len(data)), data
 
-        Args:
-            data: their tokens.
-        """
-        step = TOKENS_PER_WRITE * TOKEN_BYTES
-        if len(data) <= step:
-            os.write(self._results, data)
-            return
-        for start in range(0, len(data), step):
-            os.write(self._results, data[start : start + step])
+    def send(self) -> None:
+        """Send the items; waits while the parent does not read."""
+        self._stream.sendall(b"".join(self._items))
+        self._items.clear()
 
-    def send(self, items: list[bytes]) -> None:
-        """Send items; waits while the parent does not read."""
-        if items:
-            self._stream.sendall(b"".join(items))
-            items.clear()
+    def publish(self, tokens: bytes) -> None:
+        """Send the items, then tell the parent of finished requests."""
+        if self._items:
+            self.send()
+        while len(tokens) > _PUBLISH_BYTES:
+            os.write(self._results, tokens[:_PUBLISH_BYTES])
+            tokens = tokens[_PUBLISH_BYTES:]
+        os.write(self._results, tokens)

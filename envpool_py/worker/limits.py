@@ -17,11 +17,10 @@ _VARIABLES = (
 
 
 def limit_threads(num_threads: int) -> None:
-    """Have this process compute with so many threads, and what it imports later as well.
+    """Have this process, and what it imports later, compute with so many threads.
 
-    A variable of the environment that the user has set stands. Libraries that were loaded before
-    the fork no longer look there: torch is told directly, the others through threadpoolctl where
-    that is installed.
+    What the user has set in the environment stands. Libraries that were loaded before the fork no
+    longer look there: torch is told directly, the others through threadpoolctl if installed.
     """
     for name in _VARIABLES:
         os.environ.setdefault(name, str(num_threads))
@@ -38,9 +37,3 @@ def usable_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
-
-
-def pin(core: int) -> None:
-    """Keep this process on one core, where the system can."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})

@@ -1,139 +1,105 @@
-"""Where each env of a pool lives: which host has it, and what to send to which host."""
+"""Where the envs of a pool live: which host has which, and what to send to which host."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from envpool_py import spaces
 from envpool_py.block import Block, Spec
-from envpool_py.errors import EnvError, name_ids
+from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray
 from envpool_py.spaces import Array
 from envpool_py.worker import processes as processes_
-from envpool_py.worker.base import Request
-from envpool_py.worker.channel import frame
-from envpool_py.worker.executor import SAME_STEP, EnvSpaces
-from envpool_py.worker.hosts import LocalHost
+from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.channel import ID_MASK, frame
+from envpool_py.worker.executor import SAME_STEP, EnvSpaces, Executor
+from envpool_py.worker.hosts import InlineHost, LocalHost, WorkerHost
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process import ProcessHost
 from envpool_py.worker.processes import Processes
+from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 
 #: Seconds for which the caller looks for results before it sleeps, where it has a core of its own.
 LOOK_FOR = 300e-6
 
+_OPTIONS = {"num_processes", "caller_steps", "num_threads", "affinity", "step_timeout"}
 
-class Plan(NamedTuple):
-    """Where the envs of a pool are to live.
-
-    ``processes``: those of the first envs, not started yet; None for none. ``local``: makes the
-    hosts of the other envs, and calls their env_fns.
-    """
-
-    num_envs: int
-    processes: Processes | None
-    local: Callable[[], list[LocalHost]]
+#: Sends a message to a host, and the message.
+Message: TypeAlias = "tuple[Callable[[Any], object], Any]"
 
 
 class Hosts:
-    """The hosts of a pool.
-
-    Args:
-        plan: where the envs are to live.
+    """The hosts of a pool: ``processes`` (or None) of the first envs, and those of the others.
 
     Attributes:
-        processes: None where there are none.
         local: the hosts that the engine runs itself.
         look_for: seconds for which the caller looks for results before it sleeps.
-        restarting: the processes that were started again, and nobody has taken up yet.
         closing: set when the pool is closed.
         configured: what each env was told of the pool's options.
-        restarts: int64 ``(num_envs,)``: how often each env was recreated.
+        restarts: how often each env was recreated.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self.processes = plan.processes
+    def __init__(
+        self, num_envs: int, processes: Processes | None, make_local: Callable[[], list[LocalHost]]
+    ) -> None:
+        self.num_envs = num_envs
+        self.processes = processes
+        self._make_local = make_local
         self.local: list[LocalHost] = []
-        self.restarting: set[ProcessHost] = set()
+        self.look_for = 0.0
         self.closing = threading.Event()
         self.configured: dict[int, Request] = {}
-        self.restarts = np.zeros(plan.num_envs, dtype=np.int64)
-        self.look_for = 0.0
-        self._messages: dict[int, list[tuple[Callable[[bytes], object], bytes]]] = {}
+        self.restarts = np.zeros(num_envs, dtype=np.int64)
+        self._messages: dict[int, list[Message]] = {}
         self._all: list[Any] = []
-
-    # ------------------------------------------------------------------------------------- start
+        self._home = np.empty(num_envs, dtype=np.intp)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
-        """Have all envs made, and return their spaces.
-
-        Args:
-            chunks: where results go.
-            check: called every now and then; may raise.
-
-        Raises:
-            EnvError: an env_fn raised.
-            OSError: a process cannot be started.
-        """
+        """Have all envs made, and return their spaces; see ``Processes.await_started``."""
         processes = self.processes
-        found: dict[int, EnvSpaces] = {}
-        # What an env here holds open is not for the processes: they are started first.
-        if processes is not None:
+        if processes is not None:  # the first: what an env here holds open is not for them
             processes.start()
-        self.local = self._plan.local()
+        self.local = self._make_local()
+        found: dict[int, EnvSpaces] = {}
         if processes is not None:
-            processes.await_started(chunks, check)
-            found = processes.spaces()
+            found = processes.await_started(chunks, check)
+            self._all += processes.hosts
             if self.local and len(processes.hosts) < len(usable_cores()):
                 self.look_for = LOOK_FOR
         for host in self.local:
+            self._all.append(host)
             found.update(host.spaces())
-        first = [] if processes is None else processes.hosts
-        self._all = [*first, *self.local]
-        self._home = np.empty(self._plan.num_envs, dtype=np.intp)
-        for number, host in enumerate(self._all):
-            self._home[host.ids] = number
-        return [found[i] for i in range(self._plan.num_envs)]
+        for number, each in enumerate(self._all):
+            self._home[each.ids] = number
+        return [found[i] for i in range(self.num_envs)]
 
     def attach(self, spec: Spec) -> Block:
         """The block of all envs, which every host keeps rows in from now on."""
-        processes = self.processes
-        if processes is not None and processes.watchdog is not None:
-            spec = spec._replace(num_processes=len(processes.hosts))
-        block = Block(spec, None if processes is None else processes.allocate(spec))
+        block = Block(spec, None) if self.processes is None else self.processes.make_block(spec)
         block.schedules.clear()
-        if processes is not None and processes.watchdog is not None:
-            processes.watchdog.attach(block.heartbeats)
         for host in self.local:
             host.attach(block)
         return block
-
-    # ----------------------------------------------------------------------------------- sending
 
     def of(self, i: int) -> Any:
         """The host of env ``i``."""
         return self._all[int(self._home[i])]
 
-    def messages(
-        self, index: Any, tokens: Array, kind: int, reset: int
-    ) -> list[tuple[Callable[[bytes], object], bytes]]:
-        """What to send to which host so that these envs carry out steps or plain resets.
+    def messages(self, index: Any, tokens: Array, kind: int, reset: int) -> list[Message]:
+        """Messages to hosts that have these envs carry out steps; ``reset`` is RESET for resets.
 
-        Args:
-            index: the envs; a slice is all envs, to which each step sends the same.
-            tokens: of the requests.
-            kind: of the message to a process.
-            reset: the bit ``RESET`` where these are resets, else 0.
+        ``index`` may be a slice, of all envs: to these each step sends the same.
         """
         whole = not reset and type(index) is slice
         if whole and kind in self._messages:
             return self._messages[kind]
         home = self._home[index]
-        messages: list[tuple[Callable[[bytes], object], bytes]] = []
+        messages: list[Message] = []
         for number in set(home.tolist()):
             data = (tokens[home == number] | reset).tobytes()
             host = self._all[number]
@@ -149,39 +115,30 @@ class Hosts:
         """Tokens have changed."""
         self._messages.clear()
 
-    def pack(
-        self, ids: IdArray, tokens: Array, requests: Sequence[Request]
-    ) -> list[tuple[Callable[[Any], object], Any]]:
-        """Pickle a request for each env, one message for each process, with what sends it.
-
-        Raises:
-            TypeError: the arguments of one cannot be pickled.
-        """
+    def pack(self, ids: IdArray, tokens: Array, requests: Sequence[Request]) -> list[Message]:
+        """Messages to hosts that have each env carry out its request; see ``ProcessHost.pack``."""
         by_host: dict[int, list[tuple[int, Request]]] = {}
         for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
             by_host.setdefault(int(self._home[i]), []).append((token, request))
-        packed: list[tuple[Callable[[Any], object], Any]] = []
+        messages: list[Message] = []
         for number, pairs in by_host.items():
             host = self._all[number]
             if isinstance(host, ProcessHost):
-                packed.append((host.write, host.pack(pairs)))
+                messages.append((host.write, host.pack(pairs)))
             else:
-                packed.append((host.post_requests, pairs))
-        return packed
+                messages.append((host.post_requests, pairs))
+        return messages
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return those that are carried out all the same."""
-        carried_out: set[int] = set(ids)
+        carried_out = set(ids)
         for host in self.local:
-            own = ids.intersection(host.ids)
-            if own:
+            if own := ids.intersection(host.ids):
                 carried_out -= own - host.cancel(own)
         for process in [] if self.processes is None else self.processes.hosts:
-            if process.torn:  # a message cut in two cannot be mended
+            if process.stream.torn:  # a message cut in two cannot be mended
                 process.kill()
         return carried_out
-
-    # ---------------------------------------------------------------------------------- processes
 
     @property
     def timed(self) -> bool:
@@ -191,7 +148,7 @@ class Hosts:
     def is_dead(self, i: int) -> bool:
         """Whether the process of env ``i`` has ended, or is being started again."""
         host = self.of(i)
-        return isinstance(host, ProcessHost) and (host.exit is not None or host in self.restarting)
+        return isinstance(host, ProcessHost) and (host.exit is not None or host.restarting)
 
     def may_answer(self, i: int) -> bool:
         """Whether a cancelled request of env ``i`` may still be answered."""
@@ -199,42 +156,28 @@ class Hosts:
         return isinstance(host, ProcessHost) and host.exit is None
 
     def begin_restart(self, i: int) -> None:
-        """Start the ended process of env ``i`` once more; its envs are made meanwhile.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start the ended process of env ``i`` once more; OSError where that cannot be."""
         host = self.of(i)
-        if host not in self.restarting:
+        if not host.restarting:
             assert self.processes is not None  # noqa: S101 - its process has ended
-            self.restarting.add(host)
-            try:
-                self.processes.restart(host)
-            except BaseException:
-                self.restarting.discard(host)
-                raise
+            self.processes.restart(host)
 
     def is_restarting(self, i: int) -> bool:
         """Whether the process of env ``i`` was started again, and is not there yet."""
         host = self.of(i)
-        return (
-            host in self.restarting
-            and not host.started
-            and host.exit is None
-            and host.start_error is None
-        )
+        if not isinstance(host, ProcessHost) or not host.restarting or host.exit is not None:
+            return False
+        return not host.started and host.start_error is None
 
     def end_restart(self, host: ProcessHost) -> EnvError | None:
         """A process was started again; return what went wrong, if anything did."""
-        self.restarting.discard(host)
-        error = host.start_error
-        if error is None and host.exit is None and host.started:
+        host.restarting = False
+        if host.exit is None and host.started and host.start_error is None:
             return None
         if host.exit is None:  # half made, it has no use
-            host.kill()
-            host.ends(5)
+            host.end()
             host.reap()
-        return error or host.death_of(host.ids[0])
+        return host.start_error or host.death_of(host.ids[0])
 
     def grace(self) -> float:
         """Seconds that a cancelled request may go on before its process is killed."""
@@ -243,12 +186,10 @@ class Hosts:
     def end_stuck(self, stuck: Sequence[int]) -> None:
         """Kill the process of the first of these envs."""
         host = self.of(stuck[0])
-        named = [i for i in stuck if i in host.ids]
-        text = name_ids(named)
-        host.kill(reason=f"was killed: {text} did not end a request that was given up")
-        if not host.ends(5):
+        text = name_ids([i for i in stuck if i in host.ids])
+        host.end(f"was killed: {text} did not end a request that was given up")
+        if not host.ended:
             raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
-        host.ended = True
 
     @property
     def measure(self) -> bool:
@@ -263,9 +204,9 @@ class Hosts:
         """What a pool's ``repr`` says of where its envs live."""
         if self.processes is None:
             return ""
-        return self.processes.describe() + (", caller_steps=True" if self.local else "")
-
-    # --------------------------------------------------------------------------------------- end
+        method = self.processes.context.get_start_method()
+        text = f", num_processes={len(self.processes.hosts)}, context={method!r}"
+        return text + (", caller_steps=True" if self.local else "")
 
     def wake(self) -> None:
         """End the sleep of a call that is under way in another thread."""
@@ -289,28 +230,21 @@ def common_spec(own: Sequence[EnvSpaces], autoreset: str | None, *, columns: boo
     """The spec of the block that holds the rows of all these envs.
 
     Spaces may differ in their bounds, and in anything where rows are objects.
-
-    Raises:
-        ValueError: they differ in shape, dtype or structure where rows are arrays.
     """
-    obs = _common_layout(
-        "observation_space", [each.observation_space for each in own], columns=columns, coded=True
-    )
-    action = _common_layout(
-        "action_space", [each.action_space for each in own], columns=columns, coded=False
-    )
+    obs = _common_layout("observation_space", own, columns=columns, coded=True)
     rewards = {each.reward_shape for each in own}
     return Spec(
         len(own),
         obs=obs,
-        action=action,
+        action=_common_layout("action_space", own, columns=columns, coded=False),
         reward=rewards.pop() if len(rewards) == 1 else (),
         finals=autoreset == SAME_STEP and spaces.is_fixed(obs),
     )
 
 
-def _common_layout(name: str, own: Sequence[Any], *, columns: bool, coded: bool) -> Any:
-    layouts = [spaces.layout_of(space, coded=coded) for space in own]
+def _common_layout(name: str, own: Sequence[EnvSpaces], *, columns: bool, coded: bool) -> Any:
+    found = [getattr(each, name) for each in own]
+    layouts = [spaces.layout_of(space, coded=coded) for space in found]
     other = next((i for i, layout in enumerate(layouts) if layout != layouts[0]), None)
     if other is None:
         return layouts[0]
@@ -318,7 +252,123 @@ def _common_layout(name: str, own: Sequence[Any], *, columns: bool, coded: bool)
         return _common_layout(name, own, columns=columns, coded=False)
     if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
         raise ValueError(
-            f"env {other}: {name} is {own[other]}, but that of env 0 is {own[0]};"
+            f"env {other}: {name} is {found[other]}, but that of env 0 is {found[0]};"
             " shapes and dtypes must agree where rows are arrays"
         )
     return spaces.Leaf((), (), None)
+
+
+def hosts_of(
+    workers: Sequence[Any],
+    *,
+    prompt: bool,
+    num_processes: int | None = None,
+    caller_steps: bool = False,
+    **options: Any,
+) -> Hosts:
+    """Where the envs of these workers, all of one class, are to live.
+
+    With ``caller_steps`` this process steps the last envs while the others step theirs: as many as
+    a process has, or half as many with ``prompt``, where results are wanted as they come. For the
+    other options, and their errors, see the pools.
+    """
+    count = len(workers)
+    base = _check_options(workers[0], num_processes, caller_steps, options)
+    if base is None:
+        return Hosts(count, None, lambda: [WorkerHost(workers)])
+    if base is DummyEnvWorker:
+        executors = [worker.executor for worker in workers]
+        return Hosts(count, None, lambda: [_inline(range(count), executors)])
+    if count > ID_MASK:
+        raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
+    spread = min(_check_count("num_processes", num_processes) or count, count)
+    if caller_steps and num_processes is None:
+        raise ValueError("caller_steps: the caller has a share like a process; say num_processes")
+    if caller_steps and options.get("step_timeout") is not None:
+        raise ValueError(
+            "step_timeout: an env that the caller steps can't be ended; leave caller_steps"
+        )
+    first = count
+    if caller_steps and spread < count:  # else there is none left for the caller
+        first -= max(count // ((2 if prompt else 1) * spread + 1), 1)
+    env_fns = [worker.env_fn for worker in workers]
+    processes = Processes(
+        env_fns[:first],
+        workers[0].context,
+        min(spread, first),
+        num_threads=_check_count("num_threads", options.get("num_threads", 1)),
+        affinity=options.get("affinity", False),
+        step_timeout=_check_step_timeout(options.get("step_timeout")),
+    )
+    return Hosts(count, processes, lambda: _make_inline(range(first, count), env_fns[first:]))
+
+
+def _check_options(
+    worker: Any, num_processes: int | None, caller_steps: bool, options: dict[str, Any]
+) -> type[EnvWorker] | None:
+    """The class whose ``send`` and ``recv`` the worker has; None if it has its own."""
+    kind = type(worker)
+    given = {**options, "num_processes": num_processes, "caller_steps": caller_steps}
+    takes = _OPTIONS if isinstance(worker, SubprocEnvWorker) else set()
+    unknown = {name for name in given if given[name] or (name in options and not takes)} - takes
+    if unknown:
+        raise TypeError(f"{kind.__name__} does not take {', '.join(sorted(unknown))}")
+    for base in (DummyEnvWorker, SubprocEnvWorker):
+        if issubclass(kind, base) and kind.send is base.send and kind.recv is base.recv:
+            return base
+    if takes and (num_processes is not None or caller_steps):
+        raise TypeError(f"{kind.__name__} has a send or recv of its own: one env a process")
+    return None
+
+
+def _check_step_timeout(step_timeout: float | None) -> float | None:
+    """``step_timeout`` in seconds, positive, or None."""
+    if step_timeout is None:
+        return None
+    if isinstance(step_timeout, bool) or not isinstance(step_timeout, (int, float, np.number)):
+        raise TypeError(f"step_timeout must be seconds or None, got {step_timeout!r}")
+    if not step_timeout > 0:
+        raise ValueError(f"step_timeout must be positive, got {step_timeout}")
+    return float(step_timeout)
+
+
+def _check_count(name: str, value: object) -> int | None:
+    """An int from 1 on, or None."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an int or None, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+    return int(value)
+
+
+def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> list[LocalHost]:
+    """The host of the envs that the caller steps beside processes; none without envs."""
+    made: list[Executor] = []
+    try:
+        for i, env_fn in zip(ids, env_fns, strict=True):
+            try:
+                made.append(Executor(env_fn))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                raise env_error(error, i, "env_fn") from error
+        return [_inline(ids, made)] if made else []
+    except BaseException:
+        for executor in made:
+            with contextlib.suppress(Exception):  # the error on its way out says more
+                executor.close()
+        raise
+
+
+def _inline(ids: Sequence[int], executors: Sequence[Executor]) -> InlineHost:
+    seen: dict[int, int] = {}
+    for i, executor in zip(ids, executors, strict=True):
+        first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
+        if first != i:
+            raise ValueError(
+                f"env {i}: env_fn returned the instance that env {first} has;"
+                " every env_fn must make its own"
+            )
+    return InlineHost(ids, executors)

@@ -6,103 +6,153 @@ What holds, whatever the envs do:
   forked may hold that open;
 * a process is a group of processes: killing it ends what its envs have started, and Ctrl-C in a
   terminal reaches the parent alone;
-* after SIGKILL of the parent the kernel kills every process and what it started (on Linux).
+* after SIGKILL of the parent the kernel kills every process and what it started (on Linux);
+* the parent never blocks in a write: what the process does not take at once waits, and reading goes
+  on meanwhile, so that two full pipes cannot wait for each other;
+* a signal handler that raises leaves the stream whole, or ``torn`` set.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import select
 import signal
-import threading
-import warnings
-from collections.abc import Iterator, Sequence
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple
+from typing import Any
 
-from envpool_py.block import Spec
-from envpool_py.errors import (
-    EnvError,
-    WorkerDiedError,
-    env_error,
-    from_signal_handler,
-    name_exit,
-    name_ids,
-    unpack_failure,
-)
-from envpool_py.worker import child
+from envpool_py import errors
+from envpool_py.errors import EnvError, WorkerDiedError
+from envpool_py.worker import channel, child
 from envpool_py.worker.base import Request
-from envpool_py.worker.channel import (
-    ASK,
-    ATTACH,
-    CLOSE,
-    CLOSE_FAILURE,
-    FAILURE,
-    HELLO,
-    ID_MASK,
-    REQUESTS,
-    RESET,
-    Channel,
-    frame,
-)
+from envpool_py.worker.channel import ID_MASK, ITEM
 from envpool_py.worker.executor import EnvSpaces
-from envpool_py.worker.pickling import pickled_requests
-from envpool_py.worker.stream import GARBLED, Stream, claim, release
+
+#: Seconds that a process may live on once its stream is closed: one that ends has closed it too.
+DISCONNECTED_FOR = 1.0
+#: Seconds after which a pool says for which ``env_fn`` it is waiting, and after which a process
+#: that is restarted is killed.
+SLOW_START = 60.0
 
 # The bits of a token by which items are kept: an env has one of a row, and one of a reply.
-_PLACE = ID_MASK | ASK
+_PLACE = ID_MASK | channel.ASK
 _UNREADABLE = "was killed: it sent what cannot be read"
-# Descriptors that a start takes for a moment.
-_TAKEN_BY_A_START = 6
+_READ = 1 << 18
+# Bytes that the system writes whole or not at all.
+_ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
 
-class Settings(NamedTuple):
-    """What all processes of a pool are started with.
-
-    ``env_fns``: one for each env of the pool, pickled where the start method needs it.
-    ``num_threads``: to compute with; None is no limit. ``cores``: those to keep processes on, in
-    turn; empty for none. ``look``: whether a process may look for its next request before it
-    sleeps.
-    """
-
-    context: BaseContext
-    env_fns: Sequence[Any]
-    shared: child.Shared
-    num_threads: int | None
-    cores: Sequence[int]
-    look: bool
-
-
-class ProcessHost:
-    """One worker process and its envs.
-
-    Args:
-        number: its place among the processes of the pool.
-        ids: the envs that live there.
-        settings: what it is started with.
-        channel: brings the results of all processes, and notices what happens to this one.
+class Stream:
+    """The parent's end of the socket to the process of these envs: messages out, items in.
 
     Attributes:
-        process: the ``multiprocessing`` process.
-        stream: to the process.
-        exit: how it ended; None while it lives.
-        started: whether all of its envs are made.
-        spaces: of the envs that are made, by id.
-        made: how many these are; -1 before the first is begun.
-        start_error: what an env_fn raised.
-        items: what the process sent beside rows, with the token of its request.
-        ended: whether the process has ended and nobody has reaped it.
-        kill_reason: why the pool killed it, where it did.
+        theirs: the other end, until the process has it.
+        torn: whether a message was cut in two; the process must be killed.
+        garbled: whether what came is no item; nothing follows it.
+        ended: whether the other end is closed, which is no proof that the process has ended.
+        sent: messages written, or waiting to be.
     """
 
-    def __init__(self, number: int, ids: list[int], settings: Settings, channel: Channel) -> None:
-        self.number = number
-        self.ids = ids
-        self._settings = settings
-        self._channel = channel
+    def __init__(self, ids: Sequence[int]) -> None:
+        ours, self.theirs = socket.socketpair()
+        ours.setblocking(False)
+        self.fd = channel.claim(ours.detach())
+        self._ids = frozenset(ids)
+        self.torn = self.garbled = self.ended = False
+        self.sent = 0
+        self.outbox: deque[memoryview] = deque()
+        # Bytes that are no whole item yet, items (token, status, data) that nobody has taken, and
+        # how many bytes the next item needs. Replaced as a whole: no interrupt can come in between.
+        self._received: tuple[list[bytes], deque[tuple[int, int, bytes]], int]
+        self._received = [], deque(), ITEM.size
+
+    def flush(self) -> bool:
+        """Send what is left over; True when nothing is."""
+        while self.outbox:
+            head = self.outbox[0]
+            self.torn = True
+            try:
+                sent = os.write(self.fd, head)
+            except BlockingIOError:
+                sent = 0
+            except ConnectionError:
+                sent = len(head)
+            self.outbox[0] = head[sent:]
+            if sent == len(head):
+                self.outbox.popleft()
+            self.torn = False
+            if sent < len(head):
+                return False
+        return True
+
+    def read(self) -> deque[tuple[int, int, bytes]]:
+        """The items that have arrived, and that nobody has taken off this queue."""
+        chunks = self._received[0]
+        if self.fd < 0:
+            return self._received[1]
+        try:
+            # In one call: no signal handler can come between the read and the list.
+            chunks.extend(map(os.read, (self.fd,), (_READ,)))
+            while len(chunks[-1]) == _READ:
+                chunks.extend(map(os.read, (self.fd,), (_READ,)))
+            self.ended |= not chunks[-1]
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.ended = True
+        self._parse()
+        return self._received[1]
+
+    def _parse(self) -> None:
+        chunks, before, needed = self._received
+        if sum(map(len, chunks)) < needed:  # a large item in many pieces is joined once
+            return
+        data, items, start, needed = b"".join(chunks), before.copy(), 0, ITEM.size
+        while len(data) - start >= ITEM.size:
+            token, status, length = ITEM.unpack_from(data, start)
+            known = token >= 0 and token & ID_MASK in self._ids
+            known &= 0 <= status <= channel.CLOSE_FAILURE
+            if not (known and 0 <= length <= channel.LARGEST):
+                self.garbled, start = True, len(data)
+                break
+            needed = ITEM.size + length
+            if len(data) - start < needed:
+                break
+            items.append((token, status, data[start + ITEM.size : start + needed]))
+            start, needed = start + needed, ITEM.size
+        self._received = [data[start:]], items, needed
+
+
+@dataclass(eq=False, repr=False)
+class ProcessHost:
+    """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
+
+    Attributes:
+        exit: how the process ended; None while it lives.
+        ended: whether it has ended and nobody has handled that.
+        restarting: whether it was started again, and nobody has taken that up yet.
+        deadline: when it is to be killed unless it goes on; infinity for never.
+        kill_reason: why the pool killed it, where it did.
+        start_error: what an env_fn raised.
+        items: what the process sent beside rows, with the token of its request.
+    """
+
+    number: int
+    ids: list[int]
+    _env_fns: Sequence[Any]
+    _context: BaseContext
+    _shared: child.Shared
+    _channel: channel.Channel
+
+    def __post_init__(self) -> None:
         self.close_errors: list[EnvError] = []
         # Kept over a restart: rows that had arrived are still to be returned.
         self.items: dict[int, tuple[int, Any]] = {}
@@ -111,158 +161,139 @@ class ProcessHost:
     def _reset(self) -> None:
         self.process: Any = None
         self.exit: str | None = ""
-        self.started = self.ended = False
+        self.ended = self.restarting = False
+        self.deadline = math.inf
         self.spaces: dict[int, EnvSpaces] = {}
-        self.made = -1
         self.start_error: EnvError | None = None
         self.kill_reason: str | None = None
-        self._finalizer: Any = None
-        self._death = -1
+        self._death_fd = -1
 
     # -------------------------------------------------------------------------------- start, end
 
-    def start(self, spec: Spec | None = None) -> None:
-        """Start the process; its envs are made there meanwhile.
-
-        Args:
-            spec: of the block, where there is one already.
-
-        Raises:
-            OSError: the process cannot be started.
-        """
+    def start(self, *, again: bool = False) -> None:
+        """Start the process, which makes its envs meanwhile; OSError where that cannot be."""
         self._reset()
-        settings = self._settings
         stream = Stream(self.ids)
-        cores = settings.cores
         try:
             _assure_descriptors()
-            process = settings.context.Process(  # type: ignore[attr-defined]
+            process = self._context.Process(  # type: ignore[attr-defined]
                 target=child.main,
-                args=(
-                    self.number,
-                    self.ids,
-                    [settings.env_fns[i] for i in self.ids],
-                    child.Descriptor(stream.theirs.fileno()),
-                    settings.shared,
-                    child.Habits(
-                        settings.look,
-                        settings.num_threads,
-                        cores[self.number % len(cores)] if cores else None,
-                    ),
-                ),
+                args=(self.number, self.ids, self._env_fns, stream.theirs, self._shared),
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
                 daemon=False,
             )
             # Noted down before it runs: an interrupt finds it.
             self.process, self.stream = process, stream
             process.start()
+            try:
+                fd = os.pidfd_open(process.pid)
+            except (AttributeError, ProcessLookupError):  # not on Linux; its server has reaped it
+                fd = os.dup(process.sentinel)
+            self._death_fd = channel.claim(fd)
+            self._channel.watch(stream.fd, self._on_stream)
+            self._channel.watch(fd, self._on_death)
         except BaseException:
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
                 self.process.join()
-            self.process = None
-            stream.close()
+            self._free(stream)
             raise
         finally:
             stream.theirs.close()
-        self.exit = None
         # Should everything else fail, a process must not keep the interpreter from ending.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
-        try:
-            self._death = claim(os.pidfd_open(process.pid)) if hasattr(os, "pidfd_open") else -1
-        except ProcessLookupError:  # it has ended, and the fork server has reaped it
-            pass
-        except OSError:  # no descriptor is left
-            process.kill()
-            process.join()
-            self.exit = ""
-            self._finalizer.cancel()
-            stream.close()
-            raise
-        self._channel.watch(stream.fd, self._on_stream)
-        self._channel.watch(self._death_fd, self._on_death)
-        if spec is not None:
-            self.attach(spec)
+        if again:
+            self.restarting, self.deadline = True, time.monotonic() + SLOW_START
+        self.exit = None
+
+    def _free(self, stream: Stream) -> None:
+        fds, stream.fd, self._death_fd = (stream.fd, self._death_fd), -1, -1
+        for fd in fds:
+            self._channel.forget(fd)
+            channel.release(fd)
 
     @property
-    def _death_fd(self) -> int:
-        return self._death if self._death >= 0 else int(self.process.sentinel)
-
-    def attach(self, spec: Spec) -> None:
-        """Have the process keep rows in the block from now on."""
-        self.write(frame(ATTACH, pickle.dumps(spec)))
+    def started(self) -> bool:
+        """Whether all of its envs are made."""
+        return len(self.spaces) == len(self.ids)
 
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
         """Signal the process and everything that it has started."""
-        if reason is not None:
-            self.kill_reason = self.kill_reason or reason
-        if self.exit is not None or self.process is None:
-            return
-        for kill in (os.killpg, os.kill):  # the group may not exist yet
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                kill(self.process.pid, signum)
+        self.kill_reason = self.kill_reason or reason
+        if self.exit is None:
+            for kill in (os.killpg, os.kill):  # the group may not exist yet
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(self.process.pid, signum)
 
-    def ends(self, seconds: float) -> bool:
-        """Wait for the end of the process; False if it has not ended after ``seconds``."""
-        poll = select.poll()
-        poll.register(self._death_fd, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+    def end(self, reason: str | None = None) -> None:
+        """Kill the process and wait for its end, 5 seconds at the most."""
+        self.kill(reason=reason)
+        if self._death_fd >= 0:
+            self.ended |= channel.is_readable(self._death_fd, 5)
 
     def reap(self) -> None:
         """Take in what the process has left, end what it left running, free the descriptors."""
-        if self.exit is not None or self.process is None:
+        if self.exit is not None:
             return
         while self.read():
             pass
-        self._channel.forget(self.stream.fd)
-        self._channel.forget(self._death_fd)
         self.kill()  # its children; the pid is free for others only once the process is joined
+        self._free(self.stream)
         self.process.join(5)
         exitcode = self.process.exitcode
         self._finalizer.cancel()
-        self.stream.close()
-        if self._death >= 0:
-            release(self._death)
-            self._death = -1
+        self.deadline = math.inf
         # Last: should an interrupt come before, all of this is done once more.
-        self.exit = self.kill_reason or name_exit(exitcode)
+        self.exit = self.kill_reason or errors.name_exit(exitcode)
         with contextlib.suppress(ValueError):  # it lives on, against all
             self.process.close()
-
-    def ask_to_close(self) -> None:
-        """Have the process close its envs and end."""
-        self.write(frame(CLOSE, b""))
 
     def death_of(self, i: int) -> WorkerDiedError:
         """A new error that says how env ``i``'s process ended."""
         text = f"the worker process {self.exit or self.kill_reason}"
         if not self.started:
             text += " while starting"
-            method = self._settings.context.get_start_method()
+            method = self._context.get_start_method()
             if method != "fork":
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
         others = [other for other in self.ids if other != i]
-        shared = f"; it was also that of {name_ids(others)}" if others else ""
+        shared = f"; it was also that of {errors.name_ids(others)}" if others else ""
         return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others))
 
     # ------------------------------------------------------------------------------------ sending
 
     def pack(self, pairs: list[tuple[int, Request]]) -> bytes:
-        """Requests with their tokens, as a message for ``write``.
+        """Requests with their tokens as a message; TypeError where one cannot be pickled.
 
-        Raises:
-            TypeError: the arguments of one cannot be pickled.
+        A request is unpickled once for each of its envs, so that no env sees what another does to
+        its arguments; one that several envs share is pickled once.
         """
-        return frame(REQUESTS, pickled_requests(pairs))
+        bodies: dict[int, bytes] = {}
+        for token, request in pairs:
+            if id(request) not in bodies:
+                what = f"env {token & ID_MASK}: the arguments of {request.kind}"
+                bodies[id(request)] = channel.dumps(request, what)
+        message = [(token, bodies[id(request)]) for token, request in pairs]
+        return channel.frame(channel.REQUESTS, pickle.dumps(message))
 
-    def write(self, message: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Send a message; what the process does not take at once is sent when it does."""
-        if self.exit is None and not self.stream.write(message):
-            self.write_later()
-
-    def write_later(self) -> None:
-        """Go on with a message when the process takes it."""
-        self._channel.watch(self.stream.fd, self._on_stream, write=True)
+        stream, sent = self.stream, 0
+        if self.exit is not None:
+            return
+        stream.sent += 1
+        if len(data) <= _ATOMIC and not stream.outbox:
+            try:
+                sent = os.write(stream.fd, data)
+            except BlockingIOError:
+                pass
+            except ConnectionError:  # the process has ended, which is noticed elsewhere
+                return
+            if sent == len(data):
+                return
+        stream.outbox.append(memoryview(data)[sent:])
+        if len(stream.outbox) > 1 or not stream.flush():
+            self._channel.watch(stream.fd, self._on_stream, write=True)
 
     @property
     def sent(self) -> int:
@@ -274,22 +305,18 @@ class ProcessHost:
         """Whether the process has closed its end of the stream, and may live on."""
         return self.exit is None and self.stream.ended
 
-    @property
-    def torn(self) -> bool:
-        """Whether a message to the process was cut in two."""
-        return self.exit is None and self.stream.torn
-
     # ---------------------------------------------------------------------------------- receiving
 
     def _on_death(self, fd: int, events: int) -> None:  # noqa: ARG002 - what a channel calls
         self.ended = True
 
     def _on_stream(self, fd: int, events: int) -> None:
-        if events & select.POLLOUT and self.stream.full and self.stream.flush():
+        if events & select.POLLOUT and self.stream.flush():
             self._channel.watch(fd, self._on_stream)
         self.read()
         if self.stream.ended:  # that would be news indefinitely
             self._channel.forget(fd)
+            self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
 
     def read(self) -> bool:
         """Take in the items that have arrived; return whether there were any."""
@@ -298,117 +325,74 @@ class ProcessHost:
         while items:
             token, status, data = items[0]
             i = token & ID_MASK
-            if status == GARBLED:
-                self.kill(reason=_UNREADABLE)
-            elif status == HELLO:
+            if status == channel.HELLO:
                 self._greet(i, data)
-            elif status == CLOSE_FAILURE:
+            elif status == channel.CLOSE_FAILURE:
                 if (error := self._error_in(i, data)) is not None:
                     self.close_errors.append(error)
-            elif status == FAILURE and not self.started:
+            elif status == channel.FAILURE and not self.started:
                 self.start_error = self._error_in(i, data)
             else:
-                self.items[token & _PLACE] = token & ~RESET, (status, data)
+                self.items[token & _PLACE] = token & ~channel.RESET, (status, data)
             items.popleft()
+        if self.stream.garbled:
+            self.kill(reason=_UNREADABLE)
         return found
 
     def _greet(self, i: int, data: bytes) -> None:
-        """An env was made, or the first is begun."""
-        self.made += 1
-        if not data:
-            return
-        try:
-            self.spaces[i] = pickle.loads(data)  # noqa: S301 - from our own worker process
-        except Exception as error:  # unpickling a space runs the user's code
-            if from_signal_handler(error):
-                raise
-            self.start_error = env_error(error, i, "env_fn")
-        self.started = len(self.spaces) == len(self.ids)
+        """Env ``i`` was made, or, without data, the first env_fn is called."""
+        if data:
+            spaces = self._loaded(data, i, "env_fn")
+            if isinstance(spaces, EnvError):
+                self.start_error = spaces
+            else:
+                self.spaces[i] = spaces
+        if self.restarting:
+            limit = self._shared.step_timeout or SLOW_START
+            self.deadline = math.inf if self.started else time.monotonic() + limit
 
     def take_item(self, token: int, kind: str) -> Any:
         """What the process sent beside a row, or in place of one: a dict or an EnvError.
 
-        Args:
-            token: of the request, which has been answered.
-            kind: of the request, for messages.
+        ``token`` and ``kind`` are those of the request, which has been answered.
         """
         i, place = token & ID_MASK, token & _PLACE
         while self.items.get(place, (-1,))[0] != token:
-            # It was sent before its token, and may still be on the way.
-            if not self.read() and (self.disconnected or self.exit is not None):
+            if not self.read():  # it was sent before its token
+                self.kill(reason=_UNREADABLE)
                 return self.death_of(i)
-            if self.exit is None and not self.stream.ended:
-                poll = select.poll()
-                poll.register(self.stream.fd, select.POLLIN)
-                poll.poll(10)
         status, data = self.items.pop(place)[1]
-        if status == FAILURE:
+        if status == channel.FAILURE:
             return self._error_in(i, data) or self.death_of(i)
+        return self._loaded(data, i, kind)
+
+    def _loaded(self, data: bytes, i: int, kind: str) -> Any:
+        """What env ``i`` sent, or an EnvError: unpickling runs the user's code."""
         try:
             return pickle.loads(data)  # noqa: S301 - from our own worker process
-        except Exception as error:  # unpickling runs the user's code
-            if from_signal_handler(error):
+        except Exception as error:
+            if errors.from_signal_handler(error):
                 raise
-            return env_error(error, i, kind)
+            return errors.env_error(error, i, kind)
 
     def _error_in(self, i: int, data: bytes) -> EnvError | None:
         """The error that env ``i`` sent; None, and the end of its process, if it is none."""
         try:
             kind, failure = pickle.loads(data)  # noqa: S301 - from our own worker process
-            return unpack_failure(failure, i, kind)
+            return errors.unpack_failure(failure, i, kind)
         except Exception as error:
-            if from_signal_handler(error):
+            if errors.from_signal_handler(error):
                 raise
             self.kill(reason=_UNREADABLE)
             return None
 
 
 def _assure_descriptors() -> None:
-    """Raise now if a process cannot be started: multiprocessing leaks pipes where it gets no more.
-
-    Raises:
-        OSError: too few descriptors are left.
-    """
+    """Raise OSError now if too few descriptors are left: a start would leak some of its own."""
     spare: list[int] = []
     try:
-        while len(spare) < _TAKEN_BY_A_START:
+        for _ in range(3):
             spare.extend(os.pipe())
     finally:
         for fd in spare:
             os.close(fd)
-
-
-@contextlib.contextmanager
-def starting(*, warn: bool = True) -> Iterator[None]:
-    """Defer Ctrl-C while processes start, and condense what Python warns of each fork.
-
-    An interrupt within a fork is swallowed in callbacks, or reaches a child that has no group of
-    its own yet. Python 3.12 warns of every fork in a program with threads.
-
-    Args:
-        warn: whether to warn of forks, once.
-    """
-    noted: list[Any] = []
-    main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if main else None
-    if before is not None:
-        signal.signal(signal.SIGINT, lambda *args: noted.append(args))
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield
-    finally:
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
-            if noted:
-                signal.raise_signal(signal.SIGINT)
-    said = not warn
-    for warning in caught:
-        if "multi-threaded, use of fork" not in str(warning.message):
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
-        elif not said:
-            said = True
-            hint = f'{warning.message}; pass context="forkserver"'
-            warnings.warn(hint, DeprecationWarning, stacklevel=4)

@@ -10,169 +10,114 @@ What holds:
 
 from __future__ import annotations
 
+import contextlib
 import math
-import mmap
+import multiprocessing
 import os
+import pickle
 import signal
+import sys
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
-from typing import Any, NamedTuple
+from typing import Any
 
+import cloudpickle
 import numpy as np
 
 from envpool_py import shm
-from envpool_py.block import Spec, nbytes
-from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids
+from envpool_py.block import Block, Spec, nbytes
+from envpool_py.errors import EnvError, EnvTimeoutError, combine, from_signal_handler, name_ids
 from envpool_py.watchdog import Overdue, Watchdog
-from envpool_py.worker import child
-from envpool_py.worker.channel import Channel
+from envpool_py.worker import channel, child, process
 from envpool_py.worker.executor import EnvSpaces
 from envpool_py.worker.limits import usable_cores
-from envpool_py.worker.options import check_context
-from envpool_py.worker.pickling import pickled_fn
-from envpool_py.worker.process import ProcessHost, Settings, starting
-from envpool_py.worker.stream import claim, disown, release
+from envpool_py.worker.process import ProcessHost
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
-#: Seconds that a process may live on once its stream is closed: one that ends has closed it too.
-DISCONNECTED_FOR = 1.0
-#: Seconds after which a pool says for which ``env_fn`` it is waiting, and after which a process
-#: that is restarted is killed.
-SLOW_START = 60.0
-
-
-class ProcessOptions(NamedTuple):
-    """How the processes of a pool are made.
-
-    ``context``: the start method. ``num_processes``: over how many the envs are spread.
-    ``num_threads``: to compute with in each; None is no limit. ``affinity``: keep each on one core.
-    ``step_timeout``: seconds that a request may take; None for no limit.
-    """
-
-    context: Any
-    num_processes: int
-    num_threads: int | None = 1
-    affinity: bool = False
-    step_timeout: float | None = None
 
 
 class Processes:
-    """The processes.
+    """The processes, over which the envs of ``env_fns`` are spread; for the options see the pools.
 
-    Args:
-        env_fns: of the envs that live in processes, the first ones of the pool.
-        options: how to make them.
-        shared_memory: whether there is to be a block.
-
-    Attributes:
-        hosts: one for each process.
-        channel: brings their results.
-        home: for each env the number of its process.
-        watchdog: None without ``step_timeout``.
-        timed: whether there is something to look at when a time has passed.
+    ``timed``: whether there is something to look at when a time has passed.
     """
 
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
-        options: ProcessOptions,
+        context: str | BaseContext | None,
+        num_processes: int,
         *,
-        shared_memory: bool = True,
+        num_threads: int | None = 1,
+        affinity: bool = False,
+        step_timeout: float | None = None,
     ) -> None:
-        self.options = options
-        self.context = check_context(options.context)
-        self.pid = os.getpid()
+        self.context = _check_context(context)
+        self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
-        self._spec: Spec | None = None
-        self._fds: list[int] = []
-        self._disconnected: dict[ProcessHost, float] = {}
-        # Of processes that are started again: how many envs are made (-1: none is begun), and when
-        # that was seen.
-        self._begun: dict[ProcessHost, tuple[int, float]] = {}
-        self._closed = False
-        self._alive = -1
-        self._memory: int | None = None
         self.watchdog: Watchdog | None = None
-        self.timed = False
-        method = self.context.get_start_method()
-        sent = env_fns if method == "fork" else [pickled_fn(fn, i) for i, fn in enumerate(env_fns)]
-        self.channel = Channel()
+        self.timed = step_timeout is not None
+        self._attach_message = b""
+        self._fds: list[int] = []
+        self._closed = False
+        fns: Sequence[Any] = env_fns
+        if self.context.get_start_method() != "fork":
+            fns = [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+        self.channel = channel.Channel()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
         try:
-            self._open(len(env_fns), sent, shared_memory=shared_memory)
+            theirs, ours = os.pipe()
+            self._fds += theirs, channel.claim(ours)
+            self._memory = shm.create()
+            self._fds.append(self._memory)
+            if step_timeout is not None:
+                self.watchdog = Watchdog(step_timeout)
+            cores = usable_cores()
+            shared = child.Shared(
+                self.channel.theirs,
+                self._memory,
+                theirs,
+                None if self.watchdog is None else self.watchdog.stacks,
+                step_timeout,
+                num_processes <= len(cores),
+                num_threads,
+                cores if affinity else (),
+            )
+            for number, share in enumerate(np.array_split(np.arange(len(fns)), num_processes)):
+                ids = share.tolist()
+                own = [fns[i] for i in ids]
+                host = ProcessHost(number, ids, own, self.context, shared, self.channel)
+                self.hosts.append(host)
         except BaseException:
             self.close()
             raise
-        self.timed = self.watchdog is not None
-
-    def _open(self, num_envs: int, env_fns: Sequence[Any], *, shared_memory: bool) -> None:
-        options = self.options
-        claim(self.channel.results)
-        theirs, ours = os.pipe()
-        self._fds.append(theirs)
-        self._alive = claim(ours)
-        if shared_memory:
-            self._memory = shm.create()
-            self._fds.append(self._memory)
-        if options.step_timeout is not None:
-            self.watchdog = Watchdog(options.step_timeout)
-        shared = child.Shared(
-            child.Descriptor(self.channel.theirs),
-            None if self._memory is None else child.Descriptor(self._memory),
-            child.Descriptor(theirs),
-            None if self.watchdog is None else child.Descriptor(self.watchdog.stacks),
-        )
-        cores = usable_cores()
-        settings = Settings(
-            self.context,
-            env_fns,
-            shared,
-            options.num_threads,
-            cores if options.affinity else (),
-            options.num_processes <= len(cores),
-        )
-        shares = np.array_split(np.arange(num_envs), options.num_processes)
-        self.home = np.repeat(np.arange(len(shares)), [len(share) for share in shares])
-        self.hosts = [
-            ProcessHost(number, share.tolist(), settings, self.channel)
-            for number, share in enumerate(shares)
-        ]
-
-    # ------------------------------------------------------------------------------------- start
 
     def start(self) -> None:
-        """Start all processes at once; their envs are made meanwhile.
-
-        Raises:
-            OSError: one cannot be started.
-        """
+        """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
         number = 0
         try:
-            with starting():
+            with _starting(warn=True):
                 for number, host in enumerate(self.hosts):  # noqa: B007 - for the message
                     host.start()
         except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{error.strerror}: cannot start worker process {number} of"
-                f" {len(self.hosts)}; fewer are needed with num_processes=",
-            ) from error
+            text = f"{error.strerror}: cannot start worker process {number} of {len(self.hosts)}"
+            hint = "fewer are needed with num_processes="
+            raise OSError(error.errno, f"{text}; {hint}") from error
 
-    def await_started(self, chunks: list[bytes], check: Callable[[], object]) -> None:
-        """Wait until the envs of all processes are made.
+    def await_started(
+        self, chunks: list[bytes], check: Callable[[], object]
+    ) -> dict[int, EnvSpaces]:
+        """Wait until the envs of all processes are made; return their spaces.
 
-        Args:
-            chunks: where results go.
-            check: called every now and then; may raise.
-
-        Raises:
-            EnvError: an env_fn raised.
-            WorkerDiedError: a process ended meanwhile.
+        Results go into ``chunks``; ``check``, called every now and then, may raise. EnvError where
+        an env_fn raised, or a process has ended.
         """
-        warn_at = time.monotonic() + SLOW_START
+        warn_at = time.monotonic() + process.SLOW_START
         while True:
             errors = [host.start_error for host in self.hosts if host.start_error is not None]
             if errors:
@@ -181,53 +126,37 @@ class Processes:
                 host.reap()
                 host.ended = False
                 raise host.start_error or host.death_of(host.ids[0])
-            late = [host for host in self.hosts if not host.started]
+            late = [i for host in self.hosts if not host.started for i in host.ids]
             if not late:
-                return
+                return {i: own for host in self.hosts for i, own in host.spaces.items()}
             left = warn_at - time.monotonic()
             if left <= 0:
-                ids = [i for host in late for i in host.ids]
-                warnings.warn(
-                    f"{name_ids(ids)}: env_fn has not returned after {SLOW_START:g} seconds;"
-                    " still waiting",
-                    UserWarning,
-                    stacklevel=2,
-                )
-                warn_at = math.inf
-            self.channel.fetch(chunks, 0, left if 0 < left < math.inf else None)
+                text = f"env_fn has not returned after {process.SLOW_START:g} seconds"
+                warnings.warn(f"{name_ids(late)}: {text}; still waiting", UserWarning, stacklevel=2)
+                warn_at = left = math.inf
+            self.channel.fetch(chunks, 0, left)
             check()
 
-    def spaces(self) -> dict[int, EnvSpaces]:
-        """The spaces of all envs, by id."""
-        return {i: own for host in self.hosts for i, own in host.spaces.items()}
-
-    def allocate(self, spec: Spec) -> mmap.mmap:
-        """Memory for a block, which all processes attach to.
-
-        Raises:
-            MemoryError: the system refuses that much.
-        """
-        assert self._memory is not None  # noqa: S101 - for the type checker
-        memory = shm.allocate(self._memory, nbytes(spec), "observations and actions")
-        self._spec = spec
+    def make_block(self, spec: Spec) -> Block:
+        """A block in memory that all processes attach to; MemoryError where that is too much."""
+        if self.watchdog is not None:
+            spec = spec._replace(num_processes=len(self.hosts))
+        block = Block(spec, shm.allocate(self._memory, nbytes(spec), "observations and actions"))
+        if self.watchdog is not None:
+            self.watchdog.attach(block.heartbeats)
+        self._attach_message = channel.frame(channel.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
-            host.attach(spec)
-        return memory
+            host.write(self._attach_message)
+        return block
 
     def restart(self, host: ProcessHost) -> None:
-        """Start a process that has ended once more; its envs are made meanwhile.
-
-        Raises:
-            OSError: it cannot be started.
-        """
+        """Start a process that has ended once more, which makes its envs; OSError if it cannot."""
         if self.watchdog is not None:
             self.watchdog.forget(host.number)
-        with starting(warn=False):
-            host.start(self._spec)
-        self._begun[host] = -1, time.monotonic()
+        with _starting(warn=False):
+            host.start(again=True)
+            host.write(self._attach_message)
         self.timed = True
-
-    # ----------------------------------------------------------------------------------- watching
 
     def ended(self) -> list[ProcessHost]:
         """The processes that have ended, and whose end nobody has handled."""
@@ -235,44 +164,23 @@ class Processes:
 
     def timeout(self, timeout: float | None) -> float | None:
         """How long a sleep may be, until there is something to look at; ``timeout`` at the most."""
-        now = time.monotonic()
-        dues = [*self._disconnected.values()]
-        dues += [
-            begun + (SLOW_START if made < 0 else self._start_limit())
-            for made, begun in self._begun.values()
-        ]
-        for due in dues:
-            left = max(due - now, 0.0)
+        deadline = min((host.deadline for host in self.hosts), default=math.inf)
+        if deadline < math.inf:
+            left = max(deadline - time.monotonic(), 0.0)
             timeout = left if timeout is None else min(left, timeout)
         return timeout if self.watchdog is None else self.watchdog.wait(timeout)
 
-    def _start_limit(self) -> float:
-        """Seconds that an env_fn may take in a process that is started again."""
-        return self.options.step_timeout or SLOW_START
-
     def look(self) -> list[tuple[ProcessHost, Overdue]]:
-        """End what must not go on; return the processes that are stuck in a request.
-
-        These are not killed yet.
-        """
+        """End what must not go on; return the processes that are stuck in a request, not killed."""
         now = time.monotonic()
         for host in self.hosts:
-            if host.disconnected:
-                due = self._disconnected.setdefault(host, now + DISCONNECTED_FOR)
-                if due <= now:
-                    host.kill(reason="was killed: it closed its connection to the pool")
-                    host.ended |= host.ends(5)
-            else:
-                self._disconnected.pop(host, None)
-        for host, (made, begun) in list(self._begun.items()):
-            if host.started or host.exit is not None:
-                del self._begun[host]
-            elif made != host.made:  # the next env_fn has its own time
-                self._begun[host] = host.made, now
-            elif begun + (SLOW_START if made < 0 else self._start_limit()) <= now:
-                self._end_slow_start(host)
-        self.timed = bool(self.watchdog or self._disconnected or self._begun)
+            if host.deadline <= now:
+                if host.disconnected:
+                    host.end("was killed: it closed its connection to the pool")
+                else:
+                    self._end_slow_start(host)
         if self.watchdog is None:
+            self.timed = any(host.deadline < math.inf for host in self.hosts)
             return []
         found = self.watchdog.look(lambda: [host.sent for host in self.hosts])
         return [(self.hosts[overdue.number], overdue) for overdue in found]
@@ -280,8 +188,9 @@ class Processes:
     def _end_slow_start(self, host: ProcessHost) -> None:
         """An env_fn has not returned for too long: its process is killed."""
         i = next(i for i in host.ids if i not in host.spaces)
-        text = f"env_fn did not return within {self._start_limit():g} seconds"
-        shown = self._kill_showing_stack(host, f"was killed: env {i}: {text}")
+        limit = process.SLOW_START if self.watchdog is None else self.watchdog.limit
+        text = f"env_fn did not return within {limit:g} seconds"
+        shown = self._end_showing_stack(host, f"was killed: env {i}: {text}")
         host.start_error = EnvTimeoutError(f"env {i}: {text}; its process was killed{shown}", (i,))
 
     def end_stuck(self, host: ProcessHost, overdue: Overdue) -> tuple[list[int], str]:
@@ -290,10 +199,10 @@ class Processes:
         named = host.ids if overdue.env_id is None else [overdue.env_id]
         did = "begin" if overdue.env_id is None else "end"
         fact = f"did not {did} its request within step_timeout={self.watchdog.limit} seconds"
-        shown = self._kill_showing_stack(host, f"was killed: {name_ids(named)} {fact}")
+        shown = self._end_showing_stack(host, f"was killed: {name_ids(named)} {fact}")
         return list(named), f"{fact}; its process was killed{shown}"
 
-    def _kill_showing_stack(self, host: ProcessHost, reason: str) -> str:
+    def _end_showing_stack(self, host: ProcessHost, reason: str) -> str:
         """Kill a process that is stuck; return where it was, for a message."""
         host.kill_reason = reason
         stack = ""
@@ -301,38 +210,33 @@ class Processes:
             if self.watchdog is not None:
                 stack = self.watchdog.stack_of(host.kill)
         finally:
-            host.kill()
-        host.ended |= host.ends(5)
+            host.end()
         return f" here:\n\n{stack.rstrip()}" if stack else "; it did not show its Python stack"
 
-    # --------------------------------------------------------------------------------------- end
-
     def close(self) -> list[EnvError]:
-        """End all processes: ask, and after ``GRACE`` seconds kill.
-
-        Returns:
-            What closing the envs raised.
-        """
-        if self._closed or os.getpid() != self.pid:
+        """Ask all processes to end, kill them after ``GRACE`` seconds; return the envs' errors."""
+        if self._closed or os.getpid() != self._pid:
             return []
         self._closed = True
         try:
-            for host in self._living():
-                host.ask_to_close()
+            for host in self.hosts:
+                host.write(channel.frame(channel.CLOSE, b""))
             self._await_exits(GRACE)
-            for host in self._living():
+            for host in self.hosts:
                 host.kill(signal.SIGTERM)
                 host.kill(signal.SIGCONT)
             self._await_exits(min(0.2, GRACE))
         finally:  # a second Ctrl-C is not patient
-            for host in self._living():
+            for host in self.hosts:
                 host.kill()
             self._await_exits(5)
-            self._free()
+            self._finalizer.cancel()
+            self.channel.close()
+            while self._fds:
+                channel.release(self._fds.pop())
+            if self.watchdog is not None:
+                self.watchdog.close()
         return [error for host in self.hosts for error in host.close_errors]
-
-    def _living(self) -> list[ProcessHost]:
-        return [host for host in self.hosts if host.exit is None]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -341,24 +245,73 @@ class Processes:
                 host.reap()
                 host.ended = False
             left = deadline - time.monotonic()
-            if left <= 0 or not self._living():
+            if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
             self.channel.fetch([], 0, left)
 
-    def _free(self) -> None:
-        """Free what the processes shared, once they have ended."""
-        self._finalizer.cancel()
-        if self._alive >= 0:  # should a process have survived all this, the kernel has it now
-            release(self._alive)
-            self._alive = -1
-        if self.channel.results >= 0:
-            disown(self.channel.results)
-            self.channel.close()
-        while self._fds:
-            os.close(self._fds.pop())
-        if self.watchdog is not None:
-            self.watchdog.close()
 
-    def describe(self) -> str:
-        """The number of processes and the start method, for a ``repr``."""
-        return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
+def _check_context(context: str | BaseContext | None) -> BaseContext:
+    """The multiprocessing context of that name; None is what multiprocessing itself would take."""
+    if context is None or isinstance(context, str):
+        names = multiprocessing.get_all_start_methods()
+        if context is not None and context not in names:
+            raise ValueError(f"context must be one of {', '.join(names)}, got {context!r}")
+        context = multiprocessing.get_context(context)
+    elif not isinstance(context, BaseContext):
+        raise TypeError(
+            f"context must be a start method or a multiprocessing context, got {context!r}"
+        )
+    torch = sys.modules.get("torch")
+    if context.get_start_method() == "fork" and torch is not None:
+        with contextlib.suppress(AttributeError):
+            if torch.cuda.is_initialized():
+                warnings.warn(
+                    "worker processes are forked from a process that uses CUDA, which CUDA does not"
+                    ' survive; pass context="spawn" or context="forkserver"',
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+    return context
+
+
+def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
+    """The ``env_fn`` of env ``i``; EnvError where it cannot be pickled."""
+    try:
+        return bytes(cloudpickle.dumps(env_fn))
+    except Exception as error:
+        if from_signal_handler(error):
+            raise
+        message = f"env {i}: env_fn cannot be pickled: {type(error).__name__}: {error}"
+        raise EnvError(message, (i,), "env_fn") from error
+
+
+@contextlib.contextmanager
+def _starting(*, warn: bool) -> Iterator[None]:
+    """Defer Ctrl-C while processes start, and condense what Python warns of each fork.
+
+    An interrupt within a fork is swallowed in callbacks, or reaches a child that has no group of
+    its own yet. Python 3.12 warns of every fork in a program with threads: once, if at all, here.
+    """
+    noted: list[Any] = []
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if main else None
+    if before is not None:
+        signal.signal(signal.SIGINT, lambda *args: noted.append(args))
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+            if noted:
+                signal.raise_signal(signal.SIGINT)
+    for warning in caught:
+        if "multi-threaded, use of fork" not in str(warning.message):
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+        elif warn:
+            warn = False
+            hint = f'{warning.message}; pass context="forkserver"'
+            warnings.warn(hint, DeprecationWarning, stacklevel=4)

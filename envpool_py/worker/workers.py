@@ -1,22 +1,16 @@
-"""The package's own workers, and where the envs of a pool of workers are to live."""
+"""The package's own workers."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from envpool_py.errors import EnvError, env_error
+from envpool_py.errors import EnvError
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.channel import GENERATION, ID_MASK
+from envpool_py.worker.channel import GENERATION
 from envpool_py.worker.executor import Executor
-from envpool_py.worker.hosts import InlineHost, LocalHost, WorkerHost
-from envpool_py.worker.options import check_num_processes, check_num_threads, check_step_timeout
-from envpool_py.worker.placement import Plan
-from envpool_py.worker.processes import Processes, ProcessOptions
-
-_OPTIONS = {"num_processes", "caller_steps", "num_threads", "affinity", "step_timeout"}
+from envpool_py.worker.processes import Processes
 
 
 class DummyEnvWorker(EnvWorker):
@@ -24,9 +18,6 @@ class DummyEnvWorker(EnvWorker):
 
     Args:
         env_fn: makes the env; called at once.
-
-    Attributes:
-        env: the env itself.
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
@@ -82,52 +73,67 @@ class SubprocEnvWorker(EnvWorker):
         super().__init__(env_fn)
         self.share_memory = share_memory
         self.context = context
-        self._alone: _Alone | None = None
-        # In a pool: how to ask for a reply, and where the env lives.
+        self._request: Request | None = None
+        # In a pool, see ``join``.
         self._ask: Callable[[Request], Any] | None = None
         self._host: Callable[[], Any] | None = None
-        self._request: Request | None = None
+        # Outside a pool.
+        self._processes: Processes | None = None
+        self._token = 0
 
     def join(self, ask: Callable[[Request], Any], host: Callable[[], Any]) -> None:
-        """Belong to a pool from now on.
-
-        Args:
-            ask: carries out a request on the env.
-            host: where the env lives.
-        """
+        """Belong to a pool: ``ask`` carries out a request on the env, ``host`` tells its host."""
         self._ask, self._host = ask, host
 
     def send(self, request: Request) -> None:
         """Send the request to the process."""
-        if self._ask is not None:
-            self._request = request
-        else:
-            self._own().send(request)
+        if self._ask is None:
+            host = self._started().hosts[0]
+            host.write(host.pack([(self._token, request)]))
+        self._request = request
 
     def recv(self) -> Any:
         """Wait for the reply."""
-        if self._ask is None:
-            return self._own().recv()
         request, self._request = self._request, None
         if request is None:
             raise RuntimeError("recv: no request was sent")
-        return self._ask(request)
+        if self._ask is not None:
+            return self._ask(request)
+        processes = self._started()
+        host = processes.hosts[0]
+        chunks: list[bytes] = []
+        while self._token not in memoryview(b"".join(chunks)).cast("q"):
+            if processes.ended():
+                host.reap()
+            if host.exit is not None:
+                raise host.death_of(0)
+            processes.channel.fetch(chunks, 0, None)
+        result = host.take_item(self._token, request.kind)
+        if isinstance(result, EnvError):
+            raise result
+        return result["reply"]
 
     def cancel(self) -> None:
         """Cancel the request; its reply is dropped when it comes."""
         self._request = None
-        if self._alone is not None:
-            self._alone.cancel()
+        self._token += GENERATION
 
     def close(self) -> None:
         """End the process; in a pool, the pool does."""
-        if self._alone is not None:
-            self._alone.processes.close()
+        if self._processes is not None:
+            self._processes.close()
 
-    def _own(self) -> _Alone:
-        if self._alone is None:
-            self._alone = _Alone(self.env_fn, self.context)
-        return self._alone
+    def _started(self) -> Processes:
+        if self._processes is None:
+            processes = Processes([self.env_fn], self.context, 1)
+            try:
+                processes.start()
+                processes.await_started([], lambda: None)
+            except BaseException:
+                processes.close()
+                raise
+            self._processes = processes
+        return self._processes
 
     @property
     def process(self) -> Any:
@@ -136,7 +142,7 @@ class SubprocEnvWorker(EnvWorker):
         Raises:
             AttributeError: the caller steps the env itself.
         """
-        host = self._own().host if self._host is None else self._host()
+        host = self._started().hosts[0] if self._host is None else self._host()
         if not hasattr(host, "process"):
             raise AttributeError("the env has no process: the caller steps it itself")
         return host.process
@@ -153,156 +159,3 @@ class ShmemEnvWorker(SubprocEnvWorker):
 
     def __init__(self, env_fn: Callable[[], Any], context: str | BaseContext | None = None) -> None:
         super().__init__(env_fn, share_memory=True, context=context)
-
-
-class _Alone:
-    """The process of a worker outside a pool; started at once."""
-
-    def __init__(self, env_fn: Callable[[], Any], context: Any) -> None:
-        self.processes = Processes([env_fn], ProcessOptions(context, 1), shared_memory=False)
-        self.host = self.processes.hosts[0]
-        self._token = 0
-        self._kind = ""
-        try:
-            self.processes.start()
-            self.processes.await_started([], lambda: None)
-        except BaseException:
-            self.processes.close()
-            raise
-
-    def send(self, request: Request) -> None:
-        """Begin a request."""
-        self._kind = request.kind
-        self.host.write(self.host.pack([(self._token, request)]))
-
-    def recv(self) -> Any:
-        """Wait for the reply; return it, or raise what it is."""
-        chunks: list[bytes] = []
-        while self._token not in memoryview(b"".join(chunks)).cast("q"):
-            if self.processes.ended():
-                self.host.reap()
-            if self.host.exit is not None:
-                raise self.host.death_of(0)
-            self.processes.channel.fetch(chunks, 0, None)
-        own = self.host.take_item(self._token, self._kind)
-        if isinstance(own, EnvError):
-            raise own
-        return own["reply"]
-
-    def cancel(self) -> None:
-        """Drop the reply to the request under way."""
-        self._token += GENERATION
-
-
-def _check_options(
-    worker: Any, num_processes: int | None, caller_steps: bool, options: dict[str, Any]
-) -> type[EnvWorker] | None:
-    """Return the class whose ``send`` and ``recv`` the worker has; None if it has its own.
-
-    Raises:
-        TypeError: an option is not one of this worker's.
-    """
-    kind = type(worker)
-    given = {**options, "num_processes": num_processes, "caller_steps": caller_steps}
-    if isinstance(worker, SubprocEnvWorker):
-        unknown = {name for name, value in given.items() if value} - _OPTIONS
-    else:
-        unknown = {name for name in given if given[name] or name in options}
-    if unknown:
-        raise TypeError(f"{kind.__name__} does not take {', '.join(sorted(unknown))}")
-    for base in (DummyEnvWorker, SubprocEnvWorker):
-        if not issubclass(kind, base):
-            continue
-        if kind.send is base.send and kind.recv is base.recv:
-            return base
-        if num_processes is not None or caller_steps:
-            raise TypeError(f"{kind.__name__} has a send or recv of its own: one env a process")
-    return None
-
-
-def plan_of(
-    workers: Sequence[Any],
-    *,
-    prompt: bool,
-    num_processes: int | None = None,
-    caller_steps: bool = False,
-    **options: Any,
-) -> Plan:
-    """Where the envs of these workers, all of one class, are to live.
-
-    Args:
-        workers: one for each env; a class that changes ``send`` or ``recv`` keeps its way.
-        prompt: results are wanted as they come.
-        num_processes: over how many processes the envs are spread, evenly and in order; None is one
-            for each.
-        caller_steps: this process steps the last envs while the others step theirs: as many as a
-            process has, or half as many with ``prompt``.
-        **options: ``num_threads``, ``affinity`` and ``step_timeout``, see ``ProcessOptions``.
-
-    Raises:
-        TypeError, ValueError: an option is wrong, or not one of these workers'.
-    """
-    count = len(workers)
-    base = _check_options(workers[0], num_processes, caller_steps, options)
-    if base is None:
-        return Plan(count, None, lambda: [WorkerHost(workers)])
-    if base is DummyEnvWorker:
-        return Plan(count, None, lambda: [_inline(range(count), workers)])
-    if count > ID_MASK:
-        raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
-    spread = check_num_processes(num_processes, count)
-    if caller_steps and num_processes is None:
-        raise ValueError("caller_steps: the caller has a share like a process; say num_processes")
-    if caller_steps and options.get("step_timeout") is not None:
-        raise ValueError(
-            "step_timeout: an env that the caller steps can't be ended; leave caller_steps"
-        )
-    first = count
-    if caller_steps and spread < count:  # else there is none left for the caller
-        first -= max(count // ((2 if prompt else 1) * spread + 1), 1)
-    process_options = ProcessOptions(
-        workers[0].context,
-        min(spread, first),
-        check_num_threads(options.get("num_threads", 1)),
-        options.get("affinity", False),
-        check_step_timeout(options.get("step_timeout")),
-    )
-    processes = Processes([worker.env_fn for worker in workers[:first]], process_options)
-
-    def local() -> list[LocalHost]:
-        if first == count:
-            return []
-        ids = range(first, count)
-        made: list[DummyEnvWorker] = []
-        try:
-            for i in ids:
-                made.append(_made(i, workers[i].env_fn))  # noqa: PERF401 - what is made is closed
-            return [_inline(ids, made)]
-        except BaseException:
-            for worker in made:
-                with contextlib.suppress(Exception):  # the error on its way out says more
-                    worker.close()
-            raise
-
-    return Plan(count, processes, local)
-
-
-def _made(i: int, env_fn: Callable[[], Any]) -> DummyEnvWorker:
-    try:
-        return DummyEnvWorker(env_fn)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise env_error(error, i, "env_fn") from error
-
-
-def _inline(ids: Sequence[int], workers: Sequence[DummyEnvWorker]) -> InlineHost:
-    seen: dict[int, int] = {}
-    for i, worker in zip(ids, workers, strict=True):
-        first = seen.setdefault(id(getattr(worker.env, "unwrapped", worker.env)), i)
-        if first != i:
-            raise ValueError(
-                f"env {i}: env_fn returned the instance that env {first} has;"
-                " every env_fn must make its own"
-            )
-    return InlineHost(ids, [worker.executor for worker in workers])
