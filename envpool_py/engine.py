@@ -31,8 +31,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import spaces
 from envpool_py.asking import Asking
-from envpool_py.block import BESIDE, WHOLE, Batches, Beside, StepResult
-from envpool_py.buffer_pool import BufferPool
+from envpool_py.block import BESIDE, WHOLE, Batches, Beside, BufferPool, StepResult
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.faults import Faults, warn_of
 from envpool_py.ids import IdArray

@@ -19,10 +19,10 @@ PACKAGE = Path(envpool_py.__file__).parent
 # (tests/test_structure.py).
 LAYERS: list[set[str]] = [
     # Pure functions, and memory.
-    {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks", "schedules", "timing"}
+    {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks", "timing"}
     | {"watchdog", "stats", "worker.limits", "worker.options"},
     # Rows, and one env.
-    {"block", "buffer_pool", "obs_writer", "row_writer", "worker.base", "worker.channel"}
+    {"block", "obs_writer", "row_writer", "worker.base", "worker.channel"}
     | {"worker.executor", "worker.pickling"},
     # Where envs live.
     {"worker", "worker.child", "worker.hosts", "worker.placement", "worker.process"}

@@ -172,13 +172,9 @@ class _Process:
         block = Block(spec, shm.attach(self._shared.memory.fd))
         if spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
+        keep_info = block.info_packer().pack
         self._writer = RowWriter(
-            block,
-            self._executors,
-            self._send_beside,
-            self._fail,
-            pack_infos=True,
-            heartbeat=self._heartbeat,
+            block, self._executors, self._send_beside, self._fail, keep_info, self._heartbeat
         )
 
     def _build(self, env_fns: Sequence[Any]) -> bool:

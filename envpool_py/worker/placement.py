@@ -105,7 +105,6 @@ class Hosts:
         if processes is not None and processes.watchdog is not None:
             spec = spec._replace(num_processes=len(processes.hosts))
         block = Block(spec, None if processes is None else processes.allocate(spec))
-        block.schedules.clear()
         if processes is not None and processes.watchdog is not None:
             processes.watchdog.attach(block.heartbeats)
         for host in self.local:
