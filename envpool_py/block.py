@@ -77,16 +77,16 @@ class Block:
         }
         self.spec = spec
         self.obs_leaves = spaces.leaves(spec.obs)
-        self.action_leaves = spaces.leaves(spec.action)
         #: An array ``(num_envs, *shape)`` for each leaf; None for a leaf of objects.
         self.obs: list[Array | None] = [arrays.get(f"obs {n}") for n in range(len(self.obs_leaves))]
         self.finals = [arrays[f"final {n}"] for n in range(len(self.obs_leaves)) if spec.finals]
-        self.actions = [arrays.get(f"action {n}") for n in range(len(self.action_leaves))]
+        self.actions = [arrays.get(f"action {n}") for n in range(len(spaces.leaves(spec.action)))]
         self.ends = arrays["ends"]
         self.reward, self.terminated, self.truncated, self.mark = (
             self.ends[name] for name in ("reward", "terminated", "truncated", "mark")
         )
-        self._info_memory: Any = arrays["info rows"].data, arrays["info tables"].data
+        #: For a ``Packer`` and a ``Reader`` of infos.
+        self.info_memory: tuple[Any, Any] = arrays["info rows"].data, arrays["info tables"].data
         #: Infos of rows that are written in this process.
         self.infos: list[Any] = [None] * spec.num_envs
         self._places: Any = arrays["places"].data
@@ -96,8 +96,6 @@ class Block:
         # Where an action is one array or number.
         self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
         self._action_dtype = None if self._action is None else np.dtype(self._action.dtype.str)
-
-    # ---------------------------------------------------------------------------------- actions
 
     def put_actions(self, ids: IdArray, index: Any, actions: Any) -> bool:
         """Write the actions of these envs; False where the block cannot hold them.
@@ -128,17 +126,6 @@ class Block:
             return None
         return spaces.batch_actions(self.spec.action, actions, ids.tolist())
 
-    def info_packer(self) -> info_codec.Packer:
-        """What writes infos, where another process reads them."""
-        return info_codec.Packer(*self._info_memory)
-
-    def info_reader(self) -> info_codec.Reader:
-        """What reads infos, and adds ``env_id``."""
-        rows, tables = self._info_memory
-        return info_codec.Reader(rows, tables, "env_id")
-
-    # --------------------------------------------------------------------------------- schedules
-
     def put_place(self, i: int, place: Place) -> None:
         """Note where env ``i`` is in its schedule; ValueError for a seed of more than 511 bits.
 
@@ -161,13 +148,9 @@ class Block:
         seed = bytes(self._seeds[i * _LARGEST_SEED :][:size])
         return int.from_bytes(seed, "little") if size else None, resets - 1, bool(over)
 
-    # -------------------------------------------------------------------------------------- rows
-
     def final_obs(self, i: int) -> Any:
         """A copy of the observation that ended the last episode of env ``i``."""
         rows = [array[i : i + 1].copy() for array in self.finals]
-        if spaces.is_leaf(self.spec.obs):
-            return self.obs_leaves[0].one(rows[0], 0)
         return spaces.join_rows(self.spec.obs, rows, 1)[0]
 
 
@@ -189,7 +172,7 @@ class Batches:
         # Where observations, and final ones, are one array each.
         self._single = spaces.is_leaf(layout) and layout.code is None
         self._final = block.finals[0] if block.finals and self._single and layout.shape else None
-        self._reader = block.info_reader()
+        self._reader = info_codec.Reader(*block.info_memory, id_key="env_id")
         # The shape of vector rewards that no space has declared; None where there were none yet.
         self._reward_shape: tuple[int, ...] | None = None
         self._bare = [{"env_id": i} for i in range(block.spec.num_envs)]

@@ -170,8 +170,8 @@ class RowWriter:
                     except UNFIT as error:
                         refuse_signals(error)
                         write(i, obs)
-                kind = type(reward)
-                rewards[i] = reward if kind is float or kind is np_float else convert(reward)
+                plain = type(reward) is float or type(reward) is np_float
+                rewards[i] = reward if plain else convert(reward)
                 if (
                     (terminated is False or terminated is np_false)
                     and (truncated is False or truncated is np_false)

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from envpool_py import shm
 from envpool_py.block import Beside, Block, Spec
 from envpool_py.errors import pack_failure
+from envpool_py.info_codec import Packer
 from envpool_py.row_writer import RowWriter
 from envpool_py.watchdog import Heartbeat, show_stacks
 from envpool_py.worker import limits
@@ -172,7 +173,7 @@ class _Process:
         block = Block(spec, shm.attach(self._shared.memory.fd))
         if spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
-        keep_info = block.info_packer().pack
+        keep_info = Packer(*block.info_memory).pack
         self._writer = RowWriter(
             block, self._executors, self._send_beside, self._fail, keep_info, self._heartbeat
         )

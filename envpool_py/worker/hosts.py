@@ -234,18 +234,22 @@ class WorkerHost(_Results):
 
     def spaces(self) -> dict[int, EnvSpaces]:
         """The spaces of the envs, by id."""
-        return {i: self._spaces_of(i) for i in self.ids}
+        return {
+            i: EnvSpaces(
+                self._attribute(i, "observation_space"),
+                self._attribute(i, "action_space"),
+                reward_shape(self._attribute(i, "reward_space")),
+            )
+            for i in self.ids
+        }
 
-    def _spaces_of(self, i: int) -> EnvSpaces:
-        found: list[Any] = []
-        for name in ("observation_space", "action_space", "reward_space"):
-            try:
-                found.append(self._workers[i].get_env_attr(name))
-            except AttributeError:
-                found.append(None)
-            except Exception as error:
-                raise env_error(error, i, "get_attr") from error
-        return EnvSpaces(found[0], found[1], reward_shape(found[2]))
+    def _attribute(self, i: int, name: str) -> Any:
+        try:
+            return self._workers[i].get_env_attr(name)
+        except AttributeError:
+            return None
+        except Exception as error:
+            raise env_error(error, i, "get_attr") from error
 
     def attach(self, block: Block) -> None:
         """Keep rows in the block from now on."""
@@ -254,15 +258,10 @@ class WorkerHost(_Results):
 
     def post(self, data: bytes) -> None:
         """Take on the steps and plain resets of these tokens."""
-        reset = Request("reset")
-        pairs = [
-            (token & ~RESET, reset if token & RESET else self._step_of(token & ID_MASK))
-            for token in memoryview(data).cast("q").tolist()
-        ]
-        self.post_requests(pairs)
-
-    def _step_of(self, i: int) -> Request:
-        return Request("step", (self._actions[i],))
+        for token in memoryview(data).cast("q").tolist():
+            action = None if token & RESET else self._actions[token & ID_MASK]
+            request = Request("reset") if token & RESET else Request("step", (action,))
+            self.post_requests([(token & ~RESET, request)])
 
     def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
         """Take on requests with arguments, each with its token."""
@@ -290,10 +289,9 @@ class WorkerHost(_Results):
         """Receive replies, as ``InlineHost.run`` carries out requests."""
         ids = [i for i in self._under_way if only is None or i in only]
         if ids and not self._done:
-            by_worker = {id(self._workers[i]): i for i in ids}
             workers = [self._workers[i] for i in ids]
             for worker in type(workers[0]).wait(workers, min(limit, len(ids)), seconds):
-                self._receive(by_worker[id(worker)], worker)
+                self._receive(next(i for i in ids if self._workers[i] is worker), worker)
         while self._done:
             chunks.append(self._done[0])
             del self._done[0]
