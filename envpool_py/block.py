@@ -254,24 +254,18 @@ class Batches:
         self,
         infos: Array,
         listed: list[int],
-        marked: Array,
-        marks: Array,
+        marked: list[tuple[int, int]],
         beside: dict[int, Beside],
         *,
         resets: bool,
     ) -> None:
         """Complete the bare infos of the rows whose marks say that there is more to them.
 
-        Args:
-            infos: of all rows.
-            listed: the envs of all rows.
-            marked: the places of the rows with a mark.
-            marks: of all rows.
-            beside: what lies beside the block, by env.
-            resets: say ``is_reset`` in the rows of resets.
+        ``marked`` are the places of these rows, each with its mark; ``infos`` and ``listed``, the
+        envs, are of all rows. With ``resets`` the rows of resets say ``is_reset``.
         """
         read, kept = self._reader.read, self._block.infos
-        for k, mark in zip(marked.tolist(), marks[marked].tolist(), strict=True):
+        for k, mark in marked:
             i = listed[k]
             if mark >= FORM * info_codec.KEPT:
                 infos[k] = info = kept[i]

@@ -13,7 +13,6 @@ What holds:
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from operator import length_hint
@@ -99,14 +98,15 @@ class InlineHost(_Results):
     def spaces(self) -> dict[int, EnvSpaces]:
         """The parent's own copies, as with every other host: sampling does not touch the env's."""
         return {
-            i: EnvSpaces(*map(_copy_of, executor.env_spaces()))
+            i: EnvSpaces(*map(spaces_.snapshot, executor.env_spaces()))
             for i, executor in self._executors.items()
         }
 
     def post(self, data: bytes) -> None:
         """Take on the steps and plain resets of these tokens."""
-        left = self._left()
-        self._fill(_packed(left) + data if left else data)
+        if length_hint(self._queue[2]):
+            data = _packed(self._left()) + data
+        self._fill(data)
 
     def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
         """Take on requests with arguments, each with its token."""
@@ -348,13 +348,6 @@ LocalHost: TypeAlias = InlineHost | WorkerHost
 
 def _packed(tokens: list[int]) -> bytes:
     return np.array(tokens, np.int64).tobytes()
-
-
-def _copy_of(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - a custom space may refuse to be copied
-        return value
 
 
 def _own_request(request: Request) -> Request:
