@@ -23,7 +23,7 @@ def view(array: Array) -> Any:
     return memoryview(array)  # type: ignore[arg-type]
 
 
-def flat_rows(layout: Any, array: Array | None) -> list[Any] | None:
+def flat_rows(leaf: Leaf, array: Array | None) -> list[Any] | None:
     """For each env memory that takes arrays of just its own shape and dtype, and refuses others.
 
     None where there is no such memory: that of bytes does not refuse ``bytes``, which are no
@@ -31,8 +31,7 @@ def flat_rows(layout: Any, array: Array | None) -> list[Any] | None:
     """
     if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
         return None
-    is_flat = spaces.is_leaf(layout) and len(layout.shape) == 1 and layout.code is None
-    return list(map(view, array)) if is_flat else None
+    return list(map(view, array)) if len(leaf.shape) == 1 and leaf.code is None else None
 
 
 def refuse_signals(error: BaseException) -> None:

@@ -144,7 +144,8 @@ class RowWriter:
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """The loop, with what it needs in local variables: it is most of what a cheap env costs."""
         block, steppers, write = self._block, self._steppers, self._write
-        actions, flat = actions_of(block), flat_rows(block.spec.obs, block.obs[0])
+        actions, layout = actions_of(block), block.spec.obs
+        flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
         rewards: Any = block.reward if block.spec.reward else view(block.reward)
         words, beside, more, form = self._words, self._beside, BESIDE * self._one, FORM * self._one
         keep_info, convert, finish = self._keep_info, self._reward, self._finish
