@@ -11,22 +11,26 @@ lie in one cache line, which the processes would take from each other at every s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import info_codec, schedules, spaces
+from envpool_py import info_codec, spaces
 from envpool_py.ids import IdArray
-from envpool_py.schedules import Place, Schedules
-from envpool_py.spaces import Array, Leaf
+from envpool_py.spaces import Array
 
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
 #: What lies beside the row of one env: some of ``objects``, ``info``, ``reward``, ``final_obs``,
 #: ``reply``, ``warnings``.
 Beside: TypeAlias = "dict[str, Any]"
+
+#: Where an env is in its schedule of episodes: its seed under ``episode_seeds`` or None, the number
+#: of the episode, -1 before the first, and whether that is over.
+Place: TypeAlias = "tuple[int | None, int, bool]"
 
 #: All envs, in order, as an index.
 WHOLE = slice(None)
@@ -36,8 +40,10 @@ WHOLE = slice(None)
 BESIDE, FINAL, RESET_ROW, FORM = 1, 2, 4, 8
 
 _ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
-HEARTBEAT = 3  # numbers, see envpool_py.worker.watchdog
-TIMES = 4 + (41 << 3)  # numbers, see envpool_py.worker.timing
+HEARTBEAT = 3  # numbers, see envpool_py.watchdog
+TIMES = 4 + (41 << 3)  # numbers, see envpool_py.stats
+_PLACE = 3  # numbers: size of the seed in bytes, 0 for none; the episode's number + 1; over
+_LARGEST_SEED = 64  # bytes
 
 
 class Spec(NamedTuple):
@@ -59,12 +65,7 @@ class Spec(NamedTuple):
 
 
 class Block:
-    """The fields.
-
-    Args:
-        spec: what they are.
-        buffer: memory of ``nbytes(spec)`` bytes, all zero at first; None allocates its own.
-    """
+    """The fields over ``buffer``, ``nbytes(spec)`` bytes, all zero at first; None allocates it."""
 
     def __init__(self, spec: Spec, buffer: Any = None) -> None:
         fields, size = _fields(spec)
@@ -76,35 +77,31 @@ class Block:
         }
         self.spec = spec
         self.obs_leaves = spaces.leaves(spec.obs)
-        self.action_leaves = spaces.leaves(spec.action)
         #: An array ``(num_envs, *shape)`` for each leaf; None for a leaf of objects.
         self.obs: list[Array | None] = [arrays.get(f"obs {n}") for n in range(len(self.obs_leaves))]
         self.finals = [arrays[f"final {n}"] for n in range(len(self.obs_leaves)) if spec.finals]
-        self.actions = [arrays.get(f"action {n}") for n in range(len(self.action_leaves))]
+        self.actions = [arrays.get(f"action {n}") for n in range(len(spaces.leaves(spec.action)))]
         self.ends = arrays["ends"]
         self.reward, self.terminated, self.truncated, self.mark = (
             self.ends[name] for name in ("reward", "terminated", "truncated", "mark")
         )
-        self.info_rows, self.info_tables = arrays["info rows"], arrays["info tables"]
-        self.schedules = Schedules(arrays["schedules"], arrays["seeds"])
+        #: For a ``Packer`` and a ``Reader`` of infos.
+        self.info_memory: tuple[Any, Any] = arrays["info rows"].data, arrays["info tables"].data
+        #: Infos of rows that are written in this process.
+        self.infos: list[Any] = [None] * spec.num_envs
+        self._places: Any = arrays["places"].data
+        self._seeds: Any = arrays["seeds"].data
         self.heartbeats = arrays["heartbeats"]
         self.times = arrays["times"]
         # Where an action is one array or number.
         self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
         self._action_dtype = None if self._action is None else np.dtype(self._action.dtype.str)
 
-    # ---------------------------------------------------------------------------------- actions
-
     def put_actions(self, ids: IdArray, index: Any, actions: Any) -> bool:
         """Write the actions of these envs; False where the block cannot hold them.
 
-        Args:
-            ids: shape ``(k,)``.
-            index: the same as an index: ``WHOLE`` or ids.
-            actions: an array ``(k, *shape)``, or as ``spaces.batch_actions`` takes them.
-
-        Raises:
-            TypeError, ValueError: they are no actions of these envs; nothing was written.
+        ``index`` is ``WHOLE`` or the ids; ``actions`` is an array ``(k, *shape)``, or as
+        ``spaces.batch_actions`` takes them. Nothing was written if this raises.
         """
         array = self._action
         if (
@@ -129,17 +126,31 @@ class Block:
             return None
         return spaces.batch_actions(self.spec.action, actions, ids.tolist())
 
+    def put_place(self, i: int, place: Place) -> None:
+        """Note where env ``i`` is in its schedule; ValueError for a seed of more than 511 bits.
+
+        Its executor alone knows which resets have reached the env, so it alone counts them: a
+        restarted process goes on from what the last one wrote.
+        """
+        root, episode, over = place
+        places, at, size = self._places, i * _PLACE, 0
+        if root is not None:
+            size = root.bit_length() // 8 + 1  # 0 has a byte as well
+            if size > _LARGEST_SEED:
+                raise ValueError("a seed under episode_seeds has at most 511 bits")
+            start = i * _LARGEST_SEED
+            self._seeds[start : start + size] = root.to_bytes(size, "little")
+        places[at], places[at + 1], places[at + 2] = size, episode + 1, over
+
     def schedule(self, i: int) -> Place:
         """Where env ``i`` is in its schedule of episodes."""
-        return self.schedules.get(i)
-
-    # -------------------------------------------------------------------------------------- rows
+        size, resets, over = self._places[i * _PLACE : (i + 1) * _PLACE].tolist()
+        seed = bytes(self._seeds[i * _LARGEST_SEED :][:size])
+        return int.from_bytes(seed, "little") if size else None, resets - 1, bool(over)
 
     def final_obs(self, i: int) -> Any:
         """A copy of the observation that ended the last episode of env ``i``."""
         rows = [array[i : i + 1].copy() for array in self.finals]
-        if spaces.is_leaf(self.spec.obs):
-            return self.obs_leaves[0].one(rows[0], 0)
         return spaces.join_rows(self.spec.obs, rows, 1)[0]
 
 
@@ -154,19 +165,16 @@ class Batches:
     """
 
     def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
+        layout = block.spec.obs
         self._block = block
-        self._columns = columns
+        self._in_columns = columns or spaces.is_leaf(layout)
         self._copy = copy
-        self._single = spaces.is_leaf(block.spec.obs) and block.obs_leaves[0].code is None
-        self._plain = all(leaf.dtype is not None and not leaf.code for leaf in block.obs_leaves)
-        rows: Any = block.info_rows
-        tables: Any = block.info_tables
-        # Where final observations are one array each.
-        self._final = block.finals[0] if block.finals and self._single else None
-        if self._final is not None and self._final.ndim == 1:
-            self._final = None
-        self._reader = info_codec.Reader(memoryview(rows), memoryview(tables), "env_id")
-        self._undeclared: tuple[int, ...] | None = None
+        # Where observations, and final ones, are one array each.
+        self._single = spaces.is_leaf(layout) and layout.code is None
+        self._final = block.finals[0] if block.finals and self._single and layout.shape else None
+        self._reader = info_codec.Reader(*block.info_memory, id_key="env_id")
+        # The shape of vector rewards that no space has declared; None where there were none yet.
+        self._reward_shape: tuple[int, ...] | None = None
         self._bare = [{"env_id": i} for i in range(block.spec.num_envs)]
         self._last: list[Array] | None = None
 
@@ -175,15 +183,29 @@ class Batches:
         bare = map(dict.copy, map(self._bare.__getitem__, listed))
         return np.fromiter(bare, object, len(listed))
 
-    def parts(self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any) -> list[Any]:
-        """The observations of these envs, leaf by leaf.
+    def gather(
+        self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any
+    ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Observations by leaf and as the caller gets them, rewards and flags of these envs.
 
-        Args:
-            ids: shape ``(k,)``.
-            index: the same as an index.
-            beside: what lies beside the block, by env.
-            out: arrays to gather into, one per leaf; None for new ones.
+        ``index`` is ``WHOLE`` or the ids; ``beside`` is by env; ``out`` are arrays to gather into,
+        one per leaf, None for new ones.
         """
+        block = self._block
+        parts = self._gather_obs(ids, index, beside, out)
+        reward, terminated, truncated = block.reward, block.terminated, block.truncated
+        if index is not WHOLE:
+            reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
+        elif self._copy:
+            reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
+        if self._reward_shape is not None or beside:
+            reward = self._with_undeclared(reward, ids, beside)
+        obs = parts[0] if self._single else self._join(parts, len(ids))
+        return parts, obs, reward, terminated, truncated
+
+    def _gather_obs(
+        self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any
+    ) -> list[Any]:
         parts: list[Any] = []
         objects = 0
         for n, array in enumerate(self._block.obs):
@@ -202,97 +224,53 @@ class Batches:
             self._note_last(ids, index, parts)
         return parts
 
-    def obs(self, parts: list[Any]) -> Any:
-        """The observations of a batch as the caller gets them."""
-        layout, leaves = self._block.spec.obs, self._block.obs_leaves
-        if self._columns or spaces.is_leaf(layout):
-            if not self._plain:
-                parts = [
-                    part
-                    if leaf.code is None
-                    else np.fromiter(leaf.code.decode(part), object, len(part))
-                    for leaf, part in zip(leaves, parts, strict=True)
-                ]
-            return spaces.join(layout, parts)
-        return self._rows(parts)
-
-    def _rows(self, parts: list[Any]) -> Array:
-        count = len(parts[0]) if parts else self._count
-        rows = np.empty(count, dtype=object)
-        for k, row in enumerate(spaces.join_rows(self._block.spec.obs, parts, count)):
-            rows[k] = row
-        return rows
-
-    def gather(
-        self,
-        ids: IdArray,
-        index: Any,
-        beside: dict[int, Beside],
-        out: Any,
-    ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Observations by leaf and as the caller gets them, rewards and flags of these envs."""
-        block = self._block
-        self._count = len(ids)
-        parts = self.parts(ids, index, beside, out)
-        reward, terminated, truncated = block.reward, block.terminated, block.truncated
-        if index is not WHOLE:
-            reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
-        elif self._copy:
-            reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
-        if self._undeclared is not None or (beside and self._finds_undeclared(beside)):
-            reward = self._with_undeclared(reward, ids, beside)
-        obs = parts[0] if self._single else self.obs(parts)
-        return parts, obs, reward, terminated, truncated
-
-    def _finds_undeclared(self, beside: dict[int, Beside]) -> bool:
-        """Whether there are vector rewards whose length no space has declared."""
-        for part in beside.values():
-            if "reward" in part:
-                self._undeclared = part["reward"].shape
-                return True
-        return False
+    def _join(self, parts: list[Any], count: int) -> Any:
+        """The observations of a batch as the caller gets them, from those leaf by leaf."""
+        layout = self._block.spec.obs
+        if not self._in_columns:
+            return np.fromiter(spaces.join_rows(layout, parts, count), object, count)
+        columns = [
+            part if leaf.code is None else np.fromiter(leaf.code.decode(part), object, count)
+            for leaf, part in zip(self._block.obs_leaves, parts, strict=True)
+        ]
+        return spaces.join(layout, columns)
 
     def _with_undeclared(self, reward: Array, ids: IdArray, beside: dict[int, Beside]) -> Array:
-        dims = self._undeclared
-        own = {
-            k: beside[i]["reward"]
-            for k, i in enumerate(ids.tolist())
-            if "reward" in beside.get(i, ())
-        }
-        if any(array.shape != dims for array in own.values()):
-            rows = np.empty(len(ids), dtype=object)
-            for k in range(len(ids)):
-                rows[k] = own.get(k, float(reward[k]))
-            return rows
-        batch = np.zeros((len(ids), *(dims or ())))
-        for k in range(len(ids)):
-            batch[k] = own.get(k, reward[k])
+        """The rewards, some of which may be vectors of a length that no space has declared."""
+        own = {i: part["reward"] for i, part in beside.items() if "reward" in part}
+        if self._reward_shape is None:
+            if not own:
+                return reward
+            self._reward_shape = next(iter(own.values())).shape
+        if all(vector.shape == self._reward_shape for vector in own.values()):
+            batch = np.zeros((len(ids), *self._reward_shape))
+        else:
+            batch = np.empty(len(ids), dtype=object)
+        for k, i in enumerate(ids.tolist()):
+            batch[k] = own[i] if i in own else float(reward[k])
         return batch
 
     def complete(
         self,
         infos: Array,
         listed: list[int],
-        marked: Array,
-        marks: Array,
+        marked: list[tuple[int, int]],
         beside: dict[int, Beside],
         *,
         resets: bool,
     ) -> None:
-        """Complete the infos of rows whose marks say that there is more to them.
+        """Complete the bare infos of the rows whose marks say that there is more to them.
 
-        Args:
-            infos: of all rows, bare.
-            listed: the envs of all rows.
-            marked: the places of the rows with a mark.
-            marks: of all rows.
-            beside: what lies beside the block, by env.
-            resets: say ``is_reset`` in the rows of resets.
+        ``marked`` are the places of these rows, each with its mark; ``infos`` and ``listed``, the
+        envs, are of all rows. With ``resets`` the rows of resets say ``is_reset``.
         """
-        read = self._reader.read
-        for k, mark in zip(marked.tolist(), marks[marked].tolist(), strict=True):
+        read, kept = self._reader.read, self._block.infos
+        for k, mark in marked:
             i = listed[k]
-            if mark >= FORM:
+            if mark >= FORM * info_codec.KEPT:
+                infos[k] = info = kept[i]
+                info["env_id"] = i
+            elif mark >= FORM:
                 infos[k] = read(i, mark // FORM)
             elif mark & BESIDE and (info := beside[i].get("info")) is not None:
                 infos[k] = info = dict(info)  # an env may return one dict as observation and info
@@ -342,16 +320,12 @@ class Batches:
             spaces.snapshot(array[i] if leaf.dtype is None else leaf.one(array, i))
             for leaf, array in zip(self._block.obs_leaves, self._last, strict=True)
         ]
-        layout = self._block.spec.obs
-        return parts[0] if spaces.is_leaf(layout) else spaces.join(layout, parts)
+        return spaces.join(self._block.spec.obs, parts)
 
     def put_lost(self, i: int) -> Beside:
         """Make the row of env ``i`` that of a lost step: truncated, the last observation, reward 0.
 
-        Only while nobody else writes that row.
-
-        Returns:
-            What lies beside the block.
+        Only while nobody else writes that row. Return what lies beside the block.
         """
         assert self._last is not None  # noqa: S101 - keep_last was called
         block, objects = self._block, []
@@ -364,6 +338,36 @@ class Batches:
         block.terminated[i], block.truncated[i] = False, True
         block.mark[i] = BESIDE if objects else 0
         return {"objects": objects} if objects else {}
+
+
+class BufferPool:
+    """Memory for the observations of partial batches, used again and again where ``copy=False``.
+
+    Allocating it can cost more than gathering: large arrays come from the system page by page. A
+    buffer is free again once every env of its batch has been sent its next request.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self._arrays = block.obs
+        self._buffers: list[list[Array | None]] = []
+        #: For each env the number of the buffer that holds its last row, or -1.
+        self._held = np.full(block.spec.num_envs, -1)
+
+    def release(self, ids: IdArray) -> None:
+        """These envs are sent their next request: their last rows need not be kept."""
+        self._held[ids] = -1
+
+    def take(self, ids: IdArray) -> list[Array | None]:
+        """An array ``(k, *shape)`` for each leaf; None for a leaf of objects."""
+        self.release(ids)
+        taken = set(self._held.tolist())
+        number = next(n for n in itertools.count() if n not in taken)
+        if number == len(self._buffers):
+            self._buffers.append(
+                [None if array is None else np.empty_like(array) for array in self._arrays]
+            )
+        self._held[ids] = number
+        return [None if array is None else array[: len(ids)] for array in self._buffers[number]]
 
 
 def nbytes(spec: Spec) -> int:
@@ -387,8 +391,8 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
     wanted += [
         ("info rows", (n * info_codec.ROW_BYTES,), byte),
         ("info tables", (n * info_codec.TABLE_BYTES,), byte),
-        ("schedules", (n, schedules.NUMBERS), np.dtype(np.int64)),
-        ("seeds", (n, schedules.LARGEST_SEED), byte),
+        ("places", (n * _PLACE,), np.dtype(np.int64)),
+        ("seeds", (n * _LARGEST_SEED,), byte),
         ("heartbeats", (spec.num_processes, HEARTBEAT), np.dtype(np.int64)),
         ("times", (n if spec.measured else 0, TIMES), np.dtype(np.int64)),
     ]
@@ -398,8 +402,3 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
         size = int(np.prod(dims, dtype=np.int64)) * dtype.itemsize
         offset += -(-size // _ALIGN) * _ALIGN
     return fields, offset
-
-
-def leaf_name(leaf: Leaf, what: str) -> str:
-    """``obs['a'][0]``: where a leaf is within a value."""
-    return what + "".join(f"[{key!r}]" for key in leaf.path)

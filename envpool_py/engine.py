@@ -30,8 +30,7 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import faults, spaces
-from envpool_py.block import BESIDE, WHOLE, Batches, Beside, StepResult
-from envpool_py.buffer_pool import BufferPool
+from envpool_py.block import BESIDE, WHOLE, Batches, Beside, BufferPool, StepResult
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray
 from envpool_py.observers import Observer, Rows, Steps
@@ -328,19 +327,20 @@ class Engine:
             self.refuse_if_closed()
         try:
             marks = self.block.mark[index]
-            marked: Any = ()
+            marked: list[tuple[int, int]] = []
             beside: dict[int, Beside] = {}
             if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
                 marks = marks.copy()
-                marked = marks.nonzero()[0]
-                if not self._take_beside(ids, marked, marks, beside):
+                places = marks.nonzero()[0]
+                marked = list(zip(places.tolist(), marks[places].tolist(), strict=True))
+                if not self._take_beside(ids, marked, beside):
                     return None
             out = None if self._buffers is None or index is WHOLE else self._buffers.take(ids)
             parts, obs, reward, terminated, truncated = self.batches.gather(ids, index, beside, out)
             if infos is None:
                 infos = self.batches.bare_infos(ids.tolist())
-            if len(marked):
-                self.batches.complete(infos, ids.tolist(), marked, marks, beside, resets=resets)
+            if marked:
+                self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
             if self.block.spec.scheduled:
                 self.places.see(ids[(marks | terminated | truncated).nonzero()[0]].tolist())
             if self.observers:
@@ -360,12 +360,12 @@ class Engine:
         return obs, reward, terminated, truncated, infos
 
     def _take_beside(
-        self, ids: IdArray, marked: Array, marks: Array, beside: dict[int, Beside]
+        self, ids: IdArray, marked: list[tuple[int, int]], beside: dict[int, Beside]
     ) -> bool:
         """Take what lies beside the rows of these envs; False where recovery handles an error."""
         errors: dict[int, EnvError] = {}
         handled = False
-        for k in marked[(marks[marked] & BESIDE) != 0].tolist():
+        for k in [k for k, mark in marked if mark & BESIDE]:
             i = int(ids[k])
             if i not in self.beside:
                 kind = "reset" if self.states.state[i] == RESETTING else "step"

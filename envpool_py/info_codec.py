@@ -1,11 +1,10 @@
 """Typed infos: the numbers of an info as bytes in the block, so that they cost no pickle.
 
-An info whose values are all numbers, or small arrays of numbers, is kept as ``ROW_BYTES`` at the
-most per env. What they mean, the *form* of the info (its keys and the types of its values), is
-learnt from the infos themselves: whoever steps the env writes each new form once into a small table
-of that env's, which lies in the block as well, and from then on a row says which form it has. So a
-form can't be lost or overtaken on its way: it is there before the row that needs it. What comes
-back is equal in value and in type; any other info goes whole by the row's side.
+An info whose values are all numbers, or small arrays of numbers, is kept as ``ROW_BYTES`` per env
+at the most. Its *form*, its keys and the types of its values, is learnt from the infos themselves:
+whoever steps the env writes each new form once into the env's table in the block, before the first
+row that has it, and a row says the number of its form. An info is equal in value and in type when
+it is read; any other info travels beside the block.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ ROW_BYTES = 256
 TABLE_BYTES = 1024
 #: Forms that an env may have; a row's number of its form is from 1 to this.
 MAX_FORMS = 60
+#: In place of a number: the info was kept by who also reads it, and is not in the block.
+KEPT = MAX_FORMS + 1
 
 # The types whose values a struct gives back exactly, by its letters. Python's ints are of any
 # length: one that is too long for 8 bytes is refused by the struct, and goes by the side.
@@ -45,75 +46,60 @@ _LETTERS: dict[type, str] = {
     np.uint64: "Q",
 }
 _OWN = (float, int, bool)  # what a struct gives back
-#: The types of what counts as a number.
-NUMBERS = frozenset(_LETTERS)
 _LENGTH = struct.Struct("=i")
 
 
 class Form(NamedTuple):
-    """What the bytes of an info mean.
-
-    ``arrays``: for each value the dtype and shape of an array, None for a number.
-    """
+    """What the bytes of an info mean; ``arrays`` has dtype and shape of each value, or None."""
 
     keys: tuple[str, ...]
-    types: list[type]
-    arrays: list[tuple[str, tuple[int, ...]] | None]
+    types: tuple[type, ...]
+    arrays: tuple[tuple[str, tuple[int, ...]] | None, ...]
+
+    def layout(self) -> struct.Struct:
+        """How the values are laid out."""
+        letters = [
+            _LETTERS[kind] if array is None else f"{np.dtype(array).itemsize}s"
+            for kind, array in zip(self.types, self.arrays, strict=True)
+        ]
+        return struct.Struct("=" + "".join(letters))
 
 
 def form_of(info: dict[str, Any]) -> Form | None:
-    """The form of an info, or None where its values can't be kept as bytes."""
+    """The form of an info, or None where its values cannot be kept as bytes."""
     arrays: list[tuple[str, tuple[int, ...]] | None] = []
     for key, value in info.items():
         if type(key) is not str:
             return None
         if type(value) in _LETTERS:
             arrays.append(None)
-        elif type(value) is np.ndarray and value.size and _is_plain(value.dtype):
+        elif type(value) is np.ndarray and value.size and value.dtype.kind in "biuf":
             arrays.append((value.dtype.str, value.shape))
         else:
             return None
-    return Form(tuple(info), list(map(type, info.values())), arrays)
-
-
-def _is_plain(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in "biuf" and dtype.isnative
-
-
-def _struct_of(form: Form) -> struct.Struct:
-    letters = [
-        _LETTERS[kind] if array is None else f"{_nbytes(array)}s"
-        for kind, array in zip(form.types, form.arrays, strict=True)
-    ]
-    return struct.Struct("=" + "".join(letters))
-
-
-def _nbytes(array: tuple[str, tuple[int, ...]]) -> int:
-    return int(np.prod(array[1], dtype=np.int64)) * np.dtype(array[0]).itemsize
+    return Form(tuple(info), tuple(map(type, info.values())), tuple(arrays))
 
 
 class Packer:
     """The side that steps the envs: writes infos into the block.
 
-    Args:
-        rows: memory of ``(num_envs, ROW_BYTES)``.
-        tables: memory of ``(num_envs, TABLE_BYTES)``.
+    ``rows`` is memory of ``(num_envs, ROW_BYTES)``, ``tables`` of ``(num_envs, TABLE_BYTES)``.
     """
 
     def __init__(self, rows: memoryview, tables: memoryview) -> None:
-        self._rows = rows
-        self._tables = tables
-        # By env and keys: types, which of them are arrays, the struct's pack_into, the number.
-        self._known: dict[int, dict[tuple[str, ...], Any]] = {}
-        # By env: what was ever learnt, of which ``_known`` holds the last for each keys.
-        self._learnt: dict[int, dict[Any, Any]] = {}
-        # By env: the bytes of its table that are taken.
-        self._used: dict[int, int] = {}
+        self._rows, self._tables = rows, tables
+        num_envs = len(rows) // ROW_BYTES
+        # By env and form, and by env and keys for the last form with these keys: the types, which
+        # of them are arrays, the struct's pack_into, the form's number.
+        self._learnt: list[dict[Form, Any]] = [{} for _ in range(num_envs)]
+        self._latest: list[dict[tuple[str, ...], Any]] = [{} for _ in range(num_envs)]
+        # The bytes of each env's table that are taken.
+        self._used = [0] * num_envs
 
     def pack(self, i: int, info: dict[str, Any]) -> int:
         """Write the info of env ``i``; return the number of its form, 0 where it can't be kept."""
         try:
-            types, arrays, pack_into, number = self._known[i][tuple(info)]
+            types, arrays, pack_into, number = self._latest[i][tuple(info)]
         except KeyError:
             return self._learn(i, info)
         values = info.values()
@@ -139,37 +125,28 @@ class Packer:
         form = form_of(info)
         if form is None:
             return 0
-        known = self._known.setdefault(i, {})
-        learnt = self._learnt.setdefault(i, {})
-        token = (form.keys, tuple(form.types), tuple(form.arrays))
-        if token not in learnt:
-            layout = _struct_of(form)
+        learnt = self._learnt[i]
+        if form not in learnt:
+            layout = form.layout()
             data = pickle.dumps(form, protocol=5)
-            used = self._used.get(i, 0)
-            end = used + _LENGTH.size + len(data)
-            if layout.size > ROW_BYTES or end > TABLE_BYTES or len(learnt) == MAX_FORMS:
+            start = i * TABLE_BYTES + self._used[i]
+            end = start + _LENGTH.size + len(data)
+            too_long = layout.size > ROW_BYTES or end > (i + 1) * TABLE_BYTES
+            if too_long or len(learnt) == MAX_FORMS:
                 return 0
-            start = i * TABLE_BYTES + used
-            self._tables[start : i * TABLE_BYTES + end] = _LENGTH.pack(len(data)) + data
-            self._used[i] = end
+            self._tables[start:end] = _LENGTH.pack(len(data)) + data
+            self._used[i] += end - start
             arrays = [(n, np.dtype(a[0]), a[1]) for n, a in enumerate(form.arrays) if a is not None]
-            learnt[token] = (form.types, arrays or None, layout.pack_into, len(learnt) + 1)
-        known[form.keys] = learnt[token]
+            learnt[form] = list(form.types), arrays or None, layout.pack_into, len(learnt) + 1
+        self._latest[i][form.keys] = learnt[form]
         return self.pack(i, info)
 
 
 class Reader:
-    """The pool's side: reads the infos back.
-
-    Args:
-        rows: memory of ``(num_envs, ROW_BYTES)``.
-        tables: memory of ``(num_envs, TABLE_BYTES)``.
-        id_key: the key under which each info is to say its env as well; None: nowhere.
-    """
+    """The pool's side: reads the infos, each with its env's id under ``id_key``, unless None."""
 
     def __init__(self, rows: memoryview, tables: memoryview, id_key: str | None = None) -> None:
-        self._rows = rows
-        self._tables = tables
+        self._rows, self._tables = rows, tables
         self._id_key = id_key
         # By env: what reads an info of each form, at the place of the form's number.
         self._known: dict[int, list[Callable[[], dict[str, Any]]]] = {}
@@ -183,7 +160,7 @@ class Reader:
             return self._known[i][number]()
 
     def forget(self, i: int) -> None:
-        """Env ``i`` has another process now, which begins its table anew."""
+        """Env ``i`` has another process now, which begins a new table."""
         self._known.pop(i, None)
 
     def _look_up(self, i: int, number: int) -> None:
@@ -198,25 +175,20 @@ class Reader:
         self._known[i] = found
 
     def _reader_of(self, form: Form, i: int) -> Callable[[], dict[str, Any]]:
-        make = _maker(form.keys, tuple(form.types), tuple(form.arrays), self._id_key)
-        rows, unpack, offset = self._rows, _struct_of(form).unpack_from, i * ROW_BYTES
+        make, unpack = _maker(form, self._id_key), form.layout().unpack_from
+        rows, offset = self._rows, i * ROW_BYTES
         return lambda: make(i, *unpack(rows, offset))
 
 
 @functools.lru_cache(maxsize=1024)
-def _maker(
-    keys: tuple[str, ...],
-    types: tuple[type, ...],
-    arrays: tuple[tuple[str, tuple[int, ...]] | None, ...],
-    id_key: str | None,
-) -> Callable[..., dict[str, Any]]:
+def _maker(form: Form, id_key: str | None) -> Callable[..., dict[str, Any]]:
     """A function of an env's id and the values of its info that makes the info.
 
     Compiled for the form: a dict display is two or three times as fast as any loop.
     """
     makers: dict[str, Any] = {}
     items = []
-    for n, (key, kind, array) in enumerate(zip(keys, types, arrays, strict=True)):
+    for n, (key, kind, array) in enumerate(zip(*form, strict=True)):
         if array is None and kind in _OWN:
             items.append(f"{key!r}: v{n}")
         else:
@@ -224,7 +196,7 @@ def _maker(
             items.append(f"{key!r}: make{n}(v{n})")
     if id_key is not None:
         items.append(f"{id_key!r}: i")
-    names = "".join(f", v{n}" for n in range(len(keys)))
+    names = "".join(f", v{n}" for n in range(len(form.keys)))
     # Of the keys nothing but what ``repr`` writes of a string gets into it.
     make = eval(f"lambda i{names}: {{{', '.join(items)}}}", makers)  # noqa: S307
     return cast("Callable[..., dict[str, Any]]", make)

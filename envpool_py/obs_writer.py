@@ -1,9 +1,4 @@
-"""Write one observation, or read one action, where it lies in the block.
-
-``put(i, value)`` returns whether a value had just the right shapes and dtypes and was written; if
-not, a part of it may have been. ``fit(i, value)`` is the slow way: it takes what is equal, raises
-TypeError or ValueError for anything else, and returns the objects that no array holds.
-"""
+"""Write one observation, or read one action, where it lies in the block."""
 
 from __future__ import annotations
 
@@ -13,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from envpool_py import spaces
-from envpool_py.block import leaf_name
+from envpool_py.block import Beside, Block
 from envpool_py.errors import from_signal_handler
 from envpool_py.spaces import Array, Leaf
 
-Put: TypeAlias = "Callable[[int, Any], bool]"
+Write: TypeAlias = "Callable[[int, Any], object]"
 
 # What a store raises that does not fit.
 UNFIT = (TypeError, ValueError, NotImplementedError)
@@ -28,98 +23,15 @@ def view(array: Array) -> Any:
     return memoryview(array)  # type: ignore[arg-type]
 
 
-def is_flat(leaf: Leaf) -> bool:
-    """Whether memory of a value takes arrays of just its own shape and dtype, and refuses others.
+def flat_rows(leaf: Leaf, array: Array | None) -> list[Any] | None:
+    """For each env memory that takes arrays of just its own shape and dtype, and refuses others.
 
-    Memory of bytes does not refuse ``bytes``, which are no observation.
+    None where there is no such memory: that of bytes does not refuse ``bytes``, which are no
+    observation.
     """
-    dtype = leaf.dtype
-    plain = dtype is not None and dtype.kind in "biufc" and dtype != np.uint8
-    return plain and len(leaf.shape) == 1 and leaf.code is None
-
-
-def put_of(layout: Any, arrays: Sequence[Array | None]) -> Put | None:
-    """The ``put`` of a layout; None where there is only the slow way."""
-    if spaces.is_leaf(layout):
-        if arrays[0] is None or layout.code is not None or not layout.shape:
-            return None
-        return _put_leaf(arrays[0], layout)
-    if isinstance(layout, dict) and all(map(spaces.is_leaf, layout.values())):
-        if any(array is None for array in arrays):
-            return None
-        return _put_dict(layout, [array for array in arrays if array is not None])
-    return None
-
-
-def _put_leaf(array: Array, leaf: Leaf) -> Put:
-    if is_flat(leaf):
-        places = list(map(view, array))
-
-        def put_flat(i: int, value: Any) -> bool:
-            try:
-                places[i][:] = value
-            except UNFIT as error:
-                refuse_signals(error)
-                return False
-            return True
-
-        return put_flat
-
-    rows = [array[i, ...] for i in range(len(array))]
-    shape, dtype = leaf.shape, np.dtype(array.dtype.str)
-
-    def put(i: int, value: Any) -> bool:
-        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-            return False
-        rows[i][...] = value
-        return True
-
-    return put
-
-
-def _put_coded(array: Array, encode: Callable[[Any, str], Any]) -> Put:
-    def put(i: int, value: Any) -> bool:
-        array[i, ...] = encode(value, "obs")
-        return True
-
-    return put
-
-
-def _put_dict(layout: dict[Any, Leaf], arrays: Sequence[Array]) -> Put:
-    flat: list[tuple[Any, list[Any]]] = []
-    numbers: list[tuple[Any, Any, type]] = []
-    others: list[tuple[Any, Put]] = []
-    for (key, leaf), array in zip(layout.items(), arrays, strict=True):
-        if leaf.code is not None:
-            others.append((key, _put_coded(array, leaf.code.encode)))
-        elif leaf.scalar:
-            numbers.append((key, view(array), array.dtype.type))
-        elif is_flat(leaf):
-            flat.append((key, list(map(view, array))))
-        else:
-            others.append((key, _put_leaf(array, leaf)))
-    count = len(layout)
-
-    def put(i: int, value: Any) -> bool:
-        if type(value) is not dict or len(value) != count:
-            return False
-        try:
-            for key, places in flat:
-                places[i][:] = value[key]
-            for key, cells, kind in numbers:
-                part = value[key]
-                if type(part) is not kind:
-                    return False
-                cells[i] = part
-            for key, put_part in others:
-                if not put_part(i, value[key]):
-                    return False
-        except (KeyError, *UNFIT) as error:
-            refuse_signals(error)
-            return False
-        return True
-
-    return put
+    if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
+        return None
+    return list(map(view, array)) if len(leaf.shape) == 1 and leaf.code is None else None
 
 
 def refuse_signals(error: BaseException) -> None:
@@ -130,60 +42,110 @@ def refuse_signals(error: BaseException) -> None:
         raise error
 
 
-def fit_of(
-    layout: Any, arrays: Sequence[Array | None], what: str
-) -> Callable[[int, Any], list[Any]]:
-    """The ``fit`` of a layout; ``what`` names the value in messages."""
-    leaves = spaces.leaves(layout)
-    single = spaces.is_leaf(layout)
+def writer_of(layout: Any, arrays: Sequence[Array | None], what: str, beside: Beside) -> Write:
+    """What writes values of a layout: ``write(i, value)`` for env ``i``.
 
-    def fit(i: int, value: Any) -> list[Any]:
-        parts = [value] if single else spaces.split(layout, value, what)
-        objects: list[Any] = []
-        for leaf, array, part in zip(leaves, arrays, parts, strict=True):
-            if array is None:
-                objects.append(part)
-            elif leaf.code is not None:
-                array[i] = leaf.code.encode(part, leaf_name(leaf, what))
+    It takes what is equal, and raises TypeError or ValueError for anything else. Objects, which no
+    array holds, go to ``beside``; ``what`` names the value in messages.
+    """
+    return _writer(layout, iter(arrays), what, beside)
+
+
+def _writer(layout: Any, arrays: Any, what: str, beside: Beside) -> Write:
+    if spaces.is_leaf(layout):
+        return _leaf_writer(layout, next(arrays), what, beside)
+    kind = dict if isinstance(layout, dict) else tuple
+    keyed = layout.items() if isinstance(layout, dict) else enumerate(layout)
+    writers = [(key, _writer(part, arrays, f"{what}[{key!r}]", beside)) for key, part in keyed]
+    count = len(writers)
+
+    def write(i: int, value: Any) -> None:
+        if type(value) is not kind or len(value) != count:
+            spaces.split(layout, value, what)  # which raises if it is no value of the layout
+        try:
+            for key, write_part in writers:
+                write_part(i, value[key])
+        except KeyError:
+            spaces.split(layout, value, what)
+            raise
+
+    return write
+
+
+def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> Write:
+    if array is None:
+        return lambda _, value: beside.setdefault("objects", []).append(value)
+    # Of NumPy's own dtypes there is one each, and identity is quick to see.
+    own, shape, dtype = array, leaf.shape, np.dtype(array.dtype.str)
+
+    def fit(i: int, value: Any) -> None:
+        own[i] = spaces.fit(value, shape, dtype, what, "observation_space")
+
+    if leaf.code is not None:
+        encode = leaf.code.encode
+
+        def write_code(i: int, value: Any) -> None:
+            own[i] = encode(value, what)
+
+        return write_code
+    if leaf.scalar:
+        cells, kind = view(array), array.dtype.type
+
+        def write_number(i: int, value: Any) -> None:
+            if type(value) is kind:
+                cells[i] = value
             else:
-                name = leaf_name(leaf, what)
-                array[i] = spaces.fit(part, leaf.shape, array.dtype, name, "observation_space")
-        return objects
+                fit(i, value)
 
-    return fit
+        return write_number
+    flat = flat_rows(leaf, array)
+    if flat is not None:
+
+        def write_flat(i: int, value: Any) -> None:
+            try:
+                flat[i][:] = value
+            except UNFIT as error:
+                refuse_signals(error)
+                fit(i, value)
+
+        return write_flat
+    rows = [array[i, ...] for i in range(len(array))]
+
+    def write_array(i: int, value: Any) -> None:
+        if type(value) is np.ndarray and value.dtype is dtype and value.shape == shape:
+            rows[i][...] = value
+        else:
+            fit(i, value)
+
+    return write_array
 
 
-def actions_of(layout: Any, leaves: Sequence[Leaf], arrays: Sequence[Array | None]) -> Any:
+def actions_of(block: Block) -> Any:
     """What gives the action of an env, by its id in brackets, in the type that its space samples.
 
-    The action is the env's own: what the env does to it reaches nobody else.
+    The action is the env's own: what the env does to it reaches nobody else. It is None where the
+    block cannot hold actions, and they come with the request.
     """
-    if not all(array is not None for array in arrays):
-        return _NoActions()
-    if spaces.is_leaf(layout) and arrays[0] is not None:
-        if leaves[0].scalar:
-            return arrays[0]
-        return _Copies([arrays[0][i, ...] for i in range(len(arrays[0]))])
-    return _Joined(layout, leaves, arrays)
-
-
-class _NoActions:
-    def __getitem__(self, i: int) -> None:
-        """Actions of these envs are objects, and come with the request."""
+    held = [array for array in block.actions if array is not None]
+    if len(held) < len(block.actions):
+        return [None] * block.spec.num_envs
+    if not spaces.is_leaf(block.spec.action):
+        return _Joined(block.spec.action, held)
+    return held[0] if block.spec.action.scalar else _Copies(held[0])
 
 
 class _Copies:
-    def __init__(self, rows: Sequence[Array]) -> None:
-        self._rows = rows
+    def __init__(self, array: Array) -> None:
+        self._rows = [array[i, ...] for i in range(len(array))]
 
     def __getitem__(self, i: int) -> Array:
         return self._rows[i].copy()
 
 
 class _Joined:
-    def __init__(self, layout: Any, leaves: Sequence[Leaf], arrays: Sequence[Array | None]) -> None:
+    def __init__(self, layout: Any, arrays: Sequence[Array]) -> None:
         self._layout = layout
-        self._pairs = list(zip(leaves, arrays, strict=True))
+        self._pairs = list(zip(spaces.leaves(layout), arrays, strict=True))
 
     def __getitem__(self, i: int) -> Any:
-        return spaces.join(self._layout, [leaf.one(array, i).copy() for leaf, array in self._pairs])  # type: ignore[arg-type]
+        return spaces.join(self._layout, [leaf.one(array, i).copy() for leaf, array in self._pairs])

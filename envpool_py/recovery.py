@@ -25,12 +25,11 @@ import numpy as np
 
 from envpool_py import faults, recreation, spaces
 from envpool_py.asking import ask
-from envpool_py.block import WHOLE
+from envpool_py.block import WHOLE, Place
 from envpool_py.engine import Engine
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.observers import LOST_EPISODE, Steps
-from envpool_py.schedules import Place
 from envpool_py.states import READY, RESETTING, RESTARTED, STEPPING
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import NEXT_STEP, SAME_STEP

@@ -1,7 +1,7 @@
 """Recreate envs: where they are, or in a process that is started again.
 
 A recreated env goes on where the lost one was in its schedule of episodes: its executor alone knows
-which resets have reached it, and writes that into the block (``envpool_py.schedules``).
+which resets have reached it, and writes that into the block (``Block.put_place``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 
 from envpool_py import faults
 from envpool_py.asking import ask
-from envpool_py.block import Block
+from envpool_py.block import Block, Place
 from envpool_py.ids import IdArray
-from envpool_py.schedules import Place
 from envpool_py.states import DEAD
 from envpool_py.worker.base import Request
 

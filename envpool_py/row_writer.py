@@ -13,21 +13,21 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import length_hint
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from envpool_py import info_codec, spaces
+from envpool_py import spaces
 from envpool_py.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
-from envpool_py.errors import from_signal_handler
-from envpool_py.obs_writer import UNFIT, actions_of, fit_of, is_flat, put_of, refuse_signals, view
+from envpool_py.obs_writer import UNFIT, actions_of, flat_rows, refuse_signals, view, writer_of
 from envpool_py.stats import StepTimes
 from envpool_py.watchdog import Heartbeat
 from envpool_py.worker.base import ROW_KINDS, Request
 from envpool_py.worker.channel import ASK, ID_MASK, RESET
 from envpool_py.worker.executor import Executor, FinalInfo, ResetInfo, Row, checked_row
 
-#: The final observation lies in the block; stands for it in an info.
+#: The final observation is in the block; stands for it in an info.
 IN_BLOCK: Any = object()
 #: Requests that may take longer than a step.
 UNTIMED = frozenset({"rebuild", "run"})
@@ -41,7 +41,8 @@ class RowWriter:
         executors: of the envs, by id; an env may be replaced.
         send: ``send(token, beside)`` takes what the block cannot hold of a result.
         fail: ``fail(token, kind, error)`` takes the error of a request of that kind, or raises it.
-        pack_infos: write infos that are numbers into the block; else all go to ``send``.
+        keep_info: ``keep_info(i, info)`` keeps the info of a row and returns the number of its
+            form, see ``info_codec``; 0 where it is to go to ``send``.
         heartbeat: says which env is at work; None where nobody looks.
     """
 
@@ -51,59 +52,50 @@ class RowWriter:
         executors: Mapping[int, Executor],
         send: Callable[[int, Beside], object],
         fail: Callable[[int, str, BaseException], object],
-        *,
-        pack_infos: bool,
+        keep_info: Callable[[int, dict[str, Any]], int],
         heartbeat: Heartbeat | None = None,
     ) -> None:
         self._block = block
         self._executors = executors
         self._send = send
         self._fail = fail
+        self._keep_info = keep_info
         self._heartbeat = heartbeat
-        self._schedules = block.schedules if block.spec.scheduled else None
-        self._put = put_of(block.spec.obs, block.obs)
-        self._fit = fit_of(block.spec.obs, block.obs, "obs")
-        self._put_final = put_of(block.spec.obs, block.finals) if block.finals else None
-        self._fit_final = fit_of(block.spec.obs, block.finals, "final_obs")
+        self._put_place = block.put_place if block.spec.scheduled else None
+        #: What the block cannot hold of the row that is being written.
+        self._beside: Beside = {}
+        self._write = writer_of(block.spec.obs, block.obs, "obs", self._beside)
+        if block.finals:
+            self._write_final = writer_of(block.spec.obs, block.finals, "final_obs", self._beside)
         # One int64 for flags and mark of a row: written in one store.
         self._words = view(block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1])
         self._terminated, self._truncated, self._one = _units(block)
-        self._pack = info_codec.Packer(view(block.info_rows), view(block.info_tables)).pack
-        self._pack_infos = pack_infos
-        #: What the block cannot hold of the row that is being written.
-        self._beside: Beside = {}
         #: For each env what is stepped: the env itself where its next step is no more than that.
         self._steppers: list[Any] = [None] * block.spec.num_envs
-        for i, executor in executors.items():
-            self._adopt(i, executor)
+        for i in executors:
+            self._adopt(i)
         self._run = self._make_run()
 
-    def _adopt(self, i: int, executor: Executor) -> None:
+    def _adopt(self, i: int) -> None:
         """Begin with the env of an executor."""
+        executor = self._executors[i]
         times = StepTimes(self._block.times[i]) if len(self._block.times) else None
         executor.observe(i, times, self._heartbeat)
         executor.warn = self._warn
         self._steppers[i] = executor.stepper
-
-    def refresh(self) -> None:
-        """Look again at what the next step of each env is."""
-        for i, executor in self._executors.items():
-            self._steppers[i] = executor.stepper
 
     # ------------------------------------------------------------------------------ the step loop
 
     def carry_out(
         self, tokens: Sequence[int], todo: Iterator[int], due: float, limit: int | None = None
     ) -> None:
-        """Carry out the steps and resets that ``todo`` still gives.
+        """Carry out the steps and resets that ``todo``, an iterator over ``tokens``, still gives.
 
-        Args:
-            tokens: the sequence that ``todo`` is an iterator over.
-            todo: what is left of it is there for the next call.
-            due: a time of ``time.perf_counter`` at which to return early; 0 for none.
-            limit: how many to carry out at the most.
+        It returns early at ``due``, a time of ``time.perf_counter``, 0 for none, and after
+        ``limit`` tokens; the rest of ``todo`` is there for the next call.
         """
-        some = todo if limit is None else itertools.islice(todo, limit)
+        all_of_them = limit is None or limit >= length_hint(todo)
+        some = todo if all_of_them else itertools.islice(todo, limit)
         while True:
             try:
                 self._run(some, due)
@@ -121,91 +113,92 @@ class RowWriter:
         """Carry out any request."""
         i = token & ID_MASK
         executor = self._executors[i]
-        heartbeat = self._heartbeat
         try:
-            if heartbeat is not None:
-                heartbeat.begin(i, timed=request.kind not in UNTIMED)
+            if self._heartbeat is not None:
+                self._heartbeat.begin(i, timed=request.kind not in UNTIMED)
             if request.kind in ROW_KINDS:
-                self._steppers[i] = _Once(executor, request)
+                act = executor.step if request.kind == "step" else executor.reset_row
+                row = SimpleNamespace(step=lambda _: act(*request.args, **request.kwargs))
+                self._steppers[i] = row
                 self._run(iter((token & ~RESET,)), 0)
-                return
-            self._beside["reply"] = executor(request)
-            if self._schedules is not None:
-                self._schedules.put(i, executor.place)
-            self._send_beside(token)
-            self._mark(token)
-            if request.kind == "rebuild":
-                self._adopt(i, executor)
+            else:
+                self.reply(token, executor(request))
+                if request.kind == "rebuild":
+                    self._adopt(i)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.note_error(token, request.kind, error)
         finally:
             # The request may have changed the env.
             self._steppers[i] = executor.stepper
-            if heartbeat is not None:
-                heartbeat.end()
+            if self._heartbeat is not None:
+                self._heartbeat.end()
+
+    def reply(self, token: int, value: Any) -> None:
+        """The result of a request is this value, and no row."""
+        self._beside["reply"] = value
+        if self._put_place is not None:
+            self._put_place(token & ID_MASK, self._executors[token & ID_MASK].place)
+        self._send_beside(token)
+        self._mark(token)
 
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """The loop, with what it needs in local variables: it is most of what a cheap env costs."""
-        block, steppers, put, fit = self._block, self._steppers, self._put, self._fit
-        actions = actions_of(block.spec.action, block.action_leaves, block.actions)
-        flat = None
-        if spaces.is_leaf(block.spec.obs) and block.obs[0] is not None:
-            flat = list(map(view, block.obs[0])) if is_flat(block.obs_leaves[0]) else None
+        block, steppers, write = self._block, self._steppers, self._write
+        actions, layout = actions_of(block), block.spec.obs
+        flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
         rewards: Any = block.reward if block.spec.reward else view(block.reward)
-        words, beside, more = self._words, self._beside, BESIDE * self._one
+        words, beside, more, form = self._words, self._beside, BESIDE * self._one, FORM * self._one
         keep_info, convert, finish = self._keep_info, self._reward, self._finish
-        begin, send, clock = self._begin_episode, self._send_beside, time.perf_counter
-        np_false = np.False_
+        reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
+        np_false, np_float = np.False_, np.float64
 
         def run(todo: Iterator[int], due: float) -> None:
+            timed = due > 0
             for token in todo:
                 i = token & ID_MASK
                 # Looked up each time: an env may rebind its step.
-                row = begin(i) if token & RESET else steppers[i].step(actions[i])
+                row = reset(i) if token & RESET else steppers[i].step(actions[i])
                 try:
                     obs, reward, terminated, truncated, info = row
                 except (TypeError, ValueError):
-                    row = checked_row(row)
+                    checked_row(row)
                     raise
-                if flat is not None:
+                if flat is None:
+                    write(i, obs)
+                else:
                     try:
                         flat[i][:] = obs
                     except UNFIT as error:
                         refuse_signals(error)
-                        fit(i, obs)
-                elif (put is None or not put(i, obs)) and (objects := fit(i, obs)):
-                    beside["objects"] = objects
-                rewards[i] = reward if type(reward) is float else convert(reward)
+                        write(i, obs)
+                plain = type(reward) is float or type(reward) is np_float
+                rewards[i] = reward if plain else convert(reward)
                 if (
                     (terminated is False or terminated is np_false)
                     and (truncated is False or truncated is np_false)
                     and type(info) is dict
                     and type(row) is tuple
                 ):
-                    if not info and not beside:
-                        words[i] = 0
-                        if due and clock() > due:
-                            return
-                        continue
-                    word = keep_info(i, info) if info else 0
+                    word = 0
+                    if info:
+                        word = keep_info(i, info) * form
+                        if not word:
+                            beside["info"] = info
                 else:
                     word = finish(token, row)
                 if beside:
                     send(token)
                     word |= more
                 words[i] = word
-                if due and clock() > due:
+                if timed and clock() > due:
                     return
 
         return run
 
-    def _begin_episode(self, i: int) -> Row:
-        """The row of a plain reset."""
+    def _reset_row(self, i: int) -> Row:
         if self._heartbeat is not None:
             self._heartbeat.begin(i)
-        obs, info = self._executors[i].reset()
-        self._steppers[i] = self._executors[i].stepper
-        return obs, 0.0, False, False, ResetInfo(info)
+        return self._executors[i].reset_row()
 
     # -------------------------------------------------------------- what is not usual, by field
 
@@ -213,88 +206,76 @@ class RowWriter:
         """The word of a row that ends an episode, or is otherwise more than a plain step's."""
         i = token & ID_MASK
         executor = self._executors[i]
+        ended = None
         if type(row) is not tuple or type(row[4]) is not ResetInfo:
-            row = executor.finish(row, self._keep_final, i)
+            row, ended = executor.finish(row, self._keep_final, i)
         self._steppers[i] = executor.stepper
-        _, _, terminated, truncated, info = row
-        if self._schedules is not None:
-            self._schedules.put(i, executor.place)
-        word = self._terminated if _flag(terminated, "terminated") else 0
+        obs, _, terminated, truncated, info = row
+        if self._put_place is not None:
+            self._put_place(i, executor.place)
+        word = 0
+        if terminated is True or _flag(terminated, "terminated"):
+            word = self._terminated
         if truncated is not False and _flag(truncated, "truncated"):
             word += self._truncated
+        if type(info) is FinalInfo:  # of a custom worker
+            ended = info.pop("final_obs"), info.pop("final_info")
+        if ended is not None:
+            return word + self._begin_episode(token, obs, info, ended)
         if type(info) is ResetInfo:
             word += RESET_ROW * self._one
-            return word + (self._keep_info(i, dict(info)) if info else 0)
-        if type(info) is FinalInfo:
-            if (  # most often: the infos are empty, and the observations fit
-                len(info) == 2
-                and info["final_obs"] is IN_BLOCK
-                and not info["final_info"]
-                and self._put is not None
-                and self._put(i, row[0])
-            ):
-                return word + FINAL * self._one
-            return word + self._same_step(token, row)
-        return word + (self._keep_info(i, info) if info else 0)
-
-    def _same_step(self, token: int, row: Row) -> int:
-        """The mark of a row that ended an episode, with the first observation of the next."""
-        i = token & ID_MASK
-        obs, reward, terminated, truncated, info = row
-        last, final_info = info["final_obs"], info["final_info"]
-        try:
-            return self._write_final(token, obs, info)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if from_signal_handler(error):
-                raise
-            self._beside.clear()
-            ended = (last, reward, terminated, truncated, final_info)
-            _, _, _, _, info = self._executors[i].postpone(error, ended)
-            self._steppers[i] = self._executors[i].stepper
-            return self._write_final(token, last, info)
-
-    def _write_final(self, token: int, obs: Any, info: dict[str, Any]) -> int:
-        i, beside, block = token & ID_MASK, self._beside, self._block
-        last = info["final_obs"]
-        own: dict[str, Any] = {}
-        if len(info) > 2 or info["final_info"]:
-            own.update(info)
-            del own["final_obs"]
-            if not own["final_info"]:
-                del own["final_info"]
-        if obs is IN_BLOCK:
-            for array, final in zip(block.obs, block.finals, strict=True):
-                assert array is not None  # noqa: S101 - final observations are in the block
-                array[i] = final[i]
-        elif (self._put is None or not self._put(i, obs)) and (objects := self._fit(i, obs)):
-            beside["objects"] = objects
-        if last is not IN_BLOCK:
-            name = "observation_space"
-            beside["final_obs"] = spaces.fit_tree(block.spec.obs, last, "final_obs", name)
-        word = FINAL * self._one + (self._keep_info(i, own) if own else 0)
-        if beside:  # now, so that what cannot be sent of it belongs to the reset
-            self._send_beside(token)
-            word += BESIDE * self._one
-        return word
+        return word + (self._keep(i, info) if info else 0)
 
     def _keep_final(self, i: int, obs: Any) -> Any:
         """Keep the observation that ends an episode, before the env is reset."""
         if not self._block.finals:
             return spaces.snapshot(obs)
-        if self._put_final is None or not self._put_final(i, obs):
-            self._fit_final(i, obs)
+        self._write_final(i, obs)
         return IN_BLOCK
 
-    def _keep_info(self, i: int, info: dict[str, Any]) -> int:
+    def _begin_episode(
+        self, token: int, obs: Any, info: dict[str, Any], ended: tuple[Any, dict[str, Any]]
+    ) -> int:
+        """Write the first row of an episode; return the mark of the row, which ended another."""
+        last, final_info = ended
+        kept = {"final_info": final_info} if final_info else {}
+        begun = kept
+        if info:  # a key of this name is not the reset's to give
+            begun = {key: value for key, value in info.items() if key != "final_info"} | kept
+        try:
+            return self._write_first(token, obs, begun, last)
+        except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
+            i = token & ID_MASK
+            self._beside.clear()
+            self._executors[i].postpone(error)
+            self._steppers[i] = self._executors[i].stepper
+            return self._write_first(token, last, kept, last)
+
+    def _write_first(self, token: int, obs: Any, info: dict[str, Any], last: Any) -> int:
+        i, block, beside = token & ID_MASK, self._block, self._beside
+        if obs is not IN_BLOCK:
+            beside.pop("objects", None)
+            self._write(i, obs)
+        else:
+            for array, final in zip(block.obs, block.finals, strict=True):
+                assert array is not None  # noqa: S101 - final observations are in the block
+                array[i] = final[i]
+        if last is not IN_BLOCK:
+            space = "observation_space"
+            beside["final_obs"] = spaces.fit_tree(block.spec.obs, last, "final_obs", space)
+        word = FINAL * self._one + (self._keep(i, info) if info else 0)
+        if beside:  # now, so that what cannot be sent of it belongs to the reset
+            self._send_beside(token)
+            word += BESIDE * self._one
+        return word
+
+    def _keep(self, i: int, info: dict[str, Any]) -> int:
         """Keep the info of a row; return what it adds to the row's word."""
-        if self._pack_infos and type(info) is dict:
-            form = self._pack(i, info)
-            if form:
-                return form * FORM * self._one
-        self._beside["info"] = info
-        return 0
+        info = dict(info)
+        form = self._keep_info(i, info)
+        if not form:
+            self._beside["info"] = info
+        return form * FORM * self._one
 
     def _reward(self, reward: Any) -> Any:
         """A reward that is no float, as the block holds it."""
@@ -322,18 +303,17 @@ class RowWriter:
     # ------------------------------------------------------------------------------ what goes out
 
     def _send_beside(self, token: int) -> None:
-        own = dict(self._beside)
+        self._send(token, self._beside)
         self._beside.clear()
-        self._send(token, own)
 
     def note_error(self, token: int, kind: str, error: BaseException) -> None:
         """A request failed with an error, which lies beside its row."""
         i = token & ID_MASK
         self._beside.clear()
         executor = self._executors[i]
-        if self._schedules is not None:
+        if self._put_place is not None:
             # Of a reset that has reached the env the row may not fit.
-            self._schedules.put(i, executor.place)
+            self._put_place(i, executor.place)
         self._fail(token, executor.failing(kind), error)
         self._steppers[i] = executor.stepper
         self._mark(token)
@@ -342,21 +322,6 @@ class RowWriter:
         """All that there is of a result lies beside the block."""
         if not token & ASK:  # the row of an env may be there when it is asked for something else
             self._block.mark[token & ID_MASK] = BESIDE
-
-
-class _Once:
-    """Stands for an env whose next row comes from a request with arguments."""
-
-    def __init__(self, executor: Executor, request: Request) -> None:
-        self._executor = executor
-        self._request = request
-
-    def step(self, action: Any) -> Any:  # noqa: ARG002 - the signature of an env's
-        request = self._request
-        if request.kind == "step":
-            return self._executor.raw_step(*request.args)
-        obs, info = self._executor.reset(*request.args, **request.kwargs)
-        return obs, 0.0, False, False, ResetInfo(info)
 
 
 def _units(block: Block) -> tuple[int, int, int]:

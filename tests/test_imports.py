@@ -19,11 +19,10 @@ PACKAGE = Path(envpool_py.__file__).parent
 # (tests/test_structure.py).
 LAYERS: list[set[str]] = [
     # Pure functions, and memory.
-    {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks", "schedules"}
+    {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks"}
     | {"watchdog", "stats", "worker.limits"},
     # Rows, and one env.
-    {"block", "buffer_pool", "obs_writer", "row_writer", "worker.base", "worker.channel"}
-    | {"worker.executor"},
+    {"block", "obs_writer", "row_writer", "worker.base", "worker.channel"} | {"worker.executor"},
     # Where envs live.
     {"worker", "worker.child", "worker.hosts", "worker.placement", "worker.process"}
     | {"worker.processes", "worker.workers"},

@@ -24,8 +24,7 @@ W = TypeVar("W", bound="EnvWorker")
 class Request(NamedTuple):
     """One thing asked of one env.
 
-    ``kind`` is the name of the ``Executor`` method that carries it out, ``args`` and ``kwargs`` are
-    what that method takes:
+    ``kind`` says what an ``Executor`` is to do, with ``args`` and ``kwargs``:
 
     ============== ============================== ==========================================
     kind           arguments                      reply

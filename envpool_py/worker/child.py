@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from envpool_py import shm
 from envpool_py.block import Beside, Block
 from envpool_py.errors import pack_failure
+from envpool_py.info_codec import Packer
 from envpool_py.row_writer import RowWriter
 from envpool_py.watchdog import Heartbeat, show_stacks
 from envpool_py.worker import channel, limits
@@ -154,13 +155,9 @@ class _Process:
         block = Block(pickle.loads(spec), memory)  # noqa: S301 - from our own parent
         if block.spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
+        keep_info = Packer(*block.info_memory).pack
         self._writer = RowWriter(
-            block,
-            self._executors,
-            self._send_beside,
-            self._fail,
-            pack_infos=True,
-            heartbeat=self._heartbeat,
+            block, self._executors, self._send_beside, self._fail, keep_info, self._heartbeat
         )
 
     def _carry_out(self, data: bytes, publish_after: float) -> None:

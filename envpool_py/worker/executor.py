@@ -16,8 +16,8 @@ import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import checks, seeding, spaces
+from envpool_py.block import Place
 from envpool_py.errors import from_signal_handler
-from envpool_py.schedules import Place
 from envpool_py.stats import StepTimes
 from envpool_py.watchdog import Heartbeat
 from envpool_py.worker.base import Request
@@ -42,11 +42,14 @@ class ResetInfo(dict[str, Any]):
 
 
 class FinalInfo(dict[str, Any]):
-    """The info of a row that ended an episode and began the next; it has ``final_obs``."""
+    """The info of a row that ended an episode and began the next.
+
+    It has ``final_obs`` and ``final_info`` beside what the reset returned.
+    """
 
 
 class EnvSpaces(NamedTuple):
-    """What a pool must know of an env before its first reset."""
+    """The spaces of an env, each None where it has none, and the shape of its reward."""
 
     observation_space: gym.Space[Any] | None
     action_space: gym.Space[Any] | None
@@ -54,43 +57,22 @@ class EnvSpaces(NamedTuple):
 
 
 class Executor:
-    """One env, and what there is to remember of it between two requests.
+    """One env, made at once by ``env_fn``, and what to remember of it between two requests.
 
-    Calling it with a ``Request`` carries that out and returns the reply.
-
-    Args:
-        env_fn: makes the env; called at once.
-
-    Raises:
-        TypeError: ``env_fn`` returned no env.
+    Calling it with a ``Request`` carries that out and returns the reply. It raises TypeError if
+    ``env_fn`` returns no env.
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self._env_fn = env_fn
-        self._closed = False
         #: Called with what is strange about a row that is taken all the same.
         self.warn: Callable[[str], object] = _warn
-        self._validate = checks.FIRST
         # Whether the next reset, and the next step, are to be checked.
         self._check_reset = self._check_step = True
-        # What the next step does in place of a step: an automatic reset, or raise the error of one.
-        self._pending: Callable[[], Row] | None = None
-        self._autoreset: str | None = None
-        self._env_id = 0
-        self._root: int | None = None
-        self._reset_fn: ResetFn | None = None
-        self._episode = -1
-        self._in_reset = False  # an automatic one
         self._times: StepTimes | None = None
         self._heartbeat: Heartbeat | None = None
-        self._over = False
-        # (episode, seed, options) of the calls of reset_fn still to be told; None: nobody asks.
-        self._asked: list[tuple[int, int | None, Any]] | None = None
+        self.configure()
         self._make()
-
-    def __call__(self, request: Request) -> Any:
-        """Carry out any request."""
-        return getattr(self, request.kind)(*request.args, **request.kwargs)
 
     def _make(self) -> None:
         env = self._env_fn()
@@ -108,8 +90,25 @@ class Executor:
                     " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
                 )
         self.env = env
-        self._turns = _turn_based_layer(env)
         self._observed: Any = env
+        self._turns = _turn_based_layer(env)
+        self._closed = False
+        # What the next step does in place of a step: an automatic reset, or raise the error of one.
+        self._pending: Callable[[], Row] | None = None
+        self._in_reset = False  # an automatic one
+
+    def __call__(self, request: Request) -> Any:
+        """Carry out any request."""
+        if request.kind != "step":
+            return getattr(self, request.kind)(*request.args, **request.kwargs)
+        row = self.step(*request.args, **request.kwargs)
+        if type(row) is tuple and type(row[4]) is ResetInfo:
+            row[4]["is_reset"] = True
+            return row
+        row, ended = self.finish(row)
+        if ended is None:
+            return row
+        return *row[:4], FinalInfo(row[4], final_obs=ended[0], final_info=ended[1])
 
     # ----------------------------------------------------------------------------------- options
 
@@ -124,37 +123,26 @@ class Executor:
         validate: str = checks.FIRST,
         tell_asked: bool = False,
     ) -> None:
-        """Take the options of the pool.
+        """Take the options of the pool, and the env's place in its schedule of episodes.
 
-        Args:
-            env_id: the env's place in the pool.
-            autoreset_mode: None, ``"next_step"`` or ``"same_step"``.
-            root: the seed from which every episode is seeded; None leaves it to the env's stream.
-            reset_fn: gives seed and options of every reset that was not given its own.
-            episode: the number of the last episode; -1 before the first.
-            validate: which rows are checked: ``"first"``, ``"always"`` or ``"off"``.
-            tell_asked: have the infos of resets tell what ``reset_fn`` returned.
+        ``root`` is the seed from which every episode is seeded; None leaves it to the env's stream.
+        With ``tell_asked`` the infos of resets tell what ``reset_fn`` returned.
         """
-        self._asked = [] if tell_asked else None
+        # (episode, seed, options) of the calls of reset_fn still to be told; None: nobody asks.
+        self._asked: list[tuple[int, int | None, Any]] | None = [] if tell_asked else None
         self._env_id = env_id
         self._autoreset = autoreset_mode
         self._root = root
         self._reset_fn = reset_fn
         self._episode = episode
+        self._over = False
         self._validate = validate
         if validate != checks.FIRST:
             self._check_reset = self._check_step = validate == checks.ALWAYS
-        self._over = False
 
     def observe(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
-        """Time the env's steps and resets, and say when they begin.
-
-        Args:
-            i: the env's id.
-            times: takes the times; None where nothing is measured.
-            heartbeat: says that the env is at work; None where nobody looks.
-        """
-        self._times, self._heartbeat = times, heartbeat
+        """Time the steps and resets of the env, which has id ``i``, and say when they begin."""
+        self._env_id, self._times, self._heartbeat = i, times, heartbeat
         if times is not None or heartbeat is not None:
             self._observed = _Observed(self.env, i, times, heartbeat)
 
@@ -166,12 +154,11 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object whose ``step`` takes the next step: the env itself where that is enough."""
-        plain = self._pending is None and not (self._check_step or self._closed)
-        plain = plain and self._turns is None
-        return self._observed if plain else _RawStep(self)
+        plain = self._pending is None and self._turns is None and not self._check_step
+        return self._observed if plain else self
 
     def env_spaces(self) -> EnvSpaces:
-        """The env's spaces, each None where it has none, and the shape of its reward."""
+        """What a pool must know of the env before its first reset."""
         return EnvSpaces(
             getattr(self.env, "observation_space", None),
             getattr(self.env, "action_space", None),
@@ -184,74 +171,54 @@ class Executor:
 
     # -------------------------------------------------------------------------------------- step
 
-    def step(self, action: Any) -> Row:
-        """Step the env, and reset it where the autoreset mode says so."""
-        row: Row = self.raw_step(action)
-        if type(row[4]) is ResetInfo:
-            row[4]["is_reset"] = True
-            return row
-        return self.finish(row)
-
-    def raw_step(self, action: Any) -> Any:
-        """What the env's own ``step`` returns, or the row of an automatic reset in its place."""
+    def step(self, action: Any) -> Any:
+        """What the env's own step returns, for ``finish``, or the row of an automatic reset."""
         if self._closed:
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
             return self._pending()
-        result = self._observed.step(action)
+        row = self._observed.step(action)
         if self._check_step:
             self._check_step = self._validate == checks.ALWAYS
-            if isinstance(result, (tuple, list)) and len(result) == 5:
-                self._check(result[0], result[1])
+            if isinstance(row, (tuple, list)) and len(row) == 5:
+                self._check(row[0], row[1])
         # No plain tuple: such a row goes through `finish`, after which this may not be needed.
-        return list(result) if type(result) is tuple else result
+        return list(row) if type(row) is tuple else row
 
-    def finish(self, row: Any, keep: Callable[[int, Any], Any] | None = None, i: int = 0) -> Row:
+    def finish(
+        self, row: Any, keep: Callable[[int, Any], Any] | None = None, i: int = 0
+    ) -> tuple[Row, tuple[Any, dict[str, Any]] | None]:
         """The row of a step, from what the env's own step returned; resets the env where due.
 
-        Args:
-            row: what the env returned.
-            keep: ``keep(i, obs)`` keeps the observation that ends an episode before the env, which
-                may use its memory again, is reset. Its result is in ``final_obs``; None: a copy.
-            i: for ``keep``.
+        It then returns also the last observation and info of the episode. ``keep(i, obs)`` keeps
+        the observation before the env, which may use its memory again, is reset; None: a copy.
         """
-        if type(row) is not tuple or len(row) != 5:
+        if type(row) is not tuple or len(row) != 5 or type(row[4]) is not dict:
             row = checked_row(row)
         obs, reward, terminated, truncated, info = row
-        if not isinstance(info, dict):
-            raise TypeError(f"step() must return an info dict, got {_named(info)}")
-        over = bool(terminated or truncated)
+        over = terminated or truncated
         if self._turns is not None:
-            over = bool(getattr(self._turns, EPISODE_OVER))
+            over = getattr(self._turns, EPISODE_OVER)
         if not over:
-            return row  # type: ignore[no-any-return] # it was checked above
+            return row, None
         self._over = True
         if self._autoreset == NEXT_STEP:
-            self._pending = self._next_step
+            self._pending = self._reset_late
         if self._autoreset != SAME_STEP:
-            return row  # type: ignore[no-any-return] # likewise
+            return row, None
         last = spaces.snapshot(obs) if keep is None else keep(i, obs)
-        ended = (last, reward, terminated, truncated, spaces.snapshot(info) if info else {})
+        ended = last, spaces.snapshot(info) if info else {}
         try:
-            first, begun = self._reset(None, None, {})
-            if self._asked:
-                begun = self._with_asked(begun)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if from_signal_handler(error):
-                raise
-            return self.postpone(error, ended)
-        begun = FinalInfo(begun, final_obs=ended[0], final_info=ended[4])
-        return first, reward, terminated, truncated, begun
+            first, begun = self.reset()
+        except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
+            self.postpone(error)
+            first, begun = last, {}
+        return (first, reward, terminated, truncated, begun), ended
 
-    def postpone(self, error: BaseException, ended: Row) -> Row:
-        """The row of an episode's end, whole, where its automatic reset failed.
-
-        Args:
-            error: of the reset; the next step raises it.
-            ended: the last row of the episode.
-        """
+    def postpone(self, error: BaseException) -> None:
+        """An automatic reset failed: the next step raises its error. An interrupt is raised now."""
+        if interrupts(error):
+            raise error
 
         def raise_late() -> Row:
             self._pending = None
@@ -259,42 +226,22 @@ class Executor:
             raise error
 
         self._pending = raise_late
-        last, reward, terminated, truncated, info = ended
-        told = FinalInfo(final_obs=last, final_info=info)
-        return last, reward, terminated, truncated, told
 
-    def _next_step(self) -> Row:
-        """An automatic reset in place of a step."""
+    def _reset_late(self) -> Row:
         self._in_reset = True
-        obs, info = self.reset()
-        return obs, 0.0, False, False, ResetInfo(info)
+        return self.reset_row()
 
     # ------------------------------------------------------------------------------------- reset
+
+    def reset_row(self, **kwargs: Any) -> Row:
+        """Reset the env in place of a step."""
+        obs, info = self.reset(**kwargs)
+        return obs, 0.0, False, False, ResetInfo(info)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the env; arguments that are None are not passed on."""
-        obs, info = self._reset(seed, options, kwargs)
-        return obs, self._with_asked(info) if self._asked else info
-
-    def _with_asked(self, info: dict[str, Any]) -> dict[str, Any]:
-        info = {**info, ASKED: self._asked}
-        self._asked = []
-        return info
-
-    def seed(self, seed: int | None = None) -> list[int | None]:
-        """Seed the env: by its own ``seed`` method if it has one, and by a reset in any case."""
-        own = _lookup(self.env, "seed", None)
-        if callable(own):
-            own(seed)
-        # Such an env's reset may not take a seed, but every episode has its own under a root.
-        self._reset(None if callable(own) and self._root is None else seed, None, {})
-        return [seed]
-
-    def _reset(
-        self, seed: int | None, options: dict[str, Any] | None, kwargs: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
         root, episode = self._root, self._episode + 1
         if root is not None:
             if seed is not None:
@@ -306,15 +253,15 @@ class Executor:
             if self._asked is not None:
                 self._asked.append((episode, seed, spaces.snapshot(options)))
         if seed is not None:
-            kwargs = {"seed": seed, **kwargs}
+            kwargs["seed"] = seed
         if options is not None:
-            kwargs = {"options": options, **kwargs}
+            kwargs["options"] = options
         begun = 0 if self._times is None else self._times.now()
         try:
             result = self.env.reset(**kwargs)
         except BaseException as error:
             # In a worker process the reset would have gone on: it has reached the env, and counts.
-            if isinstance(error, KeyboardInterrupt) or from_signal_handler(error):
+            if interrupts(error):
                 self._root, self._episode, self._over = root, episode, False
             raise
         if self._times is not None:
@@ -330,17 +277,30 @@ class Executor:
         self._root, self._episode, self._over = root, episode, False
         self._pending = None
         self._in_reset = False
+        if self._asked:
+            info = {**info, ASKED: self._asked}
+            self._asked = []
         return obs, info
+
+    def seed(self, seed: int | None = None) -> list[int | None]:
+        """Seed the env: by its own ``seed`` method if it has one, and by a reset in any case."""
+        own = _lookup(self.env, "seed", None)
+        if callable(own):
+            own(seed)
+        # Such an env's reset may not take a seed, but every episode has its own under a root.
+        _, info = self.reset(seed=None if callable(own) and self._root is None else seed)
+        if self._asked is not None:  # to be told with the next row
+            self._asked = info.get(ASKED, [])
+        return [seed]
 
     def _check(self, obs: Any, reward: Any) -> None:
         space = getattr(self.env, "observation_space", None)
         text = checks.complaint(space, obs) if isinstance(space, gym.Space) else None
         text = text or checks.reward_complaint(reward)
-        if text is None:
-            return
-        if self._validate == checks.ALWAYS:
+        if text is not None and self._validate == checks.ALWAYS:
             raise ValueError(text)
-        self.warn(text)
+        if text is not None:
+            self.warn(text)
 
     # ---------------------------------------------------------------------- requests without rows
 
@@ -351,8 +311,7 @@ class Executor:
     def set_attr(self, name: str, value: Any) -> None:
         """Set the attribute on the outermost layer that has it, else on the base env."""
         layers = _layers(self.env)
-        target = next((layer for layer in layers if _has(layer, name)), layers[-1])
-        setattr(target, name, value)
+        setattr(next((layer for layer in layers if _has(layer, name)), layers[-1]), name, value)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the method of the outermost layer that has it."""
@@ -364,17 +323,18 @@ class Executor:
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return ``function(carry_out, *args)``; ``carry_out(request)`` carries out a request."""
-        return function(self._carry_out, *args)
-
-    def _carry_out(self, request: Request) -> Any:
-        heartbeat = self._heartbeat
+        heartbeat, i = self._heartbeat, self._env_id
         if heartbeat is None:
-            return self(request)
-        heartbeat.begin(self._env_id)
-        try:
-            return self(request)
-        finally:
-            heartbeat.begin(self._env_id, timed=False)
+            return function(self, *args)
+
+        def carry_out(request: Request) -> Any:
+            heartbeat.begin(i)
+            try:
+                return self(request)
+            finally:
+                heartbeat.begin(i, timed=False)
+
+        return function(carry_out, *args)
 
     def render(self, **kwargs: Any) -> Any:
         """What the env's ``render`` returns."""
@@ -385,9 +345,6 @@ class Executor:
         with contextlib.suppress(Exception):
             self.close()
         self._make()
-        self._closed = False
-        self._pending = None
-        self._in_reset = False
 
     def close(self) -> None:
         """Close the env; a second call does nothing."""
@@ -398,26 +355,13 @@ class Executor:
                 close()
 
 
-class _RawStep:
-    """Has the ``step`` of an env the next step of which is more than the env's own."""
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-
-    def step(self, action: Any) -> Any:
-        return self._executor.raw_step(action)
-
-
 class _Observed:
     """Steps an env; says that it is at work, and how long it took."""
 
     def __init__(
         self, env: Any, i: int, times: StepTimes | None, heartbeat: Heartbeat | None
     ) -> None:
-        self._env = env
-        self._i = i
-        self._times = times
-        self._heartbeat = heartbeat
+        self._env, self._i, self._times, self._heartbeat = env, i, times, heartbeat
 
     def step(self, action: Any) -> Any:
         if self._heartbeat is not None:
@@ -432,21 +376,24 @@ class _Observed:
             times.note_step(times.now() - begun)
 
 
+def interrupts(error: BaseException) -> bool:
+    """Whether an error tells nothing of an env: Ctrl-C, or raised by a signal handler."""
+    return isinstance(error, KeyboardInterrupt) or from_signal_handler(error)
+
+
 def reward_shape(space: Any) -> tuple[int, ...]:
     """The shape of the rewards of an env that declares ``space`` for them."""
     return tuple(space.shape) if isinstance(space, gym.spaces.Box) else ()
 
 
 def checked_row(result: Any) -> Row:
-    """What an env's ``step`` returned, as a tuple of five.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    if isinstance(result, (tuple, list)) and len(result) == 5:
-        return tuple(result)
-    got = f"{len(result)} values" if isinstance(result, (tuple, list)) else _named(result)
-    raise TypeError(f"step() must return (obs, reward, terminated, truncated, info), got {got}")
+    """What an env's ``step`` returned, as a tuple of five; TypeError if it is something else."""
+    if not isinstance(result, (tuple, list)) or len(result) != 5:
+        got = f"{len(result)} values" if isinstance(result, (tuple, list)) else _named(result)
+        raise TypeError(f"step() must return (obs, reward, terminated, truncated, info), got {got}")
+    if not isinstance(result[4], dict):
+        raise TypeError(f"step() must return an info dict, got {_named(result[4])}")
+    return tuple(result)
 
 
 def _warn(text: str) -> None:
@@ -472,17 +419,16 @@ def _layers(env: Any) -> list[Any]:
 
 def _turn_based_layer(env: Any) -> Any:
     """The wrapper or base env that says when the episode is over for all agents; None for none."""
-    layer, seen = env, set()
-    while layer is not None and not hasattr(type(layer), EPISODE_OVER):
-        seen.add(id(layer))
+    layer = env
+    for _ in range(100):  # attributes of the user's may lead round in a circle
+        if layer is None or hasattr(type(layer), EPISODE_OVER):
+            return layer
         # Not by its __dict__: who has looked at that once makes every attribute slower.
         try:
             layer = getattr(layer, "env", None)
         except Exception:  # noqa: BLE001 - a user's property may raise anything
             return None
-        if id(layer) in seen:
-            return None
-    return layer
+    return None
 
 
 def _has(layer: Any, name: str) -> bool:

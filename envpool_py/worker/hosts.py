@@ -13,186 +13,146 @@ What holds:
 
 from __future__ import annotations
 
-import copy
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import length_hint
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
+from envpool_py import checks
 from envpool_py import spaces as spaces_
 from envpool_py.block import Beside, Block
 from envpool_py.errors import EnvError, env_error, from_signal_handler
+from envpool_py.info_codec import KEPT
 from envpool_py.obs_writer import actions_of
 from envpool_py.row_writer import RowWriter
-from envpool_py.schedules import Place
-from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.base import ROW_KINDS, EnvWorker, Request
 from envpool_py.worker.channel import ASK, HEADER, ID_MASK, RESET, TOKEN_BYTES
-from envpool_py.worker.executor import EnvSpaces, Executor, Row, checked_row, reward_shape
+from envpool_py.worker.executor import EnvSpaces, Executor, interrupts, reward_shape
 
 
-class LocalHost(ABC):
-    """A host that the engine runs itself.
+class _Results:
+    """What the hosts here have in common: the results of their envs."""
 
-    Args:
-        ids: the envs that live there.
-
-    Attributes:
-        beside: what the block cannot hold of results, or their errors, by the env's id, and of
-            replies by its id and the bit ``ASK``.
-        closed: whether the envs were closed.
-        measures: whether steps can be timed.
-    """
-
+    #: Whether steps can be timed.
     measures = True
 
-    def __init__(self, ids: Sequence[int]) -> None:
-        self.ids = list(ids)
+    def __init__(self, executors: Mapping[int, Executor]) -> None:
+        self._executors = executors
+        self.ids = list(executors)
+        #: What the block cannot hold of results, or their errors, by the env's id, and of replies
+        #: by its id and the bit ``ASK``.
         self.beside: dict[int, Beside | EnvError] = {}
-        self.closed = False
+        self._closed = False
 
-    @abstractmethod
-    def spaces(self) -> dict[int, EnvSpaces]:
-        """The spaces of the envs, by id."""
-
-    @abstractmethod
     def attach(self, block: Block) -> None:
         """Keep rows in the block from now on."""
+        self._infos = block.infos
+        self._writer = RowWriter(
+            block, self._executors, self._keep_beside, self._keep_error, self._keep_info
+        )
 
-    @abstractmethod
-    def post(self, data: bytes) -> None:
-        """Take on the steps and plain resets of these tokens."""
-
-    @abstractmethod
-    def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """Take on requests with arguments, each with its token."""
-
-    @abstractmethod
-    def left(self, only: set[int] | None) -> bool:
-        """Whether there is something to carry out, for one of the envs ``only``."""
-
-    @abstractmethod
-    def run(
-        self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
-    ) -> None:
-        """Carry out requests, the oldest first.
-
-        Args:
-            chunks: where the tokens of those that are done go.
-            limit: how many to carry out at the most.
-            seconds: after how many to return; None for no limit.
-            only: the envs that are waited for; None is all.
-        """
-
-    @abstractmethod
-    def settle(self, chunks: list[bytes]) -> list[int]:
-        """Report what an interrupted ``run`` has done; return the env whose result is lost."""
-
-    @abstractmethod
-    def cancel(self, ids: set[int]) -> set[int]:
-        """Drop the requests of these envs; return those that are carried out all the same."""
-
-    @abstractmethod
-    def close(self) -> list[EnvError]:
-        """Close the envs; return what that raised."""
+    def _keep_info(self, i: int, info: dict[str, Any]) -> int:
+        self._infos[i] = spaces_.snapshot(info)
+        return KEPT
 
     def take_item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as ProcessHost
         """What lies beside a row, or in place of one."""
         return self.beside.pop(token & (ID_MASK | ASK))
 
     def _keep_beside(self, token: int, beside: Beside) -> None:
-        self.beside[token & (ID_MASK | ASK)] = _own(beside)
+        # Copies, which the env cannot change later.
+        self.beside[token & (ID_MASK | ASK)] = {
+            key: value if key == "reply" else spaces_.snapshot(value)
+            for key, value in beside.items()
+        }
 
     def _keep_error(self, token: int, kind: str, error: BaseException) -> None:
-        if isinstance(error, KeyboardInterrupt) or from_signal_handler(error):
+        if interrupts(error):
             raise error
-        if self.closed:
+        if self._closed:
             raise ClosedEnvironmentError("the pool was closed meanwhile") from None
         self.beside[token & (ID_MASK | ASK)] = env_error(error, token & ID_MASK, kind)
 
+    def _close(self, owners: Mapping[int, Executor | EnvWorker]) -> list[EnvError]:
+        """Close the envs of these executors or workers; return what that raised."""
+        self._closed = True
+        errors = []
+        for i, owner in owners.items():
+            try:
+                owner.close()
+            except Exception as error:  # noqa: BLE001 - the others must be closed as well
+                errors.append(env_error(error, i, "close"))
+        return errors
 
-def _own(beside: Beside) -> Beside:
-    """What lies beside a row, as a copy that the env cannot change later."""
-    return {
-        key: value if key == "reply" else spaces_.snapshot(value) for key, value in beside.items()
-    }
 
-
-class InlineHost(LocalHost):
-    """Envs in the calling process, stepped one after another.
-
-    Args:
-        ids: the envs that live there.
-        executors: one for each.
-    """
+class InlineHost(_Results):
+    """Envs in the calling process, each with an executor, stepped one after another."""
 
     def __init__(self, ids: Sequence[int], executors: Sequence[Executor]) -> None:
-        super().__init__(ids)
-        self._executors = dict(zip(self.ids, executors, strict=True))
-        self._queue: tuple[bytes, list[int], Any] = b"", [], iter(())
+        super().__init__(dict(zip(ids, executors, strict=True)))
+        # Tokens as bytes and as numbers, and what is left of them to carry out.
+        self._queue: tuple[bytes, list[int], Iterator[int]] = b"", [], iter(())
         self._reported = 0
         self._requests: dict[int, Request] = {}
         self._running = False
 
     def spaces(self) -> dict[int, EnvSpaces]:
-        """As ``LocalHost``."""
-        # The parent's own copies, as with every other host: sampling does not touch the env's.
+        """The parent's own copies, as with every other host: sampling does not touch the env's."""
         return {
-            i: EnvSpaces(*map(_copy_of, executor.env_spaces()))
+            i: EnvSpaces(*map(spaces_.snapshot, executor.env_spaces()))
             for i, executor in self._executors.items()
         }
 
-    def attach(self, block: Block) -> None:
-        """As ``LocalHost``."""
-        self._writer = RowWriter(
-            block, self._executors, self._keep_beside, self._keep_error, pack_infos=False
-        )
-
     def post(self, data: bytes) -> None:
-        """As ``LocalHost``."""
-        _, tokens, todo = self._queue
-        if left := length_hint(todo):
-            data = np.array(tokens[-left:], np.int64).tobytes() + data
+        """Take on the steps and plain resets of these tokens."""
+        if length_hint(self._queue[2]):
+            data = _packed(self._left()) + data
+        self._fill(data)
+
+    def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
+        """Take on requests with arguments, each with its token."""
+        # An env's own copy: what it does to its arguments reaches nobody else.
+        self._requests.update((token, _own_request(request)) for token, request in pairs)
+        self.post(_packed([token for token, _ in pairs]))
+
+    def _fill(self, data: bytes) -> None:
         tokens = memoryview(data).cast("q").tolist()
         self._queue, self._reported = (data, tokens, iter(tokens)), 0
 
-    def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """As ``LocalHost``."""
-        # An env's own copy: what it does to its arguments reaches nobody else.
-        self._requests.update((token, _own_request(request)) for token, request in pairs)
-        self.post(np.array([token for token, _ in pairs], np.int64).tobytes())
+    def _left(self) -> list[int]:
+        _, tokens, todo = self._queue
+        return tokens[len(tokens) - length_hint(todo) :]
 
     def left(self, only: set[int] | None) -> bool:
-        """As ``LocalHost``."""
-        _, tokens, todo = self._queue
-        left = length_hint(todo)
-        if only is None or not left:
-            return left > 0
-        return any(token & ID_MASK in only for token in tokens[-left:])
+        """Whether there is something to carry out, for one of the envs ``only``."""
+        if only is None:
+            return length_hint(self._queue[2]) > 0
+        return any(token & ID_MASK in only for token in self._left())
 
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> None:
-        """As ``LocalHost``."""
+        """Carry out requests, the oldest first, those of the envs ``only`` where it is not None.
+
+        The tokens of those that are done go to ``chunks``. It returns after ``limit`` requests, and
+        after so many seconds.
+        """
         if only is not None:
             limit = min(limit, self._put_first(only))
         _, tokens, todo = self._queue
         due = 0.0 if seconds is None else time.perf_counter() + seconds
         self._running = True
         if self._requests:
-            self._run_requests(limit, due)
-        elif limit < length_hint(todo):
-            self._writer.carry_out(tokens, todo, due, limit)
+            self._run_requests(todo, limit, due)
         else:
-            self._writer.carry_out(tokens, todo, due)
+            self._writer.carry_out(tokens, todo, due, limit)
         self._running = False
         self._report(chunks)
 
-    def _run_requests(self, limit: int, due: float) -> None:
-        _, _, todo = self._queue
+    def _run_requests(self, todo: Iterator[int], limit: int, due: float) -> None:
         for token in todo:
             request = self._requests.pop(token, None)
             if request is None:
@@ -205,130 +165,110 @@ class InlineHost(LocalHost):
 
     def _put_first(self, only: set[int]) -> int:
         """Have the requests of these envs come first; return how many there are."""
-        data, tokens, todo = self._queue
-        left = tokens[len(tokens) - length_hint(todo) :]
+        left = self._left()
         wanted = [token for token in left if token & ID_MASK in only]
         if left[: len(wanted)] != wanted:
-            tokens = wanted + [token for token in left if token & ID_MASK not in only]
-            data = np.array(tokens, np.int64).tobytes()
-            self._queue, self._reported = (data, tokens, iter(tokens)), 0
+            self._fill(_packed(wanted + [token for token in left if token & ID_MASK not in only]))
         return len(wanted)
 
-    def _report(self, chunks: list[bytes]) -> None:
+    def _report(self, chunks: list[bytes]) -> int:
+        """Report what is done; return how many of the tokens that is."""
         data, tokens, todo = self._queue
         done = len(tokens) - length_hint(todo)
         if done > self._reported:
             chunks.append(data[self._reported * TOKEN_BYTES : done * TOKEN_BYTES])
             self._reported = done
+        return done
 
     def settle(self, chunks: list[bytes]) -> list[int]:
-        """As ``LocalHost``."""
+        """Report what an interrupted ``run`` has done; return the env whose result is lost."""
         running, self._running = self._running, False
-        _, tokens, todo = self._queue
-        done = len(tokens) - length_hint(todo)
-        self._report(chunks)
-        return [tokens[done - 1] & ID_MASK] if running and done else []
+        done = self._report(chunks)
+        return [self._queue[1][done - 1] & ID_MASK] if running and done else []
 
     def cancel(self, ids: set[int]) -> set[int]:
-        """As ``LocalHost``."""
-        _, tokens, todo = self._queue
-        left = tokens[len(tokens) - length_hint(todo) :]
+        """Drop the requests of these envs; return those that are carried out all the same."""
+        left = self._left()
         dropped = {token & ID_MASK for token in left} & ids
         if dropped:
             kept = [token for token in left if token & ID_MASK not in ids]
             self._requests = {t: r for t, r in self._requests.items() if t in kept}
-            self._queue = np.array(kept, np.int64).tobytes(), kept, iter(kept)
-            self._reported = 0
+            self._fill(_packed(kept))
         for i in ids:
             self.beside.pop(i, None)
         return ids - dropped
 
     def close(self) -> list[EnvError]:
-        """As ``LocalHost``."""
-        self.closed = True
-        self._requests.clear()
-        self._queue = b"", [], iter(())
-        errors = []
-        for i, executor in self._executors.items():
-            try:
-                executor.close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed as well
-                errors.append(env_error(error, i, "close"))
-        if hasattr(self, "_writer"):
-            self._writer.refresh()
-            del self._writer
-        self._executors = {}
+        """Close the envs; return what that raised."""
+        for _ in self._queue[2]:  # a loop that is under way, maybe in another thread, ends
+            pass
+        errors = self._close(self._executors)
+        self._executors, self._requests = {}, {}
+        self.__dict__.pop("_writer", None)
         return errors
 
 
-def _copy_of(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - a custom space may refuse to be copied
-        return value
+class _LastReply:
+    """Stands for an env whose worker has carried out its step or reset already."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+
+    def step(self, action: Any) -> Any:  # noqa: ARG002 - the signature of an env's
+        return self.value
+
+    def reset(self, **kwargs: Any) -> Any:  # noqa: ARG002 - likewise
+        return self.value
 
 
-class WorkerHost(LocalHost):
-    """Envs behind custom workers, through ``send`` and ``recv`` alone.
-
-    Args:
-        workers: of all envs of a pool; the position of a worker is its env id.
-    """
+class WorkerHost(_Results):
+    """Envs behind custom workers, all those of a pool, through ``send`` and ``recv`` alone."""
 
     measures = False
 
     def __init__(self, workers: Sequence[EnvWorker]) -> None:
-        super().__init__(range(len(workers)))
+        super().__init__({i: Executor(_LastReply) for i in range(len(workers))})
         self._workers = workers
-        self._replies = {i: _Reply() for i in self.ids}
+        for executor in self._executors.values():
+            executor.configure(validate=checks.OFF)  # the worker's has checked the row
         self._under_way: dict[int, tuple[int, Request]] = {}  # the oldest first
         self._cancelled: set[int] = set()
         self._done: list[bytes] = []
         self._receiving: list[int] = []
 
     def spaces(self) -> dict[int, EnvSpaces]:
-        """As ``LocalHost``."""
-        return {i: self._spaces_of(i) for i in self.ids}
+        """The spaces of the envs, by id."""
+        return {
+            i: EnvSpaces(
+                self._attribute(i, "observation_space"),
+                self._attribute(i, "action_space"),
+                reward_shape(self._attribute(i, "reward_space")),
+            )
+            for i in self.ids
+        }
 
-    def _spaces_of(self, i: int) -> EnvSpaces:
-        found: list[Any] = []
-        for name in ("observation_space", "action_space", "reward_space"):
-            try:
-                found.append(self._workers[i].get_env_attr(name))
-            except AttributeError:
-                found.append(None)
-            except Exception as error:
-                raise env_error(error, i, "get_attr") from error
-        return EnvSpaces(found[0], found[1], reward_shape(found[2]))
+    def _attribute(self, i: int, name: str) -> Any:
+        try:
+            return self._workers[i].get_env_attr(name)
+        except AttributeError:
+            return None
+        except Exception as error:
+            raise env_error(error, i, "get_attr") from error
 
     def attach(self, block: Block) -> None:
-        """As ``LocalHost``."""
-        self._writer = RowWriter(
-            block,
-            self._replies,  # type: ignore[arg-type]
-            self._keep_beside,
-            self._keep_error,
-            pack_infos=False,
-        )
-        self._actions = actions_of(block.spec.action, block.action_leaves, block.actions)
+        """Keep rows in the block from now on."""
+        super().attach(block)
+        self._actions = actions_of(block)
 
     def post(self, data: bytes) -> None:
-        """As ``LocalHost``."""
-        tokens = memoryview(data).cast("q").tolist()
-        self.post_requests(
-            [
-                (
-                    token & ~RESET,
-                    Request("reset")
-                    if token & RESET
-                    else Request("step", (self._actions[token & ID_MASK],)),
-                )
-                for token in tokens
-            ]
-        )
+        """Take on the steps and plain resets of these tokens."""
+        for token in memoryview(data).cast("q").tolist():
+            action = None if token & RESET else self._actions[token & ID_MASK]
+            request = Request("reset") if token & RESET else Request("step", (action,))
+            self.post_requests([(token & ~RESET, request)])
 
     def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """As ``LocalHost``."""
+        """Take on requests with arguments, each with its token."""
         for token, request in pairs:
             i = token & ID_MASK
             worker = self._workers[i]
@@ -342,21 +282,20 @@ class WorkerHost(LocalHost):
                 self._end(i, None, error)
 
     def left(self, only: set[int] | None) -> bool:
-        """As ``LocalHost``."""
-        if self._done:
-            return True
-        return bool(self._under_way) if only is None else not only.isdisjoint(self._under_way)
+        """Whether there is something to wait for, of one of the envs ``only``."""
+        if self._done or only is None:
+            return bool(self._done or self._under_way)
+        return not only.isdisjoint(self._under_way)
 
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> None:
-        """As ``LocalHost``."""
+        """Receive replies, as ``InlineHost.run`` carries out requests."""
         ids = [i for i in self._under_way if only is None or i in only]
         if ids and not self._done:
-            by_worker = {id(self._workers[i]): i for i in ids}
             workers = [self._workers[i] for i in ids]
             for worker in type(workers[0]).wait(workers, min(limit, len(ids)), seconds):
-                self._receive(by_worker[id(worker)], worker)
+                self._receive(next(i for i in ids if self._workers[i] is worker), worker)
         while self._done:
             chunks.append(self._done[0])
             del self._done[0]
@@ -377,14 +316,16 @@ class WorkerHost(LocalHost):
         token, request = self._under_way[i]
         if failure is not None:
             self._writer.note_error(token, request.kind, failure)
-        else:
-            self._replies[i].value = reply
+        elif request.kind in ROW_KINDS:
+            self._executors[i].env.value = reply
             self._writer.answer(token, request)
+        else:
+            self._writer.reply(token, reply)
         self._done.append(HEADER.pack(token))
         del self._under_way[i]
 
     def settle(self, chunks: list[bytes]) -> list[int]:
-        """As ``LocalHost``."""
+        """Report what an interrupted ``run`` has done; return the env whose result is lost."""
         receiving, self._receiving = self._receiving, []
         chunks.extend(self._done)
         self._done.clear()
@@ -393,60 +334,24 @@ class WorkerHost(LocalHost):
         return receiving
 
     def cancel(self, ids: set[int]) -> set[int]:
-        """As ``LocalHost``."""
+        """Drop the requests of these envs; return those that are carried out all the same."""
+        self._cancelled |= ids & self._under_way.keys()
         for i in ids:
-            if self._under_way.pop(i, None) is not None:
-                self._cancelled.add(i)
+            self._under_way.pop(i, None)
             self.beside.pop(i, None)
         return ids
 
     def close(self) -> list[EnvError]:
-        """As ``LocalHost``."""
-        self.closed = True
-        errors = []
-        for i, worker in enumerate(self._workers):
-            try:
-                worker.close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed as well
-                errors.append(env_error(error, i, "close"))
-        return errors
+        """Close the envs; return what that raised."""
+        return self._close(dict(enumerate(self._workers)))
 
 
-class _Reply:
-    """Stands for the executor of an env: a worker has carried the request out already."""
+#: A host that the engine runs itself.
+LocalHost: TypeAlias = InlineHost | WorkerHost
 
-    def __init__(self) -> None:
-        self.value: Any = None
-        self.place: Place = (None, -1, False)
 
-    @property
-    def stepper(self) -> Any:
-        return self
-
-    def __call__(self, request: Request) -> Any:  # noqa: ARG002 - the signature of an executor's
-        return self.value
-
-    def raw_step(self, action: Any) -> Any:  # noqa: ARG002 - likewise
-        self.place = (None, -1, False)
-        return self.value
-
-    def reset(self, **kwargs: Any) -> Any:  # noqa: ARG002 - likewise
-        self.place = (None, -1, False)
-        return self.value
-
-    def finish(self, row: Any, keep: Any, i: int) -> Row:  # noqa: ARG002 - likewise
-        checked = checked_row(row)
-        self.place = (None, -1, bool(checked[2] or checked[3]))
-        return checked
-
-    def failing(self, kind: str) -> str:
-        return kind
-
-    def observe(self, *args: Any) -> None:
-        """Nothing of the env is here."""
-
-    def postpone(self, error: BaseException, ended: Row) -> Row:  # noqa: ARG002 - likewise
-        raise error
+def _packed(tokens: list[int]) -> bytes:
+    return np.array(tokens, np.int64).tobytes()
 
 
 def _own_request(request: Request) -> Request:

@@ -81,7 +81,6 @@ class Hosts:
     def attach(self, spec: Spec) -> Block:
         """The block of all envs, which every host keeps rows in from now on."""
         block = Block(spec, None) if self.processes is None else self.processes.make_block(spec)
-        block.schedules.clear()
         for host in self.local:
             host.attach(block)
         return block
