@@ -175,13 +175,11 @@ class Batches:
         self._reader = info_codec.Reader(*block.info_memory, id_key="env_id")
         # The shape of vector rewards that no space has declared; None where there were none yet.
         self._reward_shape: tuple[int, ...] | None = None
-        self._bare = [{"env_id": i} for i in range(block.spec.num_envs)]
         self._last: list[Array] | None = None
 
     def bare_infos(self, listed: list[int]) -> Array:
         """A fresh info for each of these envs, which says no more than its id."""
-        bare = map(dict.copy, map(self._bare.__getitem__, listed))
-        return np.fromiter(bare, object, len(listed))
+        return np.fromiter([{"env_id": i} for i in listed], object, len(listed))
 
     def gather(
         self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any
@@ -267,11 +265,13 @@ class Batches:
         read, kept = self._reader.read, self._block.infos
         for k, mark in marked:
             i = listed[k]
-            if mark >= FORM * info_codec.KEPT:
-                infos[k] = info = kept[i]
-                info["env_id"] = i
-            elif mark >= FORM:
-                infos[k] = read(i, mark // FORM)
+            if mark >= FORM:
+                form = mark // FORM
+                if form == info_codec.KEPT:
+                    infos[k] = info = kept[i]
+                    info["env_id"] = i
+                else:
+                    infos[k] = read(i, form)
             elif mark & BESIDE and (info := beside[i].get("info")) is not None:
                 infos[k] = info = dict(info)  # an env may return one dict as observation and info
                 info["env_id"] = i

@@ -76,6 +76,7 @@ class Engine:
         prompt: bool,
     ) -> None:
         self.prompt = prompt
+        self._scheduled = scheduled
         self.closed = False
         self.recovery: Any = None
         self.observers: list[Observer] = []
@@ -190,7 +191,7 @@ class Engine:
         else:
             kind = TOKENS_PROMPT if self.prompt else TOKENS
             resets = state == RESETTING
-            messages = self.hosts.messages(index, tokens[index], kind, RESET if resets else 0)
+            messages = self.hosts.messages(index, tokens, kind, RESET if resets else 0)
         try:
             self.states.sent(ids, index, state)
             if self._buffers is not None:
@@ -258,6 +259,8 @@ class Engine:
                 missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
+                    if self.hosts.processes is None and wanted is None and only is not None:
+                        return only
                     ids = arrivals.sound_ids()
                     if ids is None:
                         faults.end_writers(self)
@@ -289,11 +292,11 @@ class Engine:
             if host.left(wanted):
                 if processes is None:
                     host.run(chunks, missing, left, wanted)
-                else:
-                    host.run(chunks, len(self.all_ids), SLICE if self.prompt else None, wanted)
-                    if self.prompt:
-                        processes.channel.collect(chunks)
-                if self.hosts.timed:
+                    return
+                host.run(chunks, len(self.all_ids), SLICE if self.prompt else None, wanted)
+                if self.prompt:
+                    processes.channel.collect(chunks)
+                if processes.timed:
                     faults.attend(self)
                 return
         if processes is None:
@@ -330,9 +333,7 @@ class Engine:
             marked: list[tuple[int, int]] = []
             beside: dict[int, Beside] = {}
             if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
-                marks = marks.copy()
-                places = marks.nonzero()[0]
-                marked = list(zip(places.tolist(), marks[places].tolist(), strict=True))
+                marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
                 if not self._take_beside(ids, marked, beside):
                     return None
             out = None if self._buffers is None or index is WHOLE else self._buffers.take(ids)
@@ -341,7 +342,7 @@ class Engine:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
                 self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
-            if self.block.spec.scheduled:
+            if self._scheduled:
                 self.places.see(ids[(marks | terminated | truncated).nonzero()[0]].tolist())
             if self.observers:
                 self._show(ids, (parts, reward, terminated, truncated, infos), resets=resets)

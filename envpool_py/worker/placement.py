@@ -97,7 +97,7 @@ class Hosts:
         whole = not reset and type(index) is slice
         if whole and kind in self._messages:
             return self._messages[kind]
-        home = self._home[index]
+        tokens, home = tokens[index], self._home[index]
         messages: list[Message] = []
         for number in set(home.tolist()):
             data = (tokens[home == number] | reset).tobytes()
@@ -138,11 +138,6 @@ class Hosts:
             if process.stream.torn:  # a message cut in two cannot be mended
                 process.kill()
         return carried_out
-
-    @property
-    def timed(self) -> bool:
-        """Whether there is something to look at when a time has passed."""
-        return self.processes is not None and self.processes.timed
 
     def is_dead(self, i: int) -> bool:
         """Whether the process of env ``i`` has ended, or is being started again."""
