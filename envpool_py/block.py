@@ -190,26 +190,12 @@ class Batches:
         one per leaf, None for new ones.
         """
         block = self._block
-        parts = self._gather_obs(ids, index, beside, out)
-        reward, terminated, truncated = block.reward, block.terminated, block.truncated
-        if index is not WHOLE:
-            reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
-        elif self._copy:
-            reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
-        if self._reward_shape is not None or beside:
-            reward = self._with_undeclared(reward, ids, beside)
-        obs = parts[0] if self._single else self._join(parts, len(ids))
-        return parts, obs, reward, terminated, truncated
-
-    def _gather_obs(
-        self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any
-    ) -> list[Any]:
         parts: list[Any] = []
         objects = 0
-        for n, array in enumerate(self._block.obs):
+        for n, array in enumerate(block.obs):
             if array is None:
                 values = [beside[i]["objects"][objects] for i in ids.tolist()]
-                parts.append(spaces.stack_objects(values, self._block.obs_leaves[n]))
+                parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
                 objects += 1
             elif out is not None:
                 # Any mode but "raise", which gathers into memory of its own first.
@@ -220,7 +206,15 @@ class Batches:
                 parts.append(array.copy() if self._copy else array)
         if self._last is not None:
             self._note_last(ids, index, parts)
-        return parts
+        reward, terminated, truncated = block.reward, block.terminated, block.truncated
+        if index is not WHOLE:
+            reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
+        elif self._copy:
+            reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
+        if self._reward_shape is not None or beside:
+            reward = self._with_undeclared(reward, ids, beside)
+        obs = parts[0] if self._single else self._join(parts, len(ids))
+        return parts, obs, reward, terminated, truncated
 
     def _join(self, parts: list[Any], count: int) -> Any:
         """The observations of a batch as the caller gets them, from those leaf by leaf."""

@@ -1371,11 +1371,11 @@ def test_a_measured_pool_takes_the_same_way(kind: type[BaseVectorEnv]) -> None:
                 pool.step([0] * 4)
             finally:
                 sys.setprofile(None)
-            called[measure] = [name for name in names if name not in WAITING | MEASURING]
+            called[measure] = [name for name in names if name not in POLLING | MEASURING]
     assert called[True] == called[False]
 
 
-WAITING = {"advance", "fetch", "collect", "_wait"}  # as often as there is something to wait for
+POLLING = {"advance", "fetch", "collect", "_wait"}  # as often as there is something to wait for
 MEASURING = {"note_step", "note_reset", "now", "step", "_bin"}
 
 

@@ -278,9 +278,9 @@ class ProcessHost:
 
     def write(self, data: bytes) -> None:
         """Send a message; what the process does not take at once is sent when it does."""
-        stream, sent = self.stream, 0
         if self.exit is not None:
             return
+        stream, sent = self.stream, 0
         stream.sent += 1
         if len(data) <= _ATOMIC and not stream.outbox:
             try:
