@@ -138,8 +138,6 @@ class Recovery:
         self._restarts = [0] * len(engine.all_ids)
         # The resets under way, to be tried again should they fail.
         self._resets: dict[int, Request] = {}
-        # Whose infos say whether an episode is over for all agents.
-        self._turn_based: set[int] = set()
         self.failed: dict[int, Failed] = {}
         self.by_hand = False
         engine.batches.keep_last()
@@ -301,9 +299,9 @@ class Recovery:
 
     def _lose_episode(self, i: int, failed: Failed) -> None:
         """Report env ``i``, in flight with a step, as its mode of automatic resets asks."""
-        final = {"env_error": str(failed.error)}
-        if i in self._turn_based:
-            final["env_done"] = True  # type: ignore[assignment]
+        final: dict[str, Any] = {"env_error": str(failed.error)}
+        if self._engine.env_spaces[i].turn_based:
+            final["env_done"] = True
         if self._autoreset == SAME_STEP:
             failed.note.update(final_obs=self._engine.batches.last_obs(i), final_info=final)
             failed.lost_episode = True
@@ -514,8 +512,7 @@ class Recovery:
         if not (self._resets or self.failed):
             return
         for k, i in enumerate(ids.tolist()):
-            if self._resets.pop(i, None) is not None and "env_done" in infos[k]:
-                self._turn_based.add(i)
+            self._resets.pop(i, None)
             failed = self.failed.get(i)
             if failed is None:
                 continue

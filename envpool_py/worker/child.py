@@ -176,8 +176,8 @@ class _Process:
             start = stop
 
     def _answer(self, body: bytes) -> None:
-        """Carry out requests with arguments."""
-        writer = self._writer
+        """Carry out requests with arguments; tell of those that are done every now and then."""
+        writer, done, due = self._writer, b"", time.perf_counter() + PUBLISH_AFTER
         for token, data in pickle.loads(body):  # noqa: S301 - from our own parent
             kind = "request"
             try:
@@ -190,7 +190,12 @@ class _Process:
                     self._send_beside(token, {"reply": reply})
             except BaseException as error:  # noqa: BLE001 - unpickling runs the user's code
                 (self._fail if writer is None else writer.note_error)(token, kind, error)
-            self._end.publish(channel.HEADER.pack(token))
+            done += channel.HEADER.pack(token)
+            if time.perf_counter() > due:
+                self._end.publish(done)
+                done, due = b"", time.perf_counter() + PUBLISH_AFTER
+        if done:
+            self._end.publish(done)
 
     def _send_beside(self, token: int, beside: Beside) -> None:
         what = "the result" if "reply" in beside else "the info or observation"

@@ -49,11 +49,15 @@ class FinalInfo(dict[str, Any]):
 
 
 class EnvSpaces(NamedTuple):
-    """The spaces of an env, each None where it has none, and the shape of its reward."""
+    """The spaces of an env, each None where it has none, and the shape of its reward.
+
+    The flags of a ``turn_based`` env are those of one agent; its infos have ``env_done``.
+    """
 
     observation_space: gym.Space[Any] | None
     action_space: gym.Space[Any] | None
     reward_shape: tuple[int, ...]
+    turn_based: bool = False
 
 
 class Executor:
@@ -163,6 +167,7 @@ class Executor:
             getattr(self.env, "observation_space", None),
             getattr(self.env, "action_space", None),
             reward_shape(_lookup(self.env, "reward_space", None)),
+            self._turns is not None,
         )
 
     def failing(self, kind: str) -> str:
