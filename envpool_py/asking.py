@@ -100,4 +100,4 @@ def seed(engine: Engine, ids: IdArray, requests: Sequence[Request]) -> None:
     states.state[ids] = READY
     engine.places.see(ids.tolist())
     if engine.recovery is not None:
-        engine.recovery.seeded(ids.tolist())
+        engine.recovery.drop_reports(ids.tolist())

@@ -123,8 +123,7 @@ class Engine:
             raise
 
     def reset(self, ids: IdArray, requests: Sequence[Request]) -> StepResult:
-        """Reset these envs and wait for all of them; interrupted, they accept only a reset."""
-        self.claim_reset(ids)
+        """Reset these envs, which were claimed, and wait for all of them; see ``step``."""
         sent = False
         try:
             self.send_resets(ids, requests)
@@ -376,7 +375,7 @@ class Engine:
                 own = self.recovery.replayed(i, own["reply"])
                 handled |= own is None
             if isinstance(own, EnvError):
-                if self.recovery is not None and self.recovery.take(i, own):
+                if self.recovery is not None and self.recovery.handle(i, own):
                     handled = True
                 else:
                     errors[i] = own

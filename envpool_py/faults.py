@@ -26,13 +26,13 @@ def attend(engine: Engine) -> None:
     for host, overdue in processes.look():
         named, text = processes.end_stuck(host, overdue)
         for i in named:
-            _take_loss(engine, i, EnvTimeoutError(f"env {i}: {text}", (i,), "step"))
+            _fail_in_flight(engine, i, EnvTimeoutError(f"env {i}: {text}", (i,), "step"))
     for host in processes.ended():
-        _take_death(engine, host)
+        _handle_death(engine, host)
     processes.timed |= any(host.disconnected for host in processes.hosts)
 
 
-def _take_loss(engine: Engine, i: int, error: EnvError) -> bool:
+def _fail_in_flight(engine: Engine, i: int, error: EnvError) -> bool:
     """What env ``i`` was asked for will not be answered; False if that was no row."""
     if i in engine.asked and engine.asked[i] is None:
         engine.asked[i] = error
@@ -44,7 +44,7 @@ def _take_loss(engine: Engine, i: int, error: EnvError) -> bool:
     return True
 
 
-def _take_death(engine: Engine, host: ProcessHost) -> None:
+def _handle_death(engine: Engine, host: ProcessHost) -> None:
     """A process has ended: its envs that are in flight have failed."""
     host.reap()
     assert engine.hosts.processes is not None  # noqa: S101 - it has ended
@@ -55,16 +55,16 @@ def _take_death(engine: Engine, host: ProcessHost) -> None:
     if not host.restarting:  # else recreation looks after it
         for i in host.ids:
             error = host.death_of(i)
-            if not _take_loss(engine, i, error):
-                engine.places.lose(i)
-            if engine.recovery is None or not engine.recovery.take_death(i, error):
+            if not _fail_in_flight(engine, i, error):
+                engine.places.keep(i)
+            if engine.recovery is None or not engine.recovery.handle_death(i, error):
                 engine.states.died(i, error)
     host.ended = False  # last: an interrupt leaves all of this to be done once more
 
 
 def fail(engine: Engine, i: int, error: EnvError) -> None:
     """Have this error be the result of env ``i``, which is in flight."""
-    engine.places.lose(i, unanswered=True)
+    engine.places.keep(i, unanswered=True)
     engine.states.tokens[i] += GENERATION
     engine.hosts.forget_messages()
     engine.block.mark[i] = BESIDE

@@ -30,7 +30,7 @@ from envpool_py.engine import Engine
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.observers import LOST_EPISODE, Steps
-from envpool_py.states import READY, RESETTING, RESTARTED, STEPPING
+from envpool_py.states import LOST, READY, RESETTING, STEPPING
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import NEXT_STEP, SAME_STEP
 
@@ -190,7 +190,7 @@ class Recovery:
         """Take on the resets of envs that must be recreated first; return the others."""
         asked = dict(zip(ids.tolist(), requests, strict=True))
         self._resets.update(asked)
-        self.seeded(asked)
+        self.drop_reports(asked)
         unfit = [
             i for i in asked if i in self.failed and (self.failed[i].broken or self.failed[i].stale)
         ]
@@ -203,7 +203,7 @@ class Recovery:
         rest = ids[~np.isin(ids, own)]
         return rest, [asked[i] for i in rest.tolist()]
 
-    def seeded(self, ids: Iterable[int]) -> None:
+    def drop_reports(self, ids: Iterable[int]) -> None:
         """The caller resets these envs: what there is to report goes into the reset's info."""
         for i in ids:
             failed = self.failed.get(i)
@@ -235,7 +235,7 @@ class Recovery:
 
     # ------------------------------------------------------------------------------------- failures
 
-    def take(self, i: int, error: EnvError) -> bool:
+    def handle(self, i: int, error: EnvError) -> bool:
         """Handle the error of env ``i``, which is in flight; False where it is to be raised."""
         engine = self._engine
         before = self.failed.get(i)
@@ -312,7 +312,7 @@ class Recovery:
         failed.lost_row = True
         faults.deliver_lost(self._engine, i)
 
-    def take_death(self, i: int, error: EnvError) -> bool:
+    def handle_death(self, i: int, error: EnvError) -> bool:
         """The process of env ``i`` has ended; False where that is to be raised."""
         known = self.failed.get(i)
         if known is not None and known.broken:
@@ -385,7 +385,7 @@ class Recovery:
         engine = self._engine
         try:
             if engine.hosts.is_dead(i):
-                self._take_mates(i)
+                self._handle_mates(i)
                 engine.hosts.begin_restart(i)
                 if engine.hosts.is_restarting(i):
                     return False
@@ -408,12 +408,12 @@ class Recovery:
                     self._policy.on_restart(j, failed.error)
         return True
 
-    def _take_mates(self, i: int) -> None:
+    def _handle_mates(self, i: int) -> None:
         """Handle the errors of envs that shared the process of env ``i``, before they are new."""
         for j in self._engine.hosts.of(i).ids:
             error = self._engine.beside.get(j)
             if isinstance(error, EnvError) and not (j in self.failed and self.failed[j].broken):
-                self.take(j, error)
+                self.handle(j, error)
 
     def recreated(self, ids: Sequence[int]) -> list[int]:
         """These envs are new; return those that are not to be restored."""
@@ -437,7 +437,7 @@ class Recovery:
             self._restarts[i] = 0
             if i in self.failed:
                 self.failed[i].broken = False
-        self.seeded(made)
+        self.drop_reports(made)
 
     def mend(self, ids: IdArray) -> None:
         """Have these envs recreated, and restored, if need be; waits for that.
@@ -538,7 +538,7 @@ class Recovery:
             if failed is None:
                 continue
             if failed.lost_row and self._autoreset is None:
-                self._engine.states.state[i] = RESTARTED
+                self._engine.states.state[i] = LOST
             failed.lost_row = failed.lost_episode = failed.retrying = False
             if not (failed.broken or failed.unreported or failed.reset_next or failed.stale):
                 del self.failed[i]

@@ -39,12 +39,12 @@ class Places:
         """The rows of these envs are returned."""
         self.seen.update((i, self._schedule(i)) for i in ids)
 
-    def lose(self, i: int, *, unanswered: bool = False) -> None:
+    def keep(self, i: int, *, unanswered: bool = False) -> None:
         """Env ``i`` is lost; the episode that an unanswered request has begun does not count."""
         seen = self.seen.get(i) if unanswered else None
         self._lost.setdefault(i, seen or self._schedule(i))
 
-    def found(self, i: int) -> None:
+    def release(self, i: int) -> None:
         """Env ``i`` was recreated, and goes on where it was."""
         self._lost.pop(i, None)
         self.see([i])
@@ -76,7 +76,7 @@ def _configure_again(engine: Engine, ids: Sequence[int]) -> None:
     if told:
         ask(engine, np.array(list(told), dtype=np.intp), list(told.values()), observed=False)
     for i in ids:
-        engine.places.found(i)
+        engine.places.release(i)
 
 
 def restart(engine: Engine, ids: IdArray) -> None:

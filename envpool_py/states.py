@@ -24,14 +24,14 @@ from envpool_py.worker.channel import ASK, GENERATION, ID_MASK, RESET, TOKEN_BYT
 
 # Only READY takes a step; every state below STEPPING takes a reset. STEPPING and RESETTING are in
 # flight.
-READY, NEVER_RESET, RAISED, INTERRUPTED, RESTARTED = range(5)
+READY, NEVER_RESET, RAISED, INTERRUPTED, LOST = range(5)
 STEPPING, RESETTING, DEAD = range(5, 8)
 
 _WHY_RESET = {
     NEVER_RESET: "reset before step",
     RAISED: "it has raised; reset before step",
     INTERRUPTED: "its last request was broken off; reset before step",
-    RESTARTED: "it was restarted; reset before step",
+    LOST: "it was restarted; reset before step",
 }
 
 _ID_MASK = np.int64(ID_MASK)  # faster than an int

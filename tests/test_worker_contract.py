@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import queue
+import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from envpool_py.worker import (
 )
 from envpool_py.worker.executor import Executor
 from tests import envs
+from tests.conftest import wait_until_blocked
 from tests.reference import HandStepped, Pending, check, check_empty, check_reset, spread
 
 if TYPE_CHECKING:
@@ -231,3 +233,56 @@ def test_a_worker_needs_its_three_methods() -> None:
 
     with pytest.raises(TypeError, match="abstract"):
         Half(envs.CountEnv)
+
+
+class GateEnv(envs.CountEnv):
+    """Waits in a step until its gate is open."""
+
+    gate = threading.Event()
+
+    def step(self, action: int) -> tuple:
+        assert self.gate.wait(30)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(worker: type[EnvWorker]) -> None:
+    def interrupt(*_: object) -> None:
+        GateEnv.gate.set()
+        raise InterruptedError("by a signal handler")
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    GateEnv.gate.clear()
+    main = threading.current_thread()
+
+    def send_signal() -> None:
+        wait_until_blocked(main)
+        signal.pthread_kill(main.ident, signal.SIGUSR1)
+
+    sender = threading.Thread(target=send_signal)
+    try:
+        with BaseVectorEnv([GateEnv] * 2, worker) as pool:
+            first, _ = pool.reset()
+            sender.start()
+            with pytest.raises(InterruptedError):
+                pool.step([0, 0])
+            again, _ = pool.reset()
+            np.testing.assert_array_equal(again, first)
+            assert len(pool.step([0, 0])[0]) == 2
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("worker", [*WORKERS, DummyEnvWorker])
+def test_seeds_of_a_pool_do_not_reach_the_action_spaces_of_its_envs(
+    worker: type[EnvWorker],
+) -> None:
+    made = []
+
+    def make() -> envs.CountEnv:
+        made.append(envs.CountEnv())
+        return made[-1]
+
+    with BaseVectorEnv([make], worker) as pool:
+        assert pool.action_space[0] is not made[0].action_space

@@ -6,7 +6,8 @@ of envs in a worker process.
 
 What holds:
 
-* requests are carried out when their results are waited for, the oldest first;
+* an ``InlineHost`` carries requests out when their results are waited for, the oldest first; a
+  custom worker is sent its request at once;
 * an exception that passes through (KeyboardInterrupt, or raised by a signal handler) loses the
   result of the one env that was at work, which ``settle`` names, and no other.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from operator import length_hint
+from operator import length_hint, methodcaller
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,7 +101,7 @@ class InlineHost(_Results):
         self._running = False
 
     def spaces(self) -> dict[int, EnvSpaces]:
-        """The parent's own copies, as with every other host: sampling does not touch the env's."""
+        """The spaces of the envs, by id: copies, so that sampling does not touch the env's."""
         return {
             i: EnvSpaces(*map(spaces_.snapshot, executor.env_spaces()))
             for i, executor in self._executors.items()
@@ -234,7 +235,9 @@ class WorkerHost(_Results):
         self._under_way: dict[int, tuple[int, Request]] = {}  # the oldest first
         self._cancelled: set[int] = set()
         self._done: list[bytes] = []
+        # The env whose reply is being received, and the reply, once it has been taken.
         self._receiving: list[int] = []
+        self._received: list[Any] = []
 
     def spaces(self) -> dict[int, EnvSpaces]:
         """The spaces of the envs, by id."""
@@ -249,7 +252,8 @@ class WorkerHost(_Results):
 
     def _attribute(self, i: int, name: str) -> Any:
         try:
-            return self._workers[i].get_env_attr(name)
+            # A copy, as with every other host: sampling does not touch the env's.
+            return spaces_.snapshot(self._workers[i].get_env_attr(name))
         except AttributeError:
             return None
         except Exception as error:
@@ -301,15 +305,16 @@ class WorkerHost(_Results):
             del self._done[0]
 
     def _receive(self, i: int, worker: EnvWorker) -> None:
-        self._receiving = [i]
-        reply, failure = None, None
+        self._receiving, self._received = [i], []
+        failure = None
         try:
-            reply = worker.recv()
+            # In one call: no signal handler can come between the reply and the list.
+            self._received.extend(map(methodcaller("recv"), (worker,)))
         except (Exception, SystemExit) as error:
             if from_signal_handler(error):
                 raise
-            failure = error
-        self._end(i, reply, failure)
+            failure, self._received = error, [None]
+        self._end(i, self._received[0], failure)
         self._receiving = []
 
     def _end(self, i: int, reply: Any, failure: BaseException | None) -> None:
@@ -329,7 +334,7 @@ class WorkerHost(_Results):
         receiving, self._receiving = self._receiving, []
         chunks.extend(self._done)
         self._done.clear()
-        for i in receiving:  # its reply may have been taken, and may not
+        for i in receiving if self._received else ():  # else its worker is told of the cancel
             self._under_way.pop(i, None)
         return receiving
 

@@ -51,7 +51,7 @@ _ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
 
 class Stream:
-    """The parent's end of the socket to the process of these envs: messages out, items in.
+    """The parent's end of the socket to the process of these envs: what is left to send, items in.
 
     Attributes:
         theirs: the other end, until the process has it.
@@ -136,7 +136,7 @@ class ProcessHost:
     """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
 
     Attributes:
-        exit: how the process ended; None while it lives.
+        exit: how the process ended; None while it lives, empty before it was started.
         ended: whether it has ended and nobody has handled that.
         restarting: whether it was started again, and nobody has taken that up yet.
         deadline: when it is to be killed unless it goes on; infinity for never.
