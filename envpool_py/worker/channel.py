@@ -1,8 +1,9 @@
 """How requests travel to worker processes and results come back, and how each side sleeps.
 
 A *token* is an int64 that names one request: the env id in the low bits, above it whether a reset
-or something without a row is asked for, above that the env's *generation*. A process answers a request with the token that it
-was sent. To cancel a request is to raise the env's generation: its answer is stale from then on.
+or something without a row is asked for, above that the env's *generation*. A process answers a
+request with the token that it was sent. To cancel a request is to raise the env's generation: its
+answer is stale from then on.
 
 In the machine's own byte order travel:
 
