@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -140,7 +141,8 @@ def make(
     """Make a pool of ``num_envs`` copies of one env.
 
     Args:
-        env: an id of Gymnasium's registry, or a callable that makes the env.
+        env: an id of Gymnasium's registry, maybe with the module that registers it
+            (``"ale_py:ALE/Pong-v5"``), or a callable that makes the env.
         num_envs: how many.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, or ``"auto"``: shared memory, or no
             processes if the envs are so few and cheap that this is faster, and no option is given
@@ -168,7 +170,10 @@ def make(
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
     if isinstance(env, str):
-        gym.spec(env)  # an unknown id is told here, without a process around it
+        module, _, name = env.rpartition(":")
+        if module:
+            importlib.import_module(module)
+        gym.spec(name)  # an unknown id is told here, without a process around it
         maker: Callable[..., Any] = functools.partial(gym.make, env)
     elif callable(env):
         maker = env

@@ -257,3 +257,8 @@ def test_processes_stay_on_a_core_each_where_asked() -> None:
     with envpool_py.ShmemVectorEnv([LimitsEnv] * 2) as pool:
         assert [row[1] for row in pool.call("limits")] == [cores, cores]
     assert usable_cores() == cores
+
+
+def test_an_id_may_name_the_module_that_registers_it() -> None:
+    with envpool_py.make("gymnasium:CartPole-v1", 2, backend="dummy") as pool:
+        assert pool.spec[0].id == "CartPole-v1"
