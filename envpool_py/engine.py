@@ -344,7 +344,7 @@ class Engine:
             if self._scheduled:
                 self.places.see(ids[(marks | terminated | truncated).nonzero()[0]].tolist())
             if self.observers:
-                self._show(ids, (parts, reward, terminated, truncated, infos), resets=resets)
+                self._show(ids, (parts, reward, terminated, truncated), infos, resets=resets)
             if self.recovery is not None:
                 self.recovery.annotate(ids, truncated, infos)
             self.arrivals.take(ids)
@@ -397,19 +397,20 @@ class Engine:
     def _raise(self, ids: IdArray, errors: dict[int, EnvError]) -> None:
         failed = np.array(list(errors), dtype=np.intp)
         for observer in self.observers:
-            observer.raised(errors)
+            observer.failed(errors, raised=True)
         for i in errors:
             self.forget_result(i)
         self.states.returned(failed, failed, RAISED)
         self.states.unread.update(np.setdiff1d(ids, failed).tolist())
         raise combine(list(errors.values()))
 
-    def _show(self, ids: IdArray, batch: tuple[Any, ...], *, resets: bool) -> None:
+    def _show(
+        self, ids: IdArray, batch: tuple[Any, Any, Any, Any], infos: Array, *, resets: bool
+    ) -> None:
         """Tell the observers of a batch."""
-        parts, reward, terminated, truncated, infos = batch
         asked = {info["env_id"]: info.pop(ASKED) for info in infos if ASKED in info}
         lost, notes = (set(), {}) if self.recovery is None else self.recovery.told(ids)
-        rows = Rows(parts, reward, terminated, truncated, infos, resets, lost, notes, asked)
+        rows = Rows(*batch, resets, lost, notes, asked)
         for observer in self.observers:
             observer.rows(ids, rows)
 

@@ -1,8 +1,8 @@
 """Observers of an engine: they see what its envs are asked, and the outcome.
 
 For each env an observer sees, in the order in which it happens: ``steps`` or ``resets`` when a
-request is sent; then exactly one of ``rows``, ``raised``, ``recovered`` and ``cancelled``, unless
-the env is ``recreated``.
+request is sent; then exactly one of ``rows``, ``failed`` and ``cancelled``, unless the env is
+``recreated``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class Rows(NamedTuple):
     reward: Array
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    infos: Array
     marked: bool  # whether the infos of resets have is_reset
     lost: set[int]  # the envs whose row replaces that of a lost step
     notes: Mapping[int, dict[str, Any]]  # by env, what recovery adds to the info
@@ -56,11 +55,8 @@ class Observer:
     def rows(self, ids: IdArray, rows: Rows) -> None:
         """Called before the rows of these envs are returned."""
 
-    def raised(self, errors: Mapping[int, EnvError]) -> None:
-        """Called before the errors of these envs are raised."""
-
-    def recovered(self, i: int, error: EnvError) -> None:
-        """Called when recovery handles the error of env ``i``; its request has no result."""
+    def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:
+        """Called before the errors of these envs are raised, or when recovery handles them."""
 
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
         """Called when requests are cancelled; some are carried out anyway."""

@@ -259,7 +259,7 @@ class Recovery:
         if self._history is not None:
             self._history.forget(i)
         for observer in engine.observers:
-            observer.recovered(i, error)
+            observer.failed({i: error}, raised=False)
         self._go_on(i, failed)
         return True
 

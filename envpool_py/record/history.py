@@ -197,14 +197,10 @@ class History(Observer):
         own = {"seed": seed} if options is None else {"seed": seed, "options": options}
         return Request("reset", kwargs={**given.kwargs, **own})
 
-    def raised(self, errors: Mapping[int, EnvError]) -> None:
+    def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:  # noqa: ARG002
         """Forget the pasts of these envs."""
         for i in errors:
             self.forget(i)
-
-    def recovered(self, i: int, error: EnvError) -> None:  # noqa: ARG002 - of the base class
-        """Forget the past of this env."""
-        self.forget(i)
 
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:  # noqa: ARG002
         """Forget the pasts of these envs."""

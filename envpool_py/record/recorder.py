@@ -168,13 +168,10 @@ class Recorder(Observer):
                 found[i] = notes
         return found
 
-    def raised(self, errors: Mapping[int, EnvError]) -> None:
-        """Write which errors are raised."""
-        self._write(RAISED, list(errors), [_fault(error) for error in errors.values()])
-
-    def recovered(self, i: int, error: EnvError) -> None:
-        """Write which error is handled by recovery."""
-        self._write(RECOVERED, [i], [_fault(error)])
+    def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:
+        """Write which errors are raised, or handled by recovery."""
+        kind = RAISED if raised else RECOVERED
+        self._write(kind, list(errors), [_fault(error) for error in errors.values()])
 
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
         """Write which requests are cancelled."""
