@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -72,6 +73,16 @@ class History(Protocol):
         """The past of env ``i`` is not known any more."""
 
 
+class Phase(Enum):
+    """What is still to be done with an env that failed.
+
+    ``BROKEN``: recreate it. ``STALE``: restore it. ``RESTORING``: wait until it is restored.
+    ``RETRYING``: it carries out the lost request once more. ``FIT``: nothing.
+    """
+
+    BROKEN, STALE, RESTORING, RETRYING, FIT = range(5)
+
+
 @dataclass
 class Failed:
     """All that is known about an env that failed.
@@ -80,42 +91,39 @@ class Failed:
         error: why.
         due: when it may be recreated, a time of ``time.monotonic``.
         place: where it was in its schedule of episodes.
-        broken: it has to be recreated before it can be asked for anything.
+        phase: what is still to be done with it.
         job: what it is to be sent when it is due; it is in flight meanwhile.
         note: what the info of its next row has to say.
         lost_row: its next row stands for a lost step.
         lost_episode: in same_step mode the next row, of a reset, is also the last of the episode.
         unreported: it was idle when it was lost: its next step reports that.
         reset_next: it was reported, and in next_step mode its next step is a reset.
-        stale: it was recreated, and not yet restored.
         repeated: its job is the request that was lost, which observers have seen.
-        restoring: what it is to be asked once it has been restored.
-        retrying: it was asked once more for what it was lost in.
+        restoring: in the phase ``RESTORING``, what it is to be asked next.
     """
 
     error: EnvError
     due: float
     place: Place
-    broken: bool = True
+    phase: Phase = Phase.BROKEN
     job: Request | None = None
     note: dict[str, Any] = field(default_factory=dict)
     lost_row: bool = False
     lost_episode: bool = False
     unreported: bool = False
     reset_next: bool = False
-    stale: bool = False
     repeated: bool = False
     restoring: Request | None = None
-    retrying: bool = False
 
+    @property
+    def is_unfit(self) -> bool:
+        """Whether it has to be recreated, or restored, before it is asked for anything."""
+        return self.phase in (Phase.BROKEN, Phase.STALE)
+
+    @property
     def is_tried_again(self) -> bool:
-        """Whether what it was lost in, or what leads there, is carried out once more just now."""
-        return self.restoring is not None or self.retrying
-
-    def stop_restoring(self) -> None:
-        """It is not to be restored any more."""
-        self.stale = self.repeated = self.retrying = False
-        self.restoring = None
+        """Whether the lost request, or what leads there, is carried out once more just now."""
+        return self.phase in (Phase.RESTORING, Phase.RETRYING)
 
 
 class Recovery:
@@ -191,9 +199,7 @@ class Recovery:
         asked = dict(zip(ids.tolist(), requests, strict=True))
         self._resets.update(asked)
         self.drop_reports(asked)
-        unfit = [
-            i for i in asked if i in self.failed and (self.failed[i].broken or self.failed[i].stale)
-        ]
+        unfit = [i for i in asked if i in self.failed and self.failed[i].is_unfit]
         if not unfit:
             return ids, requests
         own = np.array(unfit, dtype=np.intp)
@@ -228,10 +234,12 @@ class Recovery:
             failed.lost_row = failed.lost_episode = False
             kept = ("env_error", "env_replayed")
             failed.note = {key: failed.note[key] for key in kept if key in failed.note}
-            if failed.stale:  # nothing was sent to it yet: it is new
+            if failed.phase is Phase.STALE:  # nothing was sent to it yet: it is new
                 for observer in self._engine.observers:
                     observer.recreated([i])
-            failed.stop_restoring()
+            if failed.phase is not Phase.BROKEN:
+                failed.phase = Phase.FIT
+            failed.repeated = False
 
     # ------------------------------------------------------------------------------------- failures
 
@@ -239,15 +247,14 @@ class Recovery:
         """Handle the error of env ``i``, which is in flight; False where it is to be raised."""
         engine = self._engine
         before = self.failed.get(i)
-        again = before is not None and before.is_tried_again() and not self._is_victim(i)
+        again = before is not None and before.is_tried_again and not self._is_victim(i)
         failed = self._charge(i, error)
         if failed is None:
             if engine.hosts.is_dead(i):
                 engine.states.died(i, error)
             return False
         engine.forget_result(i)
-        failed.unreported = False
-        failed.stop_restoring()
+        failed.unreported = failed.repeated = False
         request = None if self._history is None else self._history.asked(i)
         # The row of such a step was returned: what failed is the reset that came with it.
         late = error.request == "reset" and self._autoreset == SAME_STEP
@@ -288,10 +295,10 @@ class Recovery:
         engine = self._engine
         for j in engine.hosts.of(i).ids if engine.hosts.is_dead(i) else ():
             failed = self.failed.get(j)
-            if failed is not None and failed.broken:
+            if failed is not None and failed.phase is Phase.BROKEN:
                 new = failed.repeated  # its error was taken before
             else:
-                new = failed is None or not failed.is_tried_again()
+                new = failed is None or not failed.is_tried_again
                 new = new and isinstance(engine.beside.get(j), EnvError)
             if new and j != i:
                 return True
@@ -315,7 +322,7 @@ class Recovery:
     def handle_death(self, i: int, error: EnvError) -> bool:
         """The process of env ``i`` has ended; False where that is to be raised."""
         known = self.failed.get(i)
-        if known is not None and known.broken:
+        if known is not None and known.phase is Phase.BROKEN:
             return True
         if isinstance(self._engine.beside.get(i), EnvError):  # which is about to be taken
             return True
@@ -341,7 +348,7 @@ class Recovery:
         failed = self.failed.get(i)
         if failed is None:
             failed = self.failed[i] = Failed(error, due, self._engine.places.of(i))
-        failed.error, failed.due, failed.broken = error, due, True
+        failed.error, failed.due, failed.phase = error, due, Phase.BROKEN
         return failed
 
     # -------------------------------------------------------------------------------------- restart
@@ -358,7 +365,7 @@ class Recovery:
             if failed.job is None or failed.due > now or hosts.is_restarting(i):
                 continue
             try:
-                if failed.broken and not self._recreate(i):
+                if failed.phase is Phase.BROKEN and not self._recreate(i):
                     continue
             except EnvError as error:
                 failed.job = None
@@ -401,18 +408,16 @@ class Recovery:
                 engine.states.died(i, failure)
             raise failure from error
         for j in made:
-            failed = self.failed.get(j)
-            if failed is not None and failed.broken:
-                failed.broken = False
-                if self._policy.on_restart is not None:
-                    self._policy.on_restart(j, failed.error)
+            if self._policy.on_restart is not None and j in self.failed:
+                self._policy.on_restart(j, self.failed[j].error)
         return True
 
     def _handle_mates(self, i: int) -> None:
         """Handle the errors of envs that shared the process of env ``i``, before they are new."""
         for j in self._engine.hosts.of(i).ids:
             error = self._engine.beside.get(j)
-            if isinstance(error, EnvError) and not (j in self.failed and self.failed[j].broken):
+            failed = self.failed.get(j)
+            if isinstance(error, EnvError) and (failed is None or failed.phase is not Phase.BROKEN):
                 self.handle(j, error)
 
     def recreated(self, ids: Sequence[int]) -> list[int]:
@@ -421,8 +426,9 @@ class Recovery:
         for i in ids:
             failed = self.failed.get(i)
             if failed is not None:
-                failed.stale = self._is_known(i) and not (self.by_hand and failed.job is None)
-            if failed is None or not failed.stale:
+                restore = self._is_known(i) and not (self.by_hand and failed.job is None)
+                failed.phase = Phase.STALE if restore else Phase.FIT
+            if failed is None or failed.phase is Phase.FIT:
                 fresh.append(i)
         return fresh
 
@@ -435,8 +441,6 @@ class Recovery:
             self.by_hand = False
         for i in made:
             self._restarts[i] = 0
-            if i in self.failed:
-                self.failed[i].broken = False
         self.drop_reports(made)
 
     def mend(self, ids: IdArray) -> None:
@@ -446,8 +450,8 @@ class Recovery:
             EnvError: it failed, and the budget is spent.
         """
         for i in ids.tolist():
-            while (failed := self.failed.get(i)) and (failed.broken or failed.stale):
-                if not failed.broken:
+            while (failed := self.failed.get(i)) and failed.is_unfit:
+                if failed.phase is Phase.STALE:
                     self._restore(i, failed)
                     continue
                 self._engine.hosts.closing.wait(max(failed.due - time.monotonic(), 0.0))
@@ -459,16 +463,16 @@ class Recovery:
 
     def _send(self, i: int, failed: Failed, request: Request) -> None:
         """Send env ``i``, in flight and recreated, its request; restore the env first."""
-        stale, failed.stale = failed.stale, False
+        stale, failed.phase = failed.phase is Phase.STALE, Phase.FIT
         if stale and self._history is not None and self._history.matters_for(i, request):
-            failed.restoring = request
+            failed.phase, failed.restoring = Phase.RESTORING, request
             self._engine.resend(i, self._history.replay_request(i))
         else:
             self._send_again(i, failed, request)
 
     def _send_again(self, i: int, failed: Failed, request: Request) -> None:
         if failed.repeated:
-            failed.repeated, failed.retrying = False, True
+            failed.repeated, failed.phase = False, Phase.RETRYING
         else:
             for observer in self._engine.observers:
                 observer.resets([i], [request])
@@ -480,15 +484,15 @@ class Recovery:
         request, failed.restoring = failed.restoring, None
         self._engine.forget_result(i)
         if differs is None and request is not None:
+            failed.phase = Phase.FIT
             self._send_again(i, failed, request)
             return None
-        failed.retrying = True  # it is not to be tried once more
         return _diverged(i, str(differs), failed.note.get("env_replayed"))
 
     def _restore(self, i: int, failed: Failed) -> None:
         """Restore env ``i``, idle and recreated, to where it was."""
         assert self._history is not None  # noqa: S101 - nobody else is stale
-        failed.stale = False
+        failed.phase = Phase.FIT
         text = str(failed.error) if failed.unreported else None
         request = self._history.replay_request(i)
         try:
@@ -502,7 +506,7 @@ class Recovery:
                 failed.note["env_replayed"] = text
             return
         self._history.forget(i)
-        if not failed.broken and self._charge(i, error) is None:
+        if failed.phase is not Phase.BROKEN and self._charge(i, error) is None:
             raise error
 
     # -------------------------------------------------------------------------- returning rows
@@ -539,8 +543,10 @@ class Recovery:
                 continue
             if failed.lost_row and self._autoreset is None:
                 self._engine.states.state[i] = LOST
-            failed.lost_row = failed.lost_episode = failed.retrying = False
-            if not (failed.broken or failed.unreported or failed.reset_next or failed.stale):
+            failed.lost_row = failed.lost_episode = False
+            if failed.phase is Phase.RETRYING:
+                failed.phase = Phase.FIT
+            if not (failed.is_unfit or failed.unreported or failed.reset_next):
                 del self.failed[i]
 
 

@@ -28,8 +28,8 @@ from envpool_py.spaces import Array
 
 #: Seconds for which a stuck process may write its stack.
 STACK_GRACE = 0.5
-# Seconds without a further line after which a stack is complete.
-_QUIET = 0.01
+# Seconds without a further line after which a stack is complete; long enough for a busy machine.
+_QUIET = 0.1
 
 #: The signal that requests the stack; one that envs are not likely to use.
 STACK_SIGNAL: int = signal.SIGRTMAX if hasattr(signal, "SIGRTMAX") else signal.SIGTERM
