@@ -205,7 +205,7 @@ def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPat
         taken.extend(self.items)
         return found
 
-    with envpool_py.ShmemVectorEnv([Scalars] * 4, num_processes=2, validate="off") as pool:
+    with envpool_py.ShmemVectorEnv([Scalars] * 4, num_processes=2) as pool:
         monkeypatch.setattr(ProcessHost, "read", counting)
         assert [info["first"] for info in pool.reset()[1]] == [0] * 4
         for count in range(1, 20):
