@@ -259,7 +259,7 @@ class Engine:
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
                     if self.hosts.processes is None and wanted is None and only is not None:
-                        return only
+                        return only  # nobody else has written here
                     ids = arrivals.sound_ids()
                     if ids is None:
                         faults.end_writers(self)

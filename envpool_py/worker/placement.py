@@ -97,10 +97,12 @@ class Hosts:
         whole = not reset and type(index) is slice
         if whole and kind in self._messages:
             return self._messages[kind]
-        tokens, home = tokens[index], self._home[index]
+        home, tokens = self._home[index], tokens[index]
+        if reset:
+            tokens = tokens | reset
         messages: list[Message] = []
         for number in set(home.tolist()):
-            data = (tokens[home == number] | reset).tobytes()
+            data = tokens[home == number].tobytes()
             host = self._all[number]
             if isinstance(host, ProcessHost):
                 messages.append((host.write, frame(kind, data)))
