@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import info_codec, spaces
+from envpool_py import info_codec, spaces, timing, watchdog
 from envpool_py.ids import IdArray
 from envpool_py.spaces import Array
 
@@ -40,8 +40,6 @@ WHOLE = slice(None)
 BESIDE, FINAL, RESET_ROW, FORM = 1, 2, 4, 8
 
 _ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
-HEARTBEAT = 3  # numbers, see envpool_py.watchdog
-TIMES = 4 + (41 << 3)  # numbers, see envpool_py.stats
 _PLACE = 3  # numbers: size of the seed in bytes, 0 for none; the episode's number + 1; over
 _LARGEST_SEED = 64  # bytes
 
@@ -387,8 +385,8 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
         ("info tables", (n * info_codec.TABLE_BYTES,), byte),
         ("places", (n * _PLACE,), np.dtype(np.int64)),
         ("seeds", (n * _LARGEST_SEED,), byte),
-        ("heartbeats", (spec.num_processes, HEARTBEAT), np.dtype(np.int64)),
-        ("times", (n if spec.measured else 0, TIMES), np.dtype(np.int64)),
+        ("heartbeats", (spec.num_processes, watchdog.NUMBERS), np.dtype(np.int64)),
+        ("times", (n if spec.measured else 0, timing.NUMBERS), np.dtype(np.int64)),
     ]
     fields, offset = [], 0
     for name, dims, dtype in wanted:

@@ -21,7 +21,7 @@ import numpy as np
 from envpool_py import spaces
 from envpool_py.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
 from envpool_py.obs_writer import UNFIT, actions_of, flat_rows, refuse_signals, view, writer_of
-from envpool_py.stats import StepTimes
+from envpool_py.timing import StepTimes
 from envpool_py.watchdog import Heartbeat
 from envpool_py.worker.base import ROW_KINDS, Request
 from envpool_py.worker.channel import ASK, ID_MASK, RESET

@@ -41,8 +41,12 @@ def show_stacks(fd: int) -> None:
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
 
 
+#: The numbers of a heartbeat: the env at work, when it began, the frames handled.
+NUMBERS = 3
+
+
 class Heartbeat:
-    """Writes the heartbeat of one process, int64 ``(3,)``."""
+    """Writes the heartbeat of one process, int64 ``(NUMBERS,)``."""
 
     def __init__(self, row: Array) -> None:
         self._numbers: Any = memoryview(row)  # type: ignore[arg-type]
@@ -76,13 +80,13 @@ class Watchdog:
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self.stacks = shm.create()  # descriptor of the file for the stacks of processes
-        self._heartbeats: Array = np.zeros((0, 3), np.int64)
+        self._heartbeats: Array = np.zeros((0, NUMBERS), np.int64)
         # How far a process was when it was seen idle with a frame to read, and when that was.
         self._idle: dict[int, tuple[tuple[int, float], float]] = {}
         self._next_look = time.monotonic() + limit
 
     def attach(self, heartbeats: Array) -> None:
-        """Look at these heartbeats from now on, int64 ``(num_processes, 3)``."""
+        """Look at these heartbeats from now on, int64 ``(num_processes, NUMBERS)``."""
         self._heartbeats = heartbeats
 
     def forget(self, number: int) -> None:
@@ -141,6 +145,6 @@ class Watchdog:
 
     def close(self) -> None:
         """Free everything."""
-        self._heartbeats = np.zeros((0, 3), np.int64)
+        self._heartbeats = np.zeros((0, NUMBERS), np.int64)
         with contextlib.suppress(OSError):
             os.close(self.stacks)

@@ -20,7 +20,7 @@ PACKAGE = Path(envpool_py.__file__).parent
 LAYERS: list[set[str]] = [
     # Pure functions, and memory.
     {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks"}
-    | {"watchdog", "stats", "worker.limits"},
+    | {"watchdog", "timing", "worker.limits"},
     # Rows, and one env.
     {"block", "obs_writer", "row_writer", "worker.base", "worker.channel"} | {"worker.executor"},
     # Where envs live.
@@ -31,7 +31,8 @@ LAYERS: list[set[str]] = [
     # Recording, but for its replay.
     {"record", "record.digest", "record.history", "record.plain_codec", "record.recorder"},
     # The pools.
-    {"arguments", "assembly", "auto", "calls", "pool", "pools"} | {"record.replay", "testing"},
+    {"arguments", "assembly", "auto", "calls", "pool", "pools", "stats"}
+    | {"record.replay", "testing"},
     # What is built on pools.
     {"wrappers", "collector", "sb3", "pettingzoo"},
     {"bench", "cli"},

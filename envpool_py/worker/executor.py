@@ -18,7 +18,7 @@ from gymnasium.error import ClosedEnvironmentError
 from envpool_py import checks, seeding, spaces
 from envpool_py.block import Place
 from envpool_py.errors import from_signal_handler
-from envpool_py.stats import StepTimes
+from envpool_py.timing import StepTimes
 from envpool_py.watchdog import Heartbeat
 from envpool_py.worker.base import Request
 
