@@ -62,14 +62,33 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> int:
     return int(wait_num)
 
 
-def check_timeout(timeout: float | None) -> float | None:
+def check_timeout(name: str, timeout: float | None) -> float | None:
     """``timeout`` in seconds, positive, or None."""
     if timeout is None:
         return None
-    _check_number("timeout must be seconds or None", timeout, _NUMBER)
+    _check_number(f"{name} must be seconds or None", timeout, _NUMBER)
     if not timeout > 0:
-        raise ValueError(f"timeout is {timeout}, it should be positive if provided")
+        raise ValueError(f"{name} must be positive, got {timeout}")
     return float(timeout)
+
+
+def _check_count(name: str, value: int | None) -> int | None:
+    """An int from 1 on, or None."""
+    if value is None:
+        return None
+    _check_number(f"{name} must be an int or None", value, _INTEGER)
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+    return int(value)
+
+
+def check_worker_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a worker class, those checked that are numbers."""
+    checked = dict(options)
+    for name in options.keys() & {"num_processes", "num_threads", "step_timeout"}:
+        check = check_timeout if name == "step_timeout" else _check_count
+        checked[name] = check(name, options[name])
+    return checked
 
 
 def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | None:
@@ -115,10 +134,7 @@ def check_policy(
     """How envs that fail are recreated; None where they are not."""
     if on_error not in ("raise", "restart", "replay"):
         raise ValueError(f"on_error must be 'raise', 'restart' or 'replay', got {on_error!r}")
-    if max_restarts is not None:
-        _check_number("max_restarts must be an int or None", max_restarts, _INTEGER)
-        if max_restarts < 1:
-            raise ValueError(f"max_restarts must be 1 or more, got {max_restarts}")
+    max_restarts = _check_count("max_restarts", max_restarts)
     _check_number("restart_backoff must be seconds", restart_backoff, _NUMBER)
     if not restart_backoff >= 0:
         raise ValueError(f"restart_backoff must be 0 or more, got {restart_backoff}")

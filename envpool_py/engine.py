@@ -83,22 +83,22 @@ class Engine:
         self.hosts = hosts
         self.states = States(hosts.num_envs)
         self.arrivals = Arrivals(self.states)
-        try:
-            self.env_spaces = hosts.start(self.arrivals.chunks, self.refuse_if_closed)
-            spec = common_spec(self.env_spaces, autoreset, columns=columns)
-            self.block = hosts.attach(spec._replace(measured=measure, scheduled=scheduled))
-        except BaseException:
-            self.close()
-            raise
-        self.all_ids: IdArray = np.arange(hosts.num_envs)
-        self.all_ids.setflags(write=False)
-        self.batches = Batches(self.block, columns=columns, copy=copy)
-        self._buffers = None if copy else BufferPool(self.block)
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
         self.counts = [0, 0]
         self.beside: dict[int, Beside | EnvError] = {}
         self.asked: dict[int, Any] = {}
-        self.places = Places(self.block)
+        self.all_ids: IdArray = np.arange(hosts.num_envs)
+        self.all_ids.setflags(write=False)
+        try:
+            self.env_spaces = hosts.start(self.arrivals.chunks, self.refuse_if_closed)
+            spec = common_spec(self.env_spaces, autoreset, columns=columns)
+            self.block = hosts.attach(spec._replace(measured=measure, scheduled=scheduled))
+            self.batches = Batches(self.block, columns=columns, copy=copy)
+            self._buffers = None if copy else BufferPool(self.block)
+            self.places = Places(self.block)
+        except BaseException:
+            self.close()
+            raise
 
     # ------------------------------------------------------------------------------------ sending
 

@@ -35,7 +35,7 @@ from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.executor import ResetFn
-from envpool_py.worker.placement import hosts_of
+from envpool_py.worker.placement import Hosts, hosts_of
 
 
 class BaseVectorEnv:
@@ -121,13 +121,15 @@ class BaseVectorEnv:
         env_fns = arguments.check_env_fns(env_fns)
         self.env_num = len(env_fns)
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
-        self._timeout = arguments.check_timeout(timeout)
+        self._timeout = arguments.check_timeout("timeout", timeout)
         self.strict_timeout = strict_timeout
         self._autoreset = arguments.check_autoreset_mode(autoreset_mode)
         arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
         policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
         path = arguments.check_record(record)
+        worker_options = arguments.check_worker_options(worker_options)
         self.workers: list[EnvWorker] = []
+        hosts: Hosts | None = None  # an interrupt may come before there is an engine
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = hosts_of(self.workers, prompt=self.is_async, **worker_options)
@@ -149,19 +151,21 @@ class BaseVectorEnv:
                 "on_error": on_error,
             }
             assembly.assemble(self, policy, path, reset_fn, options)
+            self.worker_class = type(self.workers[0])
+            self.observation_space = [own.observation_space for own in self.engine.env_spaces]
+            self.action_space = [own.action_space for own in self.engine.env_spaces]
+            self._all = self.engine.all_ids
+            self._meter = stats.Meter(self.engine) if measure else None
+            self.is_closed = False
         except BaseException:
-            if hasattr(self, "engine"):
-                self.engine.close()
+            self.is_closed = True
+            for part in (getattr(self, "engine", None), hosts):
+                if part is not None:
+                    part.close()
             for worker in self.workers:
                 with contextlib.suppress(Exception):  # the error that is raised says more
                     worker.close()
             raise
-        self.worker_class = type(self.workers[0])
-        self.observation_space = [own.observation_space for own in self.engine.env_spaces]
-        self.action_space = [own.action_space for own in self.engine.env_spaces]
-        self._all = self.engine.all_ids
-        self._meter = stats.Meter(self.engine) if measure else None
-        self.is_closed = False
 
     @one_at_a_time
     def reset(
@@ -383,7 +387,7 @@ class BaseVectorEnv:
 
     @timeout.setter
     def timeout(self, timeout: float | None) -> None:
-        self._timeout = arguments.check_timeout(timeout)
+        self._timeout = arguments.check_timeout("timeout", timeout)
         self.engine.prompt = self.is_async
 
     @property

@@ -139,13 +139,18 @@ def test_interrupts_at_random_moments(
     assert calls > interrupts.count
 
 
-def interrupted_at(call: Callable[[], Any], number: int) -> bool:
-    """Whether ``call`` came to its ``number``-th line within the package, and was broken off."""
+def interrupted_at(call: Callable[[], Any], number: int, files: tuple[str, ...] = ()) -> bool:
+    """Whether ``call`` came to its ``number``-th line within the package, and was broken off.
+
+    With ``files`` only the lines of these count.
+    """
     seen = 0
+    pid = os.getpid()
+    counted = tuple(str(PACKAGE / file) for file in files) or str(PACKAGE)
 
     def trace(frame: Any, event: str, arg: Any) -> Any:  # noqa: ARG001 - the signature of a tracer
         nonlocal seen
-        if not frame.f_code.co_filename.startswith(str(PACKAGE)):
+        if not frame.f_code.co_filename.startswith(counted) or os.getpid() != pid:
             return None
         if event == "line":
             seen += 1
@@ -183,6 +188,24 @@ def test_a_step_of_all_envs_may_be_interrupted_at_any_line(place: str, as_list: 
             assert obs.tolist() == [[i, episodes[i], 1] for i in range(3)]
             assert [info["action"] for info in infos] == [5, 6, 7]
         assert number > 50, "the tracer has seen hardly a line"
+
+
+def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing() -> None:
+    # What is left, the fixture of all tests sees.
+    fns = [functools.partial(envs.CountEnv, tag) for tag in range(2)]
+    files = ("pool.py", "engine.py", "assembly.py", "worker/placement.py", "worker/processes.py")
+    for number in itertools.count(1):
+        made: list[BaseVectorEnv] = []
+        broken_off = interrupted_at(
+            lambda: made.append(PLACES["shmem-fork"](fns, autoreset_mode="same_step")),  # noqa: B023 - called at once
+            number,
+            files,
+        )
+        if not broken_off:
+            break
+        assert not made
+    made[0].close()
+    assert number > 100, "the tracer has seen hardly a line"
 
 
 class SignalsEnv(envs.CountEnv):

@@ -134,13 +134,13 @@ class Channel:
         self._notes: dict[int, Any] = {}
         self._in_a_row = 0
         self.results = self.theirs = -1
-        self._poll: Any = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self._poll: Any = None
         self._second = 1 if hasattr(select, "epoll") else 1000
-        try:
-            self.results, self.theirs = os.pipe()
-        except OSError:
-            self.close()
-            raise
+
+    def open(self) -> None:
+        """Get the descriptors; OSError where there are too few."""
+        self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
+        self.results, self.theirs = os.pipe()
         claim(self.results)
         os.set_blocking(self.results, False)
         self._poll.register(self.results, select.POLLIN)
@@ -199,7 +199,7 @@ class Channel:
 
     def wake(self) -> None:
         """End a sleep that is under way in another thread; no token is written."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # closed, or not open yet
             poll = select.poll()
             poll.register(self.theirs, select.POLLOUT)
             if poll.poll(0):  # a full pipe wakes the sleeper by itself

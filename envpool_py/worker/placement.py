@@ -277,7 +277,7 @@ def hosts_of(
         return Hosts(count, None, lambda: [_inline(range(count), executors)])
     if count > ID_MASK:
         raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
-    spread = min(_check_count("num_processes", num_processes) or count, count)
+    spread = min(num_processes or count, count)
     if caller_steps and num_processes is None:
         raise ValueError("caller_steps: the caller has a share like a process; say num_processes")
     if caller_steps and options.get("step_timeout") is not None:
@@ -292,9 +292,9 @@ def hosts_of(
         env_fns[:first],
         workers[0].context,
         min(spread, first),
-        num_threads=_check_count("num_threads", options.get("num_threads", 1)),
+        num_threads=options.get("num_threads", 1),
         affinity=options.get("affinity", False),
-        step_timeout=_check_step_timeout(options.get("step_timeout")),
+        step_timeout=options.get("step_timeout"),
     )
     return Hosts(count, processes, lambda: _make_inline(range(first, count), env_fns[first:]))
 
@@ -315,28 +315,6 @@ def _check_options(
     if takes and (num_processes is not None or caller_steps):
         raise TypeError(f"{kind.__name__} has a send or recv of its own: one env a process")
     return None
-
-
-def _check_step_timeout(step_timeout: float | None) -> float | None:
-    """``step_timeout`` in seconds, positive, or None."""
-    if step_timeout is None:
-        return None
-    if isinstance(step_timeout, bool) or not isinstance(step_timeout, (int, float, np.number)):
-        raise TypeError(f"step_timeout must be seconds or None, got {step_timeout!r}")
-    if not step_timeout > 0:
-        raise ValueError(f"step_timeout must be positive, got {step_timeout}")
-    return float(step_timeout)
-
-
-def _check_count(name: str, value: object) -> int | None:
-    """An int from 1 on, or None."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an int or None, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be 1 or more, got {value}")
-    return int(value)
 
 
 def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> list[LocalHost]:

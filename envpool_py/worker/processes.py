@@ -62,44 +62,47 @@ class Processes:
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
         self.timed = step_timeout is not None
+        self._options = num_threads, affinity, step_timeout
         self._attach_message = b""
         self._fds: list[int] = []
         self._closed = False
-        fns: Sequence[Any] = env_fns
+        self._fns: Sequence[Any] = env_fns
         if self.context.get_start_method() != "fork":
-            fns = [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+            self._fns = [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+        self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
         self.channel = channel.Channel()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
-        try:
-            theirs, ours = os.pipe()
-            self._fds += theirs, channel.claim(ours)
-            self._memory = shm.create()
-            self._fds.append(self._memory)
-            if step_timeout is not None:
-                self.watchdog = Watchdog(step_timeout)
-            cores = usable_cores()
-            shared = child.Shared(
-                self.channel.theirs,
-                self._memory,
-                theirs,
-                None if self.watchdog is None else self.watchdog.stacks,
-                step_timeout,
-                num_processes <= len(cores),
-                num_threads,
-                cores if affinity else (),
-            )
-            for number, share in enumerate(np.array_split(np.arange(len(fns)), num_processes)):
-                ids = share.tolist()
-                own = [fns[i] for i in ids]
-                host = ProcessHost(number, ids, own, self.context, shared, self.channel)
-                self.hosts.append(host)
-        except BaseException:
-            self.close()
-            raise
+
+    def _open(self) -> None:
+        """Get what the processes share; OSError where that cannot be."""
+        num_threads, affinity, step_timeout = self._options
+        self.channel.open()
+        self._fds += os.pipe()
+        self._fds.append(shm.create())
+        theirs, ours, self._memory = self._fds
+        channel.claim(ours)
+        if step_timeout is not None:
+            self.watchdog = Watchdog(step_timeout)
+        cores = usable_cores()
+        shared = child.Shared(
+            self.channel.theirs,
+            self._memory,
+            theirs,
+            None if self.watchdog is None else self.watchdog.stacks,
+            step_timeout,
+            len(self._shares) <= len(cores),
+            num_threads,
+            cores if affinity else (),
+        )
+        for number, share in enumerate(self._shares):
+            ids = share.tolist()
+            own = [self._fns[i] for i in ids]
+            self.hosts.append(ProcessHost(number, ids, own, self.context, shared, self.channel))
 
     def start(self) -> None:
         """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
         number = 0
+        self._open()
         try:
             with _starting(warn=True):
                 for number, host in enumerate(self.hosts):  # noqa: B007 - for the message
