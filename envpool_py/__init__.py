@@ -36,6 +36,8 @@ __all__ = [
     "replay",
 ]
 
+__version__ = "0.1.0"
+
 _MULTI_AGENT = {"ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"}
 
 

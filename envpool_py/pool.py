@@ -33,6 +33,7 @@ from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
+from envpool_py.worker import processes
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.executor import ResetFn
 from envpool_py.worker.placement import Hosts, hosts_of
@@ -484,7 +485,7 @@ class BaseVectorEnv:
             return
         self.is_closed = True
         self.engine.stop()
-        calls.await_end(self, self.engine.hosts.grace())
+        calls.await_end(self, processes.GRACE)
         for observer in self.engine.observers:
             observer.close()
         for error in self.engine.close():

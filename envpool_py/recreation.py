@@ -17,6 +17,7 @@ from envpool_py.asking import ask
 from envpool_py.block import Block, Place
 from envpool_py.ids import IdArray
 from envpool_py.states import DEAD
+from envpool_py.worker import processes as processes_
 from envpool_py.worker.base import Request
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _restart(engine: Engine, ids: IdArray) -> list[int]:
 def _end_cancelled(engine: Engine, ids: Sequence[int]) -> None:
     """Kill the processes in which a cancelled request of these envs goes on for too long."""
     arrivals, processes = engine.arrivals, engine.hosts.processes
-    deadline = time.monotonic() + engine.hosts.grace()
+    deadline = time.monotonic() + processes_.GRACE
     while stuck := [i for i in ids if i in arrivals.stale and engine.hosts.may_answer(i)]:
         left = deadline - time.monotonic()
         engine.refuse_if_closed()

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envpool_py.cli import bench, check, collect, timeline, tune
-from envpool_py.cli.arguments import Parser, UsageError, complain, installed_version
+import envpool_py
+from envpool_py.cli import bench, check, collect, info, timeline, tune
+from envpool_py.cli.arguments import Parser, UsageError, complain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (check, collect, bench, tune, timeline)
+_COMMANDS = (check, collect, bench, tune, timeline, info)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,11 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         after Ctrl-C.
     """
     parser = Parser(prog="envpool-py", description="Work with pools of environments.")
-    parser.add_argument(
-        "--version",
-        action="version",
-        version=f"envpool-py {installed_version('envpool-py') or 'from a checkout'}",
-    )
+    version = f"envpool-py {envpool_py.__version__}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in _COMMANDS:
         command.register(commands)

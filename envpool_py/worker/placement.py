@@ -14,7 +14,6 @@ from envpool_py.block import Block, Spec
 from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray
 from envpool_py.spaces import Array
-from envpool_py.worker import processes as processes_
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.channel import ID_MASK, frame
 from envpool_py.worker.executor import SAME_STEP, EnvSpaces, Executor
@@ -174,10 +173,6 @@ class Hosts:
             host.end()
             host.reap()
         return host.start_error or host.death_of(host.ids[0])
-
-    def grace(self) -> float:
-        """Seconds that a cancelled request may go on before its process is killed."""
-        return processes_.GRACE
 
     def end_stuck(self, stuck: Sequence[int]) -> None:
         """Kill the process of the first of these envs."""

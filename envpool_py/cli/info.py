@@ -1,0 +1,54 @@
+"""``envpool-py info``: the facts about this installation that a bug report needs."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import platform
+import select
+import sys
+from typing import Any
+
+import envpool_py
+from envpool_py.cli.arguments import installed_version
+from envpool_py.worker.limits import usable_cores
+
+_PACKAGES = ("gymnasium", "numpy", "cloudpickle", "rich")
+_EXTRAS = ("pettingzoo", "stable-baselines3", "torch", "ale-py", "mujoco", "ray", "tianshou")
+
+
+def register(commands: Any) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "info", help="print versions and system facts, for a bug report", description=__doc__
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - the command has no arguments
+    """Print the facts, one per line; return the exit status."""
+    for name, value in facts().items():
+        sys.stdout.write(f"{name:<18} {value}\n")
+    return 0
+
+
+def facts() -> dict[str, str]:
+    """The facts by name: versions, cores, start methods, and what the system offers."""
+    found = {
+        "envpool-py": envpool_py.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "platform": platform.platform(),
+        "cores": f"{len(usable_cores())} usable of {os.cpu_count()}",
+        "start methods": ", ".join(
+            f"{name} (default)" if n == 0 else name
+            for n, name in enumerate(multiprocessing.get_all_start_methods())
+        ),
+        "system calls": ", ".join(
+            f"{name}: {'yes' if hasattr(module, name) else 'no'}"
+            for module, name in ((os, "memfd_create"), (os, "pidfd_open"), (select, "epoll"))
+        ),
+    }
+    for name in (*_PACKAGES, *_EXTRAS):
+        found[name] = installed_version(name) or "not installed"
+    return found
