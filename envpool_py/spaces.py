@@ -9,7 +9,7 @@ tuple of layouts (``Tuple``). A leaf with a fixed shape and dtype (``Box``, ``Di
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -106,10 +106,9 @@ def is_leaf(layout: Any) -> bool:
 
 def leaves(layout: Any) -> list[Leaf]:
     """The leaves of ``layout``, depth first, in the order of the space."""
-    if is_leaf(layout):
-        return [layout]
-    parts = layout.values() if isinstance(layout, dict) else layout
-    return [leaf for part in parts for leaf in leaves(part)]
+    found: list[Leaf] = []
+    map_tree(found.append, layout)
+    return found
 
 
 def is_fixed(layout: Any) -> bool:
@@ -151,11 +150,16 @@ def split(layout: Any, value: Any, what: str) -> list[Any]:
 def join(layout: Any, parts: Iterable[Any]) -> Any:
     """Put together what ``split`` took apart."""
     parts = iter(parts)
-    if is_leaf(layout):
-        return next(parts)
-    if isinstance(layout, dict):
-        return {key: join(part, parts) for key, part in layout.items()}
-    return tuple([join(part, parts) for part in layout])
+    return map_tree(lambda _: next(parts), layout)
+
+
+def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """Apply ``function`` to every leaf of nested dicts and tuples, with the same leaf of others."""
+    if isinstance(tree, dict):
+        return {k: map_tree(function, tree[k], *[other[k] for other in others]) for k in tree}
+    if type(tree) is tuple:  # and no Leaf
+        return tuple([map_tree(function, *parts) for parts in zip(tree, *others, strict=True)])
+    return function(tree, *others)
 
 
 def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:

@@ -30,6 +30,7 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -425,11 +426,7 @@ def _leaves(what: str, space: gym.Space[Any] | None) -> list[tuple[str, np.dtype
 
 
 def _take(tree: Any, rows: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _take(part, rows) for key, part in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_take(part, rows) for part in tree)
-    return tree[rows]
+    return spaces.map_tree(itemgetter(rows), tree)
 
 
 def _open(

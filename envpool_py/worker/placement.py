@@ -182,11 +182,6 @@ class Hosts:
         if not host.ended:
             raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
 
-    @property
-    def measure(self) -> bool:
-        """Whether the envs can be timed."""
-        return all(host.measures for host in self.local)
-
     def listed(self) -> list[list[int]]:
         """The ids of the envs of each process, those of the caller's at the end."""
         return [list(host.ids) for host in self._all]

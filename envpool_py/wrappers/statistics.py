@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
+from envpool_py.spaces import map_tree
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike
             f"{name}: has statistics at {sorted(map(str, stored))},"
             f" but obs_rms has them at {sorted(map(str, present))}"
         )
-    check(_with_leaves(tree, stored), space, name)
+    new = (stored[leaf_path] for leaf_path in present)
+    check(map_tree(lambda leaf: None if leaf is None else next(new), tree), space, name)
     for leaf_path, leaf in present.items():
         for field in _FIELDS:
             setattr(leaf, field, getattr(stored[leaf_path], field))
@@ -239,16 +241,6 @@ def _leaf(file: Any, n: int) -> RunningMeanStd:
     if leaf.var.shape != leaf.mean.shape:
         raise ValueError(f"var_{n} has shape {leaf.var.shape}, but mean_{n} has {leaf.mean.shape}")
     return leaf
-
-
-def _with_leaves(
-    tree: Statistics, new: dict[_Path, RunningMeanStd], path: _Path = ()
-) -> Statistics:
-    if isinstance(tree, dict):
-        return {key: _with_leaves(part, new, (*path, key)) for key, part in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_with_leaves(part, new, (*path, key)) for key, part in enumerate(tree))
-    return None if tree is None else new[path]
 
 
 def _parts(tree: Any) -> list[tuple[Any, Any]]:

@@ -12,10 +12,12 @@ import copyreg
 import functools
 import types
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from envpool_py import spaces
 from envpool_py.pool import BaseVectorEnv
 
 # What a wrapper may say of itself, otherwise than its pool does.
@@ -93,7 +95,7 @@ class VectorEnvWrapper(BaseVectorEnv):
         if ended:
             finals = self.observations(_stack_like(obs, [info["final_obs"] for info in ended]))
             for k, info in enumerate(ended):
-                info["final_obs"] = _row(finals, k)
+                info["final_obs"] = spaces.map_tree(itemgetter(k), finals)
         return self.observations(obs)
 
     def __len__(self) -> int:
@@ -171,19 +173,10 @@ def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
 
 def _stack_like(batch: Any, rows: list[Any]) -> Any:
     """Single observations as a batch of the form of ``batch``."""
-    if isinstance(batch, dict):
-        return {key: _stack_like(part, [row[key] for row in rows]) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_stack_like(part, [row[i] for row in rows]) for i, part in enumerate(batch))
-    if batch.dtype == object or any(np.shape(row) != batch.shape[1:] for row in rows):
-        return np.fromiter(rows, dtype=object, count=len(rows))
-    return np.asarray(rows, dtype=batch.dtype)
 
+    def stack(like: Any, *values: Any) -> Any:
+        if like.dtype == object or any(np.shape(value) != like.shape[1:] for value in values):
+            return np.fromiter(values, dtype=object, count=len(values))
+        return np.asarray(values, dtype=like.dtype)
 
-def _row(batch: Any, k: int) -> Any:
-    """Row ``k`` of a batch."""
-    if isinstance(batch, dict):
-        return {key: _row(part, k) for key, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_row(part, k) for part in batch)
-    return batch[k]
+    return spaces.map_tree(stack, batch, *rows)
