@@ -289,8 +289,10 @@ class RowWriter:
             array = np.asarray(None)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"reward must be a number, got {type(reward).__name__} {reward!r:.80}")
+        if array.size == 1 and not shape:
+            return float(array.reshape(()))
         if array.shape == shape:
-            return array if shape else float(array)
+            return array
         if shape:
             raise ValueError(f"reward has shape {array.shape}, but reward_space has {shape}")
         self._beside["reward"] = np.array(array, dtype=np.float64)
