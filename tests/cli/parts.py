@@ -130,7 +130,11 @@ def count_env(length: int = 4, fail: bool = False) -> gym.Env:
     return CountEnv(0, length)
 
 
-for number, make in enumerate((count_env, space_env, Different)):
-    name = f"EnvpoolPyTests/{('Count', 'Space', 'Different')[number]}-v0"
-    if name not in gym.registry:
-        gym.register(name, entry_point=make, order_enforce=False)
+def broken_env() -> gym.Env:
+    return count_env(fail=True)
+
+
+MAKERS = {"Count": count_env, "Space": space_env, "Different": Different, "Broken": broken_env}
+for kind, make in MAKERS.items():
+    if f"EnvpoolPyTests/{kind}-v0" not in gym.registry:
+        gym.register(f"EnvpoolPyTests/{kind}-v0", entry_point=make, order_enforce=False)

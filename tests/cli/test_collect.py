@@ -226,19 +226,6 @@ def test_a_bar_on_a_terminal() -> None:
     assert "rows per batch" in out.decode()
 
 
-def test_without_rich_the_extra_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "envpool_py.cli.show", raising=False)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "rich", None)
-    assert collect("CartPole-v1", "--steps", 1) == 2
-    assert capsys.readouterr().err == (
-        'envpool-py: can\'t import rich; it comes with: pip install "envpool-py[cli]"\n'
-    )
-
-
 @pytest.mark.parametrize("args", [["--help"], ["collect", "--help"], ["--version"]])
 def test_help(args: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(args) == 0
@@ -249,113 +236,94 @@ def test_help(args: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("command_line", "message"),
     [
-        ([], "the following arguments are required: COMMAND; see envpool-py --help"),
-        (["collekt"], "argument COMMAND: invalid choice: 'collekt'"),
-        (["collect"], "the following arguments are required: ENV_ID"),
-        (["collect", "CartPole-v1"], "one of the arguments --steps --episodes is required"),
-        (
-            ["collect", "CartPole-v1", "--steps", "5", "--episodes", "5"],
-            "argument --episodes: not allowed with argument --steps",
-        ),
-        (["collect", "CartPole-v1", "--steps", "0"], "--steps: must be 1 or more, got 0"),
-        (["collect", "CartPole-v1", "--steps", "many"], "--steps: must be an int, got 'many'"),
-        (["collect", "CartPole-v1", "--steps", "5", "--seed", "-1"], "--seed: must be 0 or more"),
-        (
-            ["collect", "CartPole-v1", "--steps", "5", "--seed", str(2**63)],
-            "--seed: must be below 2**63 - 8",
-        ),
-        (["collect", "CartPole-v1", "--steps", "5", "--backend", "ray"], "invalid choice: 'ray'"),
-        (["collect", "CartPole-v1", "--steps", "5", "--timeout", "0"], "must be a positive number"),
-        (["collect", "CartPole-v1", "--steps", "5", "--timeout", "nan"], "must be a positive numb"),
-        (["collect", "CartPole-v1", "--steps", "5", "--timeout", "x"], "must be a number of sec"),
-        (["collect", "CartPole-v1", "--steps", "5", "--num-envs", "0"], "must be 1 or more, got 0"),
-        (
-            ["collect", "CartPole-v1", "--steps", "5", "--num-envs", "8", "--wait-num", "9"],
-            "--wait-num is 9, but there are 8 envs",
-        ),
-        (
-            [
-                "collect",
-                "CartPole-v1",
-                "--steps",
-                "5",
-                "--backend",
-                "dummy",
-                "--num-processes",
-                "2",
-            ],
-            "--num-processes: the dummy backend has no processes",
-        ),
-        (["collect", "CartPol-v1", "--steps", "5"], "'CartPol-v1'; did you mean CartPole-v1"),
-        (["collect", "CartPole", "--steps", "5"], "'CartPole'; did you mean CartPole-v"),
-        (["collect", "ALE/Pomg-v5", "--steps", "5"], "did you mean ALE/Pong-v5"),
-        (["collect", "Qzx/Qzx-v0", "--steps", "5"], "MODULE:ENV_ID imports the module first"),
-        (["collect", "no_module:A-v0", "--steps", "5"], "no_module:A-v0: No module named"),
-        (
-            ["collect", "CartPole-v1", "--steps", "5", "--env-kwarg", "sutton=true"],
-            "--env-kwarg: sutton is true; Python writes True",
-        ),
-        (["collect", "CartPole-v1", "--steps", "5", "--env-kwarg", "x"], "must be key=value"),
-        (["collect", "CartPole-v1", "--steps", "5", "--env-kwarg", "x=[1,"], "is no Python lit"),
-        (
-            ["collect", "CartPole-v1", "--steps", "5", "--env-kwarg", "x=1", "--env-kwarg", "x=2"],
-            "--env-kwarg: x is given twice",
-        ),
-        (
-            ["collect", "CartPole-v1", "--steps", "5", "--env-kwarg", "gravity_=9"],
-            "env_fn raised TypeError",
-        ),
-        (
-            ["collect", COUNT, "--steps", "5", "--env-kwarg", "fail=True"],
-            "env_fn raised ValueError: asked to fail",
-        ),
-        (["collect", COUNT, "--steps", "5", "--policy", "mine"], "must be module:callable"),
-        (["collect", COUNT, "--steps", "5", "--policy", "no_module:x"], "can't import 'no_module'"),
-        (
-            ["collect", COUNT, "--steps", "5", "--policy", "tests.cli.parts:nothing"],
-            "'tests.cli.parts' has no 'nothing'",
-        ),
-        (
-            ["collect", COUNT, "--steps", "5", "--wrapper", "tests.cli.parts:not_callable"],
-            "is a int, not a callable",
-        ),
-        (
-            ["collect", COUNT, "--steps", "5", "--policy", "tests.cli.parts:Unmakeable"],
-            "--policy: tests.cli.parts:Unmakeable raised RuntimeError: no such weights",
-        ),
-        (
-            ["collect", COUNT, "--steps", "5", "--out", "/no/such/directory/a.npz"],
-            "--out: /no/such/directory/a.npz: there is no directory",
-        ),
-        (["collect", COUNT, "--steps", "5", "--out", "/tmp"], "--out: /tmp: is a directory"),
-        (["collect", COUNT, "--steps", "5", "--out", "/dev/null"], "is not a regular file"),
-        (
-            [
-                *("collect", "EnvpoolPyTests/Different-v0", "--steps", "5", "--out", "OUT"),
-                *("--backend", "dummy"),
-            ],
-            "--out: one file holds one observation_space, but that of env 1 is",
-        ),
-        (
-            [
-                *("collect", "EnvpoolPyTests/Space-v0", "--steps", "5", "--out", "OUT"),
-                *("--env-kwarg", "name=graph"),
-            ],
-            "--out: a Graph space has no form of arrays",
-        ),
+        ("", "the following arguments are required: COMMAND; see envpool-py --help"),
+        ("collekt", "argument COMMAND: invalid choice: 'collekt'"),
+        ("collect", "the following arguments are required: ENV_ID"),
+        ("collect CartPole-v1", "one of the arguments --steps --episodes is required"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(
-    args: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_a_command_line_that_lacks_something(
+    command_line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(tmp_path / "a.npz") if arg == "OUT" else arg for arg in args]) == 2
+    assert main(command_line.split()) == 2
+    one_line(capsys, message)
+
+
+def one_line(capsys: pytest.CaptureFixture[str], message: str) -> None:
+    """Assert that the command said this in one line, and nothing else."""
     shown = capsys.readouterr()
     assert message in shown.err
     assert shown.err.startswith("envpool-py: ")
     assert shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+PARTS = "--policy tests.cli.parts"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("CartPole-v1 --episodes 5", "--steps: not allowed with argument --episodes"),
+        ("CartPole-v1 --steps 0", "--steps: must be 1 or more, got 0"),
+        ("CartPole-v1 --steps many", "--steps: must be an int, got 'many'"),
+        ("CartPole-v1 --seed -1", "--seed: must be 0 or more"),
+        (f"CartPole-v1 --seed {2**63}", "--seed: must be below 2**63 - 8"),
+        ("CartPole-v1 --backend ray", "invalid choice: 'ray'"),
+        ("CartPole-v1 --timeout 0", "must be a positive number"),
+        ("CartPole-v1 --timeout nan", "must be a positive number"),
+        ("CartPole-v1 --timeout x", "must be a number of seconds"),
+        ("CartPole-v1 --num-envs 0", "must be 1 or more, got 0"),
+        ("CartPole-v1 --num-envs 8 --wait-num 9", "--wait-num is 9, but there are 8 envs"),
+        (
+            "CartPole-v1 --backend dummy --num-processes 2",
+            "--num-processes: the dummy backend has no processes",
+        ),
+        ("CartPol-v1", "'CartPol-v1'; did you mean CartPole-v1"),
+        ("CartPole", "'CartPole'; did you mean CartPole-v"),
+        ("ALE/Pomg-v5", "did you mean ALE/Pong-v5"),
+        ("Qzx/Qzx-v0", "MODULE:ENV_ID imports the module first"),
+        ("no_module:A-v0", "no_module:A-v0: No module named"),
+        ("CartPole-v1 --env-kwarg sutton=true", "--env-kwarg: sutton is true; Python writes True"),
+        ("CartPole-v1 --env-kwarg x", "must be key=value"),
+        ("CartPole-v1 --env-kwarg x=[1,", "is no Python literal"),
+        ("CartPole-v1 --env-kwarg x=1 --env-kwarg x=2", "--env-kwarg: x is given twice"),
+        ("CartPole-v1 --env-kwarg gravity_=9", "env_fn raised TypeError"),
+        (f"{COUNT} --env-kwarg fail=True", "env_fn raised ValueError: asked to fail"),
+        (f"{COUNT} --policy mine", "must be module:callable"),
+        (f"{COUNT} --policy no_module:x", "can't import 'no_module'"),
+        (f"{COUNT} {PARTS}:nothing", "'tests.cli.parts' has no 'nothing'"),
+        (f"{COUNT} --wrapper tests.cli.parts:not_callable", "is a int, not a callable"),
+        (
+            f"{COUNT} {PARTS}:Unmakeable",
+            "--policy: tests.cli.parts:Unmakeable raised RuntimeError: no such weights",
+        ),
+        (
+            f"{COUNT} --out /no/such/directory/a.npz",
+            "--out: /no/such/directory/a.npz: there is no directory",
+        ),
+        (f"{COUNT} --out /tmp", "--out: /tmp: is a directory"),
+        (f"{COUNT} --out /dev/null", "is not a regular file"),
+        (
+            "EnvpoolPyTests/Different-v0 --out OUT --backend dummy",
+            "--out: one file holds one observation_space, but that of env 1 is",
+        ),
+        (
+            "EnvpoolPyTests/Space-v0 --out OUT --env-kwarg name=graph",
+            "--out: a Graph space has no form of arrays",
+        ),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    options: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = options.replace("OUT", str(tmp_path / "a.npz")).split()
+    if "--steps" not in words:
+        words += ["--steps", "5"]
+    assert collect(*words) == 2
+    one_line(capsys, message)
     assert not list(tmp_path.iterdir())
 
 
