@@ -157,29 +157,3 @@ def test_unknown_memory_is_a_dash() -> None:
     blind = measurement(memory_bytes=None)
     assert show_table.memory([blind]) == "-"
     assert show_table.memory([blind, measurement()]) == "50.0 MB"
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "the following arguments are required: ENV_ID"),
-        (["CartPole-v9"], "did you mean CartPole-v1"),
-        (["no_such_module:Env-v0"], "No module named 'no_such_module'"),
-        (["CartPole-v1", "--backend", "stable"], "invalid choice: 'stable'"),
-        (["CartPole-v1", "--num-envs", "0"], "must be 1 or more, got 0"),
-        (["CartPole-v1", "--num-envs", "2", "--wait-num", "3"], "--wait-num is 3, but there are 2"),
-        (["CartPole-v1", "--seconds", "-1"], "must be a positive number of seconds"),
-        (["CartPole-v1", "--repeats", "none"], "must be an int, got 'none'"),
-        (["CartPole-v1", "--json", "/no/folder/a.json"], "there is no directory /no/folder"),
-        (["CartPole-v1", "--fast"], "unrecognized arguments: --fast"),
-    ],
-)
-def test_bad_input_is_told_in_one_line(
-    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert bench(*args) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("envpool-py: ")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import resource
@@ -22,7 +23,7 @@ from tests.conftest import ROOT, wait_until
 from tests.test_collector import check_by_hand, fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
@@ -97,25 +98,25 @@ def test_observations_and_actions_of_every_structure(tmp_path: Path, name: str) 
     check_by_hand(load(out), env_fns, seed=3)
 
 
-def test_atari_equals_hand_stepped_envs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "size"),
+    [
+        # 39 frames of 33 600 bytes: images are compressed.
+        ("ALE/Pong-v5", {"max_episode_steps": 12, "obs_type": "grayscale"}, 50_000),
+        ("HalfCheetah-v5", {"max_episode_steps": 20}, 50_000),
+    ],
+)
+def test_other_envs_equal_hand_stepped_ones(
+    tmp_path: Path, env_id: str, kwargs: dict[str, Any], size: int
+) -> None:
     out = tmp_path / "a.npz"
-    short = ("--env-kwarg", "max_episode_steps=12", "--env-kwarg", "obs_type=grayscale")
+    options = [word for key, value in kwargs.items() for word in ("--env-kwarg", f"{key}={value}")]
     limits = ("--num-envs", 2, "--episodes", 3, "--seed", 5)
-    assert collect("ALE/Pong-v5", *limits, *short, "--out", out) == 0
-    assert out.stat().st_size < 50_000  # 39 frames of 33 600 bytes: images are compressed
-    env_fn = partial(make, "ALE/Pong-v5", max_episode_steps=12, obs_type="grayscale")
+    assert collect(env_id, *limits, *options, "--out", out) == 0
+    assert out.stat().st_size < size
     found = load(out)
-    assert found.observations.shape == (3 * 13, 210, 160)
-    check_by_hand(found, [env_fn] * 2, seed=5)
-
-
-def test_mujoco_equals_hand_stepped_envs(tmp_path: Path) -> None:
-    out = tmp_path / "a.npz"
-    limits = ("--num-envs", 2, "--episodes", 3, "--seed", 5)
-    short = ("--env-kwarg", "max_episode_steps=20")
-    assert collect("HalfCheetah-v5", *limits, *short, "--out", out) == 0
-    env_fn = partial(make, "HalfCheetah-v5", max_episode_steps=20)
-    check_by_hand(load(out), [env_fn] * 2, seed=5)
+    assert len(found.observations) == 3 * (kwargs["max_episode_steps"] + 1)
+    check_by_hand(found, [partial(make, env_id, **kwargs)] * 2, seed=5)
 
 
 def test_wrappers_from_the_inside_out(tmp_path: Path) -> None:
@@ -128,14 +129,12 @@ def test_wrappers_from_the_inside_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["alternate", "Parity"])
 def test_policies(tmp_path: Path, name: str) -> None:
     out = tmp_path / "a.npz"
-    policy = ("--policy", f"tests.cli.parts:{name}")
-    common = ("--num-envs", 3, "--wait-num", 1, "--episodes", 6, "--seed", 4)
-    assert collect("CartPole-v1", *common, *policy, "--out", out) == 0
+    common = ("--num-envs", 3, "--wait-num", 1, "--episodes", 6, "--seed", 4, "--out", out)
+    assert collect("CartPole-v1", *common, "--policy", f"tests.cli.parts:{name}") == 0
     for episode in load(out):
+        expected = [(4 + episode.env_id) % 2] * len(episode)
         if name == "alternate":
             expected = (episode.observations[:-1, 2] > 0).astype(int).tolist()
-        else:
-            expected = [(4 + episode.env_id) % 2] * len(episode)
         assert episode.actions.tolist() == expected
 
 
@@ -194,11 +193,14 @@ def test_the_metadata(tmp_path: Path) -> None:
 
 
 def test_a_drawn_seed_repeats_the_run(tmp_path: Path) -> None:
-    first, second = tmp_path / "a.npz", tmp_path / "b.npz"
+    first, second, third = (tmp_path / name for name in ("a.npz", "b.npz", "c.npz"))
     common = ("CartPole-v1", "--num-envs", 2, "--episodes", 4)
     assert collect(*common, "--out", first) == 0
-    assert collect(*common, "--out", second, "--seed", load(first).metadata["seed"]) == 0
+    seed = load(first).metadata["seed"]
+    assert collect(*common, "--out", second, "--seed", seed) == 0
     assert first.read_bytes() == second.read_bytes()
+    assert collect(*common, "--out", third, "--seed", seed + 2) == 0
+    assert fingerprint(load(first)) != fingerprint(load(third))
 
 
 def test_a_bar_on_a_terminal() -> None:
@@ -232,101 +234,6 @@ def test_help(args: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert "envpool-py" in capsys.readouterr().out
 
 
-# ----------------------------------------------------------------------------- bad input
-
-
-@pytest.mark.parametrize(
-    ("command_line", "message"),
-    [
-        ("", "the following arguments are required: COMMAND; see envpool-py --help"),
-        ("collekt", "argument COMMAND: invalid choice: 'collekt'"),
-        ("collect", "the following arguments are required: ENV_ID"),
-        ("collect CartPole-v1", "one of the arguments --steps --episodes is required"),
-    ],
-)
-def test_a_command_line_that_lacks_something(
-    command_line: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(command_line.split()) == 2
-    one_line(capsys, message)
-
-
-def one_line(capsys: pytest.CaptureFixture[str], message: str) -> None:
-    """Assert that the command said this in one line, and nothing else."""
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.err.startswith("envpool-py: ")
-    assert shown.err.count("\n") == 1
-    assert shown.out == ""
-
-
-PARTS = "--policy tests.cli.parts"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("CartPole-v1 --episodes 5", "--steps: not allowed with argument --episodes"),
-        ("CartPole-v1 --steps 0", "--steps: must be 1 or more, got 0"),
-        ("CartPole-v1 --steps many", "--steps: must be an int, got 'many'"),
-        ("CartPole-v1 --seed -1", "--seed: must be 0 or more"),
-        (f"CartPole-v1 --seed {2**63}", "--seed: must be below 2**63 - 8"),
-        ("CartPole-v1 --backend ray", "invalid choice: 'ray'"),
-        ("CartPole-v1 --timeout 0", "must be a positive number"),
-        ("CartPole-v1 --timeout nan", "must be a positive number"),
-        ("CartPole-v1 --timeout x", "must be a number of seconds"),
-        ("CartPole-v1 --num-envs 0", "must be 1 or more, got 0"),
-        ("CartPole-v1 --num-envs 8 --wait-num 9", "--wait-num is 9, but there are 8 envs"),
-        (
-            "CartPole-v1 --backend dummy --num-processes 2",
-            "--num-processes: the dummy backend has no processes",
-        ),
-        ("CartPol-v1", "'CartPol-v1'; did you mean CartPole-v1"),
-        ("CartPole", "'CartPole'; did you mean CartPole-v"),
-        ("ALE/Pomg-v5", "did you mean ALE/Pong-v5"),
-        ("Qzx/Qzx-v0", "MODULE:ENV_ID imports the module first"),
-        ("no_module:A-v0", "no_module:A-v0: No module named"),
-        ("CartPole-v1 --env-kwarg sutton=true", "--env-kwarg: sutton is true; Python writes True"),
-        ("CartPole-v1 --env-kwarg x", "must be key=value"),
-        ("CartPole-v1 --env-kwarg x=[1,", "is no Python literal"),
-        ("CartPole-v1 --env-kwarg x=1 --env-kwarg x=2", "--env-kwarg: x is given twice"),
-        ("CartPole-v1 --env-kwarg gravity_=9", "env_fn raised TypeError"),
-        (f"{COUNT} --env-kwarg fail=True", "env_fn raised ValueError: asked to fail"),
-        (f"{COUNT} --policy mine", "must be module:callable"),
-        (f"{COUNT} --policy no_module:x", "can't import 'no_module'"),
-        (f"{COUNT} {PARTS}:nothing", "'tests.cli.parts' has no 'nothing'"),
-        (f"{COUNT} --wrapper tests.cli.parts:not_callable", "is a int, not a callable"),
-        (
-            f"{COUNT} {PARTS}:Unmakeable",
-            "--policy: tests.cli.parts:Unmakeable raised RuntimeError: no such weights",
-        ),
-        (
-            f"{COUNT} --out /no/such/directory/a.npz",
-            "--out: /no/such/directory/a.npz: there is no directory",
-        ),
-        (f"{COUNT} --out /tmp", "--out: /tmp: is a directory"),
-        (f"{COUNT} --out /dev/null", "is not a regular file"),
-        (
-            "EnvpoolPyTests/Different-v0 --out OUT --backend dummy",
-            "--out: one file holds one observation_space, but that of env 1 is",
-        ),
-        (
-            "EnvpoolPyTests/Space-v0 --out OUT --env-kwarg name=graph",
-            "--out: a Graph space has no form of arrays",
-        ),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(
-    options: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    words = options.replace("OUT", str(tmp_path / "a.npz")).split()
-    if "--steps" not in words:
-        words += ["--steps", "5"]
-    assert collect(*words) == 2
-    one_line(capsys, message)
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_directory_that_takes_no_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -341,51 +248,40 @@ def test_a_directory_that_takes_no_files(
 # -------------------------------------------------------------------------- ends half way
 
 
-def test_an_env_that_raises_keeps_whole_episodes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+NOTED = "interrupted; writing what there is, which another Ctrl-C would drop"
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "status", "complaints"),
+    [
+        ("--wrapper", "Raising", 1, ["step raised ValueError: boom", "ended by an error"]),
+        # The traceback shows where.
+        ("--policy", "stumbles", 1, ["in stumbles", "LookupError: stumbled", "ended by an error"]),
+        # Batches: reset, four steps (the policy is called before each), reset, four steps.
+        ("--policy", "Interrupts", 130, [NOTED, "interrupted"]),
+    ],
+)
+def test_whole_episodes_are_kept(
+    tmp_path: Path,
+    option: str,
+    name: str,
+    status: int,
+    complaints: list[str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "a.npz"
-    wrapper = ("--wrapper", "tests.cli.parts:Raising")
     limits = ("--num-envs", 2, "--wait-num", 2, "--steps", 900, "--seed", 3)
-    assert collect(COUNT, *limits, *wrapper, "--out", out) == 1
+    assert collect(COUNT, *limits, option, f"tests.cli.parts:{name}", "--out", out) == status
     shown = capsys.readouterr()
-    assert "step raised ValueError: boom" in shown.err
-    assert f"ended by an error; kept 4 whole episodes in {out}" in shown.err
+    assert all(text in shown.err for text in complaints)
+    assert shown.err.endswith(f"envpool-py: {complaints[-1]}; kept 4 whole episodes in {out}\n")
+    if status == 130:
+        assert shown.err.count("\n") == 2
+    assert "episodes       │ 4" in shown.out
     found = load(out)
     assert found.lengths.tolist() == [4, 4, 4, 4]
     assert found.metadata["complete"] is False
     check_by_hand(found, [parts.count_env] * 2, seed=3)
-
-
-def test_a_policy_that_raises_keeps_whole_episodes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "a.npz"
-    policy = ("--policy", "tests.cli.parts:stumbles")
-    limits = ("--num-envs", 2, "--wait-num", 2, "--steps", 900, "--seed", 3)
-    assert collect(COUNT, *limits, *policy, "--out", out) == 1
-    shown = capsys.readouterr()
-    assert "LookupError: stumbled" in shown.err
-    assert "in stumbles" in shown.err  # the traceback shows where
-    check_by_hand(load(out), [parts.count_env] * 2, seed=3)
-    assert load(out).lengths.tolist() == [4, 4, 4, 4]
-
-
-def test_an_interrupt_keeps_whole_episodes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "a.npz"
-    policy = ("--policy", "tests.cli.parts:Interrupts")
-    limits = ("--num-envs", 2, "--wait-num", 2, "--steps", 900, "--seed", 3)
-    assert collect(COUNT, *limits, *policy, "--out", out) == 130
-    shown = capsys.readouterr()
-    # Batches: reset, four steps (the policy is called before each), reset, four steps.
-    assert shown.err.splitlines() == [
-        "envpool-py: interrupted; writing what there is, which another Ctrl-C would drop",
-        f"envpool-py: interrupted; kept 4 whole episodes in {out}",
-    ]
-    assert "episodes       │ 4" in shown.out
-    check_by_hand(load(out), [parts.count_env] * 2, seed=3)
 
 
 def test_an_interrupt_before_any_episode_leaves_what_was_there(
@@ -407,43 +303,42 @@ def test_a_second_interrupt_drops_what_is_being_written(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("envpool_py.collector.file._Column.copy_to", interrupted)
-    policy = ("--policy", "tests.cli.parts:Interrupts")
-    out = tmp_path / "a.npz"
-    assert (
-        collect(COUNT, "--num-envs", 2, "--wait-num", 2, "--steps", 900, *policy, "--out", out)
-        == 130
-    )
+    common = ("--num-envs", 2, "--wait-num", 2, "--steps", 900, "--out", tmp_path / "a.npz")
+    assert collect(COUNT, *common, "--policy", "tests.cli.parts:Interrupts") == 130
     shown = capsys.readouterr()
     assert shown.err.splitlines()[-1] == "envpool-py: interrupted; nothing is written"
     assert not list(tmp_path.iterdir())
 
 
-def start(tmp_path: Path, *args: Any) -> subprocess.Popen[str]:
+@contextlib.contextmanager
+def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """The command whose two envs hang in their third episode, after four have been written."""
     marks = tmp_path / "marks"
     marks.mkdir()
-    return subprocess.Popen(
-        command(COUNT, *args),
+    limits = ("--num-envs", 2, "--wait-num", 1, "--steps", 10**6, "--seed", 3)
+    stuck = ("--wrapper", "tests.cli.parts:Stuck", "--num-processes", 2)
+    with subprocess.Popen(
+        command(COUNT, *limits, *stuck, "--out", tmp_path / "a.npz"),
         cwd=ROOT,
         env={**os.environ, "ENVPOOL_PY_MARKS": str(marks)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
+    ) as process:
+        try:
+            assert wait_until(lambda: len(list(marks.iterdir())) == 2, 30)
+            yield process
+        finally:
+            process.kill()
+            process.communicate(timeout=30)
 
 
 def test_ctrl_c_while_envs_hang(tmp_path: Path) -> None:
     out = tmp_path / "a.npz"
-    stuck = ("--wrapper", "tests.cli.parts:Stuck", "--num-processes", 2)
-    limits = ("--num-envs", 2, "--wait-num", 1, "--steps", 10**6, "--seed", 3)
-    with start(tmp_path, *limits, *stuck, "--out", out) as process:
-        try:
-            # Both envs hang in their third episode: four have been written.
-            assert wait_until(lambda: len(list((tmp_path / "marks").iterdir())) == 2, 30)
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            stdout, stderr = process.communicate(timeout=30)
-        finally:
-            process.kill()
+    with hanging(tmp_path) as process:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stderr.splitlines()[-1] == f"envpool-py: interrupted; kept 4 whole episodes in {out}"
     assert "episodes" in stdout
@@ -455,14 +350,8 @@ def test_ctrl_c_while_envs_hang(tmp_path: Path) -> None:
 
 
 def test_a_killed_command_leaves_no_half_written_file(tmp_path: Path) -> None:
-    out = tmp_path / "a.npz"
-    stuck = ("--wrapper", "tests.cli.parts:Stuck", "--num-processes", 2)
-    with start(tmp_path, "--num-envs", 2, "--steps", 10**6, *stuck, "--out", out) as process:
-        try:
-            assert wait_until(lambda: len(list((tmp_path / "marks").iterdir())) == 2, 30)
-        finally:
-            process.kill()
-        process.communicate(timeout=30)
+    with hanging(tmp_path):
+        pass
     assert [path.name for path in tmp_path.iterdir()] == ["marks"]
 
 
@@ -471,10 +360,9 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 
     out = tmp_path / "a.npz"
+    limits = ("--num-envs", 2, "--steps", 20_000, "--backend", "dummy")
     run = subprocess.run(
-        command(
-            "CartPole-v1", "--num-envs", 2, "--steps", 20_000, "--backend", "dummy", "--out", out
-        ),
+        command("CartPole-v1", *limits, "--out", out),
         cwd=ROOT,
         preexec_fn=little_room,
         capture_output=True,
@@ -488,15 +376,3 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     kept = load(out).num_steps if out.exists() else 0
     assert ("kept" in run.stderr) == (kept > 0)
     assert {path.name for path in tmp_path.iterdir()} <= {"a.npz"}
-
-
-def test_fingerprints_differ_where_episodes_do(tmp_path: Path) -> None:
-    files = []
-    for seed in (1, 2):
-        out = tmp_path / f"{seed}.npz"
-        assert (
-            collect("CartPole-v1", "--num-envs", 2, "--episodes", 4, "--seed", seed, "--out", out)
-            == 0
-        )
-        files.append(fingerprint(load(out)))
-    assert files[0] != files[1]

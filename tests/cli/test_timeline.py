@@ -14,7 +14,6 @@ import pytest
 
 import envpool_py
 from envpool_py.bench import timeline
-from envpool_py.cli import main
 from envpool_py.cli.timeline import summary
 from tests.envs import CountEnv
 
@@ -94,21 +93,3 @@ def test_the_picture(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "an env was on average" in done.stdout
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("args", "complaint"),
-    [
-        (["Nope-v0", "--out", "a.png"], "no env has the id 'Nope-v0'"),
-        ([COUNT, "--out", "a.jpeg"], "--out: must end in .png, got a.jpeg"),
-        ([COUNT], "required: --out"),
-        ([COUNT, "--out", "a.png", "--num-envs", "2", "--wait-num", "3"], "--wait-num: 3 is more"),
-        ([COUNT, "--out", "a.png", "--backend", "dummy", "--num-processes", "2"], "has none"),
-        ([COUNT, "--out", "nowhere/a.png"], "nowhere"),
-    ],
-)
-def test_bad_input(args: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["timeline", *args]) == 2
-    error = capsys.readouterr().err
-    assert complaint in error
-    assert error.count("\n") == 1

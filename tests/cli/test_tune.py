@@ -163,23 +163,3 @@ def test_ctrl_c_gives_the_recommendation_until_then(
     failing["dummy"] = KeyboardInterrupt()
     assert tune("CartPole-v1") == 130
     assert 'backend="shmem"' in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["CartPole-v9"], "did you mean CartPole-v1"),
-        ([], "the following arguments are required: ENV_ID"),
-        (["CartPole-v1", "--seconds", "0"], "must be a positive number of seconds, got 0"),
-        (["CartPole-v1", "--num-envs", "x"], "must be an int, got 'x'"),
-        (["CartPole-v1", "--think", "-1"], "must be 0 or more, got -1"),
-    ],
-)
-def test_bad_input_is_told_in_one_line(
-    args: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tune(*args) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
