@@ -135,18 +135,3 @@ def test_results() -> None:
     assert results.rate(LOOP, 0.5) == 20
     assert results.ranked(0.0) == [LOOP, other]
     assert results.ranked(0.5) == [other, LOOP]
-
-
-def test_what_fails_is_not_tried_again() -> None:
-    results = Results()
-    tried: list[int] = []
-
-    def fail() -> Any:
-        tried.append(1)
-        raise MeasurementError("boom")
-
-    for _ in range(2):
-        results.add(LOOP, fail)
-    assert tried == [1]
-    assert results.errors == {LOOP: "boom"}
-    assert results.measured == {}

@@ -152,7 +152,7 @@ def test_every_setting_is_measured_for_real() -> None:
     found = Results()
     settings = tune.first_settings(4, 2, 4)
     assert any(each.caller_steps for each in settings)
-    list(tune.try_settings(found, settings, THINKS, measure, 20.0, lambda: next(clock)))
+    list(tune.try_settings(found, settings, THINKS, measure, 11.0, lambda: next(clock)))
     assert found.errors == {}
     assert set(settings) <= set(found.measured)
     assert any(each.wait_num for each in found.measured)

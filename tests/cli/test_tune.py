@@ -7,36 +7,20 @@ from typing import Any
 import pytest
 
 from envpool_py.auto import Probe
-from envpool_py.bench.measure import Job, MeasurementError
+from envpool_py.bench.measure import MeasurementError
 from envpool_py.bench.settings import Setting
 from envpool_py.cli import main
 from envpool_py.cli import tune as command
-from tests.bench.test_measure import COUNT, measurement
+from tests.bench.test_measure import COUNT
 from tests.bench.test_tune import DUMMY, EACH, PARTIAL, SHMEM, THINKS, results
+from tests.cli.conftest import COMPUTING, Asked
 
-COMPUTING = Probe(1e-3, 1e-3, 0.9e-3, 2e-3, 0.01, 5e-3, 33_600)
 WAITS = "steps wait rather than compute, and with a process per env they wait at once"
 WAITING = Probe(1e-3, 1e-4, 1e-3, 9e-3)
 
 
 def tune(*args: Any) -> int:
     return main(["tune", *map(str, args)])
-
-
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> dict[str, BaseException]:
-    """Nothing is measured; what the pools of these names raise."""
-    errors: dict[str, BaseException] = {}
-
-    def carry_out(job: Job) -> Any:
-        if job.setting.pool in errors:
-            raise errors[job.setting.pool]
-        return [measurement(think=think) for think in job.thinks]
-
-    monkeypatch.setattr(command, "probe", lambda *_: COMPUTING)
-    monkeypatch.setattr(command, "carry_out", carry_out)
-    monkeypatch.setattr(command, "usable_cores", lambda: [0, 1])
-    return errors
 
 
 def test_a_recommendation_that_works(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,55 +52,28 @@ def test_what_an_env_costs() -> None:
     assert resets == "resets: none until the time was over"
 
 
-@pytest.mark.parametrize(
-    ("profile", "best", "rates", "expected"),
-    [
-        (
-            COMPUTING,
-            SHMEM,
-            {SHMEM: 1800, DUMMY: 1000, EACH: 200},
-            [
-                "processes: 2 on 2 cores; 1.80 times the steps of dummy",
-                "memory: 50.0 MB for this pool, 3.12 MB for each env",
-            ],
-        ),
-        (
-            COMPUTING,
-            DUMMY,
-            {DUMMY: 1000, SHMEM: 500},
-            ["processes: none; 2.00 times the steps of shmem, num_processes=2"],
-        ),
-        (COMPUTING, DUMMY, {DUMMY: 1000}, ["processes: none"]),
-        (
-            WAITING,
-            PARTIAL,
-            {EACH: 1000, PARTIAL: 3000, DUMMY: 100},
-            [
-                f"processes: 2 on 2 cores; {WAITS}; 30.00 times the steps of dummy",
-                "wait_num: 4; 3.00 times the steps of shmem, num_processes=16",
-            ],
-        ),
-        (
-            COMPUTING,
-            EACH,
-            {EACH: 1000, PARTIAL: 1000},
-            [
-                "processes: 16 on 2 cores",
-                "wait_num: all rows; 1.00 times the steps of shmem, num_processes=2, wait_num=4",
-            ],
-        ),
-    ],
-)
-def test_why_that_one(
-    profile: Probe,
-    best: Setting,
-    rates: dict[Setting, float],
-    expected: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(command, "usable_cores", lambda: [0, 1])
-    found = list(command.reasons(results(rates), profile, best, 0.0))
-    assert found[: len(expected)] == expected
+def test_why_that_one(asked: Asked) -> None:
+    del asked  # for its two cores
+
+    def why(profile: Probe, best: Setting, rates: dict[Setting, float]) -> list[str]:
+        return list(command.reasons(results(rates), profile, best, 0.0))
+
+    assert why(COMPUTING, SHMEM, {SHMEM: 1800, DUMMY: 1000, EACH: 200}) == [
+        "processes: 2 on 2 cores; 1.80 times the steps of dummy",
+        "memory: 50.0 MB for this pool, 3.12 MB for each env",
+    ]
+    assert why(COMPUTING, DUMMY, {DUMMY: 1000, SHMEM: 500})[0] == (
+        "processes: none; 2.00 times the steps of shmem, num_processes=2"
+    )
+    assert why(COMPUTING, DUMMY, {DUMMY: 1000})[0] == "processes: none"
+    assert why(WAITING, PARTIAL, {EACH: 1000, PARTIAL: 3000, DUMMY: 100})[:2] == [
+        f"processes: 2 on 2 cores; {WAITS}; 30.00 times the steps of dummy",
+        "wait_num: 4; 3.00 times the steps of shmem, num_processes=16",
+    ]
+    assert why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1000})[:2] == [
+        "processes: 16 on 2 cores",
+        "wait_num: all rows; 1.00 times the steps of shmem, num_processes=2, wait_num=4",
+    ]
 
 
 def test_one_line_of_code_for_callers_that_need_the_same_pool() -> None:
@@ -132,20 +89,16 @@ def test_one_line_of_code_for_callers_that_need_the_same_pool() -> None:
     ]
 
 
-def test_settings_that_fail_are_told(
-    failing: dict[str, BaseException], capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing["shmem"] = MeasurementError("OSError: no processes today")
+def test_settings_that_fail_are_told(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.failing["shmem"] = MeasurementError("OSError: no processes today")
     assert tune("ALE/Pong-v5", "--seconds", 0.5) == 0
     out = capsys.readouterr().out
     assert "shmem, num_processes=16 failed: OSError: no processes today" in out
     assert 'make("ale_py:ALE/Pong-v5", 16, backend="dummy")' in out
 
 
-def test_when_everything_fails(
-    failing: dict[str, BaseException], capsys: pytest.CaptureFixture[str]
-) -> None:
-    failing["shmem"] = failing["dummy"] = MeasurementError("OSError: nothing today")
+def test_when_everything_fails(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    asked.failing["shmem"] = asked.failing["dummy"] = MeasurementError("OSError: nothing today")
     assert tune("CartPole-v1") == 1
     assert capsys.readouterr().err == "envpool-py: OSError: nothing today\n"
 
@@ -158,8 +111,8 @@ def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ctrl_c_gives_the_recommendation_until_then(
-    failing: dict[str, BaseException], capsys: pytest.CaptureFixture[str]
+    asked: Asked, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failing["dummy"] = KeyboardInterrupt()
+    asked.failing["dummy"] = KeyboardInterrupt()
     assert tune("CartPole-v1") == 130
     assert 'backend="shmem"' in capsys.readouterr().out
