@@ -41,45 +41,46 @@ def command(*args: Any) -> list[str]:
     return [sys.executable, "-m", "envpool_py.cli", "collect", *map(str, args)]
 
 
+def collected(folder: Path, line: str) -> Any:
+    """What the command wrote, by its arguments in one line."""
+    out = folder / "a.npz"
+    assert collect(*line.split(), "--out", out) == 0
+    return load(out)
+
+
 # ------------------------------------------------------------------------------- by hand
 
 
 @pytest.mark.parametrize("backend", ["dummy", "subproc", "shmem"])
 def test_cartpole_equals_hand_stepped_envs(tmp_path: Path, backend: str) -> None:
-    out = tmp_path / "a.npz"
-    limits = ("--num-envs", 5, "--wait-num", 2, "--steps", 300, "--seed", 3)
-    assert collect("CartPole-v1", *limits, "--backend", backend, "--out", out) == 0
-    episodes = load(out)
+    limits = "--num-envs 5 --wait-num 2 --steps 300 --seed 3"
+    episodes = collected(tmp_path, f"CartPole-v1 {limits} --backend {backend}")
     assert episodes.num_steps >= 300
     assert set(episodes.env_ids.tolist()) == {0, 1, 2, 3, 4}
     assert episodes.observation_space == gym.make("CartPole-v1").observation_space
     check_by_hand(episodes, [partial(make, "CartPole-v1")] * 5, seed=3)
 
 
-@pytest.mark.parametrize("limit", [("--steps", 250), ("--episodes", 13)])
-def test_one_seed_gives_one_file_whatever_the_timing(tmp_path: Path, limit: tuple) -> None:
+@pytest.mark.parametrize("limit", ["--steps 250", "--episodes 13"])
+def test_one_seed_gives_one_file_whatever_the_timing(tmp_path: Path, limit: str) -> None:
     files = set()
-    ways: list[tuple[Any, ...]] = [
-        ("--backend", "dummy"),
-        ("--backend", "dummy", "--wait-num", 1),
-        ("--backend", "subproc", "--wait-num", 3),
-        ("--backend", "shmem", "--num-processes", 1, "--wait-num", 4),
-        ("--backend", "shmem", "--num-processes", 4, "--wait-num", 1),
-        ("--backend", "shmem", "--num-processes", 3, "--timeout", 0.001),
-    ]
-    for number, way in enumerate(ways):
-        out = tmp_path / f"{number}.npz"
-        assert collect("CartPole-v1", "--num-envs", 4, *limit, "--seed", 1, *way, "--out", out) == 0
-        files.add(out.read_bytes())
+    for way in (
+        "--backend dummy",
+        "--backend dummy --wait-num 1",
+        "--backend subproc --wait-num 3",
+        "--backend shmem --num-processes 1 --wait-num 4",
+        "--backend shmem --num-processes 4 --wait-num 1",
+        "--backend shmem --num-processes 3 --timeout 0.001",
+    ):
+        collected(tmp_path, f"CartPole-v1 --num-envs 4 {limit} --seed 1 {way}")
+        files.add((tmp_path / "a.npz").read_bytes())
     assert len(files) == 1
 
 
 @pytest.mark.parametrize("balanced", [True, False])
 def test_just_as_many_episodes_as_asked_for(tmp_path: Path, balanced: bool) -> None:
-    out = tmp_path / "a.npz"
     flag = "--balanced" if balanced else "--no-balanced"
-    assert collect("CartPole-v1", "--num-envs", 3, "--episodes", 7, flag, "--out", out) == 0
-    found = load(out)
+    found = collected(tmp_path, f"CartPole-v1 --num-envs 3 --episodes 7 {flag}")
     assert len(found) == 7
     if balanced:
         assert np.bincount(found.env_ids).tolist() == [3, 2, 2]
@@ -87,51 +88,42 @@ def test_just_as_many_episodes_as_asked_for(tmp_path: Path, balanced: bool) -> N
     check_by_hand(found, [partial(make, "CartPole-v1")] * 3, seed=found.metadata["seed"])
 
 
-@pytest.mark.parametrize("name", ["dict", "tuple", "nested", "discrete", "text", "box-uint8"])
-def test_observations_and_actions_of_every_structure(tmp_path: Path, name: str) -> None:
-    out = tmp_path / "a.npz"
-    env_id = "EnvpoolPyTests/Space-v0"
-    kwargs = ("--env-kwarg", f"name={name}", "--env-kwarg", "length=3")
-    common = ("--num-envs", 2, "--wait-num", 1, "--episodes", 4, "--seed", 3, *kwargs)
-    assert collect(f"tests.cli.parts:{env_id}", *common, "--out", out, "--compress") == 0
-    env_fns = [partial(make, env_id, name=name, length=3)] * 2
-    check_by_hand(load(out), env_fns, seed=3)
+def test_more_envs_than_episodes(tmp_path: Path) -> None:
+    assert collected(tmp_path, f"{COUNT} --num-envs 5 --episodes 2").env_ids.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("env_id", "kwargs", "size"),
+    ("env_id", "kwargs"),
     [
-        # 39 frames of 33 600 bytes: images are compressed.
-        ("ALE/Pong-v5", {"max_episode_steps": 12, "obs_type": "grayscale"}, 50_000),
-        ("HalfCheetah-v5", {"max_episode_steps": 20}, 50_000),
+        *(
+            ("EnvpoolPyTests/Space-v0", {"name": name, "length": 3})
+            for name in ("dict", "tuple", "nested", "discrete", "text", "box-uint8")
+        ),
+        ("ALE/Pong-v5", {"max_episode_steps": 12, "obs_type": "grayscale"}),
+        ("HalfCheetah-v5", {"max_episode_steps": 20}),
     ],
 )
-def test_other_envs_equal_hand_stepped_ones(
-    tmp_path: Path, env_id: str, kwargs: dict[str, Any], size: int
-) -> None:
-    out = tmp_path / "a.npz"
-    options = [word for key, value in kwargs.items() for word in ("--env-kwarg", f"{key}={value}")]
-    limits = ("--num-envs", 2, "--episodes", 3, "--seed", 5)
-    assert collect(env_id, *limits, *options, "--out", out) == 0
-    assert out.stat().st_size < size
-    found = load(out)
-    assert len(found.observations) == 3 * (kwargs["max_episode_steps"] + 1)
-    check_by_hand(found, [partial(make, env_id, **kwargs)] * 2, seed=5)
+def test_envs_of_every_kind(tmp_path: Path, env_id: str, kwargs: dict[str, Any]) -> None:
+    options = " ".join(f"--env-kwarg {key}={value}" for key, value in kwargs.items())
+    limits = "--num-envs 2 --wait-num 1 --episodes 4 --seed 3"
+    if "length" in kwargs:
+        limits += " --compress"
+    found = collected(tmp_path, f"{env_id} {limits} {options}")
+    check_by_hand(found, [partial(make, env_id, **kwargs)] * 2, seed=3)
+    # Pong: 52 frames of 33 600 bytes; images are compressed.
+    assert (tmp_path / "a.npz").stat().st_size < 65_000
 
 
 def test_wrappers_from_the_inside_out(tmp_path: Path) -> None:
-    out = tmp_path / "a.npz"
-    both = ("--wrapper", "tests.cli.parts:Scaled", "--wrapper", "tests.cli.parts:Shifted")
-    assert collect("CartPole-v1", "--num-envs", 2, "--episodes", 2, *both, "--out", out) == 0
-    assert set(load(out).rewards.tolist()) == {11.0}  # 10 * 1 + 1, and not 10 * (1 + 1)
+    both = "--wrapper tests.cli.parts:Scaled --wrapper tests.cli.parts:Shifted"
+    found = collected(tmp_path, f"CartPole-v1 --num-envs 2 --episodes 2 {both}")
+    assert set(found.rewards.tolist()) == {11.0}  # 10 * 1 + 1, and not 10 * (1 + 1)
 
 
 @pytest.mark.parametrize("name", ["alternate", "Parity"])
 def test_policies(tmp_path: Path, name: str) -> None:
-    out = tmp_path / "a.npz"
-    common = ("--num-envs", 3, "--wait-num", 1, "--episodes", 6, "--seed", 4, "--out", out)
-    assert collect("CartPole-v1", *common, "--policy", f"tests.cli.parts:{name}") == 0
-    for episode in load(out):
+    common = "--num-envs 3 --wait-num 1 --episodes 6 --seed 4"
+    for episode in collected(tmp_path, f"CartPole-v1 {common} --policy tests.cli.parts:{name}"):
         expected = [(4 + episode.env_id) % 2] * len(episode)
         if name == "alternate":
             expected = (episode.observations[:-1, 2] > 0).astype(int).tolist()
@@ -152,12 +144,6 @@ def test_the_policy_may_be_in_the_working_directory(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert load(tmp_path / "a.npz").actions.min() == 1
-
-
-def test_more_envs_than_episodes(tmp_path: Path) -> None:
-    out = tmp_path / "a.npz"
-    assert collect(COUNT, "--num-envs", 5, "--episodes", 2, "--out", out) == 0
-    assert load(out).env_ids.tolist() == [0, 1]
 
 
 # ------------------------------------------------------------------------- what is shown
@@ -181,10 +167,7 @@ def test_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_metadata(tmp_path: Path) -> None:
-    out = tmp_path / "a.npz"
-    kwarg = ("--env-kwarg", "length=2")
-    assert collect(COUNT, "--num-envs", 2, "--episodes", 2, *kwarg, "--out", out) == 0
-    found = load(out).metadata
+    found = collected(tmp_path, f"{COUNT} --num-envs 2 --episodes 2 --env-kwarg length=2").metadata
     assert found["env_id"] == COUNT
     assert found["env_kwargs"] == {"length": "2"}
     assert found["policy"] == "random"
@@ -193,14 +176,11 @@ def test_the_metadata(tmp_path: Path) -> None:
 
 
 def test_a_drawn_seed_repeats_the_run(tmp_path: Path) -> None:
-    first, second, third = (tmp_path / name for name in ("a.npz", "b.npz", "c.npz"))
-    common = ("CartPole-v1", "--num-envs", 2, "--episodes", 4)
-    assert collect(*common, "--out", first) == 0
-    seed = load(first).metadata["seed"]
-    assert collect(*common, "--out", second, "--seed", seed) == 0
-    assert first.read_bytes() == second.read_bytes()
-    assert collect(*common, "--out", third, "--seed", seed + 2) == 0
-    assert fingerprint(load(first)) != fingerprint(load(third))
+    common = "CartPole-v1 --num-envs 2 --episodes 4"
+    first = collected(tmp_path, common)
+    seed = first.metadata["seed"]
+    again, other = (collected(tmp_path, f"{common} --seed {s}") for s in (seed, seed + 2))
+    assert fingerprint(again) == fingerprint(first) != fingerprint(other)
 
 
 def test_a_bar_on_a_terminal() -> None:
