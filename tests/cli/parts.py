@@ -16,40 +16,16 @@ from tests.envs import CountEnv, SpaceEnv
 not_callable = 5
 
 
-class Scaled(gym.RewardWrapper):
-    """Ten times the reward."""
-
-    def reward(self, reward: Any) -> float:
-        return 10.0 * float(reward)
+def scaled(env: gym.Env) -> gym.Env:
+    return gym.wrappers.TransformReward(env, lambda reward: 10.0 * float(reward))
 
 
-class Shifted(gym.RewardWrapper):
-    """One more reward."""
-
-    def reward(self, reward: Any) -> float:
-        return float(reward) + 1.0
+def shifted(env: gym.Env) -> gym.Env:
+    return gym.wrappers.TransformReward(env, lambda reward: float(reward) + 1.0)
 
 
-class Stuck(gym.Wrapper):
-    """Hangs for good in the first step of its third episode, and leaves a mark then."""
-
-    resets = 0
-
-    def reset(self, **kwargs: Any) -> tuple:
-        self.resets += 1
-        return self.env.reset(**kwargs)
-
-    def step(self, action: Any) -> tuple:
-        if self.resets == 3:
-            marks = Path(os.environ["ENVPOOL_PY_MARKS"])
-            (marks / f"{os.getpid()}").touch()
-            while True:
-                signal.pause()
-        return self.env.step(action)
-
-
-class Raising(gym.Wrapper):
-    """Raises in the second step of its third episode."""
+class InThirdEpisode(gym.Wrapper):
+    """Misbehaves in its third episode."""
 
     resets = steps = 0
 
@@ -59,9 +35,26 @@ class Raising(gym.Wrapper):
 
     def step(self, action: Any) -> tuple:
         self.steps += 1
-        if (self.resets, self.steps) == (3, 2):
-            raise ValueError("boom")
+        if self.resets == 3:
+            self.misbehave()
         return self.env.step(action)
+
+
+class Stuck(InThirdEpisode):
+    """Hangs for good in the first step, and leaves a mark then."""
+
+    def misbehave(self) -> None:
+        (Path(os.environ["ENVPOOL_PY_MARKS"]) / f"{os.getpid()}").touch()
+        while True:
+            signal.pause()
+
+
+class Raising(InThirdEpisode):
+    """Raises in the second step."""
+
+    def misbehave(self) -> None:
+        if self.steps == 2:
+            raise ValueError("boom")
 
 
 def alternate(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:

@@ -115,7 +115,7 @@ def test_envs_of_every_kind(tmp_path: Path, env_id: str, kwargs: dict[str, Any])
 
 
 def test_wrappers_from_the_inside_out(tmp_path: Path) -> None:
-    both = "--wrapper tests.cli.parts:Scaled --wrapper tests.cli.parts:Shifted"
+    both = "--wrapper tests.cli.parts:scaled --wrapper tests.cli.parts:shifted"
     found = collected(tmp_path, f"CartPole-v1 --num-envs 2 --episodes 2 {both}")
     assert set(found.rewards.tolist()) == {11.0}  # 10 * 1 + 1, and not 10 * (1 + 1)
 

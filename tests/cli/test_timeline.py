@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import envpool_py
 from envpool_py.bench import timeline
+from envpool_py.bench.settings import Setting, make_pool
 from envpool_py.cli.timeline import summary
 from tests.envs import CountEnv
 
@@ -46,13 +46,8 @@ class Slower(Slow):
 
 @pytest.mark.parametrize("backend", ["dummy", "shmem"])
 def test_who_stepped_and_who_held_the_others_up(backend: str) -> None:
-    env_fns = timeline.noted([Slow, Slower, Slow])
-    pool: envpool_py.BaseVectorEnv = (
-        envpool_py.DummyVectorEnv(env_fns, autoreset_mode="same_step")
-        if backend == "dummy"
-        else envpool_py.ShmemVectorEnv(env_fns, autoreset_mode="same_step")
-    )
-    with pool:
+    setting = Setting(backend, 3, 0 if backend == "dummy" else 3)
+    with make_pool(setting, timeline.noted([Slow, Slower, Slow])) as pool:
         begun = time.perf_counter()
         found = timeline.record(pool, 0.3, 0.05)
         ended = time.perf_counter()
