@@ -108,7 +108,11 @@ def _tianshou_turns(name: str, work: Work) -> Running:
 
 
 def _around(wrap: Callable[[Any], Any], work: Work) -> list[Callable[[], Any]]:
-    return [lambda env_fn=env_fn: wrap(env_fn()) for env_fn in work.env_fns]
+    return [functools.partial(_wrapped, wrap, env_fn) for env_fn in work.env_fns]
+
+
+def _wrapped(wrap: Callable[[Any], Any], env_fn: Callable[[], Any]) -> Any:
+    return wrap(env_fn())
 
 
 def _caller_resets(pool: Any, work: Work) -> Running:
@@ -125,7 +129,8 @@ def _caller_resets(pool: Any, work: Work) -> Running:
         obs, _, terminated, truncated, infos = pool.step(some, ids)
         if pool.is_async:
             ids = np.array([info["env_id"] for info in infos])
-        seen[ids] = obs
+        if work.masked:
+            seen[ids] = obs
         ended = ids[terminated | truncated]
         if len(ended):
             seen[ended] = pool.reset(ended)[0]

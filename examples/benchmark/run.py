@@ -30,6 +30,8 @@ from envpool_py.bench.measure import MeasurementError, ask
 from envpool_py.cli.show_table import count, duration, size
 
 _ONE = Path(__file__).with_name("one.py")
+_WORK = {each.name: each for each in (*WORKLOADS, *AGENT_WORKLOADS)}
+_PLACES = ("processes", "in process")
 _LIMIT = 120.0  # seconds that a measurement may take beside those asked for
 
 
@@ -56,8 +58,10 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     add = parser.add_argument
-    add("--workload", action="append", help="its name or its env's; default: all of Gymnasium's")
-    add("--backend", action="append", help="its name or its library's; default: all but ceiling")
+    works = {name for each in _WORK.values() for name in (each.name, each.env)}
+    add("--workload", action="append", choices=sorted(works), help="default: all of Gymnasium's")
+    pools = [OURS, CEILING, *LIBRARIES, *CONTESTANTS]
+    add("--backend", action="append", choices=pools, help="default: all but the ceiling")
     add("--python", action="append", default=[], metavar="LIBRARY=PATH", help="where it is")
     add("--think", action="append", type=float, metavar="US", help="default: 0, 300 and 1000")
     add("--seconds", type=float, default=0.5)
@@ -66,17 +70,7 @@ def _arguments() -> argparse.Namespace:
     for option in ("--json", "--markdown", "--chart"):
         add(option, metavar="FILE")
     add("--read", action="append", metavar="FILE", help="measure nothing, use what --json wrote")
-    args = parser.parse_args()
-    names = [each.name for each in (*WORKLOADS, *AGENT_WORKLOADS)]
-    names += [each.env for each in (*WORKLOADS, *AGENT_WORKLOADS)]
-    for option, known in (
-        ("workload", names),
-        ("backend", [*CONTESTANTS, OURS, CEILING, *LIBRARIES]),
-    ):
-        for name in getattr(args, option) or ():
-            if name not in known:
-                parser.error(f"--{option}: there is no {name!r}; there are {', '.join(known)}")
-    return args
+    return parser.parse_args()
 
 
 def _measured(args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
@@ -122,8 +116,7 @@ def _measured(args: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
 def _workloads(args: argparse.Namespace) -> list[Workload]:
     if not args.workload:
         return list(WORKLOADS)
-    known = (*WORKLOADS, *AGENT_WORKLOADS)
-    return [each for each in known if {each.name, each.env} & set(args.workload)]
+    return [each for each in _WORK.values() if {each.name, each.env} & set(args.workload)]
 
 
 def figures(found: pd.DataFrame) -> pd.DataFrame:
@@ -137,14 +130,11 @@ def figures(found: pd.DataFrame) -> pd.DataFrame:
     keys = ["workload", "python", "repeat"]
     bare = rows[rows["contestant"] == "bare"].set_index(keys)[["rate", "cpu"]]
     rows = rows[rows["contestant"] != "bare"].join(bare, on=keys, rsuffix="_bare")
-    work = {each.name: each for each in (*WORKLOADS, *AGENT_WORKLOADS)}
-    num_envs = rows["workload"].map(lambda name: work[name].num_envs)
-    waits = rows["workload"].map(lambda name: work[name].env in WAITS)
+    num_envs = rows["workload"].map(lambda name: _WORK[name].num_envs)
+    waits = rows["workload"].map(lambda name: _WORK[name].env in WAITS)
     at_once = num_envs.where(waits, num_envs.clip(upper=rows["cores"]))
     rows["of_limit"] = rows["rate"] / (rows["rate_bare"] * at_once)
     rows["efficiency"] = rows["cpu_bare"] / rows["cpu"]
-    rows["library"] = rows["contestant"].map(lambda name: CONTESTANTS[name].library)
-    rows["inside"] = rows["contestant"].map(lambda name: CONTESTANTS[name].place == INSIDE)
     return rows
 
 
@@ -174,21 +164,24 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Of each workload the best of our pools and of the others, in processes and without."""
-    rows = rows[(rows["think"] == 0) & (rows["library"] != CEILING)]
-    lines = {}
-    for name, own in rows.groupby("workload", sort=False):
-        best = own.groupby(["contestant", "library", "inside"])["of_limit"].median().reset_index()
-        line = {}
-        for whose in ("ours", "best other"):
-            for place in ("processes", "in process"):
-                of = ((best["library"] == OURS) == (whose == "ours")) & (
-                    best["inside"] == (place == "in process")
-                )
-                top = best[of].nlargest(1, "of_limit")
-                texts = [f"{row.of_limit:.2f} ({row.contestant})" for row in top.itertuples()]
-                line[f"{whose}, {place}"] = "".join(texts) or "-"
-        lines[name] = line
-    return pd.DataFrame(lines.values(), index=list(lines))
+
+    def group(name: str) -> str:
+        library, place, *_ = CONTESTANTS[name]
+        whose = {OURS: "ours", CEILING: "no pool"}.get(library, "best other")
+        return f"{whose}, {'in process' if place == INSIDE else 'processes'}"
+
+    own = rows[rows["think"] == 0].assign(group=rows["contestant"].map(group))
+    medians = own.groupby(["workload", "group", "contestant"])["of_limit"].median()
+    best = medians.reset_index("contestant").sort_values("of_limit")
+    best = best.groupby(["workload", "group"]).last().reset_index()
+    best["text"] = best["of_limit"].map("{:.2f}".format) + " (" + best["contestant"] + ")"
+    columns = [f"{whose}, {place}" for whose in ("ours", "best other") for place in _PLACES]
+    found = best.set_index(["workload", "group"])["text"].to_dict()
+    lines = {
+        name: [found.get((name, column), "-") for column in columns]
+        for name in rows["workload"].unique()
+    }
+    return pd.DataFrame(lines.values(), index=list(lines), columns=columns)
 
 
 def markdown(found: pd.DataFrame) -> str:
