@@ -174,7 +174,7 @@ def thinks_of(args: argparse.Namespace) -> list[float]:
 
 
 def check_writable(option: str, path: str) -> None:
-    """Check that the file of an option can be written, and leave everything as it is.
+    """Check that the file of an option can be written; change nothing.
 
     Raises:
         UsageError: it can't.

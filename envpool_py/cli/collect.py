@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 With one seed and number of envs the same episodes are collected, bit for bit, with every backend,
-number of processes, wait-num and timeout: each env does a share of the work that is fixed
-beforehand (and a policy of your own should go by each env's observations alone). --no-balanced
-gives that up: an env that is free takes the next episode, which is faster where some envs are slow.
+number of processes, wait-num and timeout, because each env does a fixed share of the work. A custom
+policy should depend only on each env's observations. With --no-balanced an env that is free takes
+the next episode: this is faster if some envs are slow, and the episodes then depend on timing.
 
 Ctrl-C ends it: whole episodes are kept, and the exit status is 130.
 """
@@ -69,7 +69,7 @@ def register(commands: Any) -> None:
         " run are finished: at least N steps",
     )
     limit.add_argument(
-        "--episodes", type=integer(1), metavar="N", help="just the first N episodes to be started"
+        "--episodes", type=integer(1), metavar="N", help="collect exactly N episodes"
     )
     parser.add_argument(
         "--num-envs", type=integer(1), default=8, metavar="N", help="default: %(default)s"

@@ -1,9 +1,8 @@
-"""``envpool-py timeline``: a picture of who stepped and who waited."""
+"""``envpool-py timeline``: a picture of which env stepped and which waited."""
 
 from __future__ import annotations
 
 import argparse
-import functools
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--num-processes: the dummy backend has none")
     try:
         pool = BACKENDS[args.backend](
-            timeline.noted([functools.partial(spec.make)] * args.num_envs),
+            timeline.noted([spec.make] * args.num_envs),
             args.wait_num,
             autoreset_mode="same_step",
             **options,
@@ -86,13 +85,13 @@ def run(args: argparse.Namespace) -> int:
         complain(f"--out: {error}")
         return 1
     for line in summary(found):
-        print(line)  # noqa: T201 - what was asked for
+        print(line)  # noqa: T201
     print(f"drawn to {args.out}")  # noqa: T201
     return 0
 
 
 def summary(found: Timeline) -> list[str]:
-    """What the picture shows, in words: where the time went, and who held the others up."""
+    """Where the time went, and which env was the last of its batch most often."""
     parts = timeline.shares(found)
     words = {STEP: "stepping", RESET: "resetting", QUEUED: "waiting for its turn"}
     words[DONE] = "done and waiting for others"

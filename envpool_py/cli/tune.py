@@ -36,7 +36,7 @@ def register(commands: Any) -> None:
         "tune",
         help="find the best pool for an environment on this machine",
         description="Try backends, numbers of processes and partial batches, and recommend one.",
-        epilog="Ctrl-C ends it early, with the recommendation that there is until then.",
+        epilog="Ctrl-C ends it early: the recommendation then uses what was measured before.",
     )
     parser.add_argument("env_id", metavar="ENV_ID", help="as gymnasium.make takes it")
     parser.add_argument(
@@ -109,7 +109,7 @@ def costs(profile: Probe) -> Iterator[str]:
 def recommendations(
     env_id: str, results: Results, profile: Probe, thinks: list[float]
 ) -> Iterator[str]:
-    """The code that makes the best pool and why that one; once for all callers who share it."""
+    """The code that makes the best pool, and reasons; once for all callers with the same pool."""
     best = {think: tune.recommended(results, think) for think in thinks}
     for setting in dict.fromkeys(best.values()):
         of = [think for think in thinks if best[think] == setting]

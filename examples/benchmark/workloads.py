@@ -14,15 +14,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from envpool_py.bench.settings import Running, draw_actions
+from envpool_py.bench.settings import LOOP, Running, Setting, draw_actions, start
 
 EPISODE = 100
 """Steps in an episode of a synthetic env; it ends by truncation."""
 
 GYM, PARALLEL, TURNS = "gym", "parallel", "turns"
 """Whose API an env has: Gymnasium's, or PettingZoo's for agents that act at once or in turns."""
-
-_BARE_BATCH = 0.005  # seconds
 
 
 class Synthetic(gym.Env):
@@ -232,33 +230,14 @@ def legal(mask: Any, number: Any) -> int:
 
 
 def bare(name: str, face: str) -> Running:
-    """One env in a tight loop; a batch is as many steps as take a few milliseconds."""
-    env = make_env(name, face, 0)
+    """One env in a tight loop; a batch is an episode's steps, as parts of one are not alike."""
+    env, size = make_env(name, face, 0), EPISODE
+    if face == GYM:
+        return start(Setting(LOOP, size), [lambda: env] * size, batches(name, face, size))
     env.reset(seed=0)
     actions = itertools.cycle(itertools.chain(*batches(name, face, 16)))
-    steps = {GYM: _steps, PARALLEL: _steps_of_all, TURNS: _steps_in_turns}[face]
-    # Whole episodes of an env that waits are alike, parts of them are not.
-    size = EPISODE if name in WAITS else 1
-    made = steps(env, actions, name)
-
-    def advance() -> int:
-        nonlocal size
-        begun = time.perf_counter()
-        count = sum(itertools.islice(made, size))
-        if name not in WAITS and time.perf_counter() - begun < _BARE_BATCH:
-            size *= 2
-        return count
-
-    return Running(advance, env.close)
-
-
-def _steps(env: Any, actions: Iterator[Any], _name: str) -> Iterator[int]:
-    step, reset = env.step, env.reset
-    for action in actions:
-        _, _, terminated, truncated, _ = step(action)
-        if terminated or truncated:
-            reset()
-        yield 1
+    steps = (_steps_of_all if face == PARALLEL else _steps_in_turns)(env, actions, name)
+    return Running(lambda: sum(itertools.islice(steps, size)), env.close)
 
 
 def _steps_of_all(env: Any, actions: Iterator[Any], _name: str) -> Iterator[int]:
