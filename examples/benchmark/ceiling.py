@@ -180,6 +180,3 @@ def views(work: Work) -> Running:
 def rows(work: Work) -> Running:
     """As ``views``, and the caller copies the batch."""
     return in_step(work, block=Block(work), copy=True)
-
-
-OF_ONE_ARRAY = (views, rows)

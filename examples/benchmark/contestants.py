@@ -55,8 +55,6 @@ class Contestant(NamedTuple):
         """Why it does not do this work; None: it does."""
         if workload.wait_num and not self.partial:
             return "has no partial batches"
-        if workload.env == "dict" and self.start in ceiling.OF_ONE_ARRAY:
-            return "has memory for one array of each env"
         if workload.env == "info" and self.library == "torchrl":
             return "drops infos"
         started = workload.num_envs if self.place == EACH else 0
