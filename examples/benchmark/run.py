@@ -43,7 +43,8 @@ def main() -> None:
     else:
         records: list[dict[str, Any]] = []
         with contextlib.suppress(KeyboardInterrupt):  # what was measured is kept
-            records.extend(each for part in _measured(args) for each in part)
+            for rows in _measured(args):
+                records += rows
         found = pd.DataFrame(records)
     if args.json:
         found.to_json(args.json, orient="records", indent=1)
