@@ -1,13 +1,17 @@
-"""How many processes an env is worth: measured on a throw-away env in a scratch process."""
+"""What an env costs, and how many processes it is worth: measured in a scratch process."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from envpool_py import spaces
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.workers import SubprocEnvWorker
 
@@ -24,10 +28,15 @@ CHEAP = 100e-6
 
 
 class Probe(NamedTuple):
-    """What a step of an env costs, resets included, in seconds."""
+    """The profile of an env, in seconds; ``wall`` and ``cpu`` are those of a step with resets."""
 
     wall: float
     cpu: float
+    step_p50: float = 0.0
+    step_p99: float = 0.0
+    resets_per_step: float = 0.0
+    reset_mean: float = 0.0
+    obs_bytes: int = 0
 
     @property
     def waits(self) -> bool:
@@ -35,14 +44,14 @@ class Probe(NamedTuple):
         return self.cpu < BUSY * self.wall
 
 
-def probe(env_fn: Callable[[], Any], context: Any = None) -> Probe:
-    """Step one env with random actions for ``PROBE_SECONDS`` in a process of its own.
+def probe(env_fn: Callable[[], Any], context: Any = None, seconds: float = PROBE_SECONDS) -> Probe:
+    """Step one env with random actions for so many seconds in a process of its own.
 
     The env is made there, stepped and thrown away; no env of a pool is used. An error of ``env_fn``
     is raised as ``EnvError``.
     """
     with contextlib.closing(SubprocEnvWorker(env_fn, context=context)) as worker:
-        return Probe(*worker.request("apply", _measure, PROBE_SECONDS))
+        return Probe(*worker.request("apply", _measure, seconds))
 
 
 def choose_processes(measured: Probe, num_envs: int) -> int:
@@ -64,33 +73,39 @@ def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) 
     return share * measured.wall + overhead < num_envs * measured.wall
 
 
-def _measure(env: Any, seconds: float) -> tuple[float, float]:
-    """Wall and CPU seconds of a step, over as many as fit into ``seconds``.
+def _measure(env: Any, seconds: float) -> tuple[float, ...]:
+    """The fields of a ``Probe``, over as many steps as fit into ``seconds``.
 
     An env that refuses random actions is measured until then. Only the CPU time of this thread
-    counts: a library's threads may spin while it starts. The time that this thread waited for a
-    core does not: on a busy machine an env that computes would seem to wait.
+    counts: a library's threads may spin while it starts. The time that it waited for a core does
+    not: on a busy machine an env that computes would seem to wait.
     """
-    steps = 0
-    start = wall, cpu = time.perf_counter(), time.thread_time()
-    kept_from_core = _kept_from_core()
+    obs_bytes, steps, resets = 0, array("d"), array("d")
+    sample = getattr(getattr(env, "action_space", None), "sample", lambda: None)
     with contextlib.suppress(Exception):
-        space = getattr(env, "action_space", None)
-        sample = (lambda: None) if space is None else space.sample
         env.reset()
         env.step(sample())  # what happens at the first step only
-        start = wall, cpu = time.perf_counter(), time.thread_time()
-        kept_from_core = _kept_from_core()
-        while time.perf_counter() < start[0] + seconds:
+        layout = spaces.layout_of(env.observation_space)
+        obs_bytes = sum(np.empty(leaf.shape, leaf.dtype).nbytes for leaf in spaces.leaves(layout))
+    clock = time.perf_counter
+    start = wall, cpu, _ = clock(), time.thread_time(), _kept_from_core()
+    with contextlib.suppress(Exception):
+        while wall < start[0] + seconds:
+            begun = clock()
             terminated, truncated = env.step(sample())[2:4]
+            steps.append(clock() - begun)
             if terminated or truncated:
+                begun = clock()
                 env.reset()
-            steps += 1
-            wall, cpu = time.perf_counter(), time.thread_time()
+                resets.append(clock() - begun)
+            wall, cpu = clock(), time.thread_time()
     burnt = cpu - start[1]
     # The two clocks are not read at the same time: a step takes at least its CPU time.
-    taken = max(wall - start[0] - (_kept_from_core() - kept_from_core), burnt)
-    return taken / max(steps, 1), burnt / max(steps, 1)
+    taken = max(wall - start[0] - (_kept_from_core() - start[2]), burnt)
+    count = max(len(steps), 1)
+    p50, p99 = np.percentile(steps or [0.0], [50, 99]).tolist()
+    reset = sum(resets) / max(len(resets), 1)
+    return taken / count, burnt / count, p50, p99, len(resets) / count, reset, obs_bytes
 
 
 def _kept_from_core() -> float:

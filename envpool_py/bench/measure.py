@@ -1,138 +1,241 @@
-"""Carries out one job in this process."""
+"""Measure a setting in a fresh process, with a caller that computes between batches.
+
+``python -m envpool_py.bench.measure JSON`` is that process. The JSON is a ``Job``; the answer is
+one line of JSON on stdout, and everything else that is printed goes to stderr.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import multiprocessing
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from array import array
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from envpool_py.bench import contestants, envs, games, process_tree, workloads
-from envpool_py.bench.job import Job, Measurement, Running
-from envpool_py.bench.workloads import Workload
+from envpool_py.bench.settings import Setting, draw_actions, env_fns_of, start
 
 #: The part of the measured time that is run before it, and the most that it may be.
 _WARM_UP = 1 / 3
 _LONGEST_WARM_UP = 1.0
 
-#: A bare env is stepped for about so long between two looks at the clock, seconds.
-_BARE_BATCH = 0.005
+#: A measurement may take so much longer than asked for: imports, the start, the end.
+_ALLOWANCE = 120.0
+
+#: Of what a failed process wrote.
+_LONGEST_MESSAGE = 200
 
 
-def measure(job: Job) -> Measurement:
-    """Start what the job names, warm it up, measure it and close it."""
-    env_fns, batches = _work(job)
-    start = bare if job.contestant == contestants.BARE else contestants.driver(job.contestant)
-    started = time.perf_counter()
-    running = start(job, env_fns, batches)
+class MeasurementError(Exception):
+    """A measurement that failed; the text says why, in one line."""
+
+
+class Job(NamedTuple):
+    """What a process measures."""
+
+    setting: Setting
+    env_id: str
+    thinks: Sequence[float]
+    """Seconds for which the caller computes before each batch; each is measured in turn."""
+    seconds: float
+    """How long each is measured, after a warm-up."""
+
+
+class Timing(NamedTuple):
+    """Batches that were stepped. Times are in seconds."""
+
+    think: float
+    steps: int
+    """Steps of envs; automatic resets are not among them."""
+    batches: int
+    seconds: float
+    """All of the time, that of the caller included."""
+    step_p50: float
+    """Of one batch, without the caller's time."""
+    step_p99: float
+
+
+class Measurement(NamedTuple):
+    """A timing, and what the pool cost."""
+
+    timing: Timing
+    startup_seconds: float
+    """To make all envs and reset them."""
+    memory_bytes: int | None
+    """How much this process and its children grew by the envs."""
+
+    @property
+    def rate(self) -> float:
+        """Steps per second."""
+        return self.timing.steps / self.timing.seconds
+
+
+@dataclass
+class Results:
+    """What was measured, and why some settings have no measurement."""
+
+    measured: dict[Setting, list[Measurement]] = field(default_factory=dict)
+    errors: dict[Setting, str] = field(default_factory=dict)
+
+    def add(self, setting: Setting, measure: Callable[[], list[Measurement]]) -> None:
+        """Measure a setting, unless it failed before."""
+        if setting in self.errors:
+            return
+        try:
+            measured = measure()
+        except MeasurementError as error:
+            self.errors[setting] = str(error)
+        else:
+            self.measured.setdefault(setting, []).extend(measured)
+
+    def of(self, setting: Setting, think: float) -> list[Measurement]:
+        """The measurements with a caller that computes for ``think`` seconds."""
+        return [each for each in self.measured[setting] if each.timing.think == think]
+
+    def rate(self, setting: Setting, think: float) -> float:
+        """Steps per second, the median."""
+        return median(each.rate for each in self.of(setting, think))
+
+    def ranked(self, think: float) -> list[Setting]:
+        """The settings, the fastest first."""
+        return sorted(self.measured, key=lambda setting: -self.rate(setting, think))
+
+
+def carry_out(job: Job) -> list[Measurement]:
+    """Measure in a fresh process, one measurement for each of ``job.thinks``.
+
+    Raises:
+        MeasurementError: the process failed or took too long.
+    """
+    limit = _ALLOWANCE + 3 * job.seconds * len(job.thinks)
+    path = os.pathsep.join(filter(None, sys.path))
+    answer = ask([sys.executable, "-m", __name__, json.dumps(job)], limit, PYTHONPATH=path)
+    return [Measurement(Timing(*timing), *costs) for timing, *costs in answer]
+
+
+def ask(command: Sequence[str], seconds: float, **environ: str) -> Any:
+    """The JSON that a command writes to stdout within so many seconds.
+
+    Raises:
+        MeasurementError: the process failed or took too long.
+    """
+    # Files, not pipes: a program that an env has started may hold its end of a pipe open.
+    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as complaints:
+        process = subprocess.Popen(  # noqa: S603 - the caller's own script
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=complaints,
+            env={**os.environ, **environ},
+            start_new_session=True,  # so that all processes it has started can be ended
+        )
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise MeasurementError("took too long") from None
+        finally:
+            _end(process)
+        if status:
+            raise MeasurementError(_why(status, complaints))
+        answer.seek(0)
+        return json.load(answer)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all processes that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+def _why(status: int, complaints: IO[bytes]) -> str:
+    if status < 0:
+        return f"was killed by {signal.Signals(-status).name}"
+    complaints.seek(0)
+    said = complaints.read().decode(errors="replace").strip().splitlines()
+    return said[-1].strip()[:_LONGEST_MESSAGE] if said else f"exit status {status}"
+
+
+def measure(job: Job) -> list[Measurement]:
+    """Measure in this process."""
+    env_fns = env_fns_of(job.env_id, job.setting.num_envs)
+    batches = draw_actions(env_fns[0], job.setting.num_envs)
+    before, started = _memory_bytes(), time.perf_counter()
+    running = start(job.setting, env_fns, batches)
     startup = time.perf_counter() - started
-    memory = process_tree.memory_bytes(process_tree.members(os.getpid()))
     try:
-        _run(running.advance, min(job.seconds * _WARM_UP, _LONGEST_WARM_UP))
-        pids = process_tree.members(os.getpid())
-        before = _clocks(pids)
-        steps, times = _run(running.advance, job.seconds)
-        after = _clocks(pids)
-        latencies = np.diff(times)
-        at_end = process_tree.memory_bytes(process_tree.members(os.getpid()))
+        timings = [timed(running.advance, think, job.seconds) for think in job.thinks]
+        after = _memory_bytes()
     finally:
         running.close()
-    cpu = _elapsed(before.tree, after.tree)
-    machine = _elapsed(before.machine, after.machine)
-    return Measurement(
-        steps=steps,
-        batches=len(latencies),
-        seconds=times[-1] - times[0],
-        cpu_seconds=cpu,
-        caller_seconds=after.caller - before.caller,
-        others_seconds=None if machine is None or cpu is None else max(0.0, machine - cpu),
-        latency_p50=float(np.percentile(latencies, 50)),
-        latency_p99=float(np.percentile(latencies, 99)),
-        startup_seconds=startup,
-        memory_bytes=None if memory is None or at_end is None else max(memory, at_end),
-    )
+    grown = None if before is None or after is None else max(after - before, 0)
+    return [Measurement(timing, startup, grown) for timing in timings]
 
 
-def bare(job: Job, env_fns: list[Any], batches: list[Any]) -> Running:
-    """One env in a tight loop; a batch is as many steps as take a few milliseconds."""
-    if job.env in games.GAMES:
-        return games.bare(job.env, games.faces(job.env)[0], batches)
-    env = env_fns[0]()
-    env.reset(seed=0)
-    step, reset = env.step, env.reset
-    actions = [action for batch in batches for action in batch]
-    size, at = 1, 0
-    if job.env in workloads.KINDS and workloads.KINDS[job.env].waits:
-        size = envs.EPISODE  # as a whole these are alike, in parts they are not
-        del actions[len(actions) // size * size :]
-
-    def advance() -> int:
-        nonlocal size, at
-        some = actions[at : at + size]
-        started = time.perf_counter()
-        for action in some:
-            _, _, terminated, truncated, _ = step(action)
-            if terminated or truncated:
-                reset()
-        if time.perf_counter() - started < _BARE_BATCH:
-            size = min(2 * size, len(actions))
-        at = (at + len(some)) % len(actions)
-        return len(some)
-
-    return Running(advance, env.close)
+def timed(advance: Callable[[], int], think: float, seconds: float) -> Timing:
+    """Step batches for a while, after a warm-up."""
+    step_batches(advance, think, min(seconds * _WARM_UP, _LONGEST_WARM_UP))
+    return step_batches(advance, think, seconds)
 
 
-def _work(job: Job) -> tuple[list[Any], list[Any]]:
-    """The env_fns, and batches of actions."""
-    if job.env in games.GAMES:
-        inside = contestants.BY_NAME.get(job.contestant)
-        face = games.faces(job.env)[0] if inside is None else inside.plays
-        return (
-            games.env_fns(job.env, face, job.num_envs),
-            games.draw_actions(job.env, face, job.num_envs),
-        )
-    env_fns = workloads.env_fns(Workload(job.env, job.num_envs, job.wait_num))
-    return env_fns, workloads.draw_actions(_action_space(env_fns[0]), job.num_envs)
-
-
-def _action_space(env_fn: Callable[[], Any]) -> Any:
-    env = env_fn()
-    space = env.action_space
-    env.close()
-    return space
-
-
-def _run(advance: Callable[[], int], seconds: float) -> tuple[int, array[float]]:
-    """Step batches until the time is over, one at least.
-
-    Returns:
-        The steps, and when each batch began and the last one ended.
-    """
+def step_batches(advance: Callable[[], int], think: float, seconds: float) -> Timing:
+    """Step batches until the time is over, one that has a step at least."""
     clock = time.perf_counter
-    steps, now = 0, clock()
-    times = array("d", [now])
-    end = now + seconds
-    while now < end or not steps:
+    steps, took = 0, array("d")
+    started = now = clock()
+    while now < started + seconds or not steps:
+        compute(think)
+        begun = clock()
         steps += advance()
         now = clock()
-        times.append(now)
-    return steps, times
+        took.append(now - begun)
+    p50, p99 = np.percentile(took, [50, 99]).tolist()
+    return Timing(think, steps, len(took), now - started, p50, p99)
 
 
-class _Clocks(NamedTuple):
-    tree: float | None
-    caller: float
-    machine: float | None
+def compute(seconds: float) -> None:
+    """Keep a core busy for so much CPU time, as a policy does."""
+    if seconds:
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
 
 
-def _clocks(pids: list[int]) -> _Clocks:
-    return _Clocks(
-        process_tree.cpu_seconds(pids), time.process_time(), process_tree.machine_cpu_seconds()
-    )
+def _memory_bytes() -> int | None:
+    """Memory of this process and its children; shared pages count once. None except on Linux."""
+    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    try:
+        texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+    except OSError:
+        return None
+    lines = (line.split() for text in texts for line in text.splitlines())
+    return sum(1024 * int(words[1]) for words in lines if words[0] == "Pss:")
 
 
-def _elapsed(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else after - before
+def _main() -> None:
+    setting, *others = json.loads(sys.argv[1])
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    if sys.platform == "linux":
+        multiprocessing.set_start_method("fork")  # for every pool, so that starts can be compared
+    found: list[Any] = measure(Job(Setting(*setting), *others))
+    with answer:
+        json.dump(found, answer)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,7 +1,7 @@
-"""Who stepped and who waited: what each env of a pool did and when, on one clock.
+"""Which env stepped and which waited: what each env of a pool did and when, on one clock.
 
-Envs note down themselves when each step and reset began and ended; the caller notes down when it
-asked and when it had its batch. On Linux and macOS the clock is one for all processes.
+Each env keeps when its steps and resets began and ended; the caller keeps when it sent each request
+and when it received the batch. On Linux and macOS all processes have the same clock.
 """
 
 from __future__ import annotations
@@ -48,62 +48,69 @@ class Timeline(NamedTuple):
     """What happened from 0 to ``seconds``.
 
     ``caller``: spans between a batch and the next request. ``envs``: spans of each env, in order.
-    ``batches``: for each batch when it was handed out, and the envs in it, the last to end first.
+    ``batches``: the ids of each batch, the last env to finish first.
     """
 
     title: str
     seconds: float
     caller: list[Span]
     envs: list[list[Span]]
-    batches: list[tuple[float, list[int]]]
+    batches: list[list[int]]
 
 
 def noted(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]]) -> list[Callable[[], Noted]]:
-    """``env_fns`` of envs that note down their times."""
+    """``env_fns`` of envs that keep their times."""
     return [lambda env_fn=env_fn: Noted(env_fn()) for env_fn in env_fns]  # type: ignore[misc]
 
 
 def record(pool: BaseVectorEnv, seconds: float, warm_up: float) -> Timeline:
-    """Step a pool of ``Noted`` envs with random actions, each env anew as soon as its row is there.
+    """Step a pool of ``Noted`` envs with random actions, each env as soon as its row is returned.
 
     Args:
         pool: with an autoreset mode; never reset.
         seconds: how long to record.
         warm_up: for how long to step before.
     """
-    num_envs = len(pool)
     pool.reset(seed=0)
     spaces: list[Any] = pool.action_space
-    ids: list[int] = list(range(num_envs))
-    sent = [0.0] * num_envs
-    asked: list[tuple[int, float, float]] = []  # (env, sent, handed out)
+    ids: list[int] = list(range(len(pool)))
+    sent = [0.0] * len(pool)
+    requests: list[list[tuple[float, float]]] = [[] for _ in ids]  # of each env: sent, returned
+    batches: list[tuple[float, list[int]]] = []
     caller: list[Span] = []
-    start = free = time.perf_counter() + warm_up
+    start = returned = time.perf_counter() + warm_up
     while (now := time.perf_counter()) < start + seconds:
         actions = [spaces[i].sample() for i in ids]
         for i in ids:
             sent[i] = time.perf_counter()
-        caller.append((CALLER, free, sent[ids[0]]))
-        infos = pool.step(actions, ids)[4]
-        free = time.perf_counter()
-        ids = [info["env_id"] for info in infos]
-        asked += [(i, sent[i], free) for i in ids]
+        caller.append((CALLER, returned, sent[ids[0]]))
+        pool.step(actions, ids)
+        returned, ids = time.perf_counter(), pool.batch_ids.tolist()
+        batches.append((returned, ids))
+        for i in ids:
+            requests[i].append((sent[i], returned))
     pool.drain()
     spans: list[list[Span]] = pool.get_env_attr("spans")
-    whole = [
-        _filled(spans[i], [each[1:] for each in asked if each[0] == i]) for i in range(num_envs)
-    ]
-    cut = [_cut(each, start, now) for each in whole]
+    whole = [_filled(*both) for both in zip(spans, requests, strict=True)]
+    ends = [np.array([end for _, _, end in each]) for each in spans]
+
+    def finished(i: int, before: float) -> float:
+        return float(ends[i][np.searchsorted(ends[i], before) - 1])
+
     return Timeline(
-        repr(pool), now - start, _cut(caller, start, now), cut, _batches(asked, spans, start)
+        repr(pool),
+        now - start,
+        _cut(caller, start, now),
+        [_cut(each, start, now) for each in whole],
+        [sorted(rows, key=lambda i: -finished(i, at)) for at, rows in batches if at > start],
     )
 
 
-def _filled(spans: list[Span], asked: list[tuple[float, float]]) -> list[Span]:
-    """The spans of an env, with what lies between request and row and is neither step nor reset."""
+def _filled(spans: list[Span], requests: list[tuple[float, float]]) -> list[Span]:
+    """The spans of an env, with the times between request and row that are neither."""
     found: list[Span] = []
     place = 0
-    for begin, end in asked:
+    for begin, end in requests:
         while place < len(spans) and spans[place][1] < begin:  # of an earlier request
             place += 1
         at, what = begin, QUEUED
@@ -124,18 +131,6 @@ def _cut(spans: list[Span], start: float, end: float) -> list[Span]:
     ]
 
 
-def _batches(
-    asked: list[tuple[int, float, float]], spans: list[list[Span]], start: float
-) -> list[tuple[float, list[int]]]:
-    ends = [np.array([span[2] for span in each]) for each in spans]
-    batches: dict[float, list[tuple[float, int]]] = {}
-    for i, _, handed_out in asked:
-        if handed_out > start:
-            last = ends[i][np.searchsorted(ends[i], handed_out) - 1]
-            batches.setdefault(handed_out, []).append((float(last), i))
-    return [(at - start, [i for _, i in sorted(rows)[::-1]]) for at, rows in batches.items()]
-
-
 def shares(timeline: Timeline) -> dict[str, list[float]]:
     """For each of step, reset, queued and done the part of the time that each env spent so."""
     return {
@@ -148,7 +143,7 @@ def shares(timeline: Timeline) -> dict[str, list[float]]:
 
 
 def last_of_batches(timeline: Timeline) -> list[float]:
-    """For each env the part of the batches, of two rows or more, whose last row was its own."""
-    several = [ids for _, ids in timeline.batches if len(ids) > 1]
+    """For each env the part of the batches of several rows in which it was the last."""
+    several = [ids for ids in timeline.batches if len(ids) > 1]
     counts = [sum(ids[0] == i for ids in several) for i in range(len(timeline.envs))]
     return [count / max(len(several), 1) for count in counts]

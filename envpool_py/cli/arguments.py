@@ -1,4 +1,4 @@
-"""What the commands share: a parser of few words, and types of arguments."""
+"""What the commands share: a parser with short messages, options, and types of arguments."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ from envpool_py.errors import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
+INTERRUPTED = 130
 
 #: Python writes these with a capital letter; as bare words they would pass for strings.
 _NEARLY_LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
@@ -146,14 +149,32 @@ def add_env_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def missing(module: str, extra: str) -> UsageError:
-    """The error of a module that can't be imported, and comes with an extra of this package."""
-    name = module.partition(".")[0]
-    return UsageError(f'can\'t import {name}; it comes with: pip install "envpool-py[{extra}]"')
+def add_measurement_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--think`` and ``--max-processes``, which ``bench`` and ``tune`` share."""
+    parser.add_argument(
+        "--think",
+        type=integer(0),
+        action="append",
+        metavar="US",
+        help="CPU time, in microseconds, that the caller computes before each batch, as a policy"
+        " does; may be repeated; default: 0, 300 and 1000",
+    )
+    parser.add_argument(
+        "--max-processes",
+        type=integer(1),
+        default=256,
+        metavar="N",
+        help="start no more; default: %(default)s",
+    )
+
+
+def thinks_of(args: argparse.Namespace) -> list[float]:
+    """What ``--think`` asks for, in seconds."""
+    return [think / 1e6 for think in dict.fromkeys(args.think or (0, 300, 1000))]
 
 
 def check_writable(option: str, path: str) -> None:
-    """Check that the file of an option can be written, and leave everything as it is.
+    """Check that the file of an option can be written; change nothing.
 
     Raises:
         UsageError: it can't.
@@ -174,4 +195,4 @@ def check_picture(option: str, path: str) -> None:
     if not path.endswith(".png"):
         raise UsageError(f"{option}: must end in .png, got {path}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise missing("matplotlib", "bench")
+        raise UsageError('can\'t import matplotlib; it comes with: pip install "envpool-py[bench]"')

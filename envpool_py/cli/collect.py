@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
-import os
 import platform
 import secrets
 import traceback
@@ -13,37 +12,37 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, spaces
+from envpool_py import spaces
 from envpool_py.cli.arguments import (
+    INTERRUPTED,
     Imported,
     UsageError,
     add_env_options,
+    check_writable,
     complain,
     find_in_working_directory,
     imported,
     installed_version,
     integer,
-    missing,
     seconds,
 )
 from envpool_py.cli.env_id import env_spec
+from envpool_py.cli.progress import showing
+from envpool_py.cli.show import Summary
 from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
-from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError, describe
+from envpool_py.pool import BaseVectorEnv
+from envpool_py.pools import BACKENDS
+from envpool_py.worker.limits import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from envpool_py.cli.show import Summary
-
-#: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
-_INTERRUPTED = 130
-
 _EPILOG = """\
 With one seed and number of envs the same episodes are collected, bit for bit, with every backend,
-number of processes, wait-num and timeout: each env does a share of the work that is fixed
-beforehand (and a policy of your own should go by each env's observations alone). --no-balanced
-gives that up: an env that is free takes the next episode, which is faster where some envs are slow.
+number of processes, wait-num and timeout, because each env does a fixed share of the work. A custom
+policy should depend only on each env's observations. With --no-balanced an env that is free takes
+the next episode: this is faster if some envs are slow, and the episodes then depend on timing.
 
 Ctrl-C ends it: whole episodes are kept, and the exit status is 130.
 """
@@ -70,7 +69,7 @@ def register(commands: Any) -> None:
         " run are finished: at least N steps",
     )
     limit.add_argument(
-        "--episodes", type=integer(1), metavar="N", help="just the first N episodes to be started"
+        "--episodes", type=integer(1), metavar="N", help="collect exactly N episodes"
     )
     parser.add_argument(
         "--num-envs", type=integer(1), default=8, metavar="N", help="default: %(default)s"
@@ -85,10 +84,7 @@ def register(commands: Any) -> None:
         "--timeout", type=seconds, metavar="SECONDS", help="that a batch waits for K rows"
     )
     parser.add_argument(
-        "--backend",
-        choices=("dummy", "subproc", "shmem"),
-        default="shmem",
-        help="default: %(default)s",
+        "--backend", choices=tuple(BACKENDS), default="shmem", help="default: %(default)s"
     )
     parser.add_argument(
         "--num-processes",
@@ -130,60 +126,59 @@ def run(args: argparse.Namespace) -> int:
         UsageError: bad input.
     """
     _check(args)
-    try:
-        from envpool_py.cli.show import Summary, showing  # noqa: PLC0415 - rich is an extra
-    except ImportError as error:
-        raise missing(str(error.name), "cli") from None
     if args.seed is None:
         args.seed = secrets.randbits(31)
-    summary = Summary()
+    summary: Summary | None = None
     status = 0
     written: int | None = None  # episodes; None: it has not come to that
     try:
         with _pool(args) as pool:
             policy = _policy(args, pool)
             writer = _writer(args, pool)
-            collector = AsyncCollector(pool, policy, seed=args.seed)
-            with showing(collector, summary, args.episodes, args.steps):
-                status = _collect(collector, args, writer, summary)
+            summary = Summary(AsyncCollector(pool, policy, seed=args.seed))
+            status = _collect(args, writer, summary)
             status, written = _put_in_place(writer, args.out, status)
     except KeyboardInterrupt:
         if written is None:
             complain("interrupted; nothing is written")
         # Else it is the second time, so as not to wait for the envs' end.
-        status = _INTERRUPTED
-    if summary.seconds:
+        status = INTERRUPTED
+    if summary is not None:
         summary.show(args.seed, args.out if written else None)
     return status
 
 
-def _collect(
-    collector: AsyncCollector,
-    args: argparse.Namespace,
-    writer: EpisodeWriter | None,
-    summary: Summary,
-) -> int:
+def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Summary) -> int:
     """Collect and write until the limit, an interrupt or an error; returns the exit status."""
+    collector = summary.collector
+
+    def progress() -> tuple[float, str]:
+        done = collector.num_steps if args.episodes is None else len(summary.returns)
+        return done, summary.line()
+
     try:
-        for episode in collector.episodes(args.episodes, args.steps, balanced=args.balanced):
-            if writer is not None:
-                writer.write(episode)
-            summary.add(episode)
+        with showing(args.episodes or args.steps, progress):
+            for episode in collector.episodes(args.episodes, args.steps, balanced=args.balanced):
+                if writer is not None:
+                    writer.write(episode)
+                summary.add(episode)
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
     except EnvError as error:
         complain(str(error))
         return 1
     except Exception:  # noqa: BLE001 - a policy's own error, say: its traceback tells where
         traceback.print_exc()
         return 1
+    finally:
+        summary.stop()
     return 0
 
 
 def _put_in_place(writer: EpisodeWriter | None, out: str, status: int) -> tuple[int, int]:
     """Close the file and say how it ended; returns the exit status and the episodes written."""
     written = 0
-    how = "interrupted" if status == _INTERRUPTED else "ended by an error"
+    how = "interrupted" if status == INTERRUPTED else "ended by an error"
     if writer is not None:
         if status and writer.num_episodes:
             complain(f"{how}; writing what there is, which another Ctrl-C would drop")
@@ -215,10 +210,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.seed is not None and args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
     if args.out is not None:
-        try:
-            check_path(args.out)
-        except OSError as error:
-            raise UsageError(f"--out: {error}") from None
+        check_writable("--out", args.out)
 
 
 def _pool(args: argparse.Namespace) -> BaseVectorEnv:
@@ -229,16 +221,11 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
         "columns": True,
     }
     if args.backend != "dummy":
-        options["num_processes"] = min(args.num_processes or _num_cores(), args.num_envs)
-    kind: type[BaseVectorEnv] = {
-        "dummy": DummyVectorEnv,
-        "subproc": SubprocVectorEnv,
-        "shmem": ShmemVectorEnv,
-    }[args.backend]
+        options["num_processes"] = min(args.num_processes or len(usable_cores()), args.num_envs)
     try:
-        return kind(env_fns, **options)
+        return BACKENDS[args.backend](env_fns, **options)
     except EnvError as error:
-        raise UsageError(_first_line(error)) from None
+        raise UsageError(str(error).partition("\n")[0]) from None
 
 
 def _env_fn(args: argparse.Namespace) -> Callable[[], Any]:
@@ -340,14 +327,3 @@ def _metadata(args: argparse.Namespace) -> dict[str, Any]:
             **{name: installed_version(name) for name in ("envpool-py", "gymnasium", "numpy")},
         },
     }
-
-
-def _num_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

@@ -10,15 +10,29 @@ import gymnasium as gym
 from envpool_py.cli.arguments import UsageError, find_in_working_directory
 
 
+def whole_id(env_id: str) -> str:
+    """The id that ``gymnasium.make`` takes in a fresh process: with the module that registers it.
+
+    Raises:
+        UsageError: there is no such env.
+    """
+    env_spec(env_id)
+    return ":".join(filter(None, _parts(env_id)))
+
+
+def _parts(env_id: str) -> tuple[str, str]:
+    """The module, and the id in it."""
+    module, _, name = env_id.rpartition(":")
+    return module or ("ale_py" if name.startswith("ALE/") else ""), name
+
+
 def env_spec(env_id: str) -> gym.envs.registration.EnvSpec:
     """The spec of an env id, of ``module:env_id`` too; modules in the working directory are found.
 
     Raises:
         UsageError: there is none.
     """
-    module, _, name = env_id.rpartition(":")
-    if name.startswith("ALE/"):
-        module = module or "ale_py"
+    module, name = _parts(env_id)
     if module:
         find_in_working_directory()
         try:

@@ -1,28 +1,22 @@
-"""``envpool-py timeline``: a picture of who stepped and who waited."""
+"""``envpool-py timeline``: a picture of which env stepped and which waited."""
 
 from __future__ import annotations
 
 import argparse
-import functools
 from typing import Any
 
 import numpy as np
 
-from envpool_py.bench import table, timeline
+from envpool_py.bench import timeline
 from envpool_py.bench.timeline import DONE, QUEUED, RESET, STEP, Timeline
 from envpool_py.cli.arguments import UsageError, check_picture, complain, integer, seconds
 from envpool_py.cli.env_id import env_spec
+from envpool_py.cli.show_table import duration
 from envpool_py.errors import EnvError
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.pools import BACKENDS
 from envpool_py.worker.limits import usable_cores
 
 _WARM_UP = 0.2
-_POOLS: dict[str, type[BaseVectorEnv]] = {
-    "dummy": DummyVectorEnv,
-    "subproc": SubprocVectorEnv,
-    "shmem": ShmemVectorEnv,
-}
 
 
 def register(commands: Any) -> None:
@@ -40,7 +34,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--wait-num", type=integer(1), metavar="K", help="rows that a batch waits for; default: all"
     )
-    parser.add_argument("--backend", choices=sorted(_POOLS), default="shmem")
+    parser.add_argument("--backend", choices=sorted(BACKENDS), default="shmem")
     parser.add_argument(
         "--num-processes",
         type=integer(1),
@@ -73,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     elif args.num_processes is not None:
         raise UsageError("--num-processes: the dummy backend has none")
     try:
-        pool = _POOLS[args.backend](
-            timeline.noted([functools.partial(spec.make)] * args.num_envs),
+        pool = BACKENDS[args.backend](
+            timeline.noted([spec.make] * args.num_envs),
             args.wait_num,
             autoreset_mode="same_step",
             **options,
@@ -91,18 +85,18 @@ def run(args: argparse.Namespace) -> int:
         complain(f"--out: {error}")
         return 1
     for line in summary(found):
-        print(line)  # noqa: T201 - what was asked for
+        print(line)  # noqa: T201
     print(f"drawn to {args.out}")  # noqa: T201
     return 0
 
 
 def summary(found: Timeline) -> list[str]:
-    """What the picture shows, in words: where the time went, and who held the others up."""
+    """Where the time went, and which env was the last of its batch most often."""
     parts = timeline.shares(found)
     words = {STEP: "stepping", RESET: "resetting", QUEUED: "waiting for its turn"}
     words[DONE] = "done and waiting for others"
     lines = [
-        f"{len(found.batches)} batches in {table.duration(found.seconds)}; an env was on average "
+        f"{len(found.batches)} batches in {duration(found.seconds)}; an env was on average "
         + ", ".join(f"{np.mean(parts[kind]):.0%} {word}" for kind, word in words.items())
     ]
     last = timeline.last_of_batches(found)

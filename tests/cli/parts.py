@@ -16,40 +16,16 @@ from tests.envs import CountEnv, SpaceEnv
 not_callable = 5
 
 
-class Scaled(gym.RewardWrapper):
-    """Ten times the reward."""
-
-    def reward(self, reward: Any) -> float:
-        return 10.0 * float(reward)
+def scaled(env: gym.Env) -> gym.Env:
+    return gym.wrappers.TransformReward(env, lambda reward: 10.0 * float(reward))
 
 
-class Shifted(gym.RewardWrapper):
-    """One more reward."""
-
-    def reward(self, reward: Any) -> float:
-        return float(reward) + 1.0
+def shifted(env: gym.Env) -> gym.Env:
+    return gym.wrappers.TransformReward(env, lambda reward: float(reward) + 1.0)
 
 
-class Stuck(gym.Wrapper):
-    """Hangs for good in the first step of its third episode, and leaves a mark then."""
-
-    resets = 0
-
-    def reset(self, **kwargs: Any) -> tuple:
-        self.resets += 1
-        return self.env.reset(**kwargs)
-
-    def step(self, action: Any) -> tuple:
-        if self.resets == 3:
-            marks = Path(os.environ["ENVPOOL_PY_MARKS"])
-            (marks / f"{os.getpid()}").touch()
-            while True:
-                signal.pause()
-        return self.env.step(action)
-
-
-class Raising(gym.Wrapper):
-    """Raises in the second step of its third episode."""
+class InThirdEpisode(gym.Wrapper):
+    """Misbehaves in its third episode."""
 
     resets = steps = 0
 
@@ -59,9 +35,26 @@ class Raising(gym.Wrapper):
 
     def step(self, action: Any) -> tuple:
         self.steps += 1
-        if (self.resets, self.steps) == (3, 2):
-            raise ValueError("boom")
+        if self.resets == 3:
+            self.misbehave()
         return self.env.step(action)
+
+
+class Stuck(InThirdEpisode):
+    """Hangs for good in the first step, and leaves a mark then."""
+
+    def misbehave(self) -> None:
+        (Path(os.environ["ENVPOOL_PY_MARKS"]) / f"{os.getpid()}").touch()
+        while True:
+            signal.pause()
+
+
+class Raising(InThirdEpisode):
+    """Raises in the second step."""
+
+    def misbehave(self) -> None:
+        if self.steps == 2:
+            raise ValueError("boom")
 
 
 def alternate(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
@@ -130,7 +123,11 @@ def count_env(length: int = 4, fail: bool = False) -> gym.Env:
     return CountEnv(0, length)
 
 
-for number, make in enumerate((count_env, space_env, Different)):
-    name = f"EnvpoolPyTests/{('Count', 'Space', 'Different')[number]}-v0"
-    if name not in gym.registry:
-        gym.register(name, entry_point=make, order_enforce=False)
+def broken_env() -> gym.Env:
+    return count_env(fail=True)
+
+
+MAKERS = {"Count": count_env, "Space": space_env, "Different": Different, "Broken": broken_env}
+for kind, make in MAKERS.items():
+    if f"EnvpoolPyTests/{kind}-v0" not in gym.registry:
+        gym.register(f"EnvpoolPyTests/{kind}-v0", entry_point=make, order_enforce=False)

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-import envpool_py
 from envpool_py.bench import timeline
-from envpool_py.cli import main
+from envpool_py.bench.settings import Setting, make_pool
 from envpool_py.cli.timeline import summary
 from tests.envs import CountEnv
 
@@ -47,13 +46,8 @@ class Slower(Slow):
 
 @pytest.mark.parametrize("backend", ["dummy", "shmem"])
 def test_who_stepped_and_who_held_the_others_up(backend: str) -> None:
-    env_fns = timeline.noted([Slow, Slower, Slow])
-    pool: envpool_py.BaseVectorEnv = (
-        envpool_py.DummyVectorEnv(env_fns, autoreset_mode="same_step")
-        if backend == "dummy"
-        else envpool_py.ShmemVectorEnv(env_fns, autoreset_mode="same_step")
-    )
-    with pool:
+    setting = Setting(backend, 3, 0 if backend == "dummy" else 3)
+    with make_pool(setting, timeline.noted([Slow, Slower, Slow])) as pool:
         begun = time.perf_counter()
         found = timeline.record(pool, 0.3, 0.05)
         ended = time.perf_counter()
@@ -94,21 +88,3 @@ def test_the_picture(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "an env was on average" in done.stdout
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("args", "complaint"),
-    [
-        (["Nope-v0", "--out", "a.png"], "no env has the id 'Nope-v0'"),
-        ([COUNT, "--out", "a.jpeg"], "--out: must end in .png, got a.jpeg"),
-        ([COUNT], "required: --out"),
-        ([COUNT, "--out", "a.png", "--num-envs", "2", "--wait-num", "3"], "--wait-num: 3 is more"),
-        ([COUNT, "--out", "a.png", "--backend", "dummy", "--num-processes", "2"], "has none"),
-        ([COUNT, "--out", "nowhere/a.png"], "nowhere"),
-    ],
-)
-def test_bad_input(args: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["timeline", *args]) == 2
-    error = capsys.readouterr().err
-    assert complaint in error
-    assert error.count("\n") == 1

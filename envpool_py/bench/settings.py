@@ -1,0 +1,178 @@
+"""Ways to step many envs: our pools, Gymnasium's vector envs, and a plain loop."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py.pool import BaseVectorEnv
+from envpool_py.pools import BACKENDS, make
+
+LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
+NAMES = (LOOP, SYNC, ASYNC, MAKE, *BACKENDS)
+
+#: Of all our pools: arrays for every leaf of an observation, and resets, as Gymnasium has them.
+_OPTIONS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
+
+#: Actions that are drawn beforehand: about so many, and so many batches at least.
+_ACTIONS = 1 << 12
+_BATCHES = 8
+
+
+class Running(NamedTuple):
+    """Envs that have been reset."""
+
+    advance: Callable[[], int]
+    """Step one batch; returns how many envs made a step."""
+    close: Callable[[], object]
+
+
+class Setting(NamedTuple):
+    """One way to step ``num_envs`` envs."""
+
+    pool: str
+    """One of ``NAMES``."""
+    num_envs: int
+    num_processes: int = 0
+    """0: none, or the pool decides."""
+    wait_num: int | None = None
+    caller_steps: bool = False
+    copy: bool = True
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of the pool that differ from their defaults."""
+        given: dict[str, Any] = {}
+        if self.num_processes:
+            given["num_processes"] = self.num_processes
+        if self.caller_steps:
+            given["caller_steps"] = True
+        if not self.copy:
+            given["copy"] = False
+        if self.wait_num:
+            given["wait_num"] = self.wait_num
+        return given
+
+    @property
+    def text(self) -> str:
+        """The name in tables."""
+        return ", ".join([self.pool, *(f"{key}={value}" for key, value in self.options.items())])
+
+    @property
+    def started_processes(self) -> int:
+        """How many processes this starts."""
+        return self.num_envs if self.pool == ASYNC else self.num_processes
+
+
+def all_settings(num_envs: int, num_cores: int, wait_num: int | None = None) -> list[Setting]:
+    """What ``envpool-py bench`` compares; only our pools have partial batches."""
+    shmem = Setting("shmem", num_envs, min(num_cores, num_envs), wait_num)
+    found = [
+        *(Setting(name, num_envs) for name in (LOOP, SYNC, ASYNC)),
+        *(Setting(name, num_envs, wait_num=wait_num) for name in (MAKE, "dummy")),
+        shmem._replace(pool="subproc"),
+        *_copied_or_not(shmem),
+        *(_copied_or_not(beside_caller(shmem)) if num_envs > 1 else ()),
+        shmem._replace(num_processes=num_envs),
+    ]
+    return list(dict.fromkeys(found))
+
+
+def beside_caller(setting: Setting) -> Setting:
+    """The same number of shares, of which the caller steps one."""
+    return setting._replace(num_processes=max(setting.num_processes - 1, 1), caller_steps=True)
+
+
+def _copied_or_not(setting: Setting) -> tuple[Setting, Setting]:
+    return setting, setting._replace(copy=False)
+
+
+def env_fns_of(env_id: str, num_envs: int) -> list[Callable[[], Any]]:
+    """One callable per env."""
+    return [functools.partial(gym.make, env_id)] * num_envs
+
+
+def draw_actions(env_fn: Callable[[], Any], num_envs: int) -> list[Any]:
+    """Batches of random actions, the same ones for every pool.
+
+    Returns:
+        Arrays ``(num_envs, *shape)``; lists of ``num_envs`` actions where those are no arrays.
+    """
+    env = env_fn()
+    space = env.action_space
+    env.close()
+    space.seed(0)
+    count = max(_BATCHES, _ACTIONS // num_envs)
+    batches = [[space.sample() for _ in range(num_envs)] for _ in range(count)]
+    return batches if space.shape is None else [np.stack(batch) for batch in batches]
+
+
+def start(setting: Setting, env_fns: Sequence[Callable[[], Any]], batches: list[Any]) -> Running:
+    """Make and reset the envs; ``batches`` of actions are used in turn."""
+    if setting.pool == LOOP:
+        return _run_loop([env_fn() for env_fn in env_fns], batches)
+    if setting.pool == SYNC:
+        return _run_gymnasium(gym.vector.SyncVectorEnv(env_fns), batches)
+    if setting.pool == ASYNC:
+        return _run_gymnasium(gym.vector.AsyncVectorEnv(env_fns), batches)
+    return _run_pool(make_pool(setting, env_fns), batches)
+
+
+def make_pool(setting: Setting, env_fns: Sequence[Callable[[], Any]]) -> BaseVectorEnv:
+    """One of our pools."""
+    if setting.pool == MAKE:
+        return make(env_fns[0], setting.num_envs, **setting.options, **_OPTIONS)
+    return BACKENDS[setting.pool](env_fns, **setting.options, **_OPTIONS)
+
+
+def _run_loop(envs: list[Any], batches: list[Any]) -> Running:
+    for i, env in enumerate(envs):
+        env.reset(seed=i)
+    actions = itertools.cycle(batches)
+
+    def advance() -> int:
+        for env, action in zip(envs, next(actions), strict=True):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+        return len(envs)
+
+    return Running(advance, lambda: [env.close() for env in envs])
+
+
+def _run_gymnasium(pool: gym.vector.VectorEnv[Any, Any, Any], batches: list[Any]) -> Running:
+    """With the autoreset that is Gymnasium's default."""
+    pool.reset(seed=0)
+    actions = itertools.cycle(batches)
+    resets = 0  # of the next batch: an env that has ended spends a step on its reset
+
+    def advance() -> int:
+        nonlocal resets
+        _, rewards, terminated, truncated, _ = pool.step(next(actions))
+        steps = len(rewards) - resets
+        resets = int(np.count_nonzero(terminated | truncated))
+        return steps
+
+    return Running(advance, pool.close)
+
+
+def _run_pool(pool: BaseVectorEnv, batches: list[Any]) -> Running:
+    pool.reset(seed=0)
+    actions = itertools.cycle(batches)
+    ids = np.arange(len(pool))
+
+    def advance() -> int:
+        return len(pool.step(next(actions))[1])
+
+    def advance_some() -> int:
+        nonlocal ids
+        pool.step(next(actions)[: len(ids)], ids)
+        ids = pool.batch_ids
+        return len(ids)
+
+    return Running(advance_some if pool.is_async else advance, pool.close)

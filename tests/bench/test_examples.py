@@ -1,0 +1,165 @@
+"""``examples/benchmark``: pools make the steps that they say, and the tables show what was done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDER = ROOT / "examples" / "benchmark"
+
+# SuperSuit, AgileRL, PufferLib and TorchRL are measured by hand, where they are installed.
+TIANSHOU = ["tianshou"] if sys.version_info >= (3, 11) else []
+
+
+def python(*args: Any, cwd: Path = FOLDER) -> str:
+    """Run a script in a process of its own: peers leave descriptors open."""
+    paths = os.pathsep.join([str(FOLDER), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *map(str, args)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Every env counts its steps in a file. Runs where contestants and workloads can be imported.
+COUNTING = """
+import functools, sys
+import numpy as np
+from ceiling import Work
+from contestants import CONTESTANTS
+from tests.bench import counting
+
+for name, contestant in CONTESTANTS.items():
+    if contestant.library in sys.argv[2:] and contestant.face == "gym":
+        for wait_num in (None, 2) if contestant.partial else (None,):
+            def start(env_fns, batches):
+                return contestant.start(Work(env_fns, batches, 6, wait_num, 2))
+            counting.check(start, sys.argv[1], 6, wait_num)
+        print(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "names"),
+    [
+        ("envpool_py", {"dummy", "shmem", "shmem-caller", "shmem-caller-views", "shmem-each"}),
+        ("gymnasium", {"gymnasium-sync", "gymnasium-async"}),
+        *((library, {"tianshou-dummy", "tianshou-shmem"}) for library in TIANSHOU),
+    ],
+)
+def test_the_steps_are_made(library: str, names: set[str], tmp_path: Path) -> None:
+    assert names <= set(python("-c", COUNTING, tmp_path / "counts", library).split())
+
+
+# The rows of two processes are those of envs that are stepped by hand.
+ROWS = """
+import sys
+import numpy as np
+import ceiling, workloads
+
+handed, batch_of = [], ceiling.Block.batch
+def batch(self, *, copy):
+    handed.append(batch_of(self, copy=copy))
+    return handed[-1]
+
+ceiling.Block.batch = batch
+env_fns, batches = (make("cartpole", "gym", 4) for make in (workloads.env_fns, workloads.batches))
+by_hand = [env_fn() for env_fn in env_fns]
+for i, env in enumerate(by_hand):
+    env.reset(seed=i)
+running = getattr(ceiling, sys.argv[1])(ceiling.Work(env_fns, batches, 4, None, 2))
+ends = 0
+for actions in batches[:60]:
+    assert running.advance() == 4
+    obs, rewards, terminated, truncated, infos = handed[-1]
+    for i, env in enumerate(by_hand):
+        row = env.step(actions[i])
+        if row[2] or row[3]:
+            ends, row = ends + 1, (env.reset()[0], *row[1:])
+        np.testing.assert_array_equal(obs[i], row[0])
+        assert (rewards[i], terminated[i], truncated[i]) == row[1:4]
+        assert infos[i] == {"env_id": i}
+running.close()
+assert ends > 5
+print(handed[0][0] is handed[1][0])
+"""
+
+
+@pytest.mark.parametrize(("name", "same"), [("views", "True"), ("rows", "False")])
+def test_the_rows_of_the_ceiling(name: str, same: str) -> None:
+    assert python("-c", ROWS, name).strip() == same
+
+
+@pytest.mark.parametrize("name", ["dict", "info", "image-84", "spin-10", "sleep", "spread"])
+def test_every_kind_of_env(name: str) -> None:
+    pools = ["shmem"] if name != "spread" else ["parallel-shmem", "agents-shmem", "turns-shmem"]
+    for contestant in ("bare", *pools):
+        job = {"contestant": contestant, "workload": (name, 2, None), "num_processes": 2}
+        (row,) = json.loads(python("one.py", json.dumps({**job, "thinks": [0.0], "seconds": 0.01})))
+        assert row["steps"] >= 1
+        assert row["memory_bytes"] > 0
+        assert row["cpu_seconds"] >= 0
+        if (contestant, name) == ("bare", "sleep"):  # only whole episodes can be compared
+            assert row["steps"] % 100 == 0
+
+
+def test_one_command_makes_tables_and_chart(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"a.{name}" for name in ("json", "markdown", "chart")}
+    outputs = [word for name, path in files.items() for word in (f"--{name}", f"{path}")]
+    outputs[-1] += ".png"
+    backends = ["--backend", "shmem", "--backend", "gymnasium-sync", "--backend", "ceiling-apart"]
+    short = ["--seconds", 0.02, "--repeats", 1, "--think", 0, "--think", 50]
+    run = FOLDER / "run.py"
+    text = python(run, "--workload", "cartpole-x8", *backends, *short, *outputs, cwd=tmp_path)
+    assert text.strip() == files["markdown"].read_text().strip()
+    for words in ("### Summary", "### cartpole-x8", "| shmem |", "| gymnasium-sync |", "50 µs"):
+        assert words in text
+    assert (tmp_path / "a.chart.png").read_bytes().startswith(b"\x89PNG")
+    assert python(run, "--read", files["json"], cwd=tmp_path) == text
+
+
+def made_up(contestant: str, repeat: int, steps: int, **others: Any) -> dict[str, Any]:
+    row = {"workload": "cartpole-x64", "contestant": contestant, "repeat": repeat, "steps": steps}
+    row |= {"cores": 2, "machine": "a machine", "versions": {"numpy": "2"}, "batches": 100}
+    row |= {"think": 0.0, "seconds": 1.0, "step_p50": 0.002, "step_p99": 0.004}
+    row |= {"cpu_seconds": 1.0, "caller_seconds": 0.5, "others_seconds": 0.0}
+    return {**row, "startup_seconds": 0.25, "memory_bytes": 50_000_000, **others}
+
+
+def test_figures_by_hand(tmp_path: Path) -> None:
+    """Each measurement is compared with the bare env of its own repeat and Python."""
+    there = {"versions": {"numpy": "1"}}
+    rows = [
+        *(made_up("bare", k, steps) for k, steps in enumerate((1000, 500, 2000))),
+        *(made_up("shmem", k, 1000) for k in range(3)),
+        made_up("bare", 0, 250, **there),
+        made_up("sb3-dummy", 0, 250, **there),
+        made_up("shmem", 0, 600, think=0.001, caller_seconds=0.6),
+        {**made_up("gymnasium-sync", 0, 0), "steps": None, "error": "failed: ImportError: no"},
+    ]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    text = python(FOLDER / "run.py", "--read", tmp_path / "a.json")
+    cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in text.split("\n")}
+    assert cells["shmem"][:8] == [
+        *("1.00 k (1.00 k to 1.00 k)", "0.50 (0.25 to 1.00)"),  # of 2000, 1000 and 4000
+        *("1.00", "1.00 ms (1.00 ms to 1.00 ms)", "2.00 ms", "4.00 ms", "5.00 ms", "250 ms"),
+    ]
+    assert cells["shmem"][8:] == ["50.0 MB", "600 |"]
+    assert cells["sb3-dummy"][1] == "0.50"
+    assert cells["cartpole-x64"] == ["0.50 (shmem)", "-", "-", "0.50 (sb3-dummy) |"]
+    assert "gymnasium-sync failed: ImportError: no." in text

@@ -1,0 +1,102 @@
+"""Each way to step envs makes the steps that it says, and is what its name says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envpool_py.bench import settings
+from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting
+from tests.bench import counting
+from tests.envs import CountEnv
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHMEM = Setting("shmem", 4, 2)
+CALLER = Setting("shmem", 4, 1, caller_steps=True)
+VIEWS = CALLER._replace(copy=False)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *(Setting(name, 4) for name in NAMES),
+        *(SHMEM, SHMEM._replace(pool="subproc"), SHMEM._replace(num_processes=4), CALLER, VIEWS),
+        *(each._replace(wait_num=2) for each in (SHMEM, CALLER, VIEWS, Setting("dummy", 4))),
+        Setting("make", 4, wait_num=2),
+    ],
+    ids=lambda setting: setting.text,
+)
+def test_the_steps_are_made(setting: Setting, tmp_path: Path) -> None:
+    def start(env_fns: list, batches: list) -> settings.Running:
+        return settings.start(setting, env_fns, batches)
+
+    if setting.pool == "make":  # one env_fn for all: they would share a place in the file
+        running = start([CountEnv] * 4, [[0] * 4] * 2)
+        said = {running.advance() for _ in range(9)}
+        running.close()
+        assert said <= {2, 3, 4} if setting.wait_num else said == {4}
+    else:
+        path = str(tmp_path / "counts")
+        counting.check_apart(start, path, 4, setting.wait_num)
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "kind"),
+    [
+        (Setting("dummy", 3), "dummy", "DummyVectorEnv"),
+        (Setting("subproc", 3, 2), "subproc, num_processes=2", "SubprocVectorEnv"),
+        (
+            Setting("shmem", 3, 1, 2, caller_steps=True, copy=False),
+            "shmem, num_processes=1, caller_steps=True, copy=False, wait_num=2",
+            "ShmemVectorEnv",
+        ),
+    ],
+)
+def test_the_options_reach_the_pool(setting: Setting, text: str, kind: str) -> None:
+    assert setting.text == text
+    with settings.make_pool(setting, [CountEnv] * 3) as pool:
+        assert type(pool).__name__ == kind
+        assert pool.wait_num == (setting.wait_num or 3)
+        for option in set(text.split(", ")[1:]) - {"copy=False"}:
+            assert option in repr(pool)
+        one, two = pool.reset()[0], pool.reset()[0]
+        assert np.shares_memory(one, two) is not setting.copy
+
+
+@pytest.mark.parametrize("num_cores", [1, 2, 8])
+@pytest.mark.parametrize("wait_num", [None, 2])
+def test_all_settings(num_cores: int, wait_num: int | None) -> None:
+    found = settings.all_settings(4, num_cores, wait_num)
+    assert {each.pool for each in found} == set(NAMES)
+    assert len({each.text for each in found}) == len(found)
+    for each in found:
+        theirs = each.pool in (LOOP, SYNC, ASYNC)
+        assert each.wait_num == (None if theirs else wait_num)
+        assert each.started_processes <= 4
+    assert any(each.caller_steps for each in found)
+    assert not any(each.caller_steps for each in settings.all_settings(1, num_cores))
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.Discrete(5, start=2),
+        gym.spaces.Box(-1, 1, (2, 3)),
+        gym.spaces.Dict({"a": gym.spaces.Discrete(2), "b": gym.spaces.Box(0, 1, (2,))}),
+    ],
+)
+def test_actions_are_the_same_for_every_pool(space: gym.Space) -> None:
+    def env_fn() -> CountEnv:
+        env = CountEnv()
+        env.action_space = space
+        return env
+
+    batches = settings.draw_actions(env_fn, 3)
+    assert len(batches) >= 8
+    assert all(len(batch) == 3 and action in space for batch in batches for action in batch)
+    assert repr(batches) == repr(settings.draw_actions(env_fn, 3))

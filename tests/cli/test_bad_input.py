@@ -1,0 +1,116 @@
+"""Bad input is one line on stderr and exit status 2, for every command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envpool_py.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
+POLICY = "--policy tests.cli.parts"
+
+COLLECT = [
+    ("CartPole-v1 --episodes 5", "--episodes: not allowed with argument --steps"),
+    ("CartPole-v1 --steps 0", "--steps: must be 1 or more, got 0"),
+    ("CartPole-v1 --steps many", "--steps: must be an int, got 'many'"),
+    ("CartPole-v1 --seed -1", "--seed: must be 0 or more"),
+    (f"CartPole-v1 --seed {2**63}", "--seed: must be below 2**63 - 8"),
+    ("CartPole-v1 --backend ray", "invalid choice: 'ray'"),
+    ("CartPole-v1 --timeout 0", "must be a positive number"),
+    ("CartPole-v1 --timeout nan", "must be a positive number"),
+    ("CartPole-v1 --timeout x", "must be a number of seconds"),
+    ("CartPole-v1 --num-envs 0", "must be 1 or more, got 0"),
+    ("CartPole-v1 --num-envs 8 --wait-num 9", "--wait-num is 9, but there are 8 envs"),
+    (
+        "CartPole-v1 --backend dummy --num-processes 2",
+        "--num-processes: the dummy backend has no processes",
+    ),
+    ("CartPol-v1", "'CartPol-v1'; did you mean CartPole-v1"),
+    ("CartPole", "'CartPole'; did you mean CartPole-v"),
+    ("ALE/Pomg-v5", "did you mean ALE/Pong-v5"),
+    ("Qzx/Qzx-v0", "MODULE:ENV_ID imports the module first"),
+    ("no_module:A-v0", "no_module:A-v0: No module named"),
+    ("CartPole-v1 --env-kwarg sutton=true", "--env-kwarg: sutton is true; Python writes True"),
+    ("CartPole-v1 --env-kwarg x", "must be key=value"),
+    ("CartPole-v1 --env-kwarg x=[1,", "is no Python literal"),
+    ("CartPole-v1 --env-kwarg x=1 --env-kwarg x=2", "--env-kwarg: x is given twice"),
+    ("CartPole-v1 --env-kwarg gravity_=9", "env_fn raised TypeError"),
+    (f"{COUNT} --env-kwarg fail=True", "env_fn raised ValueError: asked to fail"),
+    (f"{COUNT} --policy mine", "must be module:callable"),
+    (f"{COUNT} --policy no_module:x", "can't import 'no_module'"),
+    (f"{COUNT} {POLICY}:nothing", "'tests.cli.parts' has no 'nothing'"),
+    (f"{COUNT} --wrapper tests.cli.parts:not_callable", "is a int, not a callable"),
+    (
+        f"{COUNT} {POLICY}:Unmakeable",
+        "--policy: tests.cli.parts:Unmakeable raised RuntimeError: no such weights",
+    ),
+    (
+        f"{COUNT} --out /no/such/directory/a.npz",
+        "--out: /no/such/directory/a.npz: there is no directory",
+    ),
+    (f"{COUNT} --out /tmp", "--out: /tmp: is a directory"),
+    (f"{COUNT} --out /dev/null", "is not a regular file"),
+    (
+        "EnvpoolPyTests/Different-v0 --out OUT --backend dummy",
+        "--out: one file holds one observation_space, but that of env 1 is",
+    ),
+    (
+        "EnvpoolPyTests/Space-v0 --out OUT --env-kwarg name=graph",
+        "--out: a Graph space has no form of arrays",
+    ),
+]
+OTHERS = [
+    ("", "the following arguments are required: COMMAND; see envpool-py --help"),
+    ("collekt", "argument COMMAND: invalid choice: 'collekt'"),
+    ("collect", "the following arguments are required: ENV_ID"),
+    ("collect CartPole-v1", "one of the arguments --steps --episodes is required"),
+    ("bench", "the following arguments are required: ENV_ID"),
+    ("bench CartPole-v9", "did you mean CartPole-v1"),
+    ("bench no_such_module:Env-v0", "No module named 'no_such_module'"),
+    ("bench CartPole-v1 --backend stable", "invalid choice: 'stable'"),
+    ("bench CartPole-v1 --num-envs 2 --wait-num 3", "--wait-num is 3, but there are 2 envs"),
+    ("bench CartPole-v1 --seconds -1", "must be a positive number of seconds"),
+    ("bench CartPole-v1 --repeats none", "must be an int, got 'none'"),
+    ("bench CartPole-v1 --json /no/folder/a.json", "there is no directory /no/folder"),
+    ("bench CartPole-v1 --fast", "unrecognized arguments: --fast"),
+    ("tune", "the following arguments are required: ENV_ID"),
+    ("tune CartPole-v9", "did you mean CartPole-v1"),
+    ("tune CartPole-v1 --seconds 0", "must be a positive number of seconds, got 0"),
+    ("tune CartPole-v1 --num-envs x", "must be an int, got 'x'"),
+    ("tune CartPole-v1 --think -1", "must be 0 or more, got -1"),
+    ("timeline Nope-v0 --out a.png", "no env has the id 'Nope-v0'"),
+    ("timeline CartPole-v1", "required: --out"),
+    ("timeline CartPole-v1 --out a.jpeg", "--out: must end in .png, got a.jpeg"),
+    ("timeline CartPole-v1 --out a.png --num-envs 2 --wait-num 3", "--wait-num: 3 is more"),
+    ("timeline CartPole-v1 --out a.png --backend dummy --num-processes 2", "has none"),
+    ("timeline CartPole-v1 --out nowhere/a.png", "nowhere"),
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    OTHERS + [(f"collect --steps 5 {options}", message) for options, message in COLLECT],
+)
+def test_one_line(
+    line: str, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(line.replace("OUT", str(tmp_path / "a.npz")).split()) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.startswith("envpool-py: ")
+    assert shown.err.count("\n") == 1
+    assert shown.out == ""
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert main(["timeline", "CartPole-v1", "--out", "a.png"]) == 2
+    assert 'pip install "envpool-py[bench]"' in capsys.readouterr().err
