@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests import envs
-from tests.conftest import children, descriptors
-from tests.places import PLACES
+from tests.support import envs
+from tests.support.helpers import children, descriptors
+from tests.support.places import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

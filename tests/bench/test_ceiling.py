@@ -24,7 +24,7 @@ from envpool_py.bench.job import Job
 from envpool_py.bench.plain_block import PlainBlock
 from envpool_py.bench.workloads import Workload
 from tests.bench import counting
-from tests.conftest import ROOT
+from tests.support.helpers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

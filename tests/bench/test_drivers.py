@@ -13,7 +13,7 @@ from envpool_py.bench import interpreters, measure
 from envpool_py.bench.contestants import CONTESTANTS, OURS
 from envpool_py.bench.job import Job
 from envpool_py.bench.workloads import KINDS
-from tests.conftest import ROOT
+from tests.support.helpers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

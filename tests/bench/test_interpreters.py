@@ -13,7 +13,7 @@ import pytest
 from envpool_py.bench import interpreters, process_tree
 from envpool_py.bench.interpreters import MeasurementError
 from envpool_py.bench.job import Job
-from tests.conftest import wait_until
+from tests.support.helpers import wait_until
 
 JOB = Job("bare", "CartPole-v1", 2, None, 2, 0.01)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from envpool_py.bench import process_tree
-from tests.conftest import wait_until
+from tests.support.helpers import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from envpool_py.bench.interpreters import MeasurementError
 from envpool_py.bench.workloads import WORKLOADS, Workload
 from envpool_py.cli import main
 from tests.bench.made_up import measurement, repeats, report
-from tests.conftest import ROOT
+from tests.support.helpers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ import envpool_py
 from envpool_py.bench import timeline
 from envpool_py.cli import main
 from envpool_py.cli.timeline import summary
-from tests.envs import CountEnv
+from tests.support.envs import CountEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"

@@ -14,7 +14,7 @@ from envpool_py.bench.games import GAMES
 from envpool_py.bench.job import Job
 from envpool_py.bench.report import read
 from envpool_py.cli import main
-from tests.conftest import ROOT
+from tests.support.helpers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.wrappers import VectorEnvWrapper
-from tests.reference import same
+from tests.support.reference import same
 from tests.wrappers.envs import env_fns
 
 if TYPE_CHECKING:

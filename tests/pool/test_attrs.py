@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from envpool_py import EnvError
-from tests import envs
-from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
-from tests.reference import same
+from tests.support import envs
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support.reference import same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

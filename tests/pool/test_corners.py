@@ -17,9 +17,9 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, SubprocVectorEnv, shm
-from tests import envs
-from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
-from tests.reference import same
+from tests.support import envs
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support.reference import same
 
 FNS = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
 

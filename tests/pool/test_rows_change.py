@@ -16,8 +16,8 @@ import pytest
 from gymnasium import spaces
 
 from envpool_py import EnvError
-from tests.places import PLACES, QUICK
-from tests.reference import HandStepped, check, check_reset
+from tests.support.places import PLACES, QUICK
+from tests.support.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:
     from envpool_py import BaseVectorEnv

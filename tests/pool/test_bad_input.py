@@ -17,10 +17,10 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, SubprocVectorEnv
-from tests import envs
-from tests.conftest import ROOT, no_process_left
-from tests.places import BACKENDS, PLACES, QUICK
-from tests.reference import HandStepped, check, check_reset, same
+from tests.support import envs
+from tests.support.helpers import ROOT, no_process_left
+from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.reference import HandStepped, check, check_reset, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import envpool_py
 from envpool_py import info_codec as infos_
 from envpool_py.worker.process import ProcessHost
-from tests.places import PLACES, QUICK
+from tests.support.places import PLACES, QUICK
 
 NUMBERS = st.one_of(
     st.floats(),

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from envpool_py import EnvError, WorkerDiedError
-from tests import envs
-from tests.places import PLACES
+from tests.support import envs
+from tests.support.places import PLACES
 from tests.test_faults import running, wait_until
 
 NUM = 4

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests import envs
-from tests.places import PLACES, QUICK
+from tests.support import envs
+from tests.support.places import PLACES, QUICK
 
 
 @pytest.mark.parametrize("place", QUICK)

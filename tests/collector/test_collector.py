@@ -30,7 +30,7 @@ from envpool_py.collector import (
 )
 from envpool_py.collector.file import check_path
 from envpool_py.wrappers import VectorEnvNormObs
-from tests.envs import (
+from tests.support.envs import (
     SPACES,
     CountEnv,
     FailsToResetEnv,
@@ -43,7 +43,7 @@ from tests.envs import (
     VectorRewardEnv,
     draw,
 )
-from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -15,9 +15,17 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tests import envs
-from tests.places import PLACES, QUICK, Place
-from tests.reference import HandStepped, Pending, check, check_empty, check_reset, same, spread
+from tests.support import envs
+from tests.support.places import PLACES, QUICK, Place
+from tests.support.reference import (
+    HandStepped,
+    Pending,
+    check,
+    check_empty,
+    check_reset,
+    same,
+    spread,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import envpool_py
-from tests.test_imports import LAYERS
+from tests.unit.test_imports import LAYERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,9 +22,9 @@ from envpool_py.worker import (
     SubprocEnvWorker,
 )
 from envpool_py.worker.executor import Executor
-from tests import envs
-from tests.conftest import wait_until_blocked
-from tests.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+from tests.support import envs
+from tests.support.helpers import wait_until_blocked
+from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
-from tests import envs
+from tests.support import envs
 
 
 def worker_process() -> Any:

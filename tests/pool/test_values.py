@@ -11,9 +11,9 @@ import pytest
 from gymnasium import spaces
 
 from envpool_py import DummyVectorEnv, EnvError
-from tests import envs
-from tests.places import PLACES, QUICK
-from tests.reference import HandStepped, check, check_reset, same
+from tests.support import envs
+from tests.support.places import PLACES, QUICK
+from tests.support.reference import HandStepped, check, check_reset, same
 
 # --------------------------------------------------------------------------------- casts
 

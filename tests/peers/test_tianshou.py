@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests import envs
-from tests.places import PLACES, QUICK
+from tests.support import envs
+from tests.support.places import PLACES, QUICK
 
 if sys.version_info >= (3, 11):
     from tianshou import env as theirs

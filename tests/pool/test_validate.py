@@ -15,9 +15,9 @@ import pytest
 from gymnasium import spaces
 
 from envpool_py import EnvError
-from tests import envs
-from tests.conftest import wait_until
-from tests.places import PLACES, QUICK
+from tests.support import envs
+from tests.support.helpers import wait_until
+from tests.support.places import PLACES, QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,11 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError
-from tests import envs
-from tests.conftest import wait_until, wait_until_blocked
-from tests.envs import BLOCK
-from tests.places import PLACES, QUICK
-from tests.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+from tests.support import envs
+from tests.support.envs import BLOCK
+from tests.support.helpers import wait_until, wait_until_blocked
+from tests.support.places import PLACES, QUICK
+from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

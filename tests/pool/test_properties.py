@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envpool_py import EnvError
-from tests import envs
-from tests.places import PLACES, QUICK
-from tests.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+from tests.support import envs
+from tests.support.places import PLACES, QUICK
+from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

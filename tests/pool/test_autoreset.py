@@ -12,9 +12,9 @@ from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode
 
 from envpool_py import DummyVectorEnv, EnvError
-from tests import envs
-from tests.places import BACKENDS, PLACES, QUICK
-from tests.reference import HandStepped, Pending, check, check_reset, same, spread
+from tests.support import envs
+from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.reference import HandStepped, Pending, check, check_reset, same, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-from tests import envs
-from tests.places import BACKENDS, PLACES, QUICK
-from tests.reference import HandStepped, Row, check_reset, same, spread
+from tests.support import envs
+from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.reference import HandStepped, Row, check_reset, same, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

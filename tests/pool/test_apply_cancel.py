@@ -11,8 +11,8 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError
-from tests import envs
-from tests.places import PLACES, QUICK
+from tests.support import envs
+from tests.support.places import PLACES, QUICK
 
 if TYPE_CHECKING:
     pass

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tests import envs
-from tests.places import PLACES, QUICK
-from tests.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+from tests.support import envs
+from tests.support.places import PLACES, QUICK
+from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
