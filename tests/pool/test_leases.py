@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 
 import envpool_py
+from tests.support.places import BACKENDS, PLACES
 
 NUM_ENVS = 6
-POOLS: list[tuple[Any, dict[str, Any]]] = [
-    (envpool_py.DummyVectorEnv, {}),
-    (envpool_py.SubprocVectorEnv, {"num_processes": 2}),
-    (envpool_py.ShmemVectorEnv, {"num_processes": 2}),
-]
 
 
 class Numbers(gym.Env[Any, Any]):
@@ -45,11 +41,9 @@ class Numbers(gym.Env[Any, Any]):
         return self._obs(), 0.0, False, False, {}
 
 
-@pytest.mark.parametrize(("pool_class", "options"), POOLS)
+@pytest.mark.parametrize("place", BACKENDS)
 @pytest.mark.parametrize(("kind", "columns"), [("box", False), ("dict", False), ("dict", True)])
-def test_rows_hold_until_their_env_is_sent_on(
-    pool_class: Any, options: dict[str, Any], kind: str, columns: bool
-) -> None:
+def test_rows_hold_until_their_env_is_sent_on(place: str, kind: str, columns: bool) -> None:
     rng = np.random.default_rng(0)
     env_fns = [lambda i=i: Numbers(i, kind) for i in range(NUM_ENVS)]
     held: dict[int, tuple[Any, float]] = {}
@@ -66,7 +60,7 @@ def test_rows_hold_until_their_env_is_sent_on(
             row = whole[k] if columns or kind == "box" else whole[k]["at"]
             held[i] = row, 1000.0 * i + counts[i]
 
-    with pool_class(env_fns, wait_num=2, columns=columns, copy=False, **options) as pool:
+    with PLACES[place](env_fns, wait_num=2, columns=columns, copy=False) as pool:
         keep(*pool.reset(list(range(NUM_ENVS))[::-1]))
         for _ in range(200):
             ready = pool.ready_id

@@ -14,9 +14,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.error import ResetNeeded
 
 from envpool_py import EnvError
-from tests.support.places import PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.support.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:
@@ -85,10 +86,18 @@ WRONG = {
     "longer": (Form(OBS, lambda obs: np.append(obs, obs)), r"obs has shape \(6,\)"),
     "lossy": (Form(OBS, lambda obs: obs + 1j), "can't hold without loss"),
     "text": (Form(OBS, always("obs")), "obs"),
+    "broadcastable": (Form(OBS, lambda obs: obs[:1]), r"obs has shape \(1,\)"),
+    "scalar": (Form(OBS, always(np.float32(3))), r"obs has shape \(\)"),
+    "no obs": (Form(OBS, always(None)), "obs is None"),
+    "too large": (Form(OBS, always(np.array([1e300, 0, 0]))), "can't hold without loss"),
     "four": (Form(WHOLE, lambda row: row[:4]), "got 4 values"),
+    "six": (Form(WHOLE, lambda row: (*row, None)), "got 6 values"),
     "none": (Form(WHOLE, always(None)), "got NoneType"),
     "generator": (Form(WHOLE, iter), "got tuple_iterator"),
     "reward": (Form(REWARD, str), "reward must be a number"),
+    "no reward": (Form(REWARD, always(None)), "reward must be a number, got NoneType"),
+    "flags": (Form(TRUNCATED, always([True, False])), "truncated must be a bool, got list"),
+    "word": (Form(TERMINATED, always("yes")), "terminated must be a bool, got str 'yes'"),
     "flag": (Form(TERMINATED, always(None)), "terminated must be a bool"),
     "info": (Form(INFO, always(None)), "info dict, got NoneType"),
     "list of infos": (Form(INFO, always([])), "info dict, got a list"),
@@ -135,7 +144,7 @@ def warm(pool: BaseVectorEnv, hand: HandStepped) -> None:
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_row_of_another_form_among_plain_ones(place: str, form: str, mode: str) -> None:
     with PLACES[place](fns(FORMS[form]), autoreset_mode=mode) as pool:
         hand = HandStepped(fns(FORMS[form]), mode)
@@ -145,7 +154,7 @@ def test_a_row_of_another_form_among_plain_ones(place: str, form: str, mode: str
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_row_that_is_wrong_among_plain_ones(place: str, name: str) -> None:
     form, text = WRONG[name]
     with PLACES[place](fns(form)) as pool:
@@ -154,9 +163,13 @@ def test_a_row_that_is_wrong_among_plain_ones(place: str, name: str) -> None:
         with pytest.raises(EnvError, match=rf"env 1: step raised (.|\n)*{text}") as caught:
             pool.step([0, 0, 0])
         assert caught.value.env_ids == (1,)
-        assert sorted(info["env_id"] for info in pool.drain()[4]) == [0, 2]
-        hand.envs[1].form = None
-        hand.step([0, 0, 0])
+        assert caught.value.request == "step"
+        kept = pool.drain()
+        rows = {row.env_id: row for row in hand.step([0, 0], [0, 2])}
+        check(kept, [rows.pop(info["env_id"]) for info in kept[4]], SPACE)
+        assert not rows
+        with pytest.raises(ResetNeeded, match="env 1"):
+            pool.step([0, 0, 0])
         check_reset(pool.reset(1), hand.reset([1]), SPACE)
         for _ in range(ODD_AT - 1):
             check(pool.step([1, 1, 1]), hand.step([1, 1, 1]), SPACE)
@@ -212,7 +225,7 @@ class Shared(ChangingEnv):
 
 
 @pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_envs_that_share_one_buffer(place: str, mode: str | None) -> None:
     makers = [functools.partial(Shared, tag, None, 3) for tag in range(3)]
     with PLACES[place](makers, autoreset_mode=mode) as pool:

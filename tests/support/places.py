@@ -28,7 +28,6 @@ PLACES = {
     "dummy": Place(DummyVectorEnv, {}, 3),
     "subproc-fork": Place(SubprocVectorEnv, {"context": "fork"}, 3),
     "subproc-fork-packed": Place(SubprocVectorEnv, {"context": "fork", "num_processes": 2}, 3),
-    "subproc-fork-shared": Place(SubprocVectorEnv, {"context": "fork", "share_memory": True}, 3),
     "subproc-forkserver": Place(SubprocVectorEnv, {"context": "forkserver"}, 2),
     "subproc-forkserver-packed": Place(
         SubprocVectorEnv, {"context": "forkserver", "num_processes": 2}, 3
@@ -47,22 +46,18 @@ PLACES = {
     "shmem-spawn": Place(ShmemVectorEnv, {"context": "spawn"}, 2),
     "shmem-spawn-packed": Place(ShmemVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
 }
+"""`SubprocVectorEnv` and `ShmemVectorEnv` are the same backend under two names: each place of one
+would do for the other."""
 
 STANDING: list[BaseVectorEnv] = []
 """Pools that outlive a test, in which their processes may be started anew: no leak of its own."""
 
-QUICK = (
-    "dummy",
-    "subproc-fork",
-    "subproc-fork-packed",
-    "shmem-fork",
-    "shmem-fork-packed",
-    "shmem-fork-caller",
-)
-"""The places that start in some milliseconds: what a test uses that does not need them all."""
+QUICK = ("dummy", "subproc-fork", "shmem-fork-packed", "shmem-fork-caller")
+"""The places where envs are stepped differently: in the caller's process, in a process each, in
+a shared process, and both. They start in some milliseconds."""
 
-PROCESSES = tuple(name for name in QUICK if name not in ("dummy", "shmem-fork-caller"))
+PROCESSES = ("subproc-fork", "shmem-fork-packed")
 """As QUICK, without the pools that have envs in the caller's process."""
 
-BACKENDS = ("dummy", "subproc-fork", "shmem-fork")
-"""One place of each backend."""
+BACKENDS = ("dummy", "shmem-fork-packed")
+"""One place of each backend: for what does not depend on how envs are placed."""

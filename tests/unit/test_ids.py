@@ -1,25 +1,15 @@
-"""Ids: every way to write them, for every method, against what they must mean."""
+"""Ids: every form in which they may be written, and what is refused."""
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support import envs
-from tests.support.places import PLACES, QUICK
-from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+from envpool_py import ids
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from envpool_py import BaseVectorEnv
-
-NUM = 4
-
-# What a user may write, and the ids it means, in order.
+# What a user may write for four envs, and the ids it means, in order.
 FORMS: dict[str, tuple[Any, list[int]]] = {
     "none": (None, [0, 1, 2, 3]),
     "int": (2, [2]),
@@ -39,134 +29,65 @@ FORMS: dict[str, tuple[Any, list[int]]] = {
     "slice backwards": (slice(None, None, -1), [3, 2, 1, 0]),
     "slice from the end": (slice(-2, None), [2, 3]),
     "slice past the end": (slice(2, 99), [2, 3]),
+    "empty list": ([], []),
+    "empty tuple": ((), []),
+    "empty array": (np.array([], np.int64), []),
+    "empty mask": (np.zeros(4, bool), []),
+    "empty slice": (slice(2, 2), []),
 }
 
-EMPTY: dict[str, Any] = {
-    "list": [],
-    "tuple": (),
-    "array": np.array([], np.int64),
-    "mask": np.zeros(4, bool),
-    "slice": slice(2, 2),
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form: str) -> None:
+    written, meant = FORMS[form]
+    found = ids.resolve(written, 4)
+    assert found.dtype == np.intp
+    assert found.tolist() == meant
+
+
+def test_ids_are_the_callers_to_change() -> None:
+    written = np.array([2, 1])
+    found = ids.resolve(written, 4)
+    written[:] = 0
+    assert found.tolist() == [2, 1]
+
+
+def test_many_ids_are_checked_like_few() -> None:
+    many = np.random.default_rng(0).permutation(3000)
+    assert ids.resolve(many, 3000).tolist() == many.tolist()
+    with pytest.raises(ValueError, match="env id 7 stands twice"):
+        ids.resolve([*range(2000), 7], 3000)
+    with pytest.raises(IndexError, match="env id 3000 is out of range"):
+        ids.resolve(many + 1, 3000)
+
+
+WRONG = {
+    "too high": (3, IndexError, r"env id 3 is out of range: this pool has envs 0 to 2"),
+    "too high in a list": ([0, 7], IndexError, r"env id 7 is out of range"),
+    "too high in an array": (np.array([5]), IndexError, r"env id 5 is out of range"),
+    "negative": (-1, IndexError, r"-1"),
+    "negative in a list": ([1, -2], IndexError, r"-2"),
+    "negative in an array": (np.array([-3, 0]), IndexError, r"-3"),
+    "twice": ([1, 1], ValueError, r"1"),
+    "twice in an array": (np.array([2, 0, 2]), ValueError, r"2"),
+    "twice as other types": ([1, np.int64(1)], ValueError, r"1"),
+    "float": (1.0, TypeError, r"1\.0"),
+    "floats": ([0.0, 1.0], TypeError, r"0\.0|float"),
+    "float array": (np.array([0.5]), TypeError, r"0\.5|float"),
+    "text": ("1", TypeError, r"'1'"),
+    "texts": (["a"], TypeError, r"a"),
+    "bool": (True, TypeError, r"True"),
+    "None in a list": ([None], TypeError, r"None"),
+    "nested": ([[0], [1]], TypeError, r"\[\[0\]|shape \(2, 1\)"),
+    "dict": ({0: 1}, TypeError, r"dict|\{0: 1\}"),
+    "object": (object(), TypeError, r"object"),
+    "short mask": (np.array([True, False]), IndexError, r"2.*3"),
+    "long mask": (np.ones(4, bool), IndexError, r"4.*3"),
 }
 
-FNS = [functools.partial(envs.CountEnv, tag, 3) for tag in range(NUM)]
 
-
-@pytest.fixture(params=QUICK)
-def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
-    with PLACES[request.param](FNS) as pool:
-        yield pool
-
-
-@pytest.fixture
-def hand() -> HandStepped:
-    return HandStepped(FNS)
-
-
-def test_every_form_means_its_ids_in_every_method(pool: BaseVectorEnv, hand: HandStepped) -> None:
-    space = hand.envs[0].observation_space
-    check_reset(pool.reset(), hand.reset(), space)
-    for form, listed in FORMS.values():
-        actions = [np.int64(10 + i) for i in listed]
-        check(pool.step(actions, form), hand.step(actions, listed), space)
-        check(pool.step(np.array(actions), id=form), hand.step(actions, listed), space)
-        pool.send(actions, form)
-        check(pool.recv(), hand.step(actions, listed), space)
-        check_reset(pool.reset(form), hand.reset(listed), space)
-        check_reset(pool.reset(env_id=form), hand.reset(listed), space)
-        seeds = [7 * i for i in listed]
-        check_reset(pool.reset(id=form, seed=seeds), hand.reset(listed, seeds), space)
-        rows = hand.reset(listed, spread(50, listed))
-        check_reset(pool.reset(form, seed=50), rows, space)
-        pool.send_reset(form, seed=seeds)
-        rows = [row.marked() for row in hand.reset(listed, seeds)]
-        check(pool.recv(), rows, space)
-        assert pool.get_env_attr("tag", form) == listed
-        assert pool.call("add", 5, id=form) == [i + 5 for i in listed]
-        pool.set_env_attr("mark", listed[0], form)
-        assert pool.get_env_attr("mark", listed) == [listed[0]] * len(listed)
-
-
-def test_every_form_means_its_ids_asynchronously(pool: BaseVectorEnv, hand: HandStepped) -> None:
-    space = hand.envs[0].observation_space
-    check_reset(pool.reset(), hand.reset(), space)
-    pool.wait_num = 1
-    pending = Pending(space)
-    for form, listed in FORMS.values():
-        actions = [np.int64(10 + i) for i in listed]
-        pool.send(actions, form)
-        pending.add(hand.step(actions, listed))
-        named = listed if form is None else form  # no ids: the next batch, not all
-        check(pool.step(None, id=named), [pending.rows.pop(i) for i in listed], space)
-        pending.add(hand.step(actions, listed))
-        pending.take(pool.step(actions, form))
-        pending.take(pool.drain())
-        assert not pending
-
-
-@pytest.mark.parametrize("empty", EMPTY.values(), ids=EMPTY)
-def test_empty_ids_give_an_empty_batch(pool: BaseVectorEnv, hand: HandStepped, empty: Any) -> None:
-    space = hand.envs[0].observation_space
-    check_reset(pool.reset(), hand.reset(), space)
-    check_empty(pool.step([], empty), space)
-    check_empty(pool.step(np.zeros(0, np.int64), empty), space)
-    check_reset(pool.reset(empty), [], space)
-    check_reset(pool.reset(empty, seed=3), [], space)
-    check_reset(pool.reset(empty, seed=[]), [], space)
-    pool.send([], empty)
-    pool.send_reset(empty)
-    check_empty(pool.drain(), space)
-    assert pool.get_env_attr("tag", empty) == []
-    pool.set_env_attr("tag", 99, empty)
-    assert pool.call("add", 1, id=empty) == []
-    assert pool.get_env_attr("tag") == [0, 1, 2, 3]
-    assert pool.call("counts") == [(0, 1)] * NUM
-
-
-@pytest.mark.parametrize("name", ["box-float16", "discrete", "multi-binary-2d", "dict", "text"])
-@pytest.mark.parametrize("place", QUICK)
-def test_an_empty_batch_has_the_shapes_and_dtypes_of_its_space(place: str, name: str) -> None:
-    fns = [functools.partial(envs.SpaceEnv, tag, name) for tag in range(2)]
-    space = fns[0]().observation_space
-    with PLACES[place](fns) as pool:
-        pool.reset()
-        check_empty(pool.step([], []), space)
-        check_reset(pool.reset([]), [], space)
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_an_empty_batch_of_vector_rewards_keeps_their_length(place: str) -> None:
-    fns = [functools.partial(envs.VectorRewardEnv, tag) for tag in range(2)]
-    with PLACES[place](fns) as pool:
-        pool.reset()
-        pool.step([0, 0])
-        assert pool.step([], [])[1].shape == (0, 3)
-
-
-def test_ids_in_flight_are_named_by_ready_and_waiting_id(pool: BaseVectorEnv) -> None:
-    pool.reset()
-    assert sorted(pool.ready_id) == [0, 1, 2, 3]
-    assert list(pool.waiting_id) == []
-    pool.send([0, 0], [2, 1])
-    assert sorted(pool.ready_id) == [0, 3]
-    assert sorted(pool.waiting_id) == [1, 2]
-    assert len(pool.waiting_conn) == 2
-    assert set(map(id, pool.waiting_conn)) == {id(pool.workers[i]) for i in (1, 2)}
-    pool.recv()
-    assert sorted(pool.ready_id) == [0, 1, 2, 3]
-    assert list(pool.waiting_id) == []
-    assert list(pool.waiting_conn) == []
-
-
-def test_what_subclasses_of_tianshous_pools_use(pool: BaseVectorEnv) -> None:
-    pool.reset()
-    for form, listed in FORMS.values():
-        wrapped = pool._wrap_id(form)
-        assert [int(i) for i in wrapped] == listed
-        pool._assert_id(wrapped)
-    pool.wait_num = 1
-    pool.send([0], [2])
-    pool._assert_id([0, 1])
-    with pytest.raises(Exception, match="2"):
-        pool._assert_id([1, 2])
-    pool.drain()
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_ids(name: str) -> None:
+    written, kind, text = WRONG[name]
+    with pytest.raises(kind, match=text):
+        ids.resolve(written, 3)
