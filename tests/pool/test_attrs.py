@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import functools
+import os
+import threading
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py import EnvError
 from tests.support import envs
-from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support.places import PLACES, PROCESSES, QUICK
 from tests.support.reference import same
 
 if TYPE_CHECKING:
@@ -29,17 +32,13 @@ def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
         yield pool
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["tag", "setting", "label", "_max_episode_steps", "_elapsed_steps", "read_only", "episode"],
-)
-def test_attributes_are_found_where_get_wrapper_attr_finds_them(
-    pool: BaseVectorEnv, name: str
-) -> None:
+def test_attributes_are_found_where_get_wrapper_attr_finds_them(pool: BaseVectorEnv) -> None:
     raws = [envs.wrapped(tag) for tag in range(NUM)]
-    assert pool.get_env_attr(name) == [raw.get_wrapper_attr(name) for raw in raws]
-    assert pool.get_env_attr(name, [2, 0]) == [raws[i].get_wrapper_attr(name) for i in (2, 0)]
-    assert type(pool.get_env_attr(name)) is list
+    own = ["tag", "setting", "label", "read_only", "episode"]
+    for name in [*own, "_max_episode_steps", "_elapsed_steps"]:
+        assert pool.get_env_attr(name) == [raw.get_wrapper_attr(name) for raw in raws]
+        assert pool.get_env_attr(name, [2, 0]) == [raws[i].get_wrapper_attr(name) for i in (2, 0)]
+        assert type(pool.get_env_attr(name)) is list
 
 
 def test_attributes_may_be_read_before_the_first_reset_and_in_between(
@@ -52,20 +51,18 @@ def test_attributes_may_be_read_before_the_first_reset_and_in_between(
     assert pool.get_env_attr("_elapsed_steps") == [1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("tag", 44), ("label", "new-"), ("_max_episode_steps", 9), ("never seen", [1, 2])],
-)
-def test_what_is_set_is_read_again(pool: BaseVectorEnv, name: str, value: object) -> None:
+def test_what_is_set_is_read_again(pool: BaseVectorEnv) -> None:
+    values = {"tag": 44, "label": "new-", "_max_episode_steps": 9, "never seen": [1, 2]}
     raw = envs.wrapped(1)
-    raw.set_wrapper_attr(name, value)
-    others = [pool.get_env_attr(name, i) for i in (0, 2)] if name != "never seen" else None
-    assert pool.set_env_attr(name, value, id=1) is None
-    assert pool.get_env_attr(name, 1) == [raw.get_wrapper_attr(name)] == [value]
-    if others:
-        assert [pool.get_env_attr(name, i) for i in (0, 2)] == others
-    pool.set_env_attr(name, value)
-    assert pool.get_env_attr(name) == [value] * NUM
+    for name, value in values.items():
+        raw.set_wrapper_attr(name, value)
+        others = [pool.get_env_attr(name, i) for i in (0, 2)] if name != "never seen" else None
+        assert pool.set_env_attr(name, value, id=1) is None
+        assert pool.get_env_attr(name, 1) == [raw.get_wrapper_attr(name)] == [value]
+        if others:
+            assert [pool.get_env_attr(name, i) for i in (0, 2)] == others
+        pool.set_env_attr(name, value)
+        assert pool.get_env_attr(name) == [value] * NUM
 
 
 def test_what_is_set_is_used_by_the_layer_that_has_it(pool: BaseVectorEnv) -> None:
@@ -79,13 +76,8 @@ def test_what_is_set_is_used_by_the_layer_that_has_it(pool: BaseVectorEnv) -> No
     assert pool.call("labelled", "y") == ["env0-y", "env1-y", "xy"]
 
 
-def test_values_do_not_alias_the_envs_own_across_processes(pool: BaseVectorEnv) -> None:
-    pool.set_env_attr("setting", {"new": 1})
-    assert pool.get_env_attr("setting") == [{"new": 1}] * NUM
-
-
-@pytest.mark.parametrize("name", ["no_such_thing", "_nothing"])
-def test_a_missing_attribute_is_an_attribute_error(pool: BaseVectorEnv, name: str) -> None:
+def test_a_missing_attribute_is_an_attribute_error(pool: BaseVectorEnv) -> None:
+    name = "no_such_thing"
     with pytest.raises(AttributeError, match=rf"env 0: .*{name}"):
         pool.get_env_attr(name)
     with pytest.raises(EnvError, match=rf"env 2: .*{name}") as caught:
@@ -111,12 +103,6 @@ def test_errors_of_attributes_need_no_reset(pool: BaseVectorEnv) -> None:
         pool.reset()
 
 
-def test_a_read_only_attribute(pool: BaseVectorEnv) -> None:
-    with pytest.raises(AttributeError, match="env 1: "):
-        pool.set_env_attr("read_only", 5, 1)
-    assert pool.get_env_attr("read_only") == [0, 1, 2]
-
-
 def test_methods_are_called_where_they_are(pool: BaseVectorEnv) -> None:
     assert pool.call("labelled", "x") == ["env0-x", "env1-x", "env2-x"]
     assert pool.call("add", 10) == [10, 11, 12]
@@ -134,7 +120,7 @@ def test_what_a_method_raises_is_named(pool: BaseVectorEnv) -> None:
 
 
 @pytest.mark.parametrize("place", PROCESSES)
-def test_what_cannot_leave_its_process(place: str) -> None:
+def test_what_cannot_leave_its_process_or_reach_it(place: str) -> None:
     fns = [functools.partial(envs.StoreEnv, tag) for tag in range(2)]
     with PLACES[place](fns) as pool:
         pool.reset()
@@ -143,16 +129,8 @@ def test_what_cannot_leave_its_process(place: str) -> None:
         assert caught.value.env_ids == (1,)
         with pytest.raises(EnvError, match=r"env 0: .*pickle"):
             pool.call("give_lock", id=0)
-        assert pool.get_env_attr("tag") == [0, 1]
-        assert len(pool.step([1, 1])[1]) == 2
-
-
-@pytest.mark.parametrize("place", PROCESSES)
-def test_a_value_that_cannot_reach_its_env(place: str) -> None:
-    import threading  # noqa: PLC0415
-
-    with PLACES[place]([functools.partial(envs.StoreEnv, tag) for tag in range(2)]) as pool:
-        pool.reset()
+        with pytest.raises(EnvError, match="env 0: apply raised TypeError: the result cannot"):
+            pool.apply(lambda env: env.lock, id=0)
         with pytest.raises(Exception, match="pickle"):
             pool.set_env_attr("tag", threading.Lock())
         assert pool.get_env_attr("tag") == [0, 1]
@@ -183,7 +161,7 @@ def test_frames_come_in_a_list(place: str) -> None:
             pool.render(colour="red")
 
 
-@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize("place", QUICK)
 def test_the_same_env_answers_attributes_and_steps(place: str) -> None:
     fns = [functools.partial(gym.make, "CartPole-v1") for _ in range(2)]
     with PLACES[place](fns) as pool:
@@ -192,3 +170,24 @@ def test_the_same_env_answers_attributes_and_steps(place: str) -> None:
             assert np.allclose(state, pool.reset([i], seed=0)[0][0])
         pool.set_env_attr("gravity", 1.0)
         assert pool.get_env_attr("gravity") == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "place", [*QUICK, pytest.param("shmem-spawn-packed", marks=pytest.mark.slow)]
+)
+def test_apply_calls_the_function_where_the_env_is(place: str) -> None:
+    with PLACES[place]([functools.partial(envs.CountEnv, tag) for tag in range(3)]) as pool:
+        assert pool.apply(lambda env, plus, times: (env.tag + plus) * times, 1, times=2) == [
+            2,
+            4,
+            6,
+        ]
+        assert pool.apply(lambda env: env.tag, id=[2, 0]) == [2, 0]
+        assert pool.apply(lambda env: os.getpid()) == pool.call("pid")  # noqa: ARG005
+        with pytest.raises(EnvError, match="env 1: apply raised ZeroDivisionError") as caught:
+            pool.apply(lambda env: 1 / (env.tag - 1))
+        assert isinstance(caught.value, ZeroDivisionError)
+        pool.reset()
+        pool.send([pool.action_space[0].sample()], [1])
+        with pytest.raises(AlreadyPendingCallError, match="env 1"):
+            pool.apply(lambda env: env.tag)

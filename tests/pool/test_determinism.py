@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
-from tests.support.reference import HandStepped, Row, check_reset, same, spread
+from tests.support.reference import HandStepped, check_reset, same, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,10 +95,10 @@ def play(pool: BaseVectorEnv, seed: int, *, sent_resets: bool = False) -> Log:
 
 POOLS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
+    "caller": PLACES["shmem-fork-caller"],
     **{
-        f"{kind.__name__}-{num}": functools.partial(kind, context="fork", num_processes=num)
-        for kind in (SubprocVectorEnv, ShmemVectorEnv)
-        for num in (1, 2, 3, None)
+        f"processes-{num}": functools.partial(ShmemVectorEnv, context="fork", num_processes=num)
+        for num in (1, 3, None)
     },
 }
 
@@ -108,7 +108,7 @@ def by_hand() -> Log:
     return play_by_hand(99)
 
 
-@pytest.mark.parametrize("wait_num", [1, 2, 3, 4])
+@pytest.mark.parametrize("wait_num", [1, 3, 4])
 @pytest.mark.parametrize("name", POOLS)
 def test_the_same_episodes_in_every_pool(name: str, wait_num: int, by_hand: Log) -> None:
     with POOLS[name](FNS, wait_num=wait_num) as pool:
@@ -117,12 +117,10 @@ def test_the_same_episodes_in_every_pool(name: str, wait_num: int, by_hand: Log)
         assert play(pool, 99, sent_resets=True) == by_hand
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-@pytest.mark.parametrize("kind", [SubprocVectorEnv, ShmemVectorEnv])
-def test_the_same_episodes_under_every_start_method(
-    kind: type[BaseVectorEnv], method: str, by_hand: Log
-) -> None:
-    with kind(FNS, wait_num=2, context=method, num_processes=2) as pool:
+def test_the_same_episodes_under_every_start_method(method: str, by_hand: Log) -> None:
+    with ShmemVectorEnv(FNS, wait_num=2, context=method, num_processes=2) as pool:
         assert play(pool, 99) == by_hand
 
 
@@ -130,54 +128,25 @@ def test_another_seed_is_another_run(by_hand: Log) -> None:
     assert play_by_hand(100) != by_hand
 
 
-# --------------------------------------------------------------------------- forms of seeds
-
-SEEDS: dict[str, tuple[Any, list[int | None]]] = {
-    "int": (5, [5, 6, 7, 8]),
-    "zero": (0, [0, 1, 2, 3]),
-    "NumPy int": (np.int64(5), [5, 6, 7, 8]),
-    "NumPy unsigned": (np.uint8(200), [200, 201, 202, 203]),
-    "NumPy unsigned at its end": (np.uint8(254), [254, 255, 256, 257]),
-    "list": ([9, 1, 9, 2], [9, 1, 9, 2]),
-    "tuple": ((9, 1, 9, 2), [9, 1, 9, 2]),
-    "array": (np.array([4, 3, 2, 1]), [4, 3, 2, 1]),
-    "array of bytes": (np.array([4, 3, 2, 1], np.uint8), [4, 3, 2, 1]),
-    "list of NumPy ints": ([np.int64(4), np.uint8(3), 2, 1], [4, 3, 2, 1]),
-    "some None": ([None, 3, None, 4], [None, 3, None, 4]),
-    "large": (2**40, [2**40 + i for i in range(4)]),
-}
+# ------------------------------------------------- seeds; tests/unit/test_seeding.py has each form
 
 
-@pytest.mark.parametrize("form", SEEDS)
 @pytest.mark.parametrize("place", QUICK)
-def test_every_form_of_seed_means_its_seeds(place: str, form: str) -> None:
-    given, meant = SEEDS[form]
+def test_every_env_gets_its_seed(place: str) -> None:
     hand = HandStepped(COUNT_FNS)
     space = hand.envs[0].observation_space
+    children = [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(5).spawn(NUM)]
     with PLACES[place](COUNT_FNS) as pool:
-        # The infos tell the seeds that the envs were given, and their types.
-        check_reset(pool.reset(seed=given), hand.reset(seeds=meant), space)
-        backwards = given if form.endswith(("int", "unsigned", "end", "zero", "large")) else None
-        if backwards is not None:  # an int means seed + env_id, for subsets too
-            ids = [3, 1]
-            rows = hand.reset(ids, [meant[i] for i in ids])
-            check_reset(pool.reset(ids, seed=given), rows, space)
-        returned = pool.seed(given)
-        assert same(returned, [[seed] for seed in meant])
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_a_seed_sequence_is_taken(place: str) -> None:
-    with PLACES[place](FNS) as pool:
-        first, _ = pool.reset(seed=np.random.SeedSequence(5))
-        again, _ = pool.reset(seed=np.random.SeedSequence(5))
-        other, _ = pool.reset(seed=np.random.SeedSequence(6))
-        assert same(first, again)
-        assert not same(first, other)
-        assert len({row.tobytes() for row in first}) == NUM
-        # A subset gets what it would have got among all.
-        some, _ = pool.reset([2, 0], seed=np.random.SeedSequence(5))
-        assert same(some, first[[2, 0]])
+        for given, meant in (
+            (np.uint8(254), [254, 255, 256, 257]),
+            ([9, None, np.int64(9), 2], [9, None, 9, 2]),
+            (np.random.SeedSequence(5), children),
+        ):
+            # The infos tell the seeds that the envs were given, and their types.
+            check_reset(pool.reset(seed=given), hand.reset(seeds=meant), space)
+            assert same(pool.seed(given), [[seed] for seed in meant])
+            hand.reset(seeds=meant)
+        check_reset(pool.reset([3, 1], seed=5), hand.reset([3, 1], [8, 6]), space)
 
 
 @pytest.mark.parametrize("place", QUICK)
@@ -207,50 +176,31 @@ def test_seed_counts_as_a_reset_whose_observation_is_dropped(place: str) -> None
         assert type(pool.seed()) is list
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_seeds_of_a_reset_do_not_depend_on_what_was_before(place: str) -> None:
-    with PLACES[place](FNS) as pool:
-        first, _ = pool.reset(seed=4)
-        for _ in range(5):
-            pool.step([1, 2, 3, 0])
-        again, _ = pool.reset(seed=4)
-        assert same(first, again)
-
-
 # ------------------------------------------------------------------------------ action spaces
-
-
-def samples(pool: BaseVectorEnv) -> list[list[Any]]:
-    return [[space.sample() for _ in range(20)] for space in pool.action_space]
 
 
 def test_action_spaces_are_seeded_alike_on_every_backend() -> None:
     drawn = []
-    for place in (*BACKENDS, "shmem-fork-packed"):
+    for place in QUICK:
         with PLACES[place](FNS) as pool:
+            # Tianshou's Collector keeps the list of spaces from its construction on.
+            kept = pool.action_space
+
+            def samples(kept: list[Any] = kept) -> list[list[Any]]:
+                return [[space.sample() for _ in range(20)] for space in kept]
+
             pool.seed(11)
-            by_seed = samples(pool)
+            by_seed = samples()
             pool.reset(seed=11)
-            by_reset = samples(pool)
+            by_reset = samples()
             pool.seed(11)
-            assert samples(pool) == by_seed
+            assert samples() == by_seed
             pool.seed(12)
-            assert samples(pool) != by_seed
+            assert samples() != by_seed
             assert by_seed == by_reset
             drawn.append(by_seed)
     assert all(one == drawn[0] for one in drawn)
     assert len({repr(one) for one in drawn[0]}) == NUM, "each env samples its own actions"
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_a_kept_action_space_is_seeded_too(place: str) -> None:
-    # Tianshou's Collector keeps the list of spaces from its construction on.
-    with PLACES[place](FNS) as pool:
-        kept = pool.action_space
-        pool.seed(2)
-        first = [kept[i].sample() for i in range(NUM) for _ in range(9)]
-        pool.seed(2)
-        assert [kept[i].sample() for i in range(NUM) for _ in range(9)] == first
 
 
 # ------------------------------------------------------------------- episode seeds, reset_fn
@@ -267,32 +217,23 @@ def first_obs(pool: BaseVectorEnv, steps: list[int], seed: int) -> list[np.ndarr
     return found
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before(place: str) -> None:
-    with PLACES[place](FNS, episode_seeds=True) as pool:
-        short = first_obs(pool, [1, 1, 1], seed=5)
-    with PLACES[place](FNS, episode_seeds=True) as pool:
-        long = first_obs(pool, [7, 2, 9], seed=5)
-    assert same(short, long)
-    flat = [row.tobytes() for obs in short for row in obs]
-    assert len(set(flat)) == len(flat), "all episodes of all envs differ"
-    with PLACES[place](FNS, episode_seeds=True) as pool:
-        assert not same(first_obs(pool, [1, 1, 1], seed=6), short)
-    with PLACES[place](FNS) as pool:
-        plain = first_obs(pool, [1, 1, 1], seed=5), first_obs(pool, [7, 2, 9], seed=5)
-    assert not same(*plain)  # without the option they do depend
-
-
-def test_episode_seeds_are_the_same_on_every_backend() -> None:
+def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before() -> None:
     found = []
     for place in QUICK:
-        with PLACES[place](FNS, episode_seeds=True) as pool:
-            found.append(first_obs(pool, [1, 2, 3], seed=5))
-    assert all(same(one, found[0]) for one in found)
+        for steps in ([1, 1, 1], [7, 2, 9]):
+            with PLACES[place](FNS, episode_seeds=True) as pool:
+                found.append(first_obs(pool, steps, seed=5))
+                assert not same(first_obs(pool, steps, seed=6), found[-1])
+    assert all(same(one, found[0]) for one in found)  # on every backend
+    flat = [row.tobytes() for obs in found[0] for row in obs]
+    assert len(set(flat)) == len(flat), "all episodes of all envs differ"
+    with DummyVectorEnv(FNS) as pool:  # without the option they do depend
+        plain = first_obs(pool, [1, 1, 1], seed=5), first_obs(pool, [7, 2, 9], seed=5)
+    assert not same(*plain)
 
 
 @pytest.mark.parametrize("mode", ["same_step", "next_step"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_episode_seeds_serve_automatic_resets(place: str, mode: str) -> None:
     fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(2)]
 
@@ -316,7 +257,7 @@ def test_episode_seeds_serve_automatic_resets(place: str, mode: str) -> None:
     assert len(set(itertools.chain(*automatic))) == len(automatic[0]) * 2
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_episode_seeds_do_not_depend_on_how_steps_are_batched(place: str) -> None:
     fns = [functools.partial(envs.RandomEnv, tag) for tag in range(NUM)]
     logs = []
@@ -340,7 +281,7 @@ def seed_and_level(env_id: int, episode: int) -> tuple[int, dict]:
 
 
 @pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_reset_fn_gives_every_reset_its_seed_and_options(place: str, mode: str | None) -> None:
     fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
     with PLACES[place](fns, autoreset_mode=mode, reset_fn=seed_and_level) as pool:
@@ -374,14 +315,3 @@ def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place: str) -> None:
         pool.send_reset([2])
         info = pool.recv()[4][0]
         assert (info["seed"], info["options"]) == (72, None)
-
-
-def test_rows_have_no_memory_of_the_pools_own_random_state() -> None:
-    np.random.seed(0)  # noqa: NPY002
-    with DummyVectorEnv(FNS) as pool:
-        one, _ = pool.reset(seed=3)
-    np.random.seed(1)  # noqa: NPY002
-    with DummyVectorEnv(FNS) as pool:
-        two, _ = pool.reset(seed=3)
-    assert same(one, two)
-    assert isinstance(HandStepped(FNS).reset(seeds=[3, 4, 5, 6])[0], Row)

@@ -2,107 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import envpool_py
-from envpool_py import info_codec as infos_
 from envpool_py.worker.process import ProcessHost
 from tests.support.places import PLACES, QUICK
-
-NUMBERS = st.one_of(
-    st.floats(),
-    st.integers(-(2**80), 2**80),
-    st.booleans(),
-    st.builds(np.bool_, st.booleans()),
-    st.builds(np.float64, st.floats()),
-    st.builds(np.float32, st.floats(width=32)),
-    st.builds(np.float16, st.floats(width=16)),
-    st.builds(np.int64, st.integers(-(2**63), 2**63 - 1)),
-    st.builds(np.uint64, st.integers(0, 2**64 - 1)),
-    st.builds(np.int8, st.integers(-128, 127)),
-    st.lists(st.floats(), max_size=4).map(np.array),
-    st.lists(st.booleans(), min_size=1, max_size=4).map(np.array),
-    st.integers(0, 9).map(np.array),
-)
-OTHERS = st.one_of(
-    st.none(), st.text(), st.lists(st.integers()), st.just(np.array(["a"])), st.just({"deep": 1})
-)
-
-
-def same(a: Any, b: Any) -> bool:
-    """Equal in value and in type, NaN included."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and a.shape == b.shape and repr(a) == repr(b)
-    if isinstance(a, (float, np.floating)) and math.isnan(a):
-        return math.isnan(b)
-    return bool(a == b)
-
-
-def same_info(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-
-
-def memory(num_envs: int) -> tuple[memoryview, memoryview]:
-    return (
-        memoryview(bytearray(num_envs * infos_.ROW_BYTES)),
-        memoryview(bytearray(num_envs * infos_.TABLE_BYTES)),
-    )
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 2),
-            st.dictionaries(st.text(max_size=3), st.one_of(NUMBERS, OTHERS), max_size=6),
-        ),
-        max_size=30,
-    )
-)
-def test_what_is_packed_is_read_back(rows: list[tuple[int, dict[str, Any]]]) -> None:
-    rest, tables = memory(3)
-    packer = infos_.Packer(rest, tables)
-    reader = infos_.Reader(rest, tables)
-    latest: dict[int, tuple[int, dict[str, Any]]] = {}
-    for i, info in rows:
-        number = packer.pack(i, info)
-        if number:
-            latest[i] = number, info
-        else:
-            latest.pop(i, None)
-        for other, (form, written) in latest.items():
-            assert same_info(reader.read(other, form), written)
-
-
-def test_ints_of_any_length() -> None:
-    rest, tables = memory(1)
-    packer, reader = infos_.Packer(rest, tables), infos_.Reader(rest, tables)
-    number = packer.pack(0, {"n": 2**63 - 1})
-    assert number
-    assert reader.read(0, number) == {"n": 2**63 - 1}
-    assert packer.pack(0, {"n": 2**63}) == 0
-    assert packer.pack(0, {"n": 3}) == number
-
-
-def test_more_forms_than_there_is_room_for() -> None:
-    rest, tables = memory(2)
-    packer, reader = infos_.Packer(rest, tables), infos_.Reader(rest, tables)
-    numbers = [packer.pack(1, {f"key {n}": n}) for n in range(200)]
-    assert numbers[0] == 1
-    assert numbers[-1] == 0
-    assert set(bytes(tables[: infos_.TABLE_BYTES])) == {0}  # the neighbour's
-    number = packer.pack(1, {"key 0": 7})
-    assert reader.read(1, number) == {"key 0": 7}
-    assert packer.pack(1, {"values": np.zeros(infos_.ROW_BYTES)}) == 0
+from tests.support.reference import same
 
 
 class InfoEnv(gym.Env[Any, Any]):
@@ -169,8 +79,8 @@ def test_rows_equal_those_of_the_dummy_pool(mode: str | None, wait_num: int | No
             a, b = dict(own), dict(other)
             assert (a.pop("final_obs", None) is None) == (b.pop("final_obs", None) is None)
             finals = a.pop("final_info", {}), b.pop("final_info", {})
-            assert same_info(*finals)
-            assert same_info(a, b)
+            assert same(*finals)
+            assert same(a, b)
 
 
 class Scalars(gym.Env[Any, Any]):
@@ -219,7 +129,9 @@ def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPat
 def test_a_new_process_learns_anew() -> None:
     with envpool_py.ShmemVectorEnv([Scalars] * 2, num_processes=1) as pool:
         pool.reset()
+        first = pool.step([0, 0])[4]
         pool.step([0, 0])
+        assert first[1] == {**Scalars.numbers(1), "env_id": 1}  # it does not change later
         pool.workers[0].process.kill()  # type: ignore[attr-defined]
         with pytest.raises(envpool_py.WorkerDiedError):
             pool.step([0, 0])
@@ -244,15 +156,6 @@ def test_given_up_rows_take_no_form_with_them() -> None:
                 range(2), round_ * 20.0 + 3
             )
             pool.reset()
-
-
-def test_what_is_handed_out_is_the_callers() -> None:
-    with envpool_py.ShmemVectorEnv([Scalars] * 2, num_processes=1) as pool:
-        pool.reset()
-        first = pool.step([0, 0])[4]
-        before = [dict(info) for info in first]
-        pool.step([0, 0])
-        assert [dict(info) for info in first] == before
 
 
 class NamesFinalInfo(gym.Env[Any, Any]):

@@ -168,6 +168,7 @@ def test_a_row_that_is_wrong_among_plain_ones(place: str, name: str) -> None:
         rows = {row.env_id: row for row in hand.step([0, 0], [0, 2])}
         check(kept, [rows.pop(info["env_id"]) for info in kept[4]], SPACE)
         assert not rows
+        assert pool.get_env_attr("steps", [1]) == [ODD_AT]  # it was asked once
         with pytest.raises(ResetNeeded, match="env 1"):
             pool.step([0, 0, 0])
         check_reset(pool.reset(1), hand.reset([1]), SPACE)

@@ -17,38 +17,22 @@ from gymnasium import spaces
 from envpool_py import EnvError
 from tests.support import envs
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES, QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
-HIGH = np.array([[0, 0], [0, 1.5]], np.float32)
-# a space, an observation that is not in it, and what is said of it
+# A space, an observation that is not in it, and what is said of it (tests/unit/test_checks.py).
 WRONG: dict[str, tuple[spaces.Space, Any, str]] = {
     "nan": (BOX, NAN, r"obs\[1, 0\] is nan"),
-    "nan without bounds": (spaces.Box(-np.inf, np.inf, (2, 2)), NAN, r"obs\[1, 0\] is nan"),
-    "nan in float64": (BOX, NAN.astype(np.float64), r"obs\[1, 0\] is nan"),
-    "too high": (BOX, HIGH, r"obs\[1, 1\] is 1.5, but observation_space has 0.0 to 1.0"),
-    "too low": (BOX, -HIGH, r"obs\[1, 1\] is -1.5, but observation_space has 0.0 to 1.0"),
     "a dict's leaf": (
         spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple((BOX,))}),
-        {"a": 1, "b": (HIGH,)},
-        r"obs\['b'\]\[0\]\[1, 1\] is 1.5, but observation_space has",
+        {"a": 1, "b": (BOX.high * 1.5,)},
+        r"obs\['b'\]\[0\]\[0, 0\] is 1.5, but observation_space has",
     ),
-    "discrete": (spaces.Discrete(3), 3, r"obs is .*3.*, which is not in observation_space Discr"),
-    "binary": (spaces.MultiBinary(2), np.array([0, 2], np.int8), r"obs is .*, which is not in"),
     "text": (spaces.Text(3), "long text", r"obs is 'long text', which is not in observation_sp"),
-    "custom": (envs.Cards(3), envs.Card("hearts", 9), r"obs is Card\(.*, which is not in"),
-}
-# What is in a space though its dtype or type is another.
-RIGHT: dict[str, tuple[spaces.Space, Any]] = {
-    "float64": (BOX, np.full((2, 2), 0.1)),
-    "list": (BOX, [[0, 1], [1, 0.5]]),
-    "infinite": (spaces.Box(-np.inf, np.inf, (2,)), np.array([np.inf, -np.inf], np.float32)),
-    "int": (spaces.Discrete(3), np.int32(2)),
-    "bound": (spaces.Box(0.1, 0.3, (1,), np.float32), np.array([0.3], np.float32)),
 }
 
 
@@ -72,7 +56,7 @@ class ShowsEnv(envs.CountEnv):
 
 
 def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]:
-    space, obs = (WRONG.get(name) or RIGHT[name])[:2]
+    space, obs, _ = WRONG[name]
     good = functools.partial(ShowsEnv, space, obs, 99, 99)
     return [good, functools.partial(ShowsEnv, space, obs, reset, step)]
 
@@ -95,10 +79,9 @@ def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
         pool.step([0, 0])
 
 
-@pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("place", QUICK)
-def test_later_rows_pass(place: str, name: str) -> None:
-    with PLACES[place](shows(name, reset=2, step=2)) as pool:
+def test_later_rows_pass(place: str) -> None:
+    with PLACES[place](shows("nan", reset=2, step=2)) as pool:
         for _ in range(2):
             pool.reset()
             pool.step([0, 0])
@@ -118,18 +101,19 @@ def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
             pool.reset()
 
 
-@pytest.mark.parametrize("name", ["nan", "text"])
 @pytest.mark.parametrize("place", QUICK)
-def test_off_takes_everything(place: str, name: str) -> None:
-    with PLACES[place](shows(name, reset=1, step=1), validate="off") as pool:
+def test_off_takes_everything(place: str) -> None:
+    with PLACES[place](shows("nan", reset=1, step=1), validate="off") as pool:
         pool.reset()
         pool.step([0, 0])
 
 
-@pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("place", QUICK)
-def test_what_fits_is_right(place: str, name: str) -> None:
-    with PLACES[place](shows(name, reset=1, step=1), validate="always") as pool:
+def test_what_fits_another_dtype_is_right(place: str) -> None:
+    fns = [
+        functools.partial(ShowsEnv, BOX, shown, 1, 1) for shown in (BOX.high * 0.1, [[0, 1]] * 2)
+    ]
+    with PLACES[place](fns, validate="always") as pool:
         pool.reset()
         pool.step([0, 0])
 
@@ -164,7 +148,7 @@ def test_a_reward_that_is_nan(place: str) -> None:
         pool.step([0, 0])
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 @pytest.mark.parametrize("way", ["all", "some", "send", "reset"])
 def test_a_warning_names_the_line_that_used_the_pool(place: str, way: str) -> None:
     fns = shows("nan", reset=1) if way == "reset" else [NoNumber, NoNumber]
@@ -229,8 +213,3 @@ def test_a_warning_that_is_made_an_error_leaves_the_pool_usable(place: str) -> N
                 pool.reset()
         pool.reset()
         pool.step([0, 0])
-
-
-def test_wrong_values() -> None:
-    with pytest.raises(ValueError, match="validate must be 'first', 'always' or 'off', got True"):
-        PLACES["dummy"]([envs.CountEnv], validate=True)
