@@ -89,11 +89,6 @@ class TestDummyEnvWorker(EnvWorkerContract):
 
 class TestSubprocEnvWorker(EnvWorkerContract):
     def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
-        return SubprocEnvWorker(env_fn, context="fork")
-
-
-class TestSubprocEnvWorkerSharingMemory(EnvWorkerContract):
-    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
         return SubprocEnvWorker(env_fn, share_memory=True, context="fork")
 
 
@@ -116,11 +111,8 @@ class TestPromptThreadWorker(EnvWorkerContract):
 
 WORKERS = [ThreadWorker, PromptThreadWorker]
 SUBJECTS: dict[str, Callable[..., Any]] = {
-    "counting": functools.partial(envs.CountEnv, length=3),
     "nested": functools.partial(envs.SpaceEnv, name="nested", length=2),
-    "text": functools.partial(envs.SpaceEnv, name="text", length=2),
     "ragged": functools.partial(envs.UndeclaredEnv, kind="ragged", length=2),
-    "reused buffers": functools.partial(envs.BufferEnv, length=2),
     "vector rewards": functools.partial(envs.VectorRewardEnv, length=2),
     "random": envs.RandomEnv,
 }

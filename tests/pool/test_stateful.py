@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from envpool_py import EnvError, WorkerDiedError
 from tests.support import envs
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 from tests.test_faults import running, wait_until
 
 NUM = 4
@@ -307,14 +307,14 @@ class RestartingMachine(PoolMachine):
 
 
 @pytest.mark.parametrize("machine", [PoolMachine, RestartingMachine])
-@pytest.mark.parametrize("place", ["dummy", "subproc-fork-packed", "shmem-fork-packed"])
+@pytest.mark.parametrize("place", ["dummy", *slow("shmem-fork-packed")])
 def test_any_order_of_requests(place: str, machine: type[PoolMachine]) -> None:
     chosen = type("Machine", (machine,), {"place": place})
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         chosen,
         settings=settings(
-            max_examples=40 if place == "dummy" else 12,
+            max_examples=40 if place == "dummy" else 20,
             stateful_step_count=25,
             deadline=None,
             database=None,

@@ -10,16 +10,10 @@ import numpy as np
 import pytest
 
 import envpool_py
-from envpool_py import timing
 from envpool_py.testing import CountingEnv
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.executor import Executor
-
-POOLS: list[tuple[Any, dict[str, Any]]] = [
-    (envpool_py.DummyVectorEnv, {}),
-    (envpool_py.SubprocVectorEnv, {"num_processes": 2}),
-    (envpool_py.ShmemVectorEnv, {"num_processes": 2}),
-]
+from tests.support.places import BACKENDS, PLACES
 
 
 class TimedEnv(gym.Env[Any, Any]):
@@ -48,11 +42,12 @@ class TimedEnv(gym.Env[Any, Any]):
         return np.zeros(2, np.float32), 0.0, count % 25 == 0, False, {}
 
 
-@pytest.mark.parametrize(("pool_class", "options"), POOLS)
+@pytest.mark.parametrize("place", BACKENDS)
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-def test_what_envs_took(pool_class: Any, options: dict[str, Any], mode: str | None) -> None:
+@pytest.mark.slow
+def test_what_envs_took(place: str, mode: str | None) -> None:
     begun = time.perf_counter()
-    with pool_class([TimedEnv] * 3, autoreset_mode=mode, measure=True, **options) as pool:
+    with PLACES[place]([TimedEnv] * 3, autoreset_mode=mode, measure=True) as pool:
         pool.reset()
         for _ in range(60):
             pool.step([0, 0, 0])
@@ -76,7 +71,7 @@ def test_what_envs_took(pool_class: Any, options: dict[str, Any], mode: str | No
     assert stats.rows == 61 * 3 + 1
     assert stats.batch_fill == pytest.approx(stats.rows / 62 / 3)
     assert stats.seconds <= wall
-    expected = {envpool_py.DummyVectorEnv: ((0, 1, 2),)}.get(pool_class, ((0, 1), (2,)))
+    expected = ((0, 1, 2),) if place == "dummy" else ((0, 1), (2,))
     assert stats.processes == expected
     np.testing.assert_allclose(
         stats.process_busy, [stats.busy[list(envs)].sum() for envs in expected]
@@ -87,9 +82,9 @@ def test_what_envs_took(pool_class: Any, options: dict[str, Any], mode: str | No
     assert "env 0: step " in str(stats)
 
 
-@pytest.mark.parametrize(("pool_class", "options"), POOLS)
-def test_cleared_and_restarted(pool_class: Any, options: dict[str, Any]) -> None:
-    with pool_class([CountingEnv] * 3, measure=True, **options) as pool:
+@pytest.mark.parametrize("place", BACKENDS)
+def test_cleared_and_restarted(place: str) -> None:
+    with PLACES[place]([CountingEnv] * 3, measure=True) as pool:
         empty = pool.stats()
         assert np.isnan(empty.batch_fill)
         assert np.isnan(empty.step_p50).all()
@@ -156,13 +151,3 @@ def test_refusals() -> None:
         pool.stats()
     with pytest.raises(gym.error.ClosedEnvironmentError):
         pool.stats()
-
-
-@pytest.mark.parametrize("nanoseconds", [1, 7, 8, 9, 1000, 12345, 10**6, 10**9, 2**39, 2**45])
-def test_a_percentile_is_known_to_a_few_percent(nanoseconds: int) -> None:
-    counts = np.zeros((2, timing.NUMBERS), np.int64)
-    timing.StepTimes(counts[1]).note_step(nanoseconds)
-    found = timing.percentile(counts, 0.5)
-    assert np.isnan(found[0])
-    seconds = min(nanoseconds, 2**40) * 1e-9
-    assert found[1] == pytest.approx(seconds, rel=0.07, abs=8e-9)

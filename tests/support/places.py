@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pytest
+
 from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 
 if TYPE_CHECKING:
@@ -61,3 +63,8 @@ PROCESSES = ("subproc-fork", "shmem-fork-packed")
 
 BACKENDS = ("dummy", "shmem-fork-packed")
 """One place of each backend: for what does not depend on how envs are placed."""
+
+
+def slow(*places: str) -> list[Any]:
+    """Return these places as parameters of which the quick tier leaves out the tests."""
+    return [pytest.param(place, marks=pytest.mark.slow) for place in places]

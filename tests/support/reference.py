@@ -90,6 +90,15 @@ def spread(seed: int, ids: Iterable[int]) -> list[int]:
     return [seed + int(i) for i in ids]
 
 
+def in_columns(space: Any, actions: list[Any]) -> Any:
+    """Write a list of Dict or Tuple actions as a dict or tuple of arrays."""
+    if isinstance(space, spaces.Dict):
+        return {k: in_columns(leaf, [a[k] for a in actions]) for k, leaf in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(in_columns(leaf, [a[k] for a in actions]) for k, leaf in enumerate(space))
+    return np.stack(actions)
+
+
 # ------------------------------------------------------------------------------- comparing
 
 

@@ -13,7 +13,7 @@ from gymnasium import spaces as gym_spaces
 
 from envpool_py import spaces
 from tests.support import envs
-from tests.support.reference import same
+from tests.support.reference import in_columns, same
 
 # ----------------------------------------------------------------------------- observations
 
@@ -127,15 +127,6 @@ def test_actions_in_every_form_are_the_same(name: str) -> None:
     for form in forms:
         columns = spaces.batch_actions(layout, form, IDS)
         assert all(map(same, spaces.join_rows(layout, columns, 3), actions))
-
-
-def in_columns(space: gym_spaces.Space, actions: list[Any]) -> Any:
-    """Write a list of Dict or Tuple actions as a dict or tuple of arrays."""
-    if isinstance(space, gym_spaces.Dict):
-        return {k: in_columns(leaf, [a[k] for a in actions]) for k, leaf in space.items()}
-    if isinstance(space, gym_spaces.Tuple):
-        return tuple(in_columns(leaf, [a[k] for a in actions]) for k, leaf in enumerate(space))
-    return np.stack(actions)
 
 
 def test_an_action_that_is_none_is_that_envs_action() -> None:
