@@ -18,7 +18,7 @@ import pytest
 from envpool_py.cli import main
 from envpool_py.collector import load
 from tests.cli import parts
-from tests.collector.test_collector import check_by_hand, fingerprint
+from tests.support.episodes import check_by_hand, fingerprint
 from tests.support.helpers import ROOT, wait_until
 
 if TYPE_CHECKING:
