@@ -1,10 +1,10 @@
 """The tiers of the tests, and what holds after each test: nothing is left, nothing hangs.
 
-The tiers: `pytest` runs the quick tests, `pytest -m peers` those of TIER_OF_PEERS, `pytest -m soak`
-the soaks, and `pytest -m "not soak"` everything else: first what needs no other library, then, in
-a second pytest, the peers. A process that has torch in it takes twenty times as long to fork,
-which most tests do: so no process runs tests of both kinds. Tests that the command line names run
-whatever their tier, soaks excepted.
+`pytest` runs the quick tests, `pytest -m peers` those of PEERS, `pytest -m soak` the soaks, and
+`pytest -m "not soak"` everything else: first what needs no other library, then, in a second
+pytest, the peers. A process that has torch in it takes twenty times as long to fork, which most
+tests do: so no process runs tests of both kinds. Tests that the command line names run whatever
+their tier, soaks excepted.
 """
 
 from __future__ import annotations
@@ -40,22 +40,17 @@ from tests.support.helpers import (  # noqa: E402
 )
 from tests.support.places import STANDING  # noqa: E402
 
-TIER_OF_PEERS = [
-    ROOT / name
-    for name in (
-        "tests/sb3",
-        "tests/pettingzoo",
-        "tests/peers",
-        "docs/pettingzoo.md",
-        "docs/sb3.md",
-    )
-]
+PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
 """The files and folders that import the libraries which are compared with or adapted to."""
 
-QUICK = "not (slow or peers or soak)"
+SLOW = ("tests/cli", "tests/soak", "tests/test_examples.py")
+SLOW += ("tests/bench/test_drivers.py", "tests/bench/test_ceiling.py")
+"""The files and folders whose tests start commands or many processes; others are marked."""
+
+ONLY_QUICK = "not (slow or peers or soak)"
 EVERYTHING = "not soak"
 WITHOUT_PEERS = "not (peers or soak)"
-PEERS = "peers and not soak"
+ONLY_PEERS = "peers and not soak"
 
 WATCHDOG = 180.0
 """Seconds until a test is ended; many times what the slowest takes on an idle machine."""
@@ -68,9 +63,9 @@ class Hung(BaseException):
 # ---------------------------------------------------------------------------------- tiers
 
 
-def of_peers(path: Path) -> bool:
-    """Return whether a file or folder belongs to the peers' tier."""
-    return any(path == peer or peer in path.parents for peer in TIER_OF_PEERS)
+def is_in(path: Path, places: tuple[str, ...]) -> bool:
+    """Return whether a file or folder is one of these places, or in one."""
+    return any(path.is_relative_to(ROOT / place) for place in places)
 
 
 def names_tests(config: pytest.Config) -> bool:
@@ -82,31 +77,32 @@ def names_tests(config: pytest.Config) -> bool:
 def pytest_cmdline_main(config: pytest.Config) -> Any:
     """Choose the tier; run the peers in a second pytest once the first has run the others."""
     if not config.option.markexpr:
-        config.option.markexpr = EVERYTHING if names_tests(config) else QUICK
+        config.option.markexpr = EVERYTHING if names_tests(config) else ONLY_QUICK
     if config.option.markexpr != EVERYTHING or names_tests(config):
         return (yield)
     config.option.markexpr = WITHOUT_PEERS
     status = yield
     if status == pytest.ExitCode.INTERRUPTED:
         return status
-    args = [PEERS if arg == EVERYTHING else arg for arg in config.invocation_params.args]
+    args = [ONLY_PEERS if arg == EVERYTHING else arg for arg in config.invocation_params.args]
     peers = subprocess.run([sys.executable, "-m", "pytest", *args], check=False)
     return status or peers.returncode
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the peers, or all others; what the command line names is collected in any case."""
-    if any(of_peers(Path(arg.partition("::")[0]).resolve()) for arg in config.args):
+    if any(is_in(Path(arg.partition("::")[0]).resolve(), PEERS) for arg in config.args):
         return None
-    wanted = config.option.markexpr.startswith("peers") == of_peers(collection_path)
+    wanted = config.option.markexpr.startswith("peers") == is_in(collection_path, PEERS)
     return None if wanted or collection_path.is_dir() else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the peers' tests."""
+    """Mark the tests of PEERS and SLOW."""
     for item in items:
-        if of_peers(item.path):
-            item.add_marker("peers")
+        for mark, places in (("peers", PEERS), ("slow", SLOW)):
+            if is_in(item.path, places):
+                item.add_marker(mark)
 
 
 # ---------------------------------------------------------------------------------- fixtures

@@ -133,7 +133,9 @@ def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data: st.DataObje
                 episodes = list(collector.episodes(num_steps=limit, balanced=balanced))
                 assert sum(map(len, episodes)) >= limit
             found += episodes
+            assert not pool.waiting_id
     check_by_hand(found, env_fns)
+    assert collector.num_started == collector.num_episodes == len(found)
     assert collector.num_steps == sum(map(len, found))
 
 
@@ -148,7 +150,7 @@ class LargeEnv(CountEnv):
         return np.full(1 << 22, 16 * self.tag + self.t, np.uint8)
 
 
-@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("length", [2, 5])
 def test_large_observations_equal_hand_stepped_envs(length: int) -> None:
     env_fns = [partial(LargeEnv, i, length) for i in range(4)]
     with ShmemVectorEnv(env_fns, wait_num=2, num_processes=1) as pool:
@@ -209,15 +211,6 @@ def test_the_same_episodes_everywhere(limit: dict[str, int]) -> None:
         assert collect(place, wait_num) == expected, (place, wait_num)
 
 
-def test_several_calls_go_on_with_the_same_episodes() -> None:
-    with DummyVectorEnv([RandomEnv] * 3, wait_num=2) as pool:
-        collector = AsyncCollector(pool, RandomPolicy(pool, SEED), seed=SEED)
-        parts = [e for n in (2, 1, 9) for e in collector.episodes(n)]
-    check_by_hand(parts, [RandomEnv] * 3)
-    # Envs 2, then 1 and 2 had their first reset in a later call: each with its own seed.
-    assert [len(by_env(parts)[i]) for i in range(3)] == [5, 4, 3]
-
-
 def test_shares_differ_by_one_at_most() -> None:
     for total, num_envs in itertools.product([0, 1, 2, 3, 7, 100], [1, 3, 4]):
         parts = shares(total, num_envs)
@@ -225,18 +218,6 @@ def test_shares_differ_by_one_at_most() -> None:
         assert sum(parts) == total
         assert max(parts) - min(parts) <= 1
         assert parts == sorted(parts, reverse=True)
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-@pytest.mark.parametrize("balanced", [True, False])
-def test_just_as_many_episodes_as_asked_for(place: str, balanced: bool) -> None:
-    with PLACES[place]([RandomEnv] * 3, wait_num=1) as pool:
-        collector = AsyncCollector(pool, RandomPolicy(pool, 0), seed=SEED)
-        for number in (0, 1, 2, 3, 8):
-            episodes = list(collector.episodes(number, balanced=balanced))
-            assert len(episodes) == number
-            assert len(pool.waiting_id) == 0
-        assert collector.num_started == collector.num_episodes == 14
 
 
 @pytest.mark.parametrize("total", [1, 5, 60])

@@ -177,10 +177,11 @@ def test_wait_num_may_change_while_envs_are_in_flight(gates: list[envs.Gate]) ->
 
 
 def test_a_timeout_returns_what_is_there(gates: list[envs.Gate]) -> None:
-    run = Run(gates, timeout=0.05)
+    run = Run(gates)
     with run.pool as pool:
-        assert pool.is_async
-        assert pool.wait_num == 4
+        assert (pool.timeout, pool.is_async, pool.wait_num) == (None, False, 4)
+        pool.timeout = 0.05
+        assert (pool.timeout, pool.is_async, pool.wait_num) == (0.05, True, 4)
         run.send([BLOCK, GO, GO, GO], [0, 1, 2, 3])
         with gates[0].held():
             rows: list[int] = []
@@ -256,20 +257,6 @@ def test_waiting_for_named_ids_has_no_timeout(gates: list[envs.Gate], beside: Ca
         run.wait([1, 0])
 
 
-def test_timeout_may_change_between_calls() -> None:
-    with PLACES["shmem-fork"](count_fns(2)) as pool:
-        assert pool.timeout is None
-        pool.timeout = 5.0
-        assert pool.timeout == 5.0
-        assert pool.is_async
-        pool.reset()
-        rows = ids_of(pool.step([0, 0]))
-        while len(rows) < 2:
-            rows += ids_of(pool.recv())
-        pool.timeout = None
-        assert not pool.is_async
-
-
 # --------------------------------------------------------------------------- named ids, drain
 
 
@@ -284,26 +271,6 @@ def test_named_ids_are_waited_for_in_the_order_named(
         assert list(pool.waiting_id) == [1]
         gates[1].release()
         run.wait([1])
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_one_wait_for_all_that_wait_leaves_nothing_waiting(place: str) -> None:
-    # Tianshou's AsyncCollector drains so, once, before it resets.
-    with PLACES[place](count_fns(4), wait_num=1) as pool:
-        pool.reset()
-        pool.step([GO] * 4)
-        if pool.waiting_id:
-            pool.step(None, id=pool.waiting_id)
-        assert not pool.waiting_id
-        pool.reset()
-
-
-def test_drain_waits(gates: list[envs.Gate], beside: Callable) -> None:
-    run = Run(gates, wait_num=1, timeout=0.01)
-    with run.pool:
-        run.send([BLOCK, GO], [2, 1])
-        beside(gates[2].release)
-        assert sorted(run.pending.take(run.pool.drain())) == [1, 2]
 
 
 @pytest.mark.parametrize("place", QUICK)
@@ -351,16 +318,6 @@ def test_a_slow_reset_overlaps_with_stepping(gates: list[envs.Gate]) -> None:
         assert run.recv() == [0]
 
 
-def test_wait_num_counts_the_rows_of_resets(gates: list[envs.Gate], beside: Callable) -> None:
-    run = Run(gates, wait_num=2)
-    with run.pool as pool:
-        run.pending.add(row.marked() for row in run.hand.reset([0], options=[{"block": True}]))
-        pool.send_reset([0], options={"block": True})
-        run.send([GO], [1])
-        beside(gates[0].release)
-        assert sorted(run.recv()) == [0, 1]
-
-
 @pytest.mark.parametrize("place", QUICK)
 def test_a_sent_reset_takes_seeds_and_options_per_env(place: str) -> None:
     hand = HandStepped(count_fns(3))
@@ -371,16 +328,7 @@ def test_a_sent_reset_takes_seeds_and_options_per_env(place: str) -> None:
         rows = hand.reset([2, 0, 1], [5, None, 7], options)
         pending.add(row.marked() for row in rows)
         assert sorted(pending.take(pool.drain())) == [0, 1, 2]
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_the_first_reset_may_be_sent(place: str) -> None:
-    hand = HandStepped(count_fns(2))
-    with PLACES[place](count_fns(2)) as pool:
-        pool.send_reset(seed=1)
-        check(pool.recv(), [row.marked() for row in hand.reset(seeds=[1, 2])], SPACE)
-        actions = [np.int64(2)] * 2
-        check(pool.step(actions), hand.step(actions), SPACE)
+        check_reset(pool.reset(), hand.reset(), SPACE)  # the first was sent
 
 
 def test_reset_waits_for_its_ids_alone(gates: list[envs.Gate]) -> None:
@@ -428,20 +376,6 @@ def test_an_env_in_flight_takes_nothing_else(gates: list[envs.Gate]) -> None:
         run.wait([3, 2, 1, 0])
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_a_finished_env_is_not_ready_until_its_row_is_handed_out(place: str) -> None:
-    with PLACES[place](count_fns(3), wait_num=1) as pool:
-        pool.reset()
-        pool.send([GO, GO], [0, 1])
-        assert sorted(pool.waiting_id) == [0, 1]
-        with pytest.raises(AlreadyPendingCallError, match="env 0"):
-            pool.send([GO], [0])
-        first = ids_of(pool.recv())
-        assert 0 in first or 0 in pool.waiting_id
-        pool.drain()
-        assert pool.call("counts") == [(1, 1), (1, 1), (0, 1)]
-
-
 # ------------------------------------------------------------------- rows kept after an error
 
 
@@ -474,7 +408,19 @@ def test_the_other_rows_are_kept_after_an_error(place: str, wait_num: int | None
         assert sorted(pending.take(pool.drain())) == [0, 1, 2, 3]
 
 
-# ---------------------------------------------------------------------------- broken off
+@pytest.mark.parametrize("place", QUICK)
+def test_a_reset_drops_the_rows_that_an_error_kept_back(place: str) -> None:
+    with PLACES[place]([functools.partial(envs.FaultEnv, tag) for tag in range(4)]) as pool:
+        pool.reset()
+        with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
+            pool.step(["", "value", "", ""])
+        assert pool.waiting_id == [0, 2, 3]
+        assert pool.reset([3, 1])[0].tolist() == [[3, 1, 0], [1, 1, 0]]
+        assert sorted(pool.drain()[0].tolist()) == [[0, 0, 1], [2, 0, 1]]
+        assert pool.step([""] * 4)[0].tolist() == [[0, 0, 2], [1, 1, 1], [2, 0, 2], [3, 1, 1]]
+
+
+# ---------------------------------------------------------------------------- interrupts
 
 
 class FromHandler(Exception):  # noqa: N818

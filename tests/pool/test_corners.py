@@ -22,49 +22,20 @@ from tests.support.reference import same
 FNS = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
 
 
-class OddEnv(gym.Env):
-    """Does what it was made to do."""
-
-    def __init__(self, odd: str, length: int = 3) -> None:
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
-        self.action_space = gym.spaces.Discrete(3)
-        self.odd, self.length, self.steps, self.resets = odd, length, 0, 0
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        super().reset(seed=seed, options=options)
-        self.steps = 0
-        self.resets += 1
-        return np.full(2, float(self.resets)), {"seed": seed}
-
-    def step(self, _: Any) -> tuple:
-        self.steps += 1
-        own = {"final_obs": "mine", "is_reset": True, "env_id": "mine"}
-        info = own if self.odd == "keys" else {}
-        return np.full(2, 0.5), 7.0, self.steps >= self.length, False, info
-
-
-class Signs(gym.Env):
-    """A vector of float64, or of no fitting shape, beside a text; every step ends an episode."""
-
-    observation_space = gym.spaces.Dict(
-        {"vector": gym.spaces.Box(-1, 99, (2,), np.float32), "text": gym.spaces.Text(9)}
-    )
-    action_space = gym.spaces.Discrete(3)
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        super().reset(seed=seed, options=options)
-        return {"vector": [0, 0], "text": "begun"}, {}
-
-    def step(self, action: Any) -> tuple:
-        return {"vector": [0.5] * (2 + action), "text": "over"}, 0.0, True, False, {}
-
-
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("place", BACKENDS)
 def test_final_observations_that_are_objects_in_part_fit_their_space(
     place: str, columns: bool
 ) -> None:
-    with PLACES[place]([Signs], autoreset_mode="same_step", columns=columns) as pool:
+    vector = gym.spaces.Box(-1, 99, (2,), np.float32)
+    make = functools.partial(
+        envs.ChangedEnv,
+        length=1,
+        step=lambda _, a, row: ({"vector": [0.5] * (2 + a), "text": "over"}, *row[1:]),
+        reset=lambda _, row: ({"vector": [0, 0], "text": "begun"}, row[1]),
+        space=gym.spaces.Dict({"vector": vector, "text": gym.spaces.Text(9)}),
+    )
+    with PLACES[place]([make], autoreset_mode="same_step", columns=columns) as pool:
         pool.reset()
         final = pool.step([0])[4][0]["final_obs"]
         assert same(final, {"vector": np.full(2, 0.5, np.float32), "text": "over"})
@@ -75,7 +46,9 @@ def test_final_observations_that_are_objects_in_part_fit_their_space(
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
 @pytest.mark.parametrize("place", BACKENDS)
 def test_an_env_may_use_our_words_in_its_info(place: str, mode: str | None) -> None:
-    with PLACES[place]([functools.partial(OddEnv, "keys")], autoreset_mode=mode) as pool:
+    own = {"final_obs": "mine", "is_reset": True, "env_id": "mine"}
+    make = functools.partial(envs.ChangedEnv, step=lambda env, action, row: (*row[:4], own))  # noqa: ARG005
+    with PLACES[place]([make], autoreset_mode=mode) as pool:
         pool.reset()
         info = pool.step([0])[4][0]
         assert info == {"final_obs": "mine", "is_reset": True, "env_id": 0}  # that one is ours
@@ -120,8 +93,7 @@ def test_an_unclosed_pool_is_closed_where_warnings_are_errors(
 
 
 def test_a_seed_of_reset_fn_may_be_numpys() -> None:
-    fns = [functools.partial(OddEnv, "")]
-    with DummyVectorEnv(fns, reset_fn=lambda i, k: (np.int64(5 + i + k), None)) as pool:
+    with DummyVectorEnv(FNS[:1], reset_fn=lambda i, k: (np.int64(5 + i + k), None)) as pool:
         assert pool.reset()[1][0]["seed"] == 5
         assert pool.reset()[1][0]["seed"] == 6
 
@@ -147,7 +119,7 @@ def test_an_unpicklable_action_is_named_by_its_env() -> None:
 @pytest.mark.parametrize("place", PROCESSES)
 def test_a_restarted_env_goes_on_with_its_schedule(place: str) -> None:
     def played(*, kill: bool) -> list[Any]:
-        with PLACES[place]([functools.partial(OddEnv, "")] * 2, episode_seeds=True) as pool:
+        with PLACES[place](FNS, episode_seeds=True) as pool:
             seeds = [pool.reset(seed=5)[1][0]["seed"], pool.reset()[1][0]["seed"]]
             if kill:
                 os.kill(pool.apply(lambda _: os.getpid(), id=0)[0], 9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import envpool_py
 from envpool_py.worker.process import ProcessHost
+from tests.support import envs
 from tests.support.places import PLACES, QUICK
 from tests.support.reference import same
 
@@ -83,27 +85,16 @@ def test_rows_equal_those_of_the_dummy_pool(mode: str | None, wait_num: int | No
             assert same(a, b)
 
 
-class Scalars(gym.Env[Any, Any]):
-    """Ten numbers in each info."""
+def numbers(count: int) -> dict[str, Any]:
+    return {f"number {n}": count * 10.0 + n for n in range(10)}
 
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
 
-    def __init__(self) -> None:
-        self._count = 0
-
-    def reset(self, **kwargs: Any) -> Any:
-        super().reset(**kwargs)
-        return np.zeros(2, np.float32), {"first": self._count}
-
-    def step(self, action: Any) -> Any:
-        del action
-        self._count += 1
-        return np.zeros(2, np.float32), 0.0, False, False, self.numbers(self._count)
-
-    @staticmethod
-    def numbers(count: int) -> dict[str, Any]:
-        return {f"number {n}": count * 10.0 + n for n in range(10)}
+SCALARS = functools.partial(
+    envs.ChangedEnv,
+    step=lambda env, action, row: (*row[:4], numbers(env.steps)),  # noqa: ARG005
+    reset=lambda env, row: (row[0], {"first": env.steps}),
+)
+"""Makes an env with ten numbers in each info."""
 
 
 def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,23 +106,23 @@ def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPat
         taken.extend(self.items)
         return found
 
-    with envpool_py.ShmemVectorEnv([Scalars] * 4, num_processes=2) as pool:
+    with envpool_py.ShmemVectorEnv([SCALARS] * 4, num_processes=2) as pool:
         monkeypatch.setattr(ProcessHost, "read", counting)
         assert [info["first"] for info in pool.reset()[1]] == [0] * 4
         for count in range(1, 20):
             infos = pool.step(np.zeros(4, dtype=int))[4]
             assert [dict(info) for info in infos] == [
-                {**Scalars.numbers(count), "env_id": i} for i in range(4)
+                {**numbers(count), "env_id": i} for i in range(4)
             ]
     assert taken == []
 
 
 def test_a_new_process_learns_anew() -> None:
-    with envpool_py.ShmemVectorEnv([Scalars] * 2, num_processes=1) as pool:
+    with envpool_py.ShmemVectorEnv([SCALARS] * 2, num_processes=1) as pool:
         pool.reset()
         first = pool.step([0, 0])[4]
         pool.step([0, 0])
-        assert first[1] == {**Scalars.numbers(1), "env_id": 1}  # it does not change later
+        assert first[1] == {**numbers(1), "env_id": 1}  # it does not change later
         pool.workers[0].process.kill()  # type: ignore[attr-defined]
         with pytest.raises(envpool_py.WorkerDiedError):
             pool.step([0, 0])
@@ -139,12 +130,12 @@ def test_a_new_process_learns_anew() -> None:
         # The forms come in another order now: a step's before that of a second reset.
         pool.reset()
         infos = pool.step([0, 0])[4]
-        assert infos[1] == {**Scalars.numbers(1), "env_id": 1}
+        assert infos[1] == {**numbers(1), "env_id": 1}
 
 
 def test_given_up_rows_take_no_form_with_them() -> None:
     """The row that brought a form is dropped; the next of that form is read all the same."""
-    with envpool_py.ShmemVectorEnv([Scalars] * 2, num_processes=1, wait_num=1) as pool:
+    with envpool_py.ShmemVectorEnv([SCALARS] * 2, num_processes=1, wait_num=1) as pool:
         pool.reset()
         for round_ in range(1, 4):
             pool.send([0, 0])
@@ -158,24 +149,16 @@ def test_given_up_rows_take_no_form_with_them() -> None:
             pool.reset()
 
 
-class NamesFinalInfo(gym.Env[Any, Any]):
-    """Its resets give a number under the name that the ended step's info has."""
-
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, **kwargs: Any) -> Any:
-        super().reset(**kwargs)
-        return np.zeros(2, np.float32), {"final_info": 2.5, "own": 1.0}
-
-    def step(self, action: Any) -> Any:
-        del action
-        return np.ones(2, np.float32), 1.0, True, False, {}
-
-
 @pytest.mark.parametrize("place", QUICK)
 def test_final_info_is_that_of_the_ended_step(place: str) -> None:
-    with PLACES[place]([NamesFinalInfo] * 3, autoreset_mode="same_step") as pool:
+    """Also where the reset's info has a key of this name."""
+    make = functools.partial(
+        envs.ChangedEnv,
+        length=1,
+        step=lambda env, action, row: (*row[:4], {}),  # noqa: ARG005
+        reset=lambda env, row: (row[0], {"final_info": 2.5, "own": 1.0}),  # noqa: ARG005
+    )
+    with PLACES[place]([make] * 3, autoreset_mode="same_step") as pool:
         assert pool.reset()[1][0]["final_info"] == 2.5
         for _ in range(3):  # the first rows take another way than those that follow
             for info in pool.step(np.zeros(3, dtype=int))[4]:
@@ -183,27 +166,24 @@ def test_final_info_is_that_of_the_ended_step(place: str) -> None:
                 assert info["own"] == 1.0
 
 
-class InfoIsObservation(gym.Env[Any, Any]):
-    """One dict is both."""
+def info_is_observation() -> envs.ChangedEnv:
+    def both(env: Any, *_: Any) -> dict[str, str]:
+        env.both = {"text": str(env.t)}
+        return env.both
 
-    observation_space = None  # type: ignore[assignment]
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, **kwargs: Any) -> Any:
-        super().reset(**kwargs)
-        both = {"text": "a"}
-        return both, both
-
-    def step(self, action: Any) -> Any:
-        both = {"text": str(action)}
-        return both, 1.0, False, False, both
+    env = envs.ChangedEnv(
+        step=lambda env, action, row: (both(env), *row[1:4], env.both),  # noqa: ARG005
+        reset=lambda env, row: (both(env), env.both),  # noqa: ARG005
+    )
+    del env.observation_space
+    return env
 
 
 @pytest.mark.parametrize("place", QUICK)
 def test_an_observation_that_is_the_info_as_well_is_left_as_it_is(place: str) -> None:
-    with PLACES[place]([InfoIsObservation] * 3) as pool:
+    with PLACES[place]([info_is_observation] * 3) as pool:
         obs, infos = pool.reset()
-        assert list(obs) == [{"text": "a"}] * 3
-        obs, *_, infos = pool.step(np.array([0, 1, 0]))
-        assert list(obs) == [{"text": "0"}, {"text": "1"}, {"text": "0"}]
-        assert list(infos) == [{"text": str(i % 2), "env_id": i} for i in range(3)]
+        for t in range(1, 3):
+            assert list(obs) == [{"text": str(t - 1)}] * 3
+            assert list(infos) == [{"text": str(t - 1), "env_id": i} for i in range(3)]
+            obs, *_, infos = pool.step([0, 0, 0])

@@ -18,26 +18,20 @@ from tests.support.reference import HandStepped, check, check_reset, same
 # ------------------------------------------------- casts; tests/unit/test_spaces.py has them all
 
 
-class SaysEnv(envs.CountEnv):
-    """Observes what its action, or the option `obs` of a reset, says."""
-
-    def __init__(self, dtype: str, first: Any) -> None:
-        super().__init__(0, length=100)
-        self.observation_space = envs.box(dtype, (2,))
-        self.first = first
-        del self.action_space
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        super().reset(seed=seed)
-        return (options or {}).get("obs", self.first), {}
-
-    def step(self, action: Any) -> tuple:
-        return action, 1.0, False, False, {}
+def says(dtype: str) -> envs.ChangedEnv:
+    """Make an env that observes what its action, or the option `obs` of a reset, says."""
+    env = envs.ChangedEnv(
+        step=lambda env, action, row: (action, *row[1:]),  # noqa: ARG005
+        reset=lambda env, row: ((row[1]["options"] or {}).get("obs", [0, 0]), {}),  # noqa: ARG005
+        space=envs.box(dtype, (2,)),
+    )
+    del env.action_space
+    return env
 
 
 @pytest.mark.parametrize("place", QUICK)
 def test_casts_that_lose_nothing_are_made_and_others_refused_at_any_step(place: str) -> None:
-    fns = [functools.partial(SaysEnv, "float32", np.zeros(2, np.float32)) for _ in range(2)]
+    fns = [functools.partial(says, "float32")] * 2
     with PLACES[place](fns) as pool:
         pool.reset()
         for fine in (np.array([0.1, 2.0]), np.array([3, -4]), [1, 2.5], np.arange(8.0)[::4]):
@@ -55,7 +49,7 @@ def test_casts_that_lose_nothing_are_made_and_others_refused_at_any_step(place: 
 
 @pytest.mark.parametrize("place", QUICK)
 def test_bytes_are_no_observation_at_any_step(place: str) -> None:
-    fns = [functools.partial(SaysEnv, "uint8", np.zeros(2, np.uint8)) for _ in range(2)]
+    fns = [functools.partial(says, "uint8")] * 2
     with PLACES[place](fns) as pool:
         pool.reset()
         pool.step([[1, 2], np.array([1, 2], np.uint8)])
@@ -64,15 +58,6 @@ def test_bytes_are_no_observation_at_any_step(place: str) -> None:
 
 
 # --------------------------------------------------------------------------------- rewards, flags
-
-
-class GivesEnv(envs.CountEnv):
-    """Rewards and flags are what a table says."""
-
-    def step(self, action: Any) -> tuple:
-        obs, *_, info = super().step(action)
-        reward, terminated, truncated = GIVEN[int(action)]
-        return obs, reward, terminated, truncated, info
 
 
 GIVEN: list[tuple[Any, Any, Any]] = [
@@ -91,7 +76,10 @@ GIVEN: list[tuple[Any, Any, Any]] = [
 
 @pytest.mark.parametrize("place", QUICK)
 def test_rewards_are_float64_and_flags_bool(place: str) -> None:
-    with PLACES[place]([functools.partial(GivesEnv, 0, 99)]) as pool:
+    def give(_: Any, action: Any, row: tuple) -> tuple:
+        return row[0], *GIVEN[int(action)], row[4]
+
+    with PLACES[place]([functools.partial(envs.ChangedEnv, step=give)]) as pool:
         pool.reset()
         for action, (reward, terminated, truncated) in enumerate(GIVEN):
             batch = pool.step([action])
@@ -264,20 +252,14 @@ def test_an_env_that_writes_into_its_action_does_not_write_into_the_callers(plac
         assert [a.tolist() for a in listed] == [[6, 6], [7, 7]]
 
 
-class QueueEnv(envs.CountEnv):
-    """Its infos hold an object that it changes later."""
-
-    queue: collections.deque
-
-    def step(self, action: Any) -> tuple:
-        row = super().step(action)
-        self.queue = getattr(self, "queue", collections.deque())
-        self.queue.append(self.t)
-        return *row[:4], {"queue": self.queue}
-
-
 def test_an_object_of_any_kind_in_an_info_is_copied() -> None:
-    with DummyVectorEnv([QueueEnv]) as pool:
+    queue = collections.deque([0])
+
+    def change(env: Any, _: Any, row: tuple) -> tuple:
+        queue[0] = env.t
+        return *row[:4], {"queue": queue}
+
+    with DummyVectorEnv([functools.partial(envs.ChangedEnv, step=change)]) as pool:
         pool.reset()
         first = pool.step([0])[4][0]["queue"]
         pool.step([0])

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from envpool_py import ShmemVectorEnv, SubprocVectorEnv
+from envpool_py import ShmemVectorEnv
 
 if TYPE_CHECKING:
     from envpool_py import BaseVectorEnv
@@ -128,13 +128,13 @@ def strike(pool: BaseVectorEnv, rng: random.Random) -> None:
 
 
 def chaos(
-    kind: Any, mode: str | None, steps: int, seed: int, stops: float, backoff: float = 1e-5
+    mode: str | None, steps: int, seed: int, stops: float, backoff: float = 1e-5
 ) -> list[Ledger]:
     rng = random.Random(seed)
     weights = [1000.0, 3.0, 1.0, stops, 1.0]
     ledgers = [Ledger(tag, mode) for tag in range(NUM)]
     restarted: list[int] = []
-    with kind(
+    with ShmemVectorEnv(
         [functools.partial(ChaosEnv, tag) for tag in range(NUM)],
         wait_num=16,
         num_processes=6,
@@ -176,17 +176,14 @@ MODES = [None, "next_step", "same_step"]
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [ShmemVectorEnv, SubprocVectorEnv])
-def test_every_row_is_accounted_for(kind: Any, mode: str | None) -> None:
-    """A hundred thousand steps in all."""
-    ledgers = chaos(kind, mode, 100_000 // 6 + 1, 7, stops=0.05)
+def test_every_row_is_accounted_for(mode: str | None) -> None:
+    ledgers = chaos(mode, 30_000, 7, stops=0.05)
     assert sum(ledger.lost for ledger in ledgers) > 30
     assert min(ledger.rows for ledger in ledgers) > 20
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", [ShmemVectorEnv, SubprocVectorEnv])
-def test_every_row_is_accounted_for_at_length(kind: Any, mode: str | None) -> None:
+def test_every_row_is_accounted_for_at_length(mode: str | None) -> None:
     # Some hundred restarts of each env: a back-off that doubles each time would take days.
-    chaos(kind, mode, 1_000_000, 11, stops=0.01, backoff=0.0)
+    chaos(mode, 1_000_000, 11, stops=0.01, backoff=0.0)

@@ -80,6 +80,32 @@ class CountEnv(gym.Env):
         return int(self.np_random.integers(1 << 40))
 
 
+class ChangedEnv(CountEnv):
+    """A CountEnv whose rows are what functions make of them.
+
+    They are called with the env, the action and the row of a step, or the env and that of a reset.
+    """
+
+    def __init__(
+        self,
+        tag: int = 0,
+        length: int = 50,
+        *,
+        step: Callable[[CountEnv, Any, tuple], Any] = lambda env, action, row: row,  # noqa: ARG005
+        reset: Callable[[CountEnv, tuple], Any] = lambda env, row: row,  # noqa: ARG005
+        space: spaces.Space | None = None,
+    ) -> None:
+        super().__init__(tag, length)
+        self.on_step, self.on_reset = step, reset
+        self.observation_space = space or self.observation_space
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.on_reset(self, super().reset(**kwargs))
+
+    def step(self, action: Any) -> Any:
+        return self.on_step(self, action, super().step(action))
+
+
 class StoreEnv(CountEnv):
     """Has attributes to read and to set, one of which cannot leave its process."""
 
@@ -664,18 +690,6 @@ ROWS: dict[str, Callable[[tuple], Any]] = {
 }
 
 
-class BadRowEnv(CountEnv):
-    """Its step returns a spoilt row when the action is 1; its reset when the options say so."""
-
-    def __init__(self, tag: int, name: str) -> None:
-        super().__init__(tag, length=50)
-        self.name = name
-
-    def step(self, action: Any) -> tuple:
-        row = super().step(action)
-        return ROWS[self.name](row) if np.asarray(action).item() == 1 else row
-
-
 RESETS: dict[str, Callable[[np.ndarray, dict], Any]] = {
     "obs alone": lambda obs, info: obs,  # noqa: ARG005
     "info list": lambda obs, info: (obs, [info]),
@@ -759,10 +773,6 @@ def exit_in_constructor() -> gym.Env:
 
 def return_none() -> None:
     return None
-
-
-def main_process_of(env: CountEnv) -> int:
-    return env.pid()
 
 
 class LedgerEnv(gym.Env):

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support import envs
 from tests.support.helpers import children, descriptors
-from tests.support.places import PLACES
+from tests.support.places import BACKENDS, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GROWTH = 16 << 20
 """Bytes of memory that may be added: what an allocator keeps, and no leak of a few bytes a step."""
-PLACED = ("dummy", "subproc-fork-packed", "shmem-fork-packed")
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "guarded": {"on_error": "restart", "step_timeout": 30.0},
@@ -105,7 +104,7 @@ def many_steps(place: str, kind: str, count: int) -> None:
             assert memory(pid) - before[pid] < GROWTH
 
 
-@pytest.mark.parametrize("place", PLACED)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_fifty_pools(place: str) -> None:
     for kind in OPTIONS:
         many_pools(place, kind, 25)
@@ -113,21 +112,19 @@ def test_fifty_pools(place: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", OPTIONS)
-@pytest.mark.parametrize("place", PLACED)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_thousand_pools(place: str, kind: str) -> None:
     many_pools(place, kind, 1000)
 
 
-@pytest.mark.parametrize(
-    ("place", "count"), [(PLACED[0], 200_000), (PLACED[1], 100_000), (PLACED[2], 200_000)]
-)
-def test_a_share_of_many_steps(place: str, count: int) -> None:
-    """Half a million in all, with what a fault would need at hand."""
-    many_steps(place, "guarded", count)
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_share_of_many_steps(place: str) -> None:
+    """With what a fault would need at hand."""
+    many_steps(place, "guarded", 200_000)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", OPTIONS)
-@pytest.mark.parametrize("place", PLACED)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_ten_million_steps(place: str, kind: str) -> None:
     many_steps(place, kind, 10_000_000)
