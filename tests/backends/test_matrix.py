@@ -252,21 +252,6 @@ def test_envs_of_different_spaces_where_rows_are_objects(place: str) -> None:
             rows = hand.step(actions)
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_an_array_and_a_list_of_actions_are_the_same(place: str) -> None:
-    fns = make_fns("box-float32", 3)
-    hand = HandStepped(fns)
-    space = hand.envs[0].action_space
-    rng = np.random.default_rng(3)
-    with PLACES[place](fns) as pool:
-        check_reset(pool.reset(seed=1), hand.reset(seeds=[1, 2, 3]), space)
-        for convert in (np.stack, list, tuple):
-            actions = [envs.draw(space, rng) for _ in range(3)]
-            check(pool.step(convert(actions)), hand.step(actions), space)
-            listed = [action.tolist() for action in actions]
-            check(pool.step(listed), hand.step(actions), space)
-
-
 @pytest.mark.parametrize("place", BACKENDS)
 def test_none_in_a_sequence_of_actions_is_that_envs_action(place: str) -> None:
     fns = make_fns("discrete", 3)
@@ -288,14 +273,6 @@ def test_keywords_of_reset_reach_the_env(place: str) -> None:
     with PLACES[place](fns) as pool:
         _, info = pool.reset(level=4)
         assert [i["extra"] for i in info] == [{"level": 4}] * 2
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_reset_takes_ids_by_either_name(place: str) -> None:
-    with PLACES[place](make_fns("discrete", 3)) as pool:
-        pool.reset()
-        for result in (pool.reset([2, 1]), pool.reset(env_id=[2, 1]), pool.reset(id=[2, 1])):
-            assert [info["env_id"] for info in result[1]] == [2, 1]
 
 
 @pytest.mark.parametrize("place", QUICK)

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import gc
-import statistics
 import sys
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
+import pytest
 
 from envpool_py import ShmemVectorEnv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
-
 NUM_ENVS = 16
 WARM_UP, COUNTED = 50, 101
-MAX_SYNCHRONOUS = 26
-MAX_PARTIAL = 28
 
 
 class PoleEnv(gym.Env):
@@ -66,47 +62,24 @@ def calls_of(act: Callable[[], Any]) -> tuple[list[str], Any]:
 QUALIFIED = sys.version_info >= (3, 11)
 
 
-def median_of(counts: list[list[str]]) -> tuple[int, str]:
-    """Return the median number of calls, and a text that tells of the figures."""
-    lengths = [len(called) for called in counts]
-    median = int(statistics.median(lengths))
-    typical = counts[lengths.index(median)]
-    text = f"{median} calls in the median, {min(lengths)} to {max(lengths)}: {', '.join(typical)}"
-    return median, text
-
-
-def test_calls_of_a_synchronous_step(capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize(("wait_num", "limit"), [(NUM_ENVS, 26), (NUM_ENVS // 2, 28)])
+def test_calls_of_a_step(wait_num: int, limit: int, capsys: pytest.CaptureFixture) -> None:
     rng = np.random.default_rng(0)
-    with ShmemVectorEnv([PoleEnv] * NUM_ENVS, num_processes=2) as pool:
+    with ShmemVectorEnv([PoleEnv] * NUM_ENVS, num_processes=2, wait_num=wait_num) as pool:
         pool.reset(seed=0)
+        ids = None if wait_num == NUM_ENVS else np.arange(NUM_ENVS)
         counts = []
-        for n in range(WARM_UP + COUNTED):
-            actions = rng.integers(2, size=NUM_ENVS)
-            called, batch = calls_of(lambda actions=actions: pool.step(actions))
-            assert batch[0].shape == (NUM_ENVS, 4)
-            if n >= WARM_UP:
-                counts.append(called)
-    median, text = median_of(counts)
-    with capsys.disabled():
-        print(f"\nsynchronous batch: {text}")  # noqa: T201 - the figure is worth a look
-    assert median <= MAX_SYNCHRONOUS, text
-
-
-def test_calls_of_a_partial_batch(capsys: pytest.CaptureFixture) -> None:
-    rng = np.random.default_rng(0)
-    with ShmemVectorEnv([PoleEnv] * NUM_ENVS, num_processes=2, wait_num=NUM_ENVS // 2) as pool:
-        pool.reset(seed=0)
-        ids = np.arange(NUM_ENVS)
-        counts = []
-        for n in range(WARM_UP + COUNTED):
-            actions = rng.integers(2, size=len(ids))
+        for _ in range(WARM_UP + COUNTED):
+            actions = rng.integers(2, size=NUM_ENVS if ids is None else len(ids))
             called, batch = calls_of(lambda a=actions, i=ids: pool.step(a, i))
-            assert len(batch[1]) >= NUM_ENVS // 2
-            ids = np.array([info["env_id"] for info in batch[4]])
-            if n >= WARM_UP:
-                counts.append(called)
+            assert len(batch[1]) >= wait_num
+            ids = ids if ids is None else np.array([info["env_id"] for info in batch[4]])
+            counts.append(called)
         pool.drain()
-    median, text = median_of(counts)
+    counts = sorted(counts[WARM_UP:], key=len)
+    median = counts[COUNTED // 2]
+    shortest, longest = len(counts[0]), len(counts[-1])
+    text = f"{len(median)} calls in the median, {shortest} to {longest}: {', '.join(median)}"
     with capsys.disabled():
-        print(f"\npartial batch: {text}")  # noqa: T201 - as above
-    assert median <= MAX_PARTIAL, text
+        print(f"\nwait_num={wait_num}: {text}")  # noqa: T201 - the figure is worth a look
+    assert len(median) <= limit, text
