@@ -99,15 +99,6 @@ def test_a_random_policy_needs_declared_action_spaces() -> None:
         RandomPolicy(pool)
 
 
-@pytest.mark.parametrize("length", [256, 600])
-def test_episodes_may_be_longer_than_a_block(length: int) -> None:
-    env_fns = [partial(CountEnv, i, length) for i in range(2)]
-    with DummyVectorEnv(env_fns, wait_num=1) as pool:
-        episodes = list(AsyncCollector(pool, RandomPolicy(pool, 0), seed=SEED).episodes(4))
-    assert [len(episode) for episode in episodes] == [length] * 4
-    check_by_hand(episodes, env_fns)
-
-
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data: st.DataObject) -> None:

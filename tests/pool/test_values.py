@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,55 +106,40 @@ def test_vector_rewards_keep_their_shape(place: str) -> None:
 
 # --------------------------------------------------------------------------------- aliasing
 
-REUSING = {
+SUBJECTS: dict[str, Callable[[int], Any]] = {
     "arrays and infos": envs.BufferEnv,
     "a declared tree": envs.TreeBufferEnv,
     "an undeclared tree": functools.partial(envs.TreeBufferEnv, declared=False),
     "state and reward": envs.ReturnsItsStateEnv,
+    "box": functools.partial(envs.SpaceEnv, name="box-float32"),
+    "nested": functools.partial(envs.SpaceEnv, name="nested"),
+    "mixed": functools.partial(envs.SpaceEnv, name="mixed"),
 }
+ROWS_AND_COLUMNS = [*((name, False) for name in SUBJECTS), ("nested", True), ("mixed", True)]
 
 
-@pytest.mark.parametrize("subject", REUSING)
+@pytest.mark.parametrize(("subject", "columns"), ROWS_AND_COLUMNS)
 @pytest.mark.parametrize("place", QUICK)
-def test_what_was_returned_never_changes(place: str, subject: str) -> None:
-    fns = [functools.partial(REUSING[subject], tag) for tag in range(3)]
+def test_what_was_returned_never_changes(place: str, subject: str, columns: bool) -> None:
+    fns = [functools.partial(SUBJECTS[subject], tag) for tag in range(3)]
     hand = HandStepped(fns)
     space = getattr(hand.envs[0], "observation_space", None)
+    rng = np.random.default_rng(0)
     held = []
-    with PLACES[place](fns) as pool:
+    with PLACES[place](fns, columns=columns) as pool:
         resets = [(pool.reset(seed=1), hand.reset(seeds=[1, 2, 3]))]
         for step in range(12):
             ids = [[0, 1, 2], [2, 1], [0]][step % 3]
-            actions = [np.int64(step)] * len(ids)
+            actions = [envs.draw(hand.envs[0].action_space, rng) for _ in ids]
             held.append((pool.step(actions, ids), hand.step(actions, ids)))
             if step % 5 == 4:
                 resets.append((pool.reset(), hand.reset()))
         for result, rows in resets:
-            check_reset(result, rows, space)
-        for batch, rows in held:
-            check(batch, rows, space)
-    for batch, rows in held:  # nor does closing the pool take it away
-        check(batch, rows, space)
-
-
-@pytest.mark.parametrize("name", ["box-float32", "discrete", "nested", "mixed"])
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_no_batch_shares_memory_with_a_later_one(place: str, columns: bool, name: str) -> None:
-    fns = [functools.partial(envs.SpaceEnv, tag, name) for tag in range(3)]
-    hand = HandStepped(fns)
-    space = hand.envs[0].observation_space
-    rng = np.random.default_rng(0)
-    held = []
-    with PLACES[place](fns, columns=columns) as pool:
-        pool.reset(seed=2)
-        hand.reset(seeds=[2, 3, 4])
-        for step in range(9):
-            ids = [[0, 1, 2], [1], [2, 0]][step % 3]
-            actions = [envs.draw(space, rng) for _ in ids]
-            held.append((pool.step(actions, ids), hand.step(actions, ids)))
+            check_reset(result, rows, space, columns=columns)
         for batch, rows in held:
             check(batch, rows, space, columns=columns)
+    for batch, rows in held:  # nor does closing the pool take it away
+        check(batch, rows, space, columns=columns)
 
 
 @pytest.mark.parametrize("place", QUICK)

@@ -14,120 +14,72 @@ from gymnasium.vector import AutoresetMode
 from envpool_py import arguments
 from tests.support import envs
 
-WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "wait_num 0": (lambda: arguments.check_wait_num(0, 3), ValueError, r"wait_num.*0"),
-    "wait_num negative": (lambda: arguments.check_wait_num(-1, 3), ValueError, r"wait_num.*-1"),
-    "wait_num too high": (lambda: arguments.check_wait_num(4, 3), ValueError, r"wait_num.*4"),
-    "wait_num float": (lambda: arguments.check_wait_num(1.5, 3), TypeError, r"wait_num.*1\.5"),
-    "wait_num text": (lambda: arguments.check_wait_num("2", 3), TypeError, r"wait_num.*'2'"),
-    "wait_num bool": (lambda: arguments.check_wait_num(True, 3), TypeError, r"wait_num.*True"),
-    "timeout 0": (lambda: arguments.check_timeout("timeout", 0), ValueError, r"timeout.*0"),
-    "timeout negative": (lambda: arguments.check_timeout("t", -1.0), ValueError, r"t .*-1"),
-    "timeout NaN": (lambda: arguments.check_timeout("t", np.nan), ValueError, r"t .*nan"),
-    "timeout text": (lambda: arguments.check_timeout("t", "1"), TypeError, r"t .*'1'"),
-    "mode": (lambda: arguments.check_autoreset_mode("sometimes"), ValueError, r"sometimes"),
-    "mode number": (lambda: arguments.check_autoreset_mode(3), ValueError, r"autoreset_mode.*3"),
-    "mode bool": (lambda: arguments.check_autoreset_mode(True), ValueError, "autoreset_mode"),
-    "mode with a blank": (
-        lambda: arguments.check_autoreset_mode("same_step "),
-        ValueError,
-        "autoreset_mode.*'same_step '",
-    ),
-    "reset_fn": (
-        lambda: arguments.check_resets(5, "first", episode_seeds=False),
-        TypeError,
-        "reset_fn",
-    ),
-    "two seeders": (
-        lambda: arguments.check_resets(print, "first", episode_seeds=True),
-        ValueError,
-        "episode_seeds and reset_fn",
-    ),
-    "validate": (
-        lambda: arguments.check_resets(None, True, episode_seeds=False),
-        ValueError,
-        "validate must be 'first', 'always' or 'off', got True",
-    ),
-    "num_processes 0": (
-        lambda: arguments.check_worker_options({"num_processes": 0}),
-        ValueError,
-        r"num_processes.*0",
-    ),
-    "num_processes float": (
-        lambda: arguments.check_worker_options({"num_processes": 1.5}),
-        TypeError,
-        r"num_processes.*1\.5",
-    ),
-    "num_threads 0": (
-        lambda: arguments.check_worker_options({"num_threads": 0}),
-        ValueError,
-        r"num_threads.*0",
-    ),
-    "num_threads text": (
-        lambda: arguments.check_worker_options({"num_threads": "x"}),
-        TypeError,
-        r"num_threads.*'x'",
-    ),
-    "on_error": (
-        lambda: arguments.check_policy("ignore", None, 0.0, None),
-        ValueError,
-        "on_error.*'ignore'",
-    ),
-    "max_restarts": (
-        lambda: arguments.check_policy("restart", 0, 0.0, None),
-        ValueError,
-        "max_restarts.*0",
-    ),
-    "restart_backoff": (
-        lambda: arguments.check_policy("restart", 1, -1.0, None),
-        ValueError,
-        "restart_backoff.*-1",
-    ),
-    "on_restart": (
-        lambda: arguments.check_policy("restart", 1, 0.0, 5),
-        TypeError,
-        "on_restart.*int",
-    ),
-    "on_restart never called": (
-        lambda: arguments.check_policy("raise", 1, 0.0, print),
-        ValueError,
-        "never called",
-    ),
-    "no env_fns": (lambda: arguments.check_env_fns(()), ValueError, "env_fns is empty"),
-    "env_fns int": (lambda: arguments.check_env_fns(5), TypeError, "int"),
-    "env_fns None": (lambda: arguments.check_env_fns(None), TypeError, "None"),
-    "env_fns class": (lambda: arguments.check_env_fns(envs.CountEnv), TypeError, "sequence"),
-    "an env": (
-        lambda: arguments.check_env_fns([envs.CountEnv, envs.CountEnv()]),
-        TypeError,
-        "env 1: env_fn must be callable, got CountEnv; pass a callable",
-    ),
-    "an id": (
-        lambda: arguments.check_env_fns([envs.CountEnv, "CartPole-v1"]),
-        TypeError,
-        "env 1: env_fn must be callable, got str",
-    ),
-    "options for two": (lambda: options([{}, {}]), ValueError, "got 2 options for 3 envs"),
-    "options int": (lambda: options(5), TypeError, "int 5"),
-    "options text": (lambda: options("fast"), TypeError, "str 'fast'"),
-    "an option": (lambda: options([{}, 3, {}]), TypeError, "env 5: options.*int"),
-    "spaces": (
-        lambda: arguments.common_space("action_space", [gym.spaces.Discrete(2), None]),
-        ValueError,
-        "env 1: action_space is None, but that of env 0 is Discrete",
-    ),
-}
+
+def resets(reset_fn: Any, validate: Any, episode_seeds: bool) -> None:
+    arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
+
+
+def processes(name: str, value: Any) -> None:
+    arguments.check_worker_options({name: value})
 
 
 def options(given: Any) -> list[Any]:
     return arguments.reset_requests([4, 5, 6], None, given, {})
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_what_is_refused(name: str) -> None:
-    call, error, text = WRONG[name]
+WAIT, TIMEOUT = arguments.check_wait_num, arguments.check_timeout
+MODE, POLICY = arguments.check_autoreset_mode, arguments.check_policy
+ENV_FNS, SPACE = arguments.check_env_fns, arguments.common_space
+TWO_SPACES = [gym.spaces.Discrete(2), None]
+COUNT = envs.CountEnv
+# What is called, its arguments, and the error.
+WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
+    (WAIT, (0, 3), ValueError, "wait_num.*0"),
+    (WAIT, (-1, 3), ValueError, "wait_num.*-1"),
+    (WAIT, (4, 3), ValueError, "wait_num.*4"),
+    (WAIT, (1.5, 3), TypeError, r"wait_num.*1\.5"),
+    (WAIT, ("2", 3), TypeError, "wait_num.*'2'"),
+    (WAIT, (True, 3), TypeError, "wait_num.*True"),
+    (TIMEOUT, ("timeout", 0), ValueError, "timeout.*0"),
+    (TIMEOUT, ("timeout", -1.0), ValueError, "timeout.*-1"),
+    (TIMEOUT, ("timeout", np.nan), ValueError, "timeout.*nan"),
+    (TIMEOUT, ("timeout", "1"), TypeError, "timeout.*'1'"),
+    (MODE, ("sometimes",), ValueError, "autoreset_mode.*'sometimes'"),
+    (MODE, (3,), ValueError, "autoreset_mode.*3"),
+    (MODE, (True,), ValueError, "autoreset_mode.*True"),
+    (MODE, ("same_step ",), ValueError, "autoreset_mode.*'same_step '"),
+    (resets, (5, "first", False), TypeError, "reset_fn.*int"),
+    (resets, (print, "first", True), ValueError, "episode_seeds and reset_fn"),
+    (resets, (None, True, False), ValueError, "validate must be .* got True"),
+    (processes, ("num_processes", 0), ValueError, "num_processes.*0"),
+    (processes, ("num_processes", 1.5), TypeError, r"num_processes.*1\.5"),
+    (processes, ("num_threads", "x"), TypeError, "num_threads.*'x'"),
+    (processes, ("step_timeout", 0), ValueError, "step_timeout.*0"),
+    (POLICY, ("ignore", None, 0.0, None), ValueError, "on_error.*'ignore'"),
+    (POLICY, ("restart", 0, 0.0, None), ValueError, "max_restarts.*0"),
+    (POLICY, ("restart", 1, -1.0, None), ValueError, "restart_backoff.*-1"),
+    (POLICY, ("restart", 1, 0.0, 5), TypeError, "on_restart.*int"),
+    (POLICY, ("raise", 1, 0.0, print), ValueError, "on_restart is never called"),
+    (ENV_FNS, ([],), ValueError, "env_fns is empty"),
+    (ENV_FNS, (5,), TypeError, "int"),
+    (ENV_FNS, (None,), TypeError, "None"),
+    (ENV_FNS, (COUNT,), TypeError, "env_fns must be a sequence"),
+    (ENV_FNS, ([COUNT, COUNT()],), TypeError, "env 1: .* got CountEnv; pass a callable"),
+    (ENV_FNS, ([COUNT, "CartPole-v1"],), TypeError, "env 1: .* got str"),
+    (SPACE, ("action_space", TWO_SPACES), ValueError, "env 1: action_space is None, but .* env 0"),
+    (options, ([{}, {}],), ValueError, "got 2 options for 3 envs"),
+    (options, (5,), TypeError, "int 5"),
+    (options, ("fast",), TypeError, "str 'fast'"),
+    (options, ([{}, 3, {}],), TypeError, "env 5: options.*int"),
+]
+
+
+@pytest.mark.parametrize(("check", "given", "error", "text"), WRONG)
+def test_what_is_refused(
+    check: Callable[..., Any], given: tuple, error: type[Exception], text: str
+) -> None:
     with pytest.raises(error, match=text):
-        call()
+        check(*given)
 
 
 def test_what_is_taken() -> None:

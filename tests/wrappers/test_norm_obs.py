@@ -142,53 +142,7 @@ def test_the_space_tells_of_what_comes_out(space: str, columns: bool) -> None:
         assert venv.observation_space[0] == SPACES[space]
 
 
-# ------------------------------------------------------------------------- every way out, once
-
-
-class Spy(VectorEnvWrapper):
-    """Keeps every batch that the pool gave out, in order."""
-
-    def __init__(self, venv: Any) -> None:
-        super().__init__(venv)
-        self.raw: list[Any] = []
-
-    def observations(self, obs: Any) -> Any:
-        self.raw.append(copy.deepcopy(obs))
-        return obs
-
-
-@pytest.mark.parametrize("kind", POOLS)
-@pytest.mark.parametrize("space", ["float32", "dict"])
-def test_every_row_counts_once_whichever_way_it_comes(kind: str, space: str) -> None:
-    path = NORMALISED[space][0]
-    batches = []
-    with POOLS[kind](env_fns(space), wait_num=2, autoreset_mode="same_step") as venv:
-        spy = Spy(venv)
-        norm = VectorEnvNormObs(spy)
-        batches.append(norm.reset(seed=1))
-        for _ in range(4):
-            norm.send([0, 1, 0, 1])
-            batches += [norm.step(None, id=[2]), norm.recv(), norm.drain()]
-            batches += [norm.step([0, 1, 0, 1])]
-            while norm.waiting_id:
-                batches.append(norm.step(None))
-        norm.send_reset([0, 2], seed=5)
-        batches += [norm.step([1, 1], [1, 3]), norm.drain()]
-    rms = leaf(norm.obs_rms, path)
-    given = []
-    for batch in batches:
-        finals = [leaf(info["final_obs"], path) for info in batch[-1] if "final_obs" in info]
-        given += [np.array(finals)] if finals else []
-        given += [leaf(batch[0], path)]
-    reference = Reference()
-    for got, raw in zip(given, spy.raw, strict=True):
-        if len(raw):
-            np.testing.assert_allclose(
-                got, reference.normalise(leaf(raw, path)), **tolerance(np.float32)
-            )
-    ended = sum("final_obs" in info for batch in batches for info in batch[-1])
-    assert ended > 4
-    assert rms.count == len(reference.rows) == 4 + 4 * 8 + 4 + ended
+# ------------------------------------------- every way out, once: see test_vector.py, and this
 
 
 def test_the_statistics_are_the_same_in_every_autoreset_mode() -> None:
