@@ -8,7 +8,8 @@ all its methods, synchronously and then asynchronously; `HandStepped` says what 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -26,9 +27,6 @@ from tests.support.reference import (
     same,
     spread,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 # --------------------------------------------------------------------------------- the subjects
 

@@ -6,7 +6,8 @@ import functools
 import queue
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,9 +26,6 @@ from envpool_py.worker.executor import Executor
 from tests.support import envs
 from tests.support.helpers import wait_until_blocked
 from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class ThreadWorker(EnvWorker):
@@ -113,6 +111,7 @@ WORKERS = [ThreadWorker, PromptThreadWorker]
 SUBJECTS: dict[str, Callable[..., Any]] = {
     "nested": functools.partial(envs.SpaceEnv, name="nested", length=2),
     "ragged": functools.partial(envs.UndeclaredEnv, kind="ragged", length=2),
+    "reused buffers": functools.partial(envs.BufferEnv, length=2),
     "vector rewards": functools.partial(envs.VectorRewardEnv, length=2),
     "random": envs.RandomEnv,
 }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -39,9 +40,6 @@ from tests.support.envs import (
 )
 from tests.support.episodes import SEED, by_env, check_by_hand, equal, fingerprint, rows_of
 from tests.support.places import BACKENDS, PLACES, QUICK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 def echo(obs: Any, env_ids: np.ndarray) -> np.ndarray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -29,9 +28,6 @@ from tests.support.envs import (
     draw,
 )
 from tests.support.episodes import SEED, equal, fingerprint, rows_of
-
-if TYPE_CHECKING:
-    pass
 
 STORABLE = [
     name

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
+from envpool_py import BaseVectorEnv
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
 
@@ -24,10 +26,6 @@ if sys.version_info >= (3, 11):
 else:
     Policy = object
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envpool_py import BaseVectorEnv
 
 pytestmark = [
     pytest.mark.skipif(sys.version_info < (3, 11), reason="tianshou 2.0.1 asks for Python 3.11"),

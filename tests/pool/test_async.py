@@ -6,7 +6,8 @@ import functools
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from tests.support.envs import BLOCK
 from tests.support.helpers import wait_until, wait_until_blocked
 from tests.support.places import PLACES, QUICK
 from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 GO = 0
 SPACE = envs.CountEnv().observation_space

@@ -5,22 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError
 
-from envpool_py import EnvError
+from envpool_py import BaseVectorEnv, EnvError
 from tests.support import envs
 from tests.support.places import PLACES, PROCESSES, QUICK
 from tests.support.reference import same
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from envpool_py import BaseVectorEnv
 
 NUM = 3
 

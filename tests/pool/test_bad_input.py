@@ -9,24 +9,20 @@ import subprocess
 import sys
 import textwrap
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ShmemVectorEnv, SubprocVectorEnv
 from tests.support import envs
 from tests.support.helpers import ROOT, no_process_left
 from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.support.reference import HandStepped, check_reset
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from envpool_py import BaseVectorEnv
 
 NUM = 3
 FNS = [functools.partial(envs.CountEnv, tag, 50) for tag in range(NUM)]
@@ -213,10 +209,24 @@ def test_wrong_values_may_not_be_set_later(pool: BaseVectorEnv, name: str, value
 # ------------------------------ what resets return; see test_rows_change.py for that of steps
 
 
-@pytest.mark.parametrize("name", envs.RESETS)
+RESETS: dict[str, Callable[[np.ndarray, dict], Any]] = {
+    "obs alone": lambda obs, info: obs,  # noqa: ARG005
+    "info list": lambda obs, info: (obs, [info]),
+    "info None": lambda obs, info: (obs, None),  # noqa: ARG005
+    "three": lambda obs, info: (obs, info, None),
+    "nothing": lambda obs, info: None,  # noqa: ARG005
+    "obs short": lambda obs, info: (obs[:2], info),
+    "obs fraction": lambda obs, info: (obs + 0.5, info),
+}
+
+
+@pytest.mark.parametrize("name", RESETS)
 @pytest.mark.parametrize("place", BACKENDS)
 def test_a_spoilt_reset_is_the_error_of_its_env(place: str, name: str) -> None:
-    fns = [functools.partial(envs.BadResetEnv, tag, name) for tag in range(3)]
+    def reset(_: Any, row: tuple) -> Any:
+        return RESETS[name](*row) if row[1]["options"] else row
+
+    fns = [functools.partial(envs.ChangedEnv, tag, reset=reset) for tag in range(3)]
     with PLACES[place](fns) as pool:
         pool.reset()
         with pytest.raises(EnvError, match=r"env 1: reset raised ") as caught:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 from envpool_py import ShmemVectorEnv
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NUM_ENVS = 16
 WARM_UP, COUNTED = 50, 101

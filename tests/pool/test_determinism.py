@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,6 @@ from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.support.reference import HandStepped, check_reset, same, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 NUM = 4
 FNS = [functools.partial(envs.RandomEnv, tag) for tag in range(NUM)]

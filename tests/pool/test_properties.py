@@ -7,21 +7,18 @@ ready when a call is made is for the operating system to say, and what is drawn 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envpool_py import BaseVectorEnv
 from tests.support import envs
 from tests.support.places import PLACES, QUICK, slow
 from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from envpool_py import BaseVectorEnv
 
 NUM = 3
 SUBJECTS: dict[str, Callable[..., Any]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -16,12 +16,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
-from envpool_py import EnvError
+from envpool_py import BaseVectorEnv, EnvError
 from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.support.reference import HandStepped, check, check_reset
-
-if TYPE_CHECKING:
-    from envpool_py import BaseVectorEnv
 
 DIMS = (3,)
 SPACE = spaces.Box(-1e6, 1e6, DIMS, np.float32)

@@ -8,7 +8,8 @@ import functools
 import select
 import termios
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,6 @@ from envpool_py import EnvError
 from tests.support import envs
 from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, QUICK
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)

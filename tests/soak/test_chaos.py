@@ -8,16 +8,13 @@ import os
 import random
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from envpool_py import ShmemVectorEnv
-
-if TYPE_CHECKING:
-    from envpool_py import BaseVectorEnv
+from envpool_py import BaseVectorEnv, ShmemVectorEnv
 
 FINE, RAISE, KILL, STOP, SLOW = range(5)
 NUM = 48

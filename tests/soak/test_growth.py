@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,9 +16,6 @@ import pytest
 from tests.support import envs
 from tests.support.helpers import children, descriptors
 from tests.support.places import BACKENDS, PLACES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GROWTH = 16 << 20

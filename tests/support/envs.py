@@ -14,15 +14,13 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 # ---------------------------------------------------------------------------------- counting
 
@@ -688,29 +686,6 @@ ROWS: dict[str, Callable[[tuple], Any]] = {
     "obs complex": lambda row: (row[0] + 1j, *row[1:]),
     "obs too large": lambda row: (row[0].astype(np.float64) + 1e30, *row[1:]),
 }
-
-
-RESETS: dict[str, Callable[[np.ndarray, dict], Any]] = {
-    "obs alone": lambda obs, info: obs,  # noqa: ARG005
-    "info list": lambda obs, info: (obs, [info]),
-    "info None": lambda obs, info: (obs, None),  # noqa: ARG005
-    "three": lambda obs, info: (obs, info, None),
-    "nothing": lambda obs, info: None,  # noqa: ARG005
-    "obs short": lambda obs, info: (obs[:2], info),
-    "obs fraction": lambda obs, info: (obs + 0.5, info),
-}
-
-
-class BadResetEnv(CountEnv):
-    """Its reset returns something spoilt when `options={"spoil": True}`."""
-
-    def __init__(self, tag: int, name: str) -> None:
-        super().__init__(tag, length=50)
-        self.name = name
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        row = super().reset(seed=seed, options=options)
-        return RESETS[self.name](*row) if options and options.get("spoil") else row
 
 
 class CloseEnv(CountEnv):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
 from envpool_py.collector import Episode
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 SEED = 7
 

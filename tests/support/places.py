@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
-from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from envpool_py import BaseVectorEnv
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 
 
 class Place(NamedTuple):

@@ -8,7 +8,9 @@ import functools
 import io
 import json
 import zipfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,6 @@ from gymnasium import spaces
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.wrappers import RunningMeanStd, VectorEnvNormObs, VectorEnvWrapper
 from tests.wrappers.envs import ARRAYS, SPACES, SampleEnv, env_fns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 EPS = float(np.finfo(np.float32).eps)
 POOLS = {"dummy": DummyVectorEnv, "shmem": ShmemVectorEnv}
