@@ -222,6 +222,7 @@ def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before() -> 
             with PLACES[place](FNS, episode_seeds=True) as pool:
                 found.append(first_obs(pool, steps, seed=5))
                 assert not same(first_obs(pool, steps, seed=6), found[-1])
+                assert same(first_obs(pool, steps, seed=5), found[-1])  # it begins again
     assert all(same(one, found[0]) for one in found)  # on every backend
     flat = [row.tobytes() for obs in found[0] for row in obs]
     assert len(set(flat)) == len(flat), "all episodes of all envs differ"
