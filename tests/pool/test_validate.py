@@ -19,6 +19,7 @@ from envpool_py import EnvError
 from tests.support import envs
 from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.reference import same
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
@@ -80,10 +81,10 @@ def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
 @pytest.mark.parametrize("place", QUICK)
 def test_later_rows_pass(place: str) -> None:
     with PLACES[place](shows("nan", reset=2, step=2)) as pool:
-        for _ in range(2):
-            pool.reset()
+        for bad in (False, True):
+            assert np.isnan(pool.reset()[0][1]).any() == bad
             pool.step([0, 0])
-            pool.step([0, 0])
+            assert np.isnan(pool.step([0, 0])[0][1]).any()
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -102,18 +103,17 @@ def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
 @pytest.mark.parametrize("place", QUICK)
 def test_off_takes_everything(place: str) -> None:
     with PLACES[place](shows("nan", reset=1, step=1), validate="off") as pool:
-        pool.reset()
-        pool.step([0, 0])
+        assert np.isnan(pool.reset()[0][1]).any()
+        assert np.isnan(pool.step([0, 0])[0][1]).any()
 
 
 @pytest.mark.parametrize("place", QUICK)
 def test_what_fits_another_dtype_is_right(place: str) -> None:
-    fns = [
-        functools.partial(ShowsEnv, BOX, shown, 1, 1) for shown in (BOX.high * 0.1, [[0, 1]] * 2)
-    ]
+    right = [BOX.high * np.float64(0.1), [[0, 1]] * 2]
+    fns = [functools.partial(ShowsEnv, BOX, shown, 1, 1) for shown in right]
     with PLACES[place](fns, validate="always") as pool:
-        pool.reset()
-        pool.step([0, 0])
+        for obs in (pool.reset()[0], pool.step([0, 0])[0]):
+            assert same(obs, np.array(right, np.float32))
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
