@@ -17,7 +17,7 @@ from envpool_py import DummyVectorEnv, EnvError
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.helpers import wait_until, wait_until_blocked
-from tests.support.places import PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
 
 GO = 0
@@ -468,6 +468,27 @@ def test_a_call_that_a_signal_handler_breaks_off_abandons_its_requests(
     finally:
         go_on.set()
         signal.signal(signal.SIGUSR1, previous)
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_an_interrupt_as_rows_are_returned_asks_for_a_reset(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PLACES[place](count_fns(3)) as pool:
+        pool.reset()
+        returned = pool.engine.states.returned
+
+        def interrupted(*args: Any) -> None:
+            returned(*args)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(pool.engine.states, "returned", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.step([GO] * 3)
+        monkeypatch.undo()
+        with pytest.raises(ResetNeeded, match="envs 0 to 2"):
+            pool.step([GO] * 3)
+        assert pool.reset()[0].tolist() == [[0, 1, 0], [1, 1, 0], [2, 1, 0]]
 
 
 def test_keyboard_interrupt_passes_through_the_dummy_pool() -> None:
