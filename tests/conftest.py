@@ -56,6 +56,10 @@ WATCHDOG = 180.0
 """Seconds until a test is ended; many times what the slowest takes on an idle machine."""
 
 
+PATIENCE = 20.0
+"""Seconds until what a test has left counts as left."""
+
+
 class Hung(BaseException):
     """A test took longer than it may; not an Exception, so that nothing swallows it."""
 
@@ -146,12 +150,13 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     processes, fds, shm, threads = before
     for pool in STANDING:
         processes |= {host.process.pid for host in pool.engine.hosts.processes.hosts}
-    wait_until(lambda: children() <= processes, 3)
-    wait_until(lambda: len(descriptors()) <= len(fds), 1)
+    # A machine that is busy takes long for what else is done at once: only a leak waits to the end.
+    wait_until(lambda: children() <= processes, PATIENCE)
+    wait_until(lambda: len(descriptors()) <= len(fds), PATIENCE)
     # Of what another process of these tests has for a moment, nothing stays.
     shared = shared_memory() - shm
-    wait_until(lambda: not shared.intersection(left_in_shared_memory(shm)), 2)
-    wait_until(lambda: set(threading.enumerate()) <= threads, 1)
+    wait_until(lambda: not shared.intersection(left_in_shared_memory(shm)), PATIENCE)
+    wait_until(lambda: set(threading.enumerate()) <= threads, PATIENCE)
     left = children() - processes
     for pid in left:
         os.kill(pid, signal.SIGKILL)

@@ -232,7 +232,7 @@ class GateEnv(envs.CountEnv):
     gate = threading.Event()
 
     def step(self, action: int) -> tuple:
-        assert self.gate.wait(30)
+        assert self.gate.wait(120)
         return super().step(action)
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 """The working tree."""
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Poll until a condition holds; return whether it came to hold in time."""
     limit = time.monotonic() + seconds
     while not condition():
@@ -107,7 +107,7 @@ class Helper(threading.Thread):
             self.error = error
 
     def finish(self) -> None:
-        self.join(20)
+        self.join(120)
         assert not self.is_alive(), "the helper thread hangs"
         if self.error is not None:
             raise self.error
