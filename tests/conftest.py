@@ -1,4 +1,11 @@
-"""What holds after every test: nothing is left behind, and nothing hangs."""
+"""The tiers of the tests, and what holds after each test: nothing is left, nothing hangs.
+
+`pytest` runs the quick tests, `pytest -m peers` those of PEERS, `pytest -m soak` the soaks, and
+`pytest -m "not soak"` everything else: first what needs no other library, then, in a second
+pytest, the peers. A process that has torch in it takes twenty times as long to fork, which most
+tests do: so no process runs tests of both kinds. Tests that the command line names run whatever
+their tier, soaks excepted.
+"""
 
 from __future__ import annotations
 
@@ -9,146 +16,113 @@ import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
 import signal
+import subprocess
 import sys
 import threading
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # worker processes import tests.envs by name
+if str(ROOT) not in sys.path:  # worker processes import tests.support.envs by name
     sys.path.insert(0, str(ROOT))
 
-from tests import envs  # noqa: E402
-from tests.places import STANDING  # noqa: E402
+from tests.support import envs  # noqa: E402
+from tests.support.helpers import (  # noqa: E402
+    Helper,
+    children,
+    descriptors,
+    left_in_shared_memory,
+    shared_memory,
+    wait_until,
+)
+from tests.support.places import STANDING  # noqa: E402
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
+"""The files and folders that import the libraries which are compared with or adapted to."""
 
-PEERS = [
-    ROOT / "tests" / name
-    for name in (
-        "sb3",
-        "pettingzoo",
-        "test_tensors.py",
-        "test_tianshou.py",
-        "wrappers/test_against_tianshou.py",
-    )
-]
-"""What imports other libraries, torch among them: a run of its own, since to fork a process that
-has torch in it takes twenty times as long."""
+SLOW = ("tests/cli", "tests/soak", "tests/test_examples.py")
+SLOW += ("tests/bench/test_drivers.py", "tests/bench/test_ceiling.py")
+"""The files and folders whose tests start commands or many processes; others are marked."""
 
-WATCHDOG = 45.0
-"""Seconds until a test is broken off."""
+ONLY_QUICK = "not (slow or peers or soak)"
+EVERYTHING = "not soak"
+WITHOUT_PEERS = "not (peers or soak)"
+ONLY_PEERS = "peers and not soak"
+
+WATCHDOG = 180.0
+"""Seconds until a test is ended; many times what the slowest takes on an idle machine."""
+
+
+PATIENCE = 20.0
+"""Seconds until what a test has left counts as left."""
 
 
 class Hung(BaseException):
     """A test took longer than it may; not an Exception, so that nothing swallows it."""
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for the tests that are left out otherwise."""
-    text = "run the tests that need other libraries' pools and algorithms, and only these"
-    parser.addoption("--peers", action="store_true", help=text)
+# ---------------------------------------------------------------------------------- tiers
 
 
-def of_peers(path: Path) -> bool:
-    """Return whether a file or folder is one of PEERS, or in one."""
-    return any(path == peer or peer in path.parents for peer in PEERS)
+def is_in(path: Path, places: tuple[str, ...]) -> bool:
+    """Return whether a file or folder is one of these places, or in one."""
+    return any(path.is_relative_to(ROOT / place) for place in places)
+
+
+def names_tests(config: pytest.Config) -> bool:
+    """Return whether the command line names files or folders."""
+    return config.args_source is pytest.Config.ArgsSource.ARGS
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Any:
+    """Choose the tier; run the peers in a second pytest once the first has run the others."""
+    if not config.option.markexpr:
+        config.option.markexpr = EVERYTHING if names_tests(config) else ONLY_QUICK
+    if config.option.markexpr != EVERYTHING or names_tests(config):
+        return (yield)
+    config.option.markexpr = WITHOUT_PEERS
+    status = yield
+    if status == pytest.ExitCode.INTERRUPTED:
+        return status
+    args = [ONLY_PEERS if arg == EVERYTHING else arg for arg in config.invocation_params.args]
+    peers = subprocess.run([sys.executable, "-m", "pytest", *args], check=False)
+    return status or peers.returncode
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out PEERS, or all others; what the command line names is collected in any case."""
-    if any(of_peers(Path(arg.partition("::")[0]).resolve()) for arg in config.args):
+    """Leave out the peers, or all others; what the command line names is collected in any case."""
+    if any(is_in(Path(arg.partition("::")[0]).resolve(), PEERS) for arg in config.args):
         return None
-    wanted = config.getoption("--peers") == of_peers(collection_path)
+    wanted = config.option.markexpr.startswith("peers") == is_in(collection_path, PEERS)
     return None if wanted or collection_path.is_dir() else True
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Poll until a condition holds; return whether it came to hold in time."""
-    limit = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > limit:
-            return False
-        time.sleep(0.005)
-    return True
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of PEERS and SLOW."""
+    for item in items:
+        for mark, places in (("peers", PEERS), ("slow", SLOW)):
+            if is_in(item.path, places):
+                item.add_marker(mark)
 
 
-def wait_until_blocked(thread: threading.Thread) -> None:
-    """Wait until a thread stands still: in a call that blocks, whatever runs it in between."""
-    place, seen = None, 0
-    while seen < 20:
-        frame = sys._current_frames()[thread.ident]
-        here = id(frame), frame.f_lasti
-        place, seen = here, seen + 1 if here == place else 0
-        time.sleep(0.005)
-
-
-def children() -> set[int]:
-    """Return the ids of this process's children, and of the fork server's; zombies included."""
-    found: set[int] = set()
-    server = multiprocessing.forkserver._forkserver._forkserver_pid
-    tasks = [*Path("/proc/self/task").iterdir()]
-    if server is not None:
-        tasks += Path(f"/proc/{server}/task").glob("*")
-    for task in tasks:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended
-            found.update(map(int, (task / "children").read_text().split()))
-    return found
-
-
-@contextlib.contextmanager
-def no_process_left() -> Iterator[None]:
-    """Assert that at the end of the block, at once, no child process is left of those it began."""
-    before = children()
-    yield
-    assert children() <= before
-
-
-def descriptors() -> dict[int, str]:
-    """Return the open file descriptors and what each of them is."""
-    found = {}
-    for entry in Path("/proc/self/fd").iterdir():
-        try:
-            found[int(entry.name)] = str(entry.readlink())
-        except FileNotFoundError:  # the descriptor of the listing itself
-            continue
-    return found
-
-
-def shared_memory() -> set[str]:
-    """Return the names of shared memory files and semaphores on this machine, torch's left out."""
-    names = {entry.name for entry in Path("/dev/shm").iterdir()}
-    return {name for name in names if not name.startswith("torch_")}
-
-
-def shared_by_strangers() -> set[str]:
-    """Return the names in /dev/shm that processes other than this one and its children use."""
-    found: set[str] = set()
-    own = {os.getpid(), *children()}
-    for process in Path("/proc").glob("[0-9]*"):
-        if int(process.name) in own:
-            continue
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-            lines = (process / "maps").read_text().splitlines()
-            lines += [str(link.readlink()) for link in (process / "fd").iterdir()]
-            found.update(Path(line.split()[-1]).name for line in lines if "/dev/shm/" in line)
-    return found
-
-
-def left_in_shared_memory(before: set[str]) -> set[str]:
-    """Return what has come into /dev/shm since then, and is no stranger's."""
-    new = shared_memory() - before
-    return new and new - shared_by_strangers()
+# ---------------------------------------------------------------------------------- fixtures
 
 
 @pytest.fixture(scope="session", autouse=True)
 def helpers_of_multiprocessing() -> None:
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
-    names = ["pytest", "numpy", "gymnasium", "tests.envs", "envpool_py", "tests.broken"]
+    names = [
+        "pytest",
+        "numpy",
+        "gymnasium",
+        "tests.support.envs",
+        "envpool_py",
+        "tests.support.broken",
+    ]
     multiprocessing.set_forkserver_preload(names)
     multiprocessing.resource_tracker.ensure_running()
     multiprocessing.forkserver.ensure_running()
@@ -176,12 +150,13 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     processes, fds, shm, threads = before
     for pool in STANDING:
         processes |= {host.process.pid for host in pool.engine.hosts.processes.hosts}
-    wait_until(lambda: children() <= processes, 3)
-    wait_until(lambda: len(descriptors()) <= len(fds), 1)
+    # A machine that is busy takes long for what else is done at once: only a leak waits to the end.
+    wait_until(lambda: children() <= processes, PATIENCE)
+    wait_until(lambda: len(descriptors()) <= len(fds), PATIENCE)
     # Of what another process of these tests has for a moment, nothing stays.
     shared = shared_memory() - shm
-    wait_until(lambda: not shared.intersection(left_in_shared_memory(shm)), 2)
-    wait_until(lambda: set(threading.enumerate()) <= threads, 1)
+    wait_until(lambda: not shared.intersection(left_in_shared_memory(shm)), PATIENCE)
+    wait_until(lambda: set(threading.enumerate()) <= threads, PATIENCE)
     left = children() - processes
     for pid in left:
         os.kill(pid, signal.SIGKILL)
@@ -198,7 +173,7 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Break a test off that hangs, with the stack of where it hung."""
+    """End a test that hangs, with the stack of where it hung."""
     mark = request.node.get_closest_marker("soak")
     seconds = 0 if mark else WATCHDOG
 
@@ -217,26 +192,6 @@ def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
 def gates(tmp_path: Path) -> list[envs.Gate]:
     """Four gates, for envs 0 to 3."""
     return [envs.Gate(tmp_path / f"gate{i}") for i in range(4)]
-
-
-class Helper(threading.Thread):
-    """A thread whose exception reaches the test that joins it."""
-
-    def __init__(self, target: Callable[[], None]) -> None:
-        super().__init__(daemon=True)
-        self.job, self.error = target, None
-
-    def run(self) -> None:
-        try:
-            self.job()
-        except BaseException as error:  # noqa: BLE001
-            self.error = error
-
-    def finish(self) -> None:
-        self.join(20)
-        assert not self.is_alive(), "the helper thread hangs"
-        if self.error is not None:
-            raise self.error
 
 
 @pytest.fixture

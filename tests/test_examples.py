@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.support.helpers import ROOT
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_example(name: str, args: list[str], last: str) -> None:
         capture_output=True,
         check=False,
         text=True,
-        timeout=40,
+        timeout=170,
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.splitlines()[-1].startswith(last)

@@ -33,15 +33,15 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 
 from envpool_py import EnvError, WorkerDiedError
 from envpool_py.worker import process
-from tests import broken, envs
-from tests.conftest import (
+from tests.support import broken, envs
+from tests.support.helpers import (
     ROOT,
     descriptors,
     no_process_left,
     wait_until,
     wait_until_blocked,
 )
-from tests.places import PLACES, STANDING
+from tests.support.places import PLACES, STANDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -763,8 +763,8 @@ PRELUDE = """
     from pathlib import Path
 
     def started(columns, num):
-        from tests import broken
-        from tests.places import PLACES
+        from tests.support import broken
+        from tests.support.places import PLACES
         fns = [functools.partial(broken.BrokenEnv, tag) for tag in range(num)]
         pools = {column: PLACES[column](fns) for column in columns}
         for pool in pools.values():

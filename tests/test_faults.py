@@ -13,10 +13,10 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envpool_py import EnvError, WorkerDiedError
-from tests import envs
-from tests.conftest import wait_until
-from tests.places import PLACES, PROCESSES, QUICK
-from tests.reference import HandStepped, check, check_reset
+from tests.support import envs
+from tests.support.helpers import wait_until
+from tests.support.places import PLACES, PROCESSES, QUICK
+from tests.support.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:
     from collections.abc import Callable

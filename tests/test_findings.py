@@ -39,10 +39,10 @@ from envpool_py import (
 )
 from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv
 from envpool_py.seeding import of_episode
-from tests import envs
-from tests.conftest import wait_until, wait_until_blocked
 from tests.pettingzoo.envs import FaultyMeadowEnv, PlainMeadowEnv, TableEnv
-from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support import envs
+from tests.support.helpers import wait_until, wait_until_blocked
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -25,8 +25,8 @@ from gymnasium.error import ResetNeeded
 
 import envpool_py
 from envpool_py import EnvError
-from tests import envs
-from tests.places import PLACES
+from tests.support import envs
+from tests.support.places import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -34,8 +34,8 @@ from envpool_py import (
 )
 from envpool_py.worker import processes
 from envpool_py.worker.channel import Channel
-from tests import broken, envs
-from tests.conftest import (
+from tests.support import broken, envs
+from tests.support.helpers import (
     ROOT,
     descriptors,
     no_process_left,
@@ -43,8 +43,8 @@ from tests.conftest import (
     wait_until,
     wait_until_blocked,
 )
-from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
-from tests.reference import HandStepped, check, check_reset
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -714,7 +714,7 @@ def test_a_subclass_with_arguments_of_its_own() -> None:
 
 
 def test_ids_registered_in_the_main_module_work_under_fork() -> None:
-    gym.register("EnvpoolTest-v0", entry_point="tests.envs:CountEnv", kwargs={"tag": 8})
+    gym.register("EnvpoolTest-v0", entry_point="tests.support.envs:CountEnv", kwargs={"tag": 8})
     try:
         make = functools.partial(gym.make, "EnvpoolTest-v0", disable_env_checker=True)
         with ShmemVectorEnv([make] * 2, context="fork") as pool:

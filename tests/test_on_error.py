@@ -17,8 +17,8 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
 from envpool_py import EnvError, WorkerDiedError
-from tests import envs
-from tests.places import PLACES, PROCESSES, QUICK
+from tests.support import envs
+from tests.support.places import PLACES, PROCESSES, QUICK
 from tests.test_faults import FNS, RAISED, running, wait_until
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError
 from envpool_py.worker import DummyEnvWorker
-from tests import envs
-from tests.places import PLACES, PROCESSES, QUICK
+from tests.support import envs
+from tests.support.places import PLACES, PROCESSES, QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,9 +26,9 @@ from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ReplayError
 from envpool_py.record import plain_codec as plain
 from envpool_py.record import recorder as recording
 from envpool_py.worker import DummyEnvWorker
-from tests import envs
-from tests.conftest import ROOT
-from tests.places import BACKENDS, PLACES
+from tests.support import envs
+from tests.support.helpers import ROOT
+from tests.support.places import BACKENDS, PLACES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -195,7 +195,7 @@ def test_what_can_not_be_recorded_names_its_env(place: str, tmp_path: Path) -> N
 PROGRAM = """
 import functools, sys
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
-from tests import envs
+from tests.support import envs
 
 if __name__ == "__main__":
     fns = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
@@ -231,7 +231,7 @@ def test_what_was_finished_outlives_the_program(kind: str, tmp_path: Path) -> No
 CRASH = """
 import functools, sys
 import envpool_py
-from tests import envs
+from tests.support import envs
 
 fns = [functools.partial(envs.FaultEnv, tag) for tag in range(2)]
 if sys.argv[2] == "run":

@@ -13,8 +13,8 @@ from gymnasium.utils.env_checker import data_equivalence
 
 import envpool_py
 from envpool_py import EnvError, ReplayError, WorkerDiedError
-from tests import envs
-from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support import envs
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

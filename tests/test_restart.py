@@ -12,8 +12,8 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import EnvError, WorkerDiedError
-from tests import envs
-from tests.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support import envs
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,8 +25,8 @@ from envpool_py import (
 )
 from envpool_py.worker import EnvWorker
 from envpool_py.worker.executor import Executor
-from tests import envs
-from tests.places import PLACES, PROCESSES
+from tests.support import envs
+from tests.support.places import PLACES, PROCESSES
 from tests.test_faults import FNS, GOOD, goes_on
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.support.helpers import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import pytest
 from envpool_py.bench import measure
 from envpool_py.bench.measure import Job, Measurement, MeasurementError, Results, Timing
 from envpool_py.bench.settings import Setting
-from tests.conftest import wait_until
+from tests.support.helpers import wait_until
 
 COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
 LOOP = Setting("loop", 2)

@@ -11,7 +11,7 @@ import pytest
 from envpool_py.bench import settings
 from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting
 from tests.bench import counting
-from tests.envs import CountEnv
+from tests.support.envs import CountEnv
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from tests.envs import CountEnv, SpaceEnv
+from tests.support.envs import CountEnv, SpaceEnv
 
 not_callable = 5
 

@@ -19,8 +19,8 @@ import pytest
 from envpool_py.cli import main
 from envpool_py.collector import load
 from tests.cli import parts
-from tests.conftest import ROOT, wait_until
-from tests.test_collector import check_by_hand, fingerprint
+from tests.support.episodes import check_by_hand, fingerprint
+from tests.support.helpers import ROOT, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

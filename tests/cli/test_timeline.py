@@ -15,7 +15,7 @@ import pytest
 from envpool_py.bench import timeline
 from envpool_py.bench.settings import Setting, make_pool
 from envpool_py.cli.timeline import summary
-from tests.envs import CountEnv
+from tests.support.envs import CountEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.support.helpers import ROOT
 
 
 @pytest.mark.parametrize(

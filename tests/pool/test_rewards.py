@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
-from tests.envs import CountEnv
+from tests.support.envs import CountEnv
 
 
 class ShapedReward(CountEnv):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ARRAYS = {
     "float32": spaces.Box(-1e3, 1e3, (3,), np.float32),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -34,20 +33,6 @@ def test_ten_million_samples_against_one_pass() -> None:
     assert rms.count == count == 10_000_000
     np.testing.assert_allclose(rms.mean, center + offset, rtol=1e-13)
     np.testing.assert_allclose(rms.var, math.fsum(squares) / count - offset**2, rtol=1e-10)
-
-
-def test_float32_rows_against_exact_arithmetic() -> None:
-    rng = np.random.default_rng(1)
-    data = (rng.integers(-(2**20), 2**20, (4000, 3)) / 1024 + 3000).astype(np.float32)
-    rms = RunningMeanStd()
-    for part in np.array_split(data, 37):
-        rms.update(part)
-    for dim in range(3):
-        exact = [Fraction(float(x)) for x in data[:, dim]]
-        mean = sum(exact) / len(exact)
-        var = sum((x - mean) ** 2 for x in exact) / len(exact)
-        assert rms.mean[dim] == pytest.approx(float(mean), rel=1e-13)
-        assert rms.var[dim] == pytest.approx(float(var), rel=1e-12)
 
 
 @given(
@@ -97,22 +82,18 @@ def test_no_limit(clip_max: float | None) -> None:
     assert RunningMeanStd(clip_max=clip_max, epsilon=0.0).norm(1e6) == 1e6
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_norm_keeps_a_floating_dtype(dtype: type) -> None:
-    rms = RunningMeanStd()
-    rms.update(np.arange(6, dtype=dtype).reshape(3, 2))
-    assert rms.norm(np.ones((3, 2), dtype)).dtype == dtype
-    assert rms.mean.dtype == rms.var.dtype == np.float64
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.bool_])
-def test_norm_makes_float64_of_other_dtypes(dtype: type) -> None:
+@pytest.mark.parametrize(
+    "dtype", [np.float16, np.float32, np.float64, np.uint8, np.int64, np.bool_]
+)
+def test_norm_keeps_a_floating_dtype_and_makes_float64_of_others(dtype: type) -> None:
     rms = RunningMeanStd()
     data = np.array([[0, 1], [1, 1]], dtype)
     rms.update(data)
+    assert rms.mean.dtype == rms.var.dtype == np.float64
     normed = rms.norm(data)
-    assert normed.dtype == np.float64
-    np.testing.assert_allclose(normed[:, 0], np.array([-0.5, 0.5]) / np.sqrt(0.25 + EPS))
+    assert normed.dtype == (dtype if np.dtype(dtype).kind == "f" else np.float64)
+    expected = np.array([-0.5, 0.5]) / np.sqrt(0.25 + EPS)
+    np.testing.assert_allclose(normed[:, 0], expected, rtol=np.finfo(normed.dtype).eps)
 
 
 def test_small_integers_do_not_overflow() -> None:
@@ -182,11 +163,6 @@ def test_a_wrong_batch_leaves_the_statistics_as_they_were(
     np.testing.assert_array_equal(rms.var, [2.25, 2.25, 2.25])
 
 
-def test_a_shape_given_at_the_start_holds() -> None:
-    with pytest.raises(ValueError, match=r"rows have shape \(3,\), but the statistics have \(2,\)"):
-        RunningMeanStd(mean=np.zeros(2)).update(np.ones((4, 3)))
-
-
 @pytest.mark.parametrize("x", [np.ones(4), np.ones((3, 4)), 1.0])
 def test_norm_of_another_shape(x: object) -> None:
     rms = RunningMeanStd()
@@ -217,7 +193,9 @@ def test_negative_parameters(kwargs: dict) -> None:
         RunningMeanStd(**kwargs)
 
 
-def test_mean_and_std_of_different_shapes() -> None:
+def test_shapes_that_differ() -> None:
+    with pytest.raises(ValueError, match=r"rows have shape \(3,\), but the statistics have \(2,\)"):
+        RunningMeanStd(mean=np.zeros(2)).update(np.ones((4, 3)))
     with pytest.raises(ValueError, match="shape mismatch"):
         RunningMeanStd(mean=np.zeros(2), std=np.ones(3))
 

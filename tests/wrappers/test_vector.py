@@ -7,18 +7,16 @@ import copy
 import gc
 import inspect
 import pickle
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
 from envpool_py.wrappers import VectorEnvWrapper
-from tests.reference import same
+from tests.support.reference import same
 from tests.wrappers.envs import env_fns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: What of an object is about its class or its life, not about what it can do.
 OF_THE_CLASS = {
@@ -57,26 +55,20 @@ def pool() -> Iterator[DummyVectorEnv]:
         yield venv
 
 
-def names() -> list[str]:
-    return [name for name in dir(BaseVectorEnv) if not name.startswith("__")]
-
-
 # ------------------------------------------------------------------------ nothing is forgotten
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_name_of_the_pool_is_handed_on(pool: DummyVectorEnv, name: str) -> None:
+def test_every_name_of_the_pool_is_handed_on(pool: DummyVectorEnv) -> None:
     wrapper = VectorEnvWrapper(VectorEnvWrapper(pool))
-    attribute = getattr(wrapper, name)
-    if inspect.ismethod(attribute) and name not in OBSERVING:
-        assert attribute.__self__ is pool
-        assert attribute == getattr(pool, name)
-    elif not inspect.ismethod(attribute):
-        assert same_or_equal(attribute, getattr(pool, name))
-
-
-def same_or_equal(left: Any, right: Any) -> bool:
-    return left is right or same(left, right)
+    for name in dir(BaseVectorEnv):
+        if name.startswith("__") or name in OBSERVING:
+            continue
+        attribute = getattr(wrapper, name)
+        if inspect.ismethod(attribute):
+            assert attribute == getattr(pool, name)
+            assert attribute.__self__ is pool
+        else:
+            assert attribute is getattr(pool, name) or same(attribute, getattr(pool, name))
 
 
 def test_every_attribute_of_a_pool_is_handed_on(pool: DummyVectorEnv) -> None:
@@ -86,12 +78,12 @@ def test_every_attribute_of_a_pool_is_handed_on(pool: DummyVectorEnv) -> None:
     assert vars(wrapper) == {"venv": pool}
 
 
-@pytest.mark.parametrize("name", sorted(OBSERVING))
-def test_what_observes_has_the_pools_own_signature(name: str) -> None:
-    ours, theirs = getattr(VectorEnvWrapper, name), getattr(BaseVectorEnv, name)
-    assert ours is not theirs
-    assert inspect.signature(ours) == inspect.signature(theirs)
-    assert ours.__doc__ == theirs.__doc__
+def test_what_observes_has_the_pools_own_signature() -> None:
+    for name in OBSERVING:
+        ours, theirs = getattr(VectorEnvWrapper, name), getattr(BaseVectorEnv, name)
+        assert ours is not theirs
+        assert inspect.signature(ours) == inspect.signature(theirs)
+        assert ours.__doc__ == theirs.__doc__
 
 
 def test_every_special_method_of_the_pool_is_seen_to() -> None:
@@ -224,37 +216,30 @@ def test_without_a_pool_attributes_are_missing_and_nothing_recurses() -> None:
         empty.step([0])
 
 
-def test_a_shallow_copy_holds_the_same_pool(pool: DummyVectorEnv) -> None:
-    wrapper = Shifted(pool, by=2.0)
-    twin = copy.copy(wrapper)
-    assert twin.venv is pool
-    assert twin.by == 2.0
-
-
-def test_special_methods_are_not_borrowed_from_the_pool() -> None:
+def test_copies_hold_the_same_pool() -> None:
     class Single(DummyVectorEnv):
         def __deepcopy__(self, memo: dict) -> Any:
             return self
 
     with Single(env_fns("float32")) as venv:
-        twin = copy.deepcopy(Shifted(venv, by=2.0))
-        assert type(twin) is Shifted
-        assert twin.venv is venv
+        wrapper = Shifted(venv, by=2.0)
+        for twin in (copy.copy(wrapper), copy.deepcopy(wrapper)):
+            assert type(twin) is Shifted  # special methods are not borrowed from the pool
+            assert twin is not wrapper
+            assert twin.venv is venv
+            assert twin.by == 2.0
 
 
 def test_it_can_be_pickled_no_more_than_its_pool(pool: DummyVectorEnv) -> None:
-    kinds = []
     for venv in (pool, VectorEnvWrapper(pool)):
-        with pytest.raises(Exception) as caught:  # noqa: PT011
+        with pytest.raises(TypeError, match="pickle"):
             pickle.dumps(venv)
-        kinds.append(caught.type)
-    assert kinds[0] is kinds[1]
 
 
 # ------------------------------------------------------------- every row passes, and only once
 
 
-POOLS = {"dummy": DummyVectorEnv, "subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
+POOLS = {"dummy": DummyVectorEnv, "shmem": ShmemVectorEnv}
 
 
 @contextlib.contextmanager
@@ -277,16 +262,7 @@ def assert_shifted(batch: Any, plain: Any) -> None:
         want = dict(plain[-1][row])
         if "final_obs" in want:
             want["final_obs"] = shift(want["final_obs"], 1000.0)
-        assert batch[-1][k].keys() == want.keys()
-        assert all(close(batch[-1][k][key], value) for key, value in want.items())
-
-
-def close(left: Any, right: Any) -> bool:
-    if isinstance(right, dict):
-        return left.keys() == right.keys() and all(close(left[k], right[k]) for k in right)
-    if isinstance(right, tuple):
-        return len(left) == len(right) and all(map(close, left, right))
-    return bool(np.array_equal(left, right))
+        assert same(dict(batch[-1][k]), want)
 
 
 def row_of(obs: Any, k: int) -> Any:
@@ -298,7 +274,7 @@ def row_of(obs: Any, k: int) -> Any:
 
 
 @pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("space", ["float32", "discrete", "dict", "tuple"])
+@pytest.mark.parametrize("space", ["float32", "dict", "tuple"])
 @pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
 def test_synchronous_rows(space: str, mode: str | None, columns: bool) -> None:
     options = {"autoreset_mode": mode, "columns": columns}
@@ -350,19 +326,12 @@ def together(batches: list[Any]) -> tuple:
 
 
 def test_one_wrapper_around_another_changes_rows_twice(pool: DummyVectorEnv) -> None:
-    outer = Shifted(Shifted(pool, by=1000.0), by=5.0)
-    obs, _ = outer.reset(seed=3)
-    inner_obs, _ = Shifted(pool, by=1000.0).reset(seed=3)
-    np.testing.assert_array_equal(obs, inner_obs + 5.0)
-
-
-def test_observations_of_the_base_class_change_nothing(pool: DummyVectorEnv) -> None:
     class Halved(VectorEnvWrapper):
         def observations(self, obs: Any) -> Any:
             return super().observations(obs) / 2
 
     raw, _ = pool.reset(seed=3)
-    np.testing.assert_array_equal(Halved(pool).reset(seed=3)[0], raw / 2)
+    assert same(Shifted(Halved(pool), by=5.0).reset(seed=3)[0], shift(raw / 2, 5.0))
 
 
 def test_a_wrapper_that_changes_nothing_gives_the_pools_own_objects(pool: DummyVectorEnv) -> None:

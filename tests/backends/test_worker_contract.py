@@ -1,0 +1,279 @@
+"""The contract that the package ships for worker classes, on ours and on one of a user's own."""
+
+from __future__ import annotations
+
+import functools
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+
+from envpool_py import BaseVectorEnv, EnvError
+from envpool_py.testing import EnvWorkerContract
+from envpool_py.worker import (
+    DummyEnvWorker,
+    EnvWorker,
+    Request,
+    ShmemEnvWorker,
+    SubprocEnvWorker,
+)
+from envpool_py.worker.executor import Executor
+from tests.support import envs
+from tests.support.helpers import wait_until_blocked
+from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+
+
+class ThreadWorker(EnvWorker):
+    """A worker as a user may write it: `send`, `recv` and `close` alone, the env in a thread."""
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        super().__init__(env_fn)
+        self.requests: queue.Queue[Request | None] = queue.Queue()
+        self.replies: queue.Queue[tuple[bool, Any]] = queue.Queue()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+        if (error := self.replies.get()[1]) is not None:
+            raise error
+
+    def run(self) -> None:
+        try:
+            executor = Executor(self.env_fn)
+        except Exception as error:  # noqa: BLE001
+            self.replies.put((False, error))
+            return
+        self.replies.put((True, None))
+        while (request := self.requests.get()) is not None:
+            try:
+                self.replies.put((True, executor(request)))
+            except Exception as error:  # noqa: BLE001
+                self.replies.put((False, error))
+        executor.close()
+
+    def send(self, request: Request) -> None:
+        self.requests.put(request)
+
+    def recv(self) -> Any:
+        fine, reply = self.replies.get()
+        if not fine:
+            raise reply
+        return reply
+
+    def close(self) -> None:
+        if self.thread.is_alive():
+            self.requests.put(None)
+            self.thread.join()
+
+
+class PromptThreadWorker(ThreadWorker):
+    """As ThreadWorker; says as well whose replies are there."""
+
+    @classmethod
+    def wait(
+        cls, workers: list[ThreadWorker], wait_num: int, timeout: float | None = None
+    ) -> list[ThreadWorker]:
+        done = [worker for worker in workers if not worker.replies.empty()]
+        return done if len(done) >= wait_num else super().wait(workers, wait_num, timeout)
+
+
+class TestDummyEnvWorker(EnvWorkerContract):
+    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
+        return DummyEnvWorker(env_fn)
+
+
+class TestSubprocEnvWorker(EnvWorkerContract):
+    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
+        return SubprocEnvWorker(env_fn, share_memory=True, context="fork")
+
+
+class TestShmemEnvWorker(EnvWorkerContract):
+    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
+        return ShmemEnvWorker(env_fn, context="fork")
+
+
+class TestThreadWorker(EnvWorkerContract):
+    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
+        return ThreadWorker(env_fn)
+
+
+class TestPromptThreadWorker(EnvWorkerContract):
+    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
+        return PromptThreadWorker(env_fn)
+
+
+# ----------------------------------------------------------- a user's worker in a pool
+
+WORKERS = [ThreadWorker, PromptThreadWorker]
+SUBJECTS: dict[str, Callable[..., Any]] = {
+    "nested": functools.partial(envs.SpaceEnv, name="nested", length=2),
+    "ragged": functools.partial(envs.UndeclaredEnv, kind="ragged", length=2),
+    "reused buffers": functools.partial(envs.BufferEnv, length=2),
+    "vector rewards": functools.partial(envs.VectorRewardEnv, length=2),
+    "random": envs.RandomEnv,
+}
+
+
+def make_fns(subject: str, num: int = 3) -> list[Callable[[], Any]]:
+    return [functools.partial(SUBJECTS[subject], tag) for tag in range(num)]
+
+
+@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
+@pytest.mark.parametrize("worker", WORKERS)
+def test_its_pool_gives_what_raw_envs_give(
+    worker: type[EnvWorker], mode: str | None, subject: str
+) -> None:
+    fns = make_fns(subject)
+    hand = HandStepped(fns, mode)
+    space = getattr(hand.envs[0], "observation_space", None)
+    action_space = getattr(hand.envs[0], "action_space", None)
+    rng = np.random.default_rng(3)
+
+    def actions(count: int) -> list[Any]:
+        if action_space is None:
+            return list(range(count))
+        return [envs.draw(action_space, rng) for _ in range(count)]
+
+    with BaseVectorEnv(fns, worker, autoreset_mode=mode) as pool:
+        assert pool.worker_class is worker
+        rows = hand.reset(seeds=spread(5, range(3)))
+        check_reset(pool.reset(seed=5), rows, space)
+        for ids in ([0, 1, 2], [2, 0], [1], [1, 0, 2], [0, 1, 2]):
+            some = actions(len(ids))
+            check(pool.step(some, ids), hand.step(some, ids), space)
+        if space is not None:
+            check_empty(pool.step([], []), space)
+        pool.wait_num = 2
+        pending = Pending(space)
+        ready = [0, 1, 2]
+        for _ in range(8):
+            some = actions(len(ready))
+            pending.add(hand.step(some, ready))
+            ready = pending.take(pool.step(some, ready))
+            assert len(ready) >= 2
+        pending.take(pool.drain())
+        pool.send_reset([1], seed=3)
+        pending.add(row.marked() for row in hand.reset([1], spread(3, [1])))
+        pending.take(pool.drain())
+        assert pool.seed(8) == [[8], [9], [10]]
+        hand.reset(seeds=[8, 9, 10])
+        check_reset(pool.reset(), hand.reset(), space)
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_its_pool_knows_attributes_ids_and_errors(worker: type[EnvWorker]) -> None:
+    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
+    with BaseVectorEnv(fns, worker) as pool:
+        assert pool.get_env_attr("tag") == [0, 1, 2]
+        assert pool.call("add", 5, id=[2]) == [7]
+        with pytest.raises(ResetNeeded, match="env"):
+            pool.step(["", "", ""])
+        pool.reset()
+        with pytest.raises(EnvError, match="env 1: step raised ValueError: boom") as caught:
+            pool.step(["", "value", ""])
+        assert isinstance(caught.value, ValueError)
+        assert caught.value.env_ids == (1,)
+        assert sorted(row["env_id"] for row in pool.recv()[4]) == [0, 2]
+        assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
+        pool.send([""], [0])
+        with pytest.raises(AlreadyPendingCallError, match="env 0"):
+            pool.step(["", "", ""])
+        pool.recv()
+        with pytest.raises(IndexError, match="env id 3"):
+            pool.step([""], [3])
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_its_error_at_construction_is_named(worker: type[EnvWorker]) -> None:
+    fns: list[Callable[[], Any]] = [
+        envs.CountEnv,
+        functools.partial(envs.raise_in_constructor, "no"),
+    ]
+    with pytest.raises(EnvError, match="env 1: env_fn raised ValueError: no"):
+        BaseVectorEnv(fns, worker)
+
+
+def test_it_must_be_an_env_worker() -> None:
+    with pytest.raises(TypeError, match="EnvWorker"):
+        BaseVectorEnv([envs.CountEnv], Executor)
+
+
+def test_all_workers_of_a_pool_are_of_one_class() -> None:
+    kinds = iter([ThreadWorker, DummyEnvWorker])
+
+    def one_then_another(env_fn: Callable[[], Any]) -> EnvWorker:
+        return next(kinds)(env_fn)
+
+    with pytest.raises(TypeError, match="env 1.*DummyEnvWorker.*ThreadWorker"):
+        BaseVectorEnv([envs.CountEnv] * 2, one_then_another)
+
+
+def test_an_option_that_it_does_not_take() -> None:
+    with pytest.raises(TypeError, match="num_processes"):
+        BaseVectorEnv([envs.CountEnv], ThreadWorker, num_processes=2)
+
+
+def test_a_worker_needs_its_three_methods() -> None:
+    class Half(EnvWorker):
+        def send(self, request: Request) -> None:
+            """Do nothing."""
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half(envs.CountEnv)
+
+
+class GateEnv(envs.CountEnv):
+    """Waits in a step until its gate is open."""
+
+    gate = threading.Event()
+
+    def step(self, action: int) -> tuple:
+        assert self.gate.wait(120)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("worker", WORKERS)
+def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(worker: type[EnvWorker]) -> None:
+    def interrupt(*_: object) -> None:
+        GateEnv.gate.set()
+        raise InterruptedError("by a signal handler")
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    GateEnv.gate.clear()
+    main = threading.current_thread()
+
+    def send_signal() -> None:
+        wait_until_blocked(main)
+        signal.pthread_kill(main.ident, signal.SIGUSR1)
+
+    sender = threading.Thread(target=send_signal)
+    try:
+        with BaseVectorEnv([GateEnv] * 2, worker) as pool:
+            pool.reset()
+            sender.start()
+            with pytest.raises(InterruptedError):
+                pool.step([0, 0])
+            again, _ = pool.reset()
+            np.testing.assert_array_equal(again, [[0, 1, 0]] * 2)  # env, episode, step
+            assert len(pool.step([0, 0])[0]) == 2
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("worker", [*WORKERS, DummyEnvWorker])
+def test_seeds_of_a_pool_do_not_reach_the_action_spaces_of_its_envs(
+    worker: type[EnvWorker],
+) -> None:
+    made = []
+
+    def make() -> envs.CountEnv:
+        made.append(envs.CountEnv())
+        return made[-1]
+
+    with BaseVectorEnv([make], worker) as pool:
+        assert pool.action_space[0] is not made[0].action_space

@@ -1,0 +1,30 @@
+"""PyTorch: tensors as actions, and its threads in worker processes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from envpool_py import SubprocVectorEnv
+from tests.support import envs
+from tests.support.places import PLACES, QUICK
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_whatever_an_action_raises_at_the_door_nothing_is_sent(place: str) -> None:
+    with PLACES[place]([envs.CountEnv] * 2) as pool:
+        pool.reset()
+        with pytest.raises(RuntimeError, match="grad"):
+            pool.step(torch.zeros(2, requires_grad=True))
+        assert pool.waiting_id == []
+        assert len(pool.step(torch.zeros(2, dtype=torch.int64))[1]) == 2
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_worker_processes_compute_with_one_thread_unless_told_otherwise(
+    context: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for options, threads in (({}, 1), ({"num_threads": 2}, 2)):
+        with SubprocVectorEnv([envs.CountEnv], context=context, **options) as pool:
+            assert pool.apply(lambda _: torch.get_num_threads()) == [threads]

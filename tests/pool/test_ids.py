@@ -1,0 +1,177 @@
+"""Ids in every method of a pool; `tests/unit/test_ids.py` has every form of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envpool_py import BaseVectorEnv, EnvError
+from tests.support import envs
+from tests.support.places import PLACES, QUICK
+from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+
+NUM = 4
+FORMS: list[tuple[Any, list[int]]] = [
+    (None, [0, 1, 2, 3]),
+    (np.int32(3), [3]),
+    ([3, 0, 2], [3, 0, 2]),
+    (np.array([True, False, False, True]), [0, 3]),
+    (slice(None, None, -1), [3, 2, 1, 0]),
+]
+EMPTY: list[Any] = [[], np.zeros(4, bool), slice(2, 2)]
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    (4, IndexError, "env id 4 is out of range: this pool has envs 0 to 3"),
+    ([1, -2], IndexError, "-2"),
+    ([1, 1], ValueError, "1"),
+    ([0.0, 1.0], TypeError, "float|0.0"),
+    (np.array([True, False]), IndexError, "2.*4"),
+]
+FNS = [functools.partial(envs.CountEnv, tag, 3) for tag in range(NUM)]
+
+
+@pytest.fixture(params=QUICK)
+def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
+    with PLACES[request.param](FNS) as pool:
+        yield pool
+
+
+@pytest.fixture
+def hand() -> HandStepped:
+    return HandStepped(FNS)
+
+
+def test_every_method_takes_ids(pool: BaseVectorEnv, hand: HandStepped) -> None:
+    space = hand.envs[0].observation_space
+    check_reset(pool.reset(), hand.reset(), space)
+    for form, listed in FORMS:
+        actions = [np.int64(10 + i) for i in listed]
+        check(pool.step(actions, form), hand.step(actions, listed), space)
+        check(pool.step(np.array(actions), id=form), hand.step(actions, listed), space)
+        pool.send(actions, form)
+        check(pool.recv(), hand.step(actions, listed), space)
+        check_reset(pool.reset(form), hand.reset(listed), space)
+        check_reset(pool.reset(env_id=form), hand.reset(listed), space)
+        seeds = [7 * i for i in listed]
+        check_reset(pool.reset(id=form, seed=seeds), hand.reset(listed, seeds), space)
+        rows = hand.reset(listed, spread(50, listed))
+        check_reset(pool.reset(form, seed=50), rows, space)
+        pool.send_reset(form, seed=seeds)
+        rows = [row.marked() for row in hand.reset(listed, seeds)]
+        check(pool.recv(), rows, space)
+        assert pool.get_env_attr("tag", form) == listed
+        assert pool.call("add", 5, id=form) == [i + 5 for i in listed]
+        pool.set_env_attr("mark", listed[0], form)
+        assert pool.get_env_attr("mark", listed) == [listed[0]] * len(listed)
+        # What subclasses of Tianshou's pools use.
+        wrapped = pool._wrap_id(form)
+        assert [int(i) for i in wrapped] == listed
+        pool._assert_id(wrapped)
+
+
+def test_every_method_takes_ids_asynchronously(pool: BaseVectorEnv, hand: HandStepped) -> None:
+    space = hand.envs[0].observation_space
+    check_reset(pool.reset(), hand.reset(), space)
+    pool.wait_num = 1
+    pending = Pending(space)
+    for form, listed in FORMS:
+        actions = [np.int64(10 + i) for i in listed]
+        pool.send(actions, form)
+        pending.add(hand.step(actions, listed))
+        named = listed if form is None else form  # no ids: the next batch, not all
+        check(pool.step(None, id=named), [pending.rows.pop(i) for i in listed], space)
+        pending.add(hand.step(actions, listed))
+        pending.take(pool.step(actions, form))
+        pending.take(pool.drain())
+        assert not pending
+
+
+def test_empty_ids_give_an_empty_batch(pool: BaseVectorEnv, hand: HandStepped) -> None:
+    space = hand.envs[0].observation_space
+    check_reset(pool.reset(), hand.reset(), space)
+    for empty in EMPTY:
+        check_empty(pool.step([], empty), space)
+        check_empty(pool.step(np.zeros(0, np.int64), empty), space)
+        check_reset(pool.reset(empty), [], space)
+        check_reset(pool.reset(empty, seed=3), [], space)
+        check_reset(pool.reset(empty, seed=[]), [], space)
+        pool.send([], empty)
+        pool.send_reset(empty)
+        check_empty(pool.drain(), space)
+        assert pool.get_env_attr("tag", empty) == []
+        pool.set_env_attr("tag", 99, empty)
+        assert pool.call("add", 1, id=empty) == []
+    assert pool.get_env_attr("tag") == [0, 1, 2, 3]
+    assert pool.call("counts") == [(0, 1)] * NUM
+
+
+@pytest.mark.parametrize("name", ["box-float16", "discrete", "multi-binary-2d", "dict", "text"])
+def test_an_empty_batch_has_the_shapes_and_dtypes_of_its_space(name: str) -> None:
+    fns = [functools.partial(envs.SpaceEnv, tag, name) for tag in range(2)]
+    space = fns[0]().observation_space
+    with PLACES["shmem-fork-packed"](fns) as pool:
+        pool.reset()
+        check_empty(pool.step([], []), space)
+        check_reset(pool.reset([]), [], space)
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_an_empty_batch_of_vector_rewards_keeps_their_length(place: str) -> None:
+    fns = [functools.partial(envs.VectorRewardEnv, tag) for tag in range(2)]
+    with PLACES[place](fns) as pool:
+        pool.reset()
+        pool.step([0, 0])
+        assert pool.step([], [])[1].shape == (0, 3)
+
+
+CALLS: dict[str, Callable[[BaseVectorEnv, Any, int], Any]] = {
+    "step": lambda pool, ids, k: pool.step([2] * k, ids),
+    "send": lambda pool, ids, k: pool.send([2] * k, ids),
+    "reset": lambda pool, ids, k: pool.reset(ids),  # noqa: ARG005
+    "reset by keyword": lambda pool, ids, k: pool.reset(env_id=ids),  # noqa: ARG005
+    "send_reset": lambda pool, ids, k: pool.send_reset(ids),  # noqa: ARG005
+    "get_env_attr": lambda pool, ids, k: pool.get_env_attr("tag", ids),  # noqa: ARG005
+    "set_env_attr": lambda pool, ids, k: pool.set_env_attr("tag", 9, ids),  # noqa: ARG005
+    "call": lambda pool, ids, k: pool.call("counts", id=ids),  # noqa: ARG005
+}
+
+
+def test_wrong_ids_are_refused_by_every_method(pool: BaseVectorEnv) -> None:
+    pool.reset()
+    for ids, kind, text in WRONG:
+        count = len(ids) if hasattr(ids, "__len__") else 1
+        for call in CALLS.values():
+            with pytest.raises(kind, match=text) as caught:
+                call(pool, ids, count)
+            assert not isinstance(caught.value, EnvError)
+    assert pool.get_env_attr("tag") == [0, 1, 2, 3]
+    assert pool.call("counts") == [(0, 1)] * NUM
+    pool.send([2] * NUM)
+    for ids, kind, text in WRONG:
+        with pytest.raises(kind, match=text):
+            pool.step(None, id=ids)
+    assert len(pool.step(None, id=[2, 1, 0, 3])[1]) == NUM
+
+
+def test_ids_in_flight_are_named_by_ready_and_waiting_id(pool: BaseVectorEnv) -> None:
+    pool.reset()
+    assert sorted(pool.ready_id) == [0, 1, 2, 3]
+    assert list(pool.waiting_id) == []
+    pool.send([0, 0], [2, 1])
+    assert sorted(pool.ready_id) == [0, 3]
+    assert sorted(pool.waiting_id) == [1, 2]
+    assert len(pool.waiting_conn) == 2
+    assert set(map(id, pool.waiting_conn)) == {id(pool.workers[i]) for i in (1, 2)}
+    pool.recv()
+    assert sorted(pool.ready_id) == [0, 1, 2, 3]
+    assert list(pool.waiting_id) == []
+    assert list(pool.waiting_conn) == []
+    pool.wait_num = 1
+    pool.send([0], [2])
+    pool._assert_id([0, 1])
+    with pytest.raises(Exception, match="2"):
+        pool._assert_id([1, 2])
+    pool.drain()

@@ -1,0 +1,153 @@
+"""``pool.stats()`` against what envs note down of themselves."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import envpool_py
+from envpool_py.testing import CountingEnv
+from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.executor import Executor
+from tests.support.places import BACKENDS, PLACES
+
+
+class TimedEnv(gym.Env[Any, Any]):
+    """One step in ten takes 4 ms, others 1 ms; a reset 3 ms. Keeps what each of them took."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.took: dict[str, list[float]] = {"step": [], "reset": []}
+
+    def _spend(self, what: str, seconds: float) -> None:
+        begun = time.perf_counter()
+        time.sleep(seconds)
+        self.took[what].append(time.perf_counter() - begun)
+
+    def reset(self, **kwargs: Any) -> Any:
+        super().reset(**kwargs)
+        self._spend("reset", 0.003)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        del action
+        count = len(self.took["step"]) + 1
+        self._spend("step", 0.004 if count % 10 == 0 else 0.001)
+        return np.zeros(2, np.float32), 0.0, count % 25 == 0, False, {}
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+@pytest.mark.slow
+def test_what_envs_took(place: str, mode: str | None) -> None:
+    begun = time.perf_counter()
+    with PLACES[place]([TimedEnv] * 3, autoreset_mode=mode, measure=True) as pool:
+        pool.reset()
+        for _ in range(60):
+            pool.step([0, 0, 0])
+        pool.step([0], [1])
+        took = pool.get_env_attr("took")
+        stats = pool.stats()
+        wall = time.perf_counter() - begun
+    slack = 0.0005  # for the meter's own steps, and for being put off the core just there
+    for i in range(3):
+        steps, resets = took[i]["step"], took[i]["reset"]
+        assert stats.steps[i] == len(steps)
+        assert stats.resets[i] == len(resets)
+        assert np.mean(steps) <= stats.step_mean[i] < np.mean(steps) + slack
+        assert np.mean(resets) <= stats.reset_mean[i] < np.mean(resets) + 4 * slack
+        for share, found in ((0.5, stats.step_p50[i]), (0.99, stats.step_p99[i])):
+            exact = np.percentile(steps, 100 * share, method="inverted_cdf")
+            assert 0.93 * exact < found < 1.07 * exact + 4 * slack
+        spent = sum(steps) + sum(resets)
+        assert spent / wall <= stats.busy[i] <= 1
+    assert stats.batches == 62
+    assert stats.rows == 61 * 3 + 1
+    assert stats.batch_fill == pytest.approx(stats.rows / 62 / 3)
+    assert stats.seconds <= wall
+    expected = ((0, 1, 2),) if place == "dummy" else ((0, 1), (2,))
+    assert stats.processes == expected
+    np.testing.assert_allclose(
+        stats.process_busy, [stats.busy[list(envs)].sum() for envs in expected]
+    )
+    np.testing.assert_allclose(stats.process_busy + stats.process_idle, 1)
+    assert not stats.restarts.any()
+    assert f"{stats.steps.sum()} steps" in str(stats)
+    assert "env 0: step " in str(stats)
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_cleared_and_restarted(place: str) -> None:
+    with PLACES[place]([CountingEnv] * 3, measure=True) as pool:
+        empty = pool.stats()
+        assert np.isnan(empty.batch_fill)
+        assert np.isnan(empty.step_p50).all()
+        assert "0 steps" in str(empty)
+        pool.reset()
+        pool.step([0, 0, 0])
+        assert pool.stats(clear=True).steps.tolist() == [1, 1, 1]
+        pool.restart([1])
+        pool.reset([1])
+        pool.step([0], [1])
+        stats = pool.stats()
+        assert stats.steps.tolist() == [0, 1, 0]
+        assert stats.resets.tolist() == [0, 1, 0]
+        assert stats.restarts.tolist() == [0, 1, 0]
+        assert (stats.batches, stats.rows) == (2, 2)
+
+
+def test_a_step_that_raises_is_counted() -> None:
+    with envpool_py.ShmemVectorEnv([CountingEnv] * 2, measure=True) as pool:
+        pool.reset()
+        with pytest.raises(KeyError, match="env 1"):
+            pool.step([0, 3])
+        assert pool.stats().steps.tolist() == [1, 1]
+
+
+def test_a_new_process_counts_on() -> None:
+    with envpool_py.ShmemVectorEnv(
+        [CountingEnv] * 2, num_processes=1, measure=True, on_error="restart"
+    ) as pool:
+        pool.reset()
+        pool.step([0, 0])
+        pool.workers[0].process.kill()
+        pool.step([0, 0])
+        pool.reset()
+        pool.step([0, 0])
+        stats = pool.stats()
+        assert (stats.steps >= 2).all()
+        assert stats.restarts.tolist() == [1, 1]
+
+
+class OwnWorker(EnvWorker):
+    """Of the per-env methods alone."""
+
+    def __init__(self, env_fn: Any) -> None:
+        super().__init__(env_fn)
+        self._executor = Executor(env_fn)
+
+    def send(self, request: Request) -> None:
+        self._request = request
+
+    def recv(self) -> Any:
+        return self._executor(self._request)
+
+    def close(self) -> None:
+        self._executor.close()
+
+
+def test_refusals() -> None:
+    pool: envpool_py.BaseVectorEnv = envpool_py.DummyVectorEnv([CountingEnv])
+    with pool, pytest.raises(RuntimeError, match="measure=True"):
+        pool.stats()
+    pool = envpool_py.BaseVectorEnv([CountingEnv], OwnWorker, measure=True)
+    with pool, pytest.raises(NotImplementedError, match="OwnWorker"):
+        pool.stats()
+    with pytest.raises(gym.error.ClosedEnvironmentError):
+        pool.stats()

@@ -1,0 +1,214 @@
+"""`validate`: what is looked at in a row beyond its shape and dtype, and when."""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import functools
+import select
+import termios
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envpool_py import EnvError
+from tests.support import envs
+from tests.support.helpers import wait_until
+from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.reference import same
+
+BOX = spaces.Box(0, 1, (2, 2), np.float32)
+NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
+# A space, an observation that is not in it, and what is said of it (tests/unit/test_checks.py).
+WRONG: dict[str, tuple[spaces.Space, Any, str]] = {
+    "nan": (BOX, NAN, r"obs\[1, 0\] is nan"),
+    "a dict's leaf": (
+        spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple((BOX,))}),
+        {"a": 1, "b": (BOX.high * 1.5,)},
+        r"obs\['b'\]\[0\]\[0, 0\] is 1.5, but observation_space has",
+    ),
+    "text": (spaces.Text(3), "long text", r"obs is 'long text', which is not in observation_sp"),
+}
+
+
+class ShowsEnv(envs.CountEnv):
+    """Shows `shown` from its `resets`-th reset and its `steps`-th step on, before that `good`."""
+
+    def __init__(self, space: spaces.Space, shown: Any, reset: int, step: int) -> None:
+        super().__init__(0, length=3)
+        self.observation_space = space
+        self.good = envs.draw(space, np.random.default_rng(0))
+        self.shown, self.bad_reset, self.bad_step = shown, reset, step
+        self.asked = 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        _, info = super().reset(seed=seed, options=options)
+        return self.shown if self.resets >= self.bad_reset else self.good, info
+
+    def step(self, action: Any) -> tuple:
+        _, *rest = super().step(action)
+        return self.shown if self.steps >= self.bad_step else self.good, *rest
+
+
+def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]:
+    space, obs, _ = WRONG[name]
+    good = functools.partial(ShowsEnv, space, obs, 99, 99)
+    return [good, functools.partial(ShowsEnv, space, obs, reset, step)]
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("place", QUICK)
+def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
+    text = f'env 1: {WRONG[name][2]}(.|\n)*; validate="off" takes it in silence'
+    with PLACES[place](shows(name, reset=1)) as pool:
+        with pytest.warns(UserWarning, match=text) as warned:
+            obs, _ = pool.reset()
+        assert len(warned) == 1
+        assert len(obs) == 2  # it is taken all the same
+        pool.reset()
+    with PLACES[place](shows(name, step=1)) as pool:
+        pool.reset()
+        with pytest.warns(UserWarning, match=text) as warned:
+            pool.step([0, 0])
+        assert len(warned) == 1
+        pool.step([0, 0])
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_later_rows_pass(place: str) -> None:
+    with PLACES[place](shows("nan", reset=2, step=2)) as pool:
+        for bad in (False, True):
+            assert np.isnan(pool.reset()[0][1]).any() == bad
+            pool.step([0, 0])
+            assert np.isnan(pool.step([0, 0])[0][1]).any()
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("place", QUICK)
+def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
+    with PLACES[place](shows(name, reset=2, step=2), validate="always") as pool:
+        pool.reset()
+        pool.step([0, 0])
+        with pytest.raises(EnvError, match=f"env 1: step raised ValueError: {WRONG[name][2]}"):
+            pool.step([0, 0])
+        pool.drain()
+        with pytest.raises(ValueError, match=f"env 1: reset raised ValueError: {WRONG[name][2]}"):
+            pool.reset()
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_off_takes_everything(place: str) -> None:
+    with PLACES[place](shows("nan", reset=1, step=1), validate="off") as pool:
+        assert np.isnan(pool.reset()[0][1]).any()
+        assert np.isnan(pool.step([0, 0])[0][1]).any()
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_what_fits_another_dtype_is_right(place: str) -> None:
+    right = [BOX.high * np.float64(0.1), [[0, 1]] * 2]
+    fns = [functools.partial(ShowsEnv, BOX, shown, 1, 1) for shown in right]
+    with PLACES[place](fns, validate="always") as pool:
+        for obs in (pool.reset()[0], pool.step([0, 0])[0]):
+            assert same(obs, np.array(right, np.float32))
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("place", QUICK)
+def test_automatic_resets_are_looked_at_too(place: str, mode: str) -> None:
+    fns = shows("nan", reset=2)
+    with PLACES[place](fns, validate="always", autoreset_mode=mode) as pool:
+        pool.reset()
+        for _ in range(3):
+            pool.step([0, 0])
+        with pytest.raises(EnvError, match=r"env 1: reset raised ValueError: obs\[1, 0\] is nan"):
+            pool.step([0, 0])
+
+
+def no_number(env: Any, _: Any, row: tuple) -> tuple:
+    del env
+    return row[0], float("nan"), *row[2:]
+
+
+NO_NUMBER = functools.partial(envs.ChangedEnv, step=no_number)
+"""Makes an env whose rewards are NaN."""
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_reward_that_is_nan(place: str) -> None:
+    with PLACES[place]([envs.CountEnv, NO_NUMBER]) as pool:
+        pool.reset()
+        with pytest.warns(UserWarning, match="env 1: reward is nan"):
+            reward = pool.step([0, 0])[1]
+        assert np.isnan(reward).tolist() == [False, True]
+        pool.step([0, 0])
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize("way", ["all", "some", "send", "reset"])
+def test_a_warning_names_the_line_that_used_the_pool(place: str, way: str) -> None:
+    fns = shows("nan", reset=1) if way == "reset" else [NO_NUMBER] * 2
+    with PLACES[place](fns) as pool, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pool.reset()
+        if way == "all":
+            pool.step(np.array([0, 0]))
+        elif way == "some":
+            pool.step([0], [1])
+        elif way == "send":
+            pool.send([0, 0])
+            pool.recv()
+    assert caught
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+class GatedNoNumber(envs.GateEnv):
+    """Waits at its gate, and then its reward is NaN."""
+
+    def step(self, action: Any) -> tuple:
+        obs, _, *rest = super().step(action)
+        return obs, float("nan"), *rest
+
+
+def unread(fd: int) -> int:
+    """The bytes that wait in a pipe."""
+    size = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, size)
+    return size[0]
+
+
+def test_what_is_warned_of_comes_with_its_row(
+    gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when that row is written after the parent was woken, before it reads."""
+    env_fns = [envs.CountEnv, functools.partial(GatedNoNumber, 1, gates[1])]
+    with PLACES["shmem-fork"](env_fns) as pool:
+        pool.reset()
+        hosts: Any = pool.engine.hosts
+        channel = hosts.processes.channel
+        collect = channel.collect
+
+        def read_late(chunks: list[bytes]) -> bool:
+            monkeypatch.undo()
+            gates[1].release()
+            select.select([hosts.of(1).stream.fd], [], [])  # the complaint is there
+            wait_until(lambda: unread(channel.results) > 8, 0.3)  # its row may come by the pipe
+            return collect(chunks)
+
+        monkeypatch.setattr(channel, "collect", read_late)
+        with pytest.warns(UserWarning, match="env 1: reward is nan"):
+            pool.step([0, envs.BLOCK])
+
+
+@pytest.mark.parametrize("place", QUICK)
+def test_a_warning_that_is_made_an_error_leaves_the_pool_usable(place: str) -> None:
+    with PLACES[place](shows("nan", reset=1)) as pool:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match="env 1: obs"):
+                pool.reset()
+        pool.reset()
+        pool.step([0, 0])

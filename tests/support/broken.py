@@ -1,0 +1,209 @@
+"""The env of the table of faults: it breaks in the way that its action names. Light to import."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from envpool_py import DummyVectorEnv, ShmemVectorEnv
+from tests.support import envs
+
+
+def worker_process() -> Any:
+    """Return the object that serves this worker process, found on the stack that runs the env."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if hasattr(found, "_executors") and hasattr(found, "_end"):
+            return found
+        frame = frame.f_back
+    raise LookupError("no worker process around")
+
+
+def sleep_for_ever(*, with_gil: bool = False) -> None:
+    while True:  # a signal ends the sleep, and not the loop
+        ctypes.PyDLL(None).sleep(60) if with_gil else time.sleep(60)
+
+
+def child_process(path: str) -> None:
+    """Start a process that never ends by itself; its id is in the file."""
+    text = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
+    Path(path).write_text(str(subprocess.Popen([sys.executable, "-c", text]).pid))
+
+
+class Bell:
+    """Sends the process that unpickles it a signal."""
+
+    def __reduce__(self) -> tuple:
+        return ring, ()
+
+
+def ring() -> None:
+    os.kill(os.getpid(), signal.SIGUSR1)
+
+
+class BrokenEnv(envs.FaultEnv):
+    """Does as its action says, `"NAME"` or `"NAME:ARGUMENT"`; its actions may be anything."""
+
+    def __init__(self, tag: int = 0, length: int = 50) -> None:
+        super().__init__(tag, length)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+        del self.action_space
+        self.asked: Any = None
+
+    @property
+    def read_only(self) -> int:
+        return self.tag
+
+    def observe(self) -> np.ndarray:
+        return np.array([self.tag, self.episode, self.t], np.float32)
+
+    def step(self, action: Any) -> tuple:
+        name, _, argument = action.partition(":") if isinstance(action, str) else ("", "", "")
+        if hasattr(self, f"do_{name}"):
+            getattr(self, f"do_{name}")(argument)
+        row = super().step(name)
+        if name == "row":
+            return SPOILT[argument](row)
+        if name == "size":
+            return *row[:4], {"array": np.full(int(argument), self.tag, np.uint8)}
+        if name == "bell":
+            return *row[:4], {"bell": Bell()}
+        if isinstance(action, np.ndarray):
+            return *row[:4], {"array": action + self.tag}
+        return row
+
+    # What an action names; each is called with its argument.
+
+    def do_gate(self, path: str) -> None:
+        with open(path, "rb") as fifo:  # noqa: PTH123 - as `envs.Gate`
+            fifo.read()
+
+    def do_signal(self, pid: str) -> None:
+        os.kill(int(pid), signal.SIGUSR1)
+
+    def do_interrupt(self, pid: str) -> None:
+        os.killpg(int(pid), signal.SIGINT)
+
+    def do_orphan(self, path: str) -> None:
+        """Leave a process behind that holds all descriptors of this one."""
+        if os.fork() == 0:
+            Path(path).write_text(str(os.getpid()))
+            sleep_for_ever()
+        while not (Path(path).exists() and Path(path).read_text()):
+            time.sleep(0.001)
+        os._exit(37)
+
+    def do_closefds(self, _: str) -> None:
+        os.closerange(3, 256)
+
+    def do_mute(self, _: str) -> None:
+        os.closerange(3, 256)
+        sleep_for_ever()
+
+    def do_stubborn(self, path: str) -> None:
+        """Hang, deaf to SIGTERM, with a process of the env's own."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child_process(path)
+        sleep_for_ever()
+
+    def do_gil(self, _: str) -> None:
+        sleep_for_ever(with_gil=True)
+
+    def do_stop(self, _: str) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def do_rubbish(self, _: str) -> None:
+        worker_process()._socket.sendall(b"what an env has no business to write\n" * 9)
+        sleep_for_ever()
+
+    def do_unreadable(self, _: str) -> None:
+        """Write what looks like a message, up to its pickle."""
+        process = worker_process()
+        process._socket.sendall(b"".join(self._item(process, b"no pickle", 9)))
+        sleep_for_ever()
+
+    def do_cut(self, _: str) -> None:
+        """Die in the midst of a message that has come in several pieces."""
+        process = worker_process()
+        head, data = self._item(process, bytes(1 << 20), 1 << 30)
+        process._socket.sendall(head)
+        process._socket.sendall(data)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def do_results(self, _: str) -> None:
+        os.write(worker_process()._shared.results, b"not a multiple of four")
+        sleep_for_ever()
+
+    def _item(self, process: Any, data: bytes, length: int) -> tuple[bytes, bytes]:
+        from envpool_py.worker import channel  # noqa: PLC0415 - for the rest this is a user's env
+
+        return channel.ITEM.pack(process._ids[0], channel.CLOSE_FAILURE, length), data
+
+
+SPOILT: dict[str, Any] = {
+    **{name: spoil for name, spoil in envs.ROWS.items() if name not in ("obs fraction", "obs NaN")},
+    "obs double": lambda row: (row[0].astype(np.float64) + 0.1, *row[1:]),
+    "obs nan": lambda row: (np.array([np.nan, np.inf, -np.inf], np.float32), *row[1:]),
+}
+
+
+def inner_rows(env: BrokenEnv, kind: str) -> list:
+    """Make a pool in the process of an env, step it, and return the observations."""
+    del env
+    pool = DummyVectorEnv if kind == "dummy" else ShmemVectorEnv
+    options = {} if kind == "dummy" else {"context": "fork"}
+    with pool([BrokenEnv, BrokenEnv], **options) as inner:
+        inner.reset()
+        return inner.step(["", ""])[0].tolist()
+
+
+def group_of(env: BrokenEnv) -> int:
+    del env
+    return os.getpgid(0)
+
+
+class WideEnv(envs.CountEnv):
+    """Its observation takes 4 MB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(0, 1, (1 << 20,), np.float32)
+
+    def observe(self) -> np.ndarray:
+        return np.zeros(1 << 20, np.float32)
+
+
+class HungAtBirth(BrokenEnv):
+    """Writes its process' id into a file, and is never made."""
+
+    def __init__(self, path: str) -> None:
+        Path(path).write_text(str(os.getpid()))
+        sleep_for_ever()
+
+
+class TooMuchEnv(BrokenEnv):
+    """Takes more memory than its process may have."""
+
+    def step(self, action: Any) -> tuple:
+        if action == "more":
+            import resource  # noqa: PLC0415
+
+            size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+            limit = size + (64 << 20)
+            before = resource.getrlimit(resource.RLIMIT_AS)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+            try:
+                np.ones(1 << 30)
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, before)
+        return super().step(action)

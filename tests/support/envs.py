@@ -1,0 +1,785 @@
+"""The envs of the tests: small, importable by name, and made so that a wrong row shows itself.
+
+Whatever an env returns says which env, episode and step it belongs to, so a stale, crossed or
+overwritten reply cannot pass for the right one. Envs that block do so at a `Gate`, so races are
+made to happen and never waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+# ---------------------------------------------------------------------------------- counting
+
+
+class CountEnv(gym.Env):
+    """Observes (tag, episode, step); its episodes end after `length` steps.
+
+    Even episodes are terminated, odd ones truncated. Infos tell what the env was given.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+
+    def __init__(self, tag: int = 0, length: int = 4, render_mode: str | None = None) -> None:
+        self.observation_space = spaces.Box(-1, 10**6, (3,), np.int64)
+        self.action_space = spaces.Discrete(100)
+        self.render_mode = render_mode
+        self.tag, self.length = tag, length
+        self.episode, self.t = -1, 0
+        self.steps, self.resets = 0, 0
+
+    def observe(self) -> np.ndarray:
+        return np.array([self.tag, self.episode, self.t])
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        self.resets += 1
+        told = {"seed": seed, "options": copy.deepcopy(options)}
+        return self.observe(), {"tag": self.tag, "episode": self.episode, "step": 0, **told}
+
+    def step(self, action: Any) -> tuple:
+        self.t, self.steps = self.t + 1, self.steps + 1
+        ended = self.t >= self.length
+        odd = self.episode % 2 == 1
+        reward = self.tag * 1000.0 + self.episode * 100 + self.t
+        info = {"tag": self.tag, "episode": self.episode, "step": self.t}
+        info["action"] = copy.deepcopy(action)
+        return self.observe(), reward, ended and not odd, ended and odd, info
+
+    def render(self) -> np.ndarray:
+        return np.full((2, 2, 3), self.tag, np.uint8)
+
+    # What tests call and read from outside.
+
+    def counts(self) -> tuple[int, int]:
+        return self.steps, self.resets
+
+    def add(self, number: int, *, times: int = 1) -> int:
+        return self.tag + number * times
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def own_random(self) -> int:
+        return int(self.np_random.integers(1 << 40))
+
+
+class ChangedEnv(CountEnv):
+    """A CountEnv whose rows are what functions make of them.
+
+    They are called with the env, the action and the row of a step, or the env and that of a reset.
+    """
+
+    def __init__(
+        self,
+        tag: int = 0,
+        length: int = 50,
+        *,
+        step: Callable[[CountEnv, Any, tuple], Any] = lambda env, action, row: row,  # noqa: ARG005
+        reset: Callable[[CountEnv, tuple], Any] = lambda env, row: row,  # noqa: ARG005
+        space: spaces.Space | None = None,
+    ) -> None:
+        super().__init__(tag, length)
+        self.on_step, self.on_reset = step, reset
+        self.observation_space = space or self.observation_space
+
+    def reset(self, **kwargs: Any) -> Any:
+        return self.on_reset(self, super().reset(**kwargs))
+
+    def step(self, action: Any) -> Any:
+        return self.on_step(self, action, super().step(action))
+
+
+class StoreEnv(CountEnv):
+    """Has attributes to read and to set, one of which cannot leave its process."""
+
+    def __init__(self, tag: int = 0, length: int = 4) -> None:
+        super().__init__(tag, length)
+        self.setting = {"tag": tag}
+        self.lock = threading.Lock()
+
+    @property
+    def read_only(self) -> int:
+        return self.tag
+
+    def fail(self, text: str) -> None:
+        raise LookupError(text)
+
+    def give_lock(self) -> Any:
+        return self.lock
+
+
+class Tagger(gym.Wrapper):
+    """A wrapper with an attribute and a method of its own."""
+
+    def __init__(self, env: gym.Env, label: str) -> None:
+        super().__init__(env)
+        self.label = label
+
+    def labelled(self, text: str) -> str:
+        return f"{self.label}{text}"
+
+
+class Doubled(gym.ActionWrapper):
+    """Declares another action space than the env it wraps."""
+
+    def __init__(self, env: gym.Env) -> None:
+        super().__init__(env)
+        self.action_space = spaces.MultiDiscrete([3, 4])
+
+    def action(self, action: np.ndarray) -> int:
+        return int(action[0] * 4 + action[1])
+
+
+def wrapped(tag: int = 0) -> gym.Env:
+    """Wrap a StoreEnv in a TimeLimit, in a Tagger."""
+    return Tagger(gym.wrappers.TimeLimit(StoreEnv(tag, length=50), 3), f"env{tag}-")
+
+
+def doubled(tag: int = 0) -> gym.Env:
+    return Doubled(CountEnv(tag))
+
+
+class DuckEnv:
+    """No gymnasium.Env, no spaces, no close: `reset` and `step` alone."""
+
+    def __init__(self, tag: int = 0) -> None:
+        self.tag, self.t = tag, 0
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        del seed, options
+        self.t = 0
+        return np.array([self.tag, 0.5]), {}
+
+    def step(self, action: Any) -> tuple:
+        self.t += 1
+        return np.array([self.tag, self.t + 0.5]), float(self.t), False, self.t >= 3, {"a": action}
+
+
+class OldSeedEnv(CountEnv):
+    """Takes any keyword in `reset`, as some envs do."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None, **extra: Any) -> tuple:
+        obs, info = super().reset(seed=seed, options=options)
+        return obs, {**info, "extra": extra}
+
+
+class RandomEnv(gym.Env):
+    """Observations, rewards, infos and the ends of episodes all come from the env's own stream."""
+
+    def __init__(self, tag: int = 0) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = spaces.Discrete(4)
+        self.tag, self.state = tag, np.zeros(3)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed)
+        scale = 1.0 if options is None else options.get("scale", 1.0)
+        self.state = self.np_random.normal(size=3) * scale
+        return self.state.copy(), {"coin": int(self.np_random.integers(1000)), "scale": scale}
+
+    def step(self, action: Any) -> tuple:
+        self.state = self.state * 0.5 + self.np_random.normal(size=3) + 0.25 * float(action)
+        reward = float(self.np_random.normal())
+        terminated, truncated = (self.np_random.random(2) < (0.15, 0.1)).tolist()
+        info = {"coin": int(self.np_random.integers(1000)), "noise": self.np_random.normal(size=2)}
+        return self.state.copy(), reward, terminated, truncated, info
+
+    def counts(self) -> None:
+        return None
+
+
+# ------------------------------------------------------------------------------- every space
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """An element of `Cards`: nothing NumPy knows."""
+
+    suit: str
+    rank: int
+
+
+class Cards(spaces.Space):
+    """A space of a user's own, without shape or dtype."""
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = ranks
+        super().__init__(None, None)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Card:
+        del mask, probability
+        suit = ("clubs", "hearts")[int(self.np_random.integers(2))]
+        return Card(suit, int(self.np_random.integers(self.ranks)))
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, Card) and 0 <= x.rank < self.ranks
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Cards) and other.ranks == self.ranks
+
+    __hash__ = None
+
+
+class Pairs(spaces.Space):
+    """A space of a user's own whose elements are arrays: still no shape that gymnasium knows."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+
+    def sample(self, mask: Any = None, probability: Any = None) -> np.ndarray:
+        del mask, probability
+        return self.np_random.normal(size=2)
+
+    def contains(self, x: Any) -> bool:
+        return isinstance(x, np.ndarray) and x.shape == (2,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pairs)
+
+    __hash__ = None
+
+
+def box(dtype: str, shape: tuple[int, ...] = (2, 3)) -> spaces.Box:
+    """Make a Box that uses the range of its dtype."""
+    kind = np.dtype(dtype)
+    if kind.kind == "f":
+        return spaces.Box(-1e4, 1e4, shape, kind)
+    if kind.kind == "b":
+        return spaces.Box(0, 1, shape, kind)
+    limits = np.iinfo(kind)
+    # Gymnasium draws 64-bit numbers through floats, which the whole range would overflow.
+    low, high = max(limits.min, -(2**52)), min(limits.max, 2**52)
+    return spaces.Box(low, high, shape, kind)
+
+
+FLOATS = ("float16", "float32", "float64")
+INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+DTYPES = (*FLOATS, *INTS, "bool")
+
+
+def dict_space() -> spaces.Dict:
+    return spaces.Dict({"image": box("uint8", (2, 2, 1)), "speed": box("float32", (2,))})
+
+
+def tuple_space() -> spaces.Tuple:
+    return spaces.Tuple((box("int16", (2,)), spaces.Discrete(7, start=2), box("float16", ())))
+
+
+def nested_space() -> spaces.Dict:
+    inner = spaces.Tuple((box("float64", (2,)), spaces.Dict({"flags": spaces.MultiBinary(3)})))
+    return spaces.Dict({"b": inner, "a": spaces.MultiDiscrete([3, 4]), "c": dict_space()})
+
+
+def every_dtype() -> spaces.Dict:
+    return spaces.Dict({dtype: box(dtype) for dtype in DTYPES})
+
+
+def mixed_space() -> spaces.Dict:
+    """Leaves of a fixed shape beside leaves that have none."""
+    ragged = spaces.Tuple((spaces.Text(6), spaces.Sequence(box("float32", (2,)))))
+    return spaces.Dict({"fixed": box("float32", (3,)), "ragged": ragged, "card": Cards(9)})
+
+
+SPACES: dict[str, Callable[[], spaces.Space]] = {
+    **{f"box-{dtype}": lambda dtype=dtype: box(dtype) for dtype in DTYPES},
+    "box-scalar": lambda: box("float32", ()),
+    "box-empty": lambda: box("float32", (0, 2)),
+    "discrete": lambda: spaces.Discrete(5),
+    "discrete-start": lambda: spaces.Discrete(5, start=-3),
+    "multi-discrete": lambda: spaces.MultiDiscrete([3, 9, 2]),
+    "multi-discrete-2d": lambda: spaces.MultiDiscrete([[3, 9], [2, 4]], start=[[1, 0], [5, -4]]),
+    "multi-binary": lambda: spaces.MultiBinary(4),
+    "multi-binary-2d": lambda: spaces.MultiBinary((2, 3)),
+    "dict": dict_space,
+    "tuple": tuple_space,
+    "nested": nested_space,
+    "mixed": mixed_space,
+    "every-dtype": every_dtype,
+    "text": lambda: spaces.Text(8),
+    "graph": lambda: spaces.Graph(box("float32", (2,)), spaces.Discrete(3)),
+    "sequence": lambda: spaces.Sequence(box("float32", (2,))),
+    "sequence-stacked": lambda: spaces.Sequence(box("float32", (2,)), stack=True),
+    "sequence-of-dicts": lambda: spaces.Sequence(dict_space(), stack=True),
+    "one-of": lambda: spaces.OneOf((spaces.Discrete(3), box("float32", (2,)), spaces.Text(4))),
+    "custom": lambda: Cards(13),
+    "custom-arrays": Pairs,
+}
+"""Every kind of space gymnasium has, and one it has not."""
+
+
+def draw(space: spaces.Space, rng: np.random.Generator) -> Any:
+    """Draw an element of a space from `rng`; unlike `space.sample`, the space keeps no state."""
+    return copy.deepcopy(_seeded(space, int(rng.integers(2**31))).sample())
+
+
+def _seeded(space: spaces.Space, seed: int) -> spaces.Space:
+    space.seed(seed)
+    return space
+
+
+class SpaceEnv(CountEnv):
+    """Observes what it draws from a space, and takes actions of the same space.
+
+    What is drawn depends on the seed, tag, episode and step; the infos of `CountEnv` say which.
+    """
+
+    def __init__(self, tag: int, name: str, length: int = 4) -> None:
+        super().__init__(tag, length)
+        self.observation_space = SPACES[name]()
+        self.action_space = SPACES[name]()
+        self.source = SPACES[name]()
+
+    def observe(self) -> Any:
+        drawn = int(self.np_random.integers(2**31))
+        return draw(self.source, np.random.default_rng([self.tag, self.episode, self.t, drawn]))
+
+
+class UndeclaredEnv(CountEnv):
+    """Declares no spaces; `shape_of` says what it observes."""
+
+    def __init__(self, tag: int, kind: str, length: int = 4) -> None:
+        super().__init__(tag, length)
+        del self.observation_space, self.action_space
+        self.kind = kind
+
+    def observe(self) -> Any:
+        counts = (self.tag, self.episode, self.t)
+        if self.kind == "alike":
+            return np.array([*counts, 0.25], np.float32)
+        if self.kind == "ragged":
+            return np.full(1 + (self.tag + self.t) % 3, self.t, np.int16)
+        if self.kind == "ragged-2d":  # equal first axes, which trips a plain np.array
+            return np.full((2, 1 + (self.tag + self.t) % 3), self.t, np.int16)
+        if self.kind == "card":
+            return Card("hearts", self.tag * 100 + self.t)
+        if self.kind == "none":
+            return None
+        return {"text": f"{counts}", "list": [*counts], "array": np.arange(self.t)}
+
+
+UNDECLARED = ("alike", "ragged", "ragged-2d", "card", "none", "object")
+
+
+class VectorRewardEnv(CountEnv):
+    """Gives each of three agents a reward, as a list or as an array."""
+
+    def __init__(self, tag: int, length: int = 4, as_list: bool = False) -> None:
+        super().__init__(tag, length)
+        self.as_list = as_list
+
+    def step(self, action: Any) -> tuple:
+        obs, reward, terminated, truncated, info = super().step(action)
+        rewards = [reward, -reward, 0.5]
+        return obs, rewards if self.as_list else np.array(rewards), terminated, truncated, info
+
+
+# ------------------------------------------------------------------------------- aliasing
+
+
+class BufferEnv(CountEnv):
+    """Writes every observation and info into the same objects."""
+
+    def __init__(self, tag: int, length: int = 4) -> None:
+        super().__init__(tag, length)
+        self.buffer = np.zeros(3, np.int64)
+        self.told = {"array": np.zeros(2, np.int64), "list": [0], "step": 0}
+
+    def observe(self) -> np.ndarray:
+        self.buffer[:] = self.tag, self.episode, self.t
+        return self.buffer
+
+    def _tell(self) -> dict:
+        self.told["array"][:] = self.episode, self.t
+        self.told["list"][0] = self.t
+        self.told["step"] = self.t
+        return self.told
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        obs, _ = super().reset(seed=seed, options=options)
+        return obs, self._tell()
+
+    def step(self, action: Any) -> tuple:
+        *row, _ = super().step(action)
+        return *row, self._tell()
+
+    def told_keys(self) -> list[str]:
+        return sorted(self.told)
+
+
+class TreeBufferEnv(BufferEnv):
+    """As BufferEnv; the observation is a dict of reused arrays and a reused list."""
+
+    def __init__(self, tag: int, declared: bool = True) -> None:
+        super().__init__(tag)
+        self.tree = {"counts": self.buffer, "letters": ["a", "b"]}
+        if declared:
+            letters = spaces.Sequence(spaces.Text(3))
+            counts = spaces.Box(-1, 10**6, (3,), np.int64)
+            self.observation_space = spaces.Dict({"counts": counts, "letters": letters})
+            self.tree["letters"] = ("a", "b")
+        else:
+            del self.observation_space
+        self.declared = declared
+
+    def observe(self) -> Any:
+        super().observe()
+        if not self.declared:
+            self.tree["letters"][0] = "abcdefgh"[self.t % 8]
+        return self.tree
+
+
+class ReturnsItsStateEnv(CountEnv):
+    """Its observation is the very array it steps on, and its reward an array it writes to."""
+
+    def __init__(self, tag: int) -> None:
+        super().__init__(tag, length=100)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.state, self.gain = np.zeros(2), np.zeros(2)
+
+    def observe(self) -> np.ndarray:
+        self.state += 1.0 + self.tag
+        return self.state
+
+    def step(self, action: Any) -> tuple:
+        obs, _, *rest = super().step(action)
+        self.gain += 1.0
+        return obs, self.gain, *rest
+
+
+class KeepsActionEnv(gym.Env):
+    """Observes the action before the last, of which it keeps a reference and no copy."""
+
+    def __init__(self, tag: int = 0, kind: str = "box") -> None:
+        self.tag = tag
+        self.action_space = SPACES["nested" if kind == "nested" else "box-float32"]()
+        self.observation_space = SPACES["nested" if kind == "nested" else "box-float32"]()
+        self.first = draw(self.observation_space, np.random.default_rng(tag))
+        self.kept: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed, options=options)
+        self.kept = []
+        return self.first, {}
+
+    def step(self, action: Any) -> tuple:
+        self.kept.append(action)
+        previous = self.kept[-2] if len(self.kept) > 1 else self.first
+        return previous, 0.0, False, False, {"kept": copy.deepcopy(self.kept)}
+
+
+class EatsActionEnv(CountEnv):
+    """Writes into the action it was given."""
+
+    def __init__(self, tag: int = 0) -> None:
+        super().__init__(tag)
+        self.action_space = spaces.Box(-100, 100, (2,), np.float32)
+
+    def step(self, action: Any) -> tuple:
+        row = super().step(action)
+        action[:] = -77
+        return row
+
+
+# ------------------------------------------------------------------------------- gates
+
+
+class Gate:
+    """A meeting point of the test and one env, by a FIFO: works in any process, however started.
+
+    The env waits in `wait`. The test's `held` returns once the env is there; leaving the block
+    lets it go on. Each use of `held` must be followed by taking the env's row before the next.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        os.mkfifo(self.path)
+
+    def wait(self) -> None:
+        """Block until the test has come and gone (called by the env)."""
+        with open(self.path, "rb") as fifo:  # noqa: PTH123
+            fifo.read()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait for the env to arrive; hold it until the block ends (called by the test)."""
+        fifo = os.open(self.path, os.O_WRONLY)
+        try:
+            yield
+        finally:
+            os.close(fifo)
+
+    def release(self) -> None:
+        """Wait for the env to arrive and let it go on."""
+        with self.held():
+            pass
+
+
+BLOCK = 1
+"""The action at which a GateEnv waits; `options={"block": True}` makes its reset wait."""
+
+
+class GateEnv(CountEnv):
+    """A CountEnv that waits at its gate when asked to."""
+
+    def __init__(self, tag: int, gate: Gate, length: int = 4) -> None:
+        super().__init__(tag, length)
+        self.gate = gate
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        if options and options.get("block"):
+            self.gate.wait()
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple:
+        if np.asarray(action).item() == BLOCK:
+            self.gate.wait()
+        return super().step(action)
+
+
+# ------------------------------------------------------------------------------- faults
+
+
+class UnpicklableError(Exception):
+    """Holds a lock, so that it cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class TwoArgumentError(Exception):
+    """Pickles, and fails to unpickle: its constructor asks for more than its args hold."""
+
+    def __init__(self, left: int, right: int) -> None:
+        super().__init__(f"{left} and {right}")
+
+
+class SlotError(ValueError):
+    """An ordinary exception with an attribute of its own."""
+
+    def __init__(self, text: str, code: int = 5) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class BoomOnUnpickle:
+    """Pickles, and explodes when it is unpickled."""
+
+    def __reduce__(self) -> tuple:
+        return (_boom, ())
+
+
+def _boom() -> None:
+    message = "exploded on arrival"
+    raise ZeroDivisionError(message)
+
+
+def die_by_signal(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+RAISE: dict[str, Callable[[], BaseException]] = {
+    "value": lambda: ValueError("boom"),
+    "slot": lambda: SlotError("boom", code=9),
+    "unpicklable": lambda: UnpicklableError("boom"),
+    "two-argument": lambda: TwoArgumentError(1, 2),
+    "exit": lambda: SystemExit(37),
+    "interrupt": lambda: KeyboardInterrupt("boom"),
+    "stop": lambda: StopIteration("boom"),
+    "generator-exit": lambda: GeneratorExit("boom"),
+    "memory": lambda: MemoryError("boom"),
+    "recursion": lambda: RecursionError("boom"),
+    "os": lambda: FileNotFoundError(2, "no such file", "boom.txt"),
+}
+if sys.version_info >= (3, 11):
+    RAISE["group"] = lambda: ExceptionGroup("boom", [ValueError("inner")])  # noqa: F821
+DIE: dict[str, Callable[[], None]] = {
+    "SIGKILL": lambda: die_by_signal(signal.SIGKILL),
+    "SIGSEGV": lambda: die_by_signal(signal.SIGSEGV),
+    "os._exit": lambda: os._exit(37),
+}
+
+
+class FaultEnv(CountEnv):
+    """Does as the action, or `options={"fault": ...}` of a reset, says: the key of a fault.
+
+    Actions are strings, so the action space is Text.
+    """
+
+    def __init__(self, tag: int = 0, length: int = 50) -> None:
+        super().__init__(tag, length)
+        self.action_space = spaces.Text(20)
+
+    def _fault(self, name: str) -> None:
+        if name in RAISE:
+            error = RAISE[name]()
+            raise error
+        if name in DIE:
+            DIE[name]()
+        while name == "hang":
+            signal.pause()  # a signal that is handled, such as that for the stack, ends it
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        self._fault((options or {}).get("fault", ""))
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple:
+        self._fault(action)
+        return super().step(action)
+
+    def fault(self, name: str) -> None:
+        self._fault(name)
+
+
+class FailsToResetEnv(CountEnv):
+    """Its second reset, and every later one until `heal` is called, raises."""
+
+    broken = True
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        if self.resets and self.broken:
+            message = "no second episode"
+            raise ValueError(message)
+        return super().reset(seed=seed, options=options)
+
+    def heal(self) -> None:
+        self.broken = False
+
+
+ROWS: dict[str, Callable[[tuple], Any]] = {
+    "four": lambda row: (row[0], row[1], row[2], row[4]),
+    "six": lambda row: (*row, None),
+    "not a tuple": lambda row: 5,  # noqa: ARG005
+    "nothing": lambda row: None,  # noqa: ARG005
+    "info None": lambda row: (*row[:4], None),
+    "info list": lambda row: (*row[:4], ["a"]),
+    "info unpicklable": lambda row: (*row[:4], {"lock": threading.Lock()}),
+    "info explodes": lambda row: (*row[:4], {"bomb": BoomOnUnpickle()}),
+    "reward None": lambda row: (row[0], None, *row[2:]),
+    "reward text": lambda row: (row[0], "much", *row[2:]),
+    "terminated None": lambda row: (*row[:2], None, *row[3:]),
+    "terminated text": lambda row: (*row[:2], "yes", *row[3:]),
+    "truncated list": lambda row: (*row[:3], [True, False], row[4]),
+    "obs None": lambda row: (None, *row[1:]),
+    "obs text": lambda row: ("far", *row[1:]),
+    "obs short": lambda row: (row[0][:2], *row[1:]),
+    "obs broadcastable": lambda row: (row[0][:1], *row[1:]),
+    "obs scalar": lambda row: (np.int64(3), *row[1:]),
+    "obs with an axis more": lambda row: (row[0][None], *row[1:]),
+    "obs fraction": lambda row: (row[0] + 0.5, *row[1:]),
+    "obs NaN": lambda row: (row[0] * np.nan, *row[1:]),
+    "obs complex": lambda row: (row[0] + 1j, *row[1:]),
+    "obs too large": lambda row: (row[0].astype(np.float64) + 1e30, *row[1:]),
+}
+
+
+class CloseEnv(CountEnv):
+    """Adds a line to a file when it is closed; may raise then."""
+
+    def __init__(self, tag: int, path: str, fails: bool = False) -> None:
+        super().__init__(tag)
+        self.path, self.fails = path, fails
+
+    def close(self) -> None:
+        with open(self.path, "a") as file:  # noqa: PTH123
+            file.write(f"{self.tag}\n")
+        if self.fails:
+            message = f"env {self.tag} does not want to close"
+            raise RuntimeError(message)
+
+
+class NoResetEnv:
+    """Has a `step` and no `reset`."""
+
+    def step(self, action: Any) -> tuple:
+        return np.zeros(1), 0.0, False, False, {"action": action}
+
+
+class NoStepEnv:
+    """Has a `reset` and no `step`."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        del seed, options
+        return np.zeros(1), {}
+
+
+class PoolEnv(CountEnv):
+    """Steps a pool of its own inside the worker process."""
+
+    def __init__(self, tag: int, make_pool: Callable[[], Any]) -> None:
+        super().__init__(tag)
+        self.pool = make_pool()
+
+    def inner(self, seed: int) -> list:
+        obs, _ = self.pool.reset(seed=seed)
+        return obs.tolist()
+
+    def step(self, action: Any) -> tuple:
+        self.pool.reset()
+        self.pool.step(["", "value"] if action else ["", ""])
+        return super().step(action)
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+def raise_in_constructor(text: str) -> gym.Env:
+    raise ValueError(text)
+
+
+def exit_in_constructor() -> gym.Env:
+    sys.exit(37)
+
+
+def return_none() -> None:
+    return None
+
+
+class LedgerEnv(gym.Env):
+    """Observes (tag, episode, step, last action); what Tianshou's buffers can hold.
+
+    Episodes of env `tag` end after `3 + tag` steps, even ones terminated and odd ones truncated.
+    """
+
+    def __init__(self, tag: int, as_dict: bool = False) -> None:
+        counts = spaces.Box(-1, 10**6, (4,), np.float32)
+        self.observation_space = counts
+        if as_dict:
+            image = spaces.Box(0, 255, (2, 2), np.uint8)
+            self.observation_space = spaces.Dict({"counts": counts, "image": image})
+        self.action_space = spaces.Discrete(7)
+        self.tag, self.as_dict = tag, as_dict
+        self.episode, self.t = -1, 0
+
+    def observe(self, action: int) -> Any:
+        counts = np.array([self.tag, self.episode, self.t, action], np.float32)
+        if not self.as_dict:
+            return counts
+        return {"counts": counts, "image": np.full((2, 2), self.t % 256, np.uint8)}
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        super().reset(seed=seed, options=options)
+        self.episode, self.t = self.episode + 1, 0
+        return self.observe(-1), {"place": self.tag * 100.0}
+
+    def step(self, action: Any) -> tuple:
+        self.t += 1
+        ended, odd = self.t >= 3 + self.tag, self.episode % 2 == 1
+        reward = self.tag * 100 + self.t + 0.25 * float(action)
+        info = {"place": self.tag * 100.0 + self.t}
+        return self.observe(int(action)), reward, ended and not odd, ended and odd, info

@@ -1,0 +1,85 @@
+"""The oracle of the collector: raw envs, stepped by hand with the actions of its episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from envpool_py.collector import Episode
+
+SEED = 7
+
+
+def by_env(episodes: Iterable[Episode]) -> dict[int, list[Episode]]:
+    found: dict[int, list[Episode]] = {}
+    for episode in episodes:
+        found.setdefault(episode.env_id, []).append(episode)
+    return found
+
+
+def rows_of(tree: Any, count: int) -> list[Any]:
+    """Take the columns of an episode apart again: one dict, tuple or array per row."""
+    if isinstance(tree, dict):
+        parts = {key: rows_of(part, count) for key, part in tree.items()}
+        return [{key: part[t] for key, part in parts.items()} for t in range(count)]
+    if isinstance(tree, tuple):
+        return list(zip(*(rows_of(part, count) for part in tree), strict=True))
+    assert len(tree) == count
+    return [tree[t] if tree.dtype.kind in "OU" else tree[t, ...] for t in range(count)]
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two observations are equal in structure, dtype and every bit."""
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, (tuple, list)):
+        return len(left) == len(right) and all(map(equal, left, right))
+    if isinstance(left, (np.ndarray, np.generic)):
+        right = np.asarray(right)
+        return left.dtype == right.dtype and np.array_equal(
+            left, right, equal_nan=left.dtype.kind == "f"
+        )
+    return bool(left == right)
+
+
+def check_by_hand(
+    episodes: Iterable[Episode], env_fns: list[Callable[[], Any]], seed: int | None = SEED
+) -> None:
+    """Step raw envs with the actions of the episodes: all else must come out the same."""
+    for env_id, own in by_env(episodes).items():
+        env = env_fns[env_id]()
+        for number, episode in enumerate(own):
+            assert episode.episode_id == number
+            assert episode.seed == (None if seed is None else seed + env_id)
+            length = len(episode)
+            observations = rows_of(episode.observations, length + 1)
+            first = seed + env_id if seed is not None and number == 0 else None
+            obs, _ = env.reset(seed=first)
+            assert equal(observations[0], obs)
+            for t, action in enumerate(rows_of(episode.actions, length)):
+                obs, reward, terminated, truncated, _ = env.step(action)
+                assert equal(observations[t + 1], obs)
+                assert np.array_equal(episode.rewards[t], np.asarray(reward, np.float64))
+                assert (episode.terminated[t], episode.truncated[t]) == (terminated, truncated)
+                assert (terminated or truncated) == (t == length - 1)
+
+
+def flat(tree: Any) -> list[Any]:
+    if isinstance(tree, dict):
+        return [leaf for part in tree.values() for leaf in flat(part)]
+    if isinstance(tree, tuple):
+        return [leaf for part in tree for leaf in flat(part)]
+    return [tree]
+
+
+def bits(episode: Episode) -> list[Any]:
+    arrays = [*flat(episode.observations), *flat(episode.actions), episode.rewards]
+    arrays += [episode.terminated, episode.truncated]
+    return [(str(array.dtype), array.shape, array.tobytes()) for array in arrays]
+
+
+def fingerprint(episodes: Iterable[Episode]) -> list[Any]:
+    """Every bit of the episodes, in an order that does not depend on when they ended."""
+    return sorted((e.env_id, e.episode_id, bits(e)) for e in episodes)

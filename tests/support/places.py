@@ -1,0 +1,66 @@
+"""Where envs can run: every backend, under every start method, one env per process or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+
+
+class Place(NamedTuple):
+    """One row of the table: a pool class, its options, and how many envs to try it with."""
+
+    pool: type[BaseVectorEnv]
+    options: dict[str, Any]
+    num_envs: int
+
+    def __call__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> BaseVectorEnv:
+        return self.pool(env_fns, **self.options, **options)
+
+
+PLACES = {
+    # name                       pool              options                                      envs
+    "dummy": Place(DummyVectorEnv, {}, 3),
+    "subproc-fork": Place(SubprocVectorEnv, {"context": "fork"}, 3),
+    "subproc-fork-packed": Place(SubprocVectorEnv, {"context": "fork", "num_processes": 2}, 3),
+    "subproc-forkserver": Place(SubprocVectorEnv, {"context": "forkserver"}, 2),
+    "subproc-forkserver-packed": Place(
+        SubprocVectorEnv, {"context": "forkserver", "num_processes": 2}, 3
+    ),
+    "subproc-spawn": Place(SubprocVectorEnv, {"context": "spawn"}, 2),
+    "subproc-spawn-packed": Place(SubprocVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
+    "shmem-fork": Place(ShmemVectorEnv, {"context": "fork"}, 3),
+    "shmem-fork-packed": Place(ShmemVectorEnv, {"context": "fork", "num_processes": 2}, 3),
+    "shmem-fork-caller": Place(
+        ShmemVectorEnv, {"context": "fork", "num_processes": 1, "caller_steps": True}, 3
+    ),
+    "shmem-forkserver": Place(ShmemVectorEnv, {"context": "forkserver"}, 2),
+    "shmem-forkserver-packed": Place(
+        ShmemVectorEnv, {"context": "forkserver", "num_processes": 2}, 3
+    ),
+    "shmem-spawn": Place(ShmemVectorEnv, {"context": "spawn"}, 2),
+    "shmem-spawn-packed": Place(ShmemVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
+}
+"""`SubprocVectorEnv` and `ShmemVectorEnv` are the same backend under two names: each place of one
+would do for the other."""
+
+STANDING: list[BaseVectorEnv] = []
+"""Pools that outlive a test, in which their processes may be started anew: no leak of its own."""
+
+QUICK = ("dummy", "subproc-fork", "shmem-fork-packed", "shmem-fork-caller")
+"""The places where envs are stepped differently: in the caller's process, in a process each, in
+a shared process, and both. They start in some milliseconds."""
+
+PROCESSES = ("subproc-fork", "shmem-fork-packed")
+"""As QUICK, without the pools that have envs in the caller's process."""
+
+BACKENDS = ("dummy", "shmem-fork-packed")
+"""One place of each backend: for what does not depend on how envs are placed."""
+
+
+def slow(*places: str) -> list[Any]:
+    """Return these places as parameters of which the quick tier leaves out the tests."""
+    return [pytest.param(place, marks=pytest.mark.slow) for place in places]

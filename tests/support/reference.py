@@ -1,0 +1,246 @@
+"""The oracle: the same envs stepped by hand, in this process, without the package under test."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+
+@dataclasses.dataclass
+class Row:
+    """What one env gave: a reset's row has reward 0 and flags False.
+
+    `reward_shapes` are those of the rewards that the envs of the pool have given by now.
+    """
+
+    env_id: int
+    obs: Any
+    info: dict[str, Any]
+    reward: Any = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    reward_shapes: frozenset[tuple[int, ...]] | set[tuple[int, ...]] = frozenset()
+
+    def marked(self) -> Row:
+        """Return the row as `send_reset` delivers it."""
+        return dataclasses.replace(self, info={**self.info, "is_reset": True})
+
+
+class HandStepped:
+    """Raw envs in a list, stepped one by one in a plain loop.
+
+    `autoreset_mode` is None, "same_step" or "next_step". Rows are deep copies, so that envs
+    which reuse their buffers cannot change them.
+    """
+
+    def __init__(
+        self, env_fns: Sequence[Callable[[], Any]], autoreset_mode: str | None = None
+    ) -> None:
+        self.envs = [make() for make in env_fns]
+        self.mode = autoreset_mode
+        self.reward_shapes: set[tuple[int, ...]] = set()
+        self.ended = [False] * len(self.envs)
+
+    def ids(self, ids: Iterable[int] | None) -> list[int]:
+        return list(range(len(self.envs))) if ids is None else [int(i) for i in ids]
+
+    def reset(
+        self,
+        ids: Iterable[int] | None = None,
+        seeds: Sequence[int | None] | None = None,
+        options: Sequence[dict | None] | None = None,
+    ) -> list[Row]:
+        ids = self.ids(ids)
+        seeds = seeds or [None] * len(ids)
+        options = options or [None] * len(ids)
+        rows = zip(ids, seeds, options, strict=True)
+        return [self._reset(i, seed=s, options=o) for i, s, o in rows]
+
+    def _reset(self, i: int, **kwargs: Any) -> Row:
+        self.ended[i] = False
+        obs, info = copy.deepcopy(self.envs[i].reset(**copy.deepcopy(kwargs)))
+        return Row(i, obs, {**info, "env_id": i}, reward_shapes=self.reward_shapes)
+
+    def step(self, actions: Iterable[Any], ids: Iterable[int] | None = None) -> list[Row]:
+        return [self._step(i, a) for i, a in zip(self.ids(ids), actions, strict=True)]
+
+    def _step(self, i: int, action: Any) -> Row:
+        if self.mode == "next_step" and self.ended[i]:
+            return self._reset(i).marked()
+        result = copy.deepcopy(self.envs[i].step(copy.deepcopy(action)))
+        obs, reward, terminated, truncated, info = result
+        self.ended[i] = bool(terminated or truncated)
+        self.reward_shapes.add(np.shape(reward))
+        if self.mode == "same_step" and self.ended[i]:
+            first = self._reset(i)
+            final = {"final_obs": obs, "final_info": info}
+            return Row(i, first.obs, {**first.info, **final}, reward, terminated, truncated)
+        return Row(i, obs, {**info, "env_id": i}, reward, terminated, truncated)
+
+
+def spread(seed: int, ids: Iterable[int]) -> list[int]:
+    """Return the seeds that an int means: `seed + env_id`."""
+    return [seed + int(i) for i in ids]
+
+
+def in_columns(space: Any, actions: list[Any]) -> Any:
+    """Write a list of Dict or Tuple actions as a dict or tuple of arrays."""
+    if isinstance(space, spaces.Dict):
+        return {k: in_columns(leaf, [a[k] for a in actions]) for k, leaf in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(in_columns(leaf, [a[k] for a in actions]) for k, leaf in enumerate(space))
+    return np.stack(actions)
+
+
+# ------------------------------------------------------------------------------- comparing
+
+
+def same(left: Any, right: Any) -> bool:
+    """Tell whether two values are equal bit for bit, types, dtypes and shapes included."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, np.ndarray):
+        if left.dtype != right.dtype or left.shape != right.shape:
+            return False
+        if left.dtype == object:
+            pairs = zip(left.ravel(), right.ravel(), strict=True)
+            return all(same(a, b) for a, b in pairs)
+        return left.tobytes() == right.tobytes()
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
+    if isinstance(left, (tuple, list)):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, (float, np.floating)):
+        return bool(np.array_equal(left, right, equal_nan=True))
+    return bool(left == right)
+
+
+def alike(left: Any, right: Any) -> bool:
+    """As `same`, but a NumPy scalar and Python's of the same kind and value are alike."""
+    if isinstance(right, (bool, int, float, np.generic)) and np.ndim(left) == 0:
+        kinds = {np.asarray(left).dtype.kind.replace("u", "i")}
+        kinds.add(np.asarray(right).dtype.kind.replace("u", "i"))
+        return len(kinds) == 1 and bool(np.array_equal(left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(alike(left[k], right[k]) for k in left)
+    if isinstance(left, (tuple, list)) and type(left) is type(right):
+        return len(left) == len(right) and all(map(alike, left, right))
+    return same(left, right)
+
+
+ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+def check_obs(obs: Any, raw: Sequence[Any], space: Any, *, columns: bool = False) -> None:
+    """Assert that a batch of observations holds the raw observations, in its documented form."""
+    if columns and isinstance(space, spaces.Dict):
+        assert type(obs) is dict
+        assert list(obs) == list(space.spaces)
+        for key, leaf in space.spaces.items():
+            check_obs(obs[key], [r[key] for r in raw], leaf, columns=True)
+        return
+    if columns and isinstance(space, spaces.Tuple):
+        assert type(obs) is tuple
+        assert len(obs) == len(space.spaces)
+        for k, leaf in enumerate(space.spaces):
+            check_obs(obs[k], [r[k] for r in raw], leaf, columns=True)
+        return
+    assert isinstance(obs, np.ndarray)
+    assert len(obs) == len(raw)
+    if isinstance(space, ARRAYS):
+        assert obs.dtype == space.dtype
+        assert obs.shape == (len(raw), *space.shape)
+        for got, want in zip(obs, raw, strict=True):
+            assert np.asarray(got).tobytes() == np.asarray(want, space.dtype).tobytes()
+    elif space is not None:
+        assert obs.dtype == object
+        assert obs.shape == (len(raw),)
+        for got, want in zip(obs, raw, strict=True):
+            assert space.contains(got), f"{got!r} is not in {space}"
+            assert alike(got, want), f"{got!r} is not {want!r}"
+    else:
+        kinds = {(r.shape, r.dtype.str) if isinstance(r, np.ndarray) else None for r in raw}
+        if len(kinds) == 1 and None not in kinds:
+            assert same(obs, np.stack(raw))
+        else:
+            assert obs.dtype == object
+            assert obs.shape == (len(raw),)
+            for got, want in zip(obs, raw, strict=True):
+                assert same(got, want), f"{got!r} is not {want!r}"
+
+
+def check_info(info: Any, rows: Sequence[Row]) -> None:
+    """Assert that infos are an object array of dicts equal to the raw ones and `env_id`."""
+    assert isinstance(info, np.ndarray)
+    assert info.dtype == object
+    assert info.shape == (len(rows),)
+    for got, row in zip(info, rows, strict=True):
+        assert type(got) is dict
+        assert type(got["env_id"]) is int
+        assert same(got, row.info), f"{got!r} is not {row.info!r}"
+
+
+def check_reset(result: Any, rows: Sequence[Row], space: Any, *, columns: bool = False) -> None:
+    """Assert that what `reset` returned is these rows, in this order."""
+    obs, info = result
+    check_obs(obs, [row.obs for row in rows], space, columns=columns)
+    check_info(info, rows)
+
+
+def check_reward(reward: Any, rows: Sequence[Row]) -> None:
+    """Assert that rewards are float64 and keep their shape, where a row is a reset's too."""
+    assert isinstance(reward, np.ndarray)
+    assert reward.dtype == np.float64
+    assert len(reward) == len(rows)
+    shape = max((np.shape(row.reward) for row in rows), key=len, default=())
+    if not shape:  # resets alone: their zeros may have the shape of the rewards before them
+        known = frozenset[tuple[int, ...]]().union(*(row.reward_shapes for row in rows))
+        assert reward.shape[1:] in {(), *known} or not rows
+        shape = reward.shape[1:]
+    for got, row in zip(reward, rows, strict=True):
+        assert same(np.array(got), np.array(np.broadcast_to(np.float64(row.reward), shape)))
+
+
+def check(batch: Any, rows: Sequence[Row], space: Any, *, columns: bool = False) -> None:
+    """Assert that a batch is these rows, in this order."""
+    assert type(batch) is tuple
+    obs, reward, terminated, truncated, info = batch
+    check_obs(obs, [row.obs for row in rows], space, columns=columns)
+    check_reward(reward, rows)
+    assert same(terminated, np.array([row.terminated for row in rows], bool))
+    assert same(truncated, np.array([row.truncated for row in rows], bool))
+    check_info(info, rows)
+
+
+def check_empty(batch: Any, space: Any, *, columns: bool = False) -> None:
+    """Assert that a batch has no rows and is otherwise as any other."""
+    check(batch, [], space, columns=columns)
+
+
+class Pending:
+    """The rows that must still come, by env: what an asynchronous pool has in flight."""
+
+    def __init__(self, space: Any, *, columns: bool = False) -> None:
+        self.rows: dict[int, Row] = {}
+        self.space, self.columns = space, columns
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            assert row.env_id not in self.rows, "the test sent to an env in flight"
+            self.rows[row.env_id] = row
+
+    def take(self, batch: Any) -> list[int]:
+        """Check a batch against the rows in flight, take them out, and return its env ids."""
+        ids = [info["env_id"] for info in batch[4]]
+        assert len(set(ids)) == len(ids)
+        rows = [self.rows.pop(i) for i in ids]
+        check(batch, rows, self.space, columns=self.columns)
+        return ids

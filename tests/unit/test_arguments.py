@@ -1,0 +1,118 @@
+"""The arguments of a pool: what is taken, and what is refused in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from envpool_py import arguments
+from tests.support import envs
+
+
+def resets(reset_fn: Any, validate: Any, episode_seeds: bool) -> None:
+    arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
+
+
+def processes(name: str, value: Any) -> None:
+    arguments.check_worker_options({name: value})
+
+
+def options(given: Any) -> list[Any]:
+    return arguments.reset_requests([4, 5, 6], None, given, {})
+
+
+WAIT, TIMEOUT = arguments.check_wait_num, arguments.check_timeout
+MODE, POLICY = arguments.check_autoreset_mode, arguments.check_policy
+ENV_FNS, SPACE = arguments.check_env_fns, arguments.common_space
+TWO_SPACES = [gym.spaces.Discrete(2), None]
+COUNT = envs.CountEnv
+# What is called, its arguments, and the error.
+WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
+    (WAIT, (0, 3), ValueError, "wait_num.*0"),
+    (WAIT, (-1, 3), ValueError, "wait_num.*-1"),
+    (WAIT, (4, 3), ValueError, "wait_num.*4"),
+    (WAIT, (1.5, 3), TypeError, r"wait_num.*1\.5"),
+    (WAIT, ("2", 3), TypeError, "wait_num.*'2'"),
+    (WAIT, (True, 3), TypeError, "wait_num.*True"),
+    (TIMEOUT, ("timeout", 0), ValueError, "timeout.*0"),
+    (TIMEOUT, ("timeout", -1.0), ValueError, "timeout.*-1"),
+    (TIMEOUT, ("timeout", np.nan), ValueError, "timeout.*nan"),
+    (TIMEOUT, ("timeout", "1"), TypeError, "timeout.*'1'"),
+    (MODE, ("sometimes",), ValueError, "autoreset_mode.*'sometimes'"),
+    (MODE, (3,), ValueError, "autoreset_mode.*3"),
+    (MODE, (True,), ValueError, "autoreset_mode.*True"),
+    (MODE, ("same_step ",), ValueError, "autoreset_mode.*'same_step '"),
+    (resets, (5, "first", False), TypeError, "reset_fn.*int"),
+    (resets, (print, "first", True), ValueError, "episode_seeds and reset_fn"),
+    (resets, (None, True, False), ValueError, "validate must be .* got True"),
+    (processes, ("num_processes", 0), ValueError, "num_processes.*0"),
+    (processes, ("num_processes", 1.5), TypeError, r"num_processes.*1\.5"),
+    (processes, ("num_threads", "x"), TypeError, "num_threads.*'x'"),
+    (processes, ("step_timeout", 0), ValueError, "step_timeout.*0"),
+    (POLICY, ("ignore", None, 0.0, None), ValueError, "on_error.*'ignore'"),
+    (POLICY, ("restart", 0, 0.0, None), ValueError, "max_restarts.*0"),
+    (POLICY, ("restart", 1, -1.0, None), ValueError, "restart_backoff.*-1"),
+    (POLICY, ("restart", 1, 0.0, 5), TypeError, "on_restart.*int"),
+    (POLICY, ("raise", 1, 0.0, print), ValueError, "on_restart is never called"),
+    (ENV_FNS, ([],), ValueError, "env_fns is empty"),
+    (ENV_FNS, (5,), TypeError, "int"),
+    (ENV_FNS, (None,), TypeError, "None"),
+    (ENV_FNS, (COUNT,), TypeError, "env_fns must be a sequence"),
+    (ENV_FNS, ([COUNT, COUNT()],), TypeError, "env 1: .* got CountEnv; pass a callable"),
+    (ENV_FNS, ([COUNT, "CartPole-v1"],), TypeError, "env 1: .* got str"),
+    (SPACE, ("action_space", TWO_SPACES), ValueError, "env 1: action_space is None, but .* env 0"),
+    (options, ([{}, {}],), ValueError, "got 2 options for 3 envs"),
+    (options, (5,), TypeError, "int 5"),
+    (options, ("fast",), TypeError, "str 'fast'"),
+    (options, ([{}, 3, {}],), TypeError, "env 5: options.*int"),
+]
+
+
+@pytest.mark.parametrize(("check", "given", "error", "text"), WRONG)
+def test_what_is_refused(
+    check: Callable[..., Any], given: tuple, error: type[Exception], text: str
+) -> None:
+    with pytest.raises(error, match=text):
+        check(*given)
+
+
+def test_what_is_taken() -> None:
+    assert arguments.check_env_fns(iter([print])) == [print]
+    assert arguments.check_wait_num(None, 3) == arguments.check_wait_num(np.int8(3), 3) == 3
+    assert arguments.check_timeout("t", float("inf")) == float("inf")
+    assert arguments.check_timeout("t", None) is None
+    assert arguments.check_policy("raise", None, 0.0, None) is None
+    modes = [None, "next_step", "same_step", *AutoresetMode]
+    meant = {None: None, AutoresetMode.DISABLED: None}
+    meant |= dict.fromkeys(["next_step", AutoresetMode.NEXT_STEP], "next_step")
+    meant |= dict.fromkeys(["same_step", AutoresetMode.SAME_STEP], "same_step")
+    assert [arguments.check_autoreset_mode(mode) for mode in modes] == [meant[m] for m in modes]
+
+
+def test_each_reset_has_its_own_seed_and_options() -> None:
+    requests = arguments.reset_requests([4, 5], [7, None], [None, {"a": 1}], {"extra": 2})
+    assert [request.kwargs for request in requests] == [
+        {"extra": 2, "seed": 7},
+        {"extra": 2, "options": {"a": 1}},
+    ]
+    shared = {"a": 1}
+    one, other = arguments.reset_requests([0, 1], None, shared, {})
+    assert one.kwargs["options"] == shared
+    assert one.kwargs["options"] is not other.kwargs["options"] is not shared
+
+
+def test_the_file_of_a_record(tmp_path: Path) -> None:
+    assert arguments.check_record(None) is None
+    assert arguments.check_record(str(tmp_path / "new")) == tmp_path / "new"
+    (tmp_path / "old").symlink_to("nowhere")
+    for path, error in [(5, TypeError), (b"x", TypeError), (tmp_path / "old", FileExistsError)]:
+        with pytest.raises(error, match="record"):
+            arguments.check_record(path)
+    with pytest.raises(FileNotFoundError, match="is no directory"):
+        arguments.check_record(tmp_path / "none" / "file")

@@ -1,0 +1,84 @@
+"""Infos that are numbers, packed into memory and read back: equal in value and in type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envpool_py import info_codec as infos_
+from tests.support.reference import same
+
+NUMBERS = st.one_of(
+    st.floats(),
+    st.integers(-(2**80), 2**80),
+    st.booleans(),
+    st.builds(np.bool_, st.booleans()),
+    st.builds(np.float64, st.floats()),
+    st.builds(np.float32, st.floats(width=32)),
+    st.builds(np.float16, st.floats(width=16)),
+    st.builds(np.int64, st.integers(-(2**63), 2**63 - 1)),
+    st.builds(np.uint64, st.integers(0, 2**64 - 1)),
+    st.builds(np.int8, st.integers(-128, 127)),
+    st.lists(st.floats(), max_size=4).map(np.array),
+    st.lists(st.booleans(), min_size=1, max_size=4).map(np.array),
+    st.integers(0, 9).map(np.array),
+)
+OTHERS = st.one_of(
+    st.none(), st.text(), st.lists(st.integers()), st.just(np.array(["a"])), st.just({"deep": 1})
+)
+
+
+def memory(num_envs: int) -> tuple[memoryview, memoryview]:
+    return (
+        memoryview(bytearray(num_envs * infos_.ROW_BYTES)),
+        memoryview(bytearray(num_envs * infos_.TABLE_BYTES)),
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.dictionaries(st.text(max_size=3), st.one_of(NUMBERS, OTHERS), max_size=6),
+        ),
+        max_size=30,
+    )
+)
+def test_what_is_packed_is_read_back(rows: list[tuple[int, dict[str, Any]]]) -> None:
+    rest, tables = memory(3)
+    packer = infos_.Packer(rest, tables)
+    reader = infos_.Reader(rest, tables)
+    latest: dict[int, tuple[int, dict[str, Any]]] = {}
+    for i, info in rows:
+        number = packer.pack(i, info)
+        if number:
+            latest[i] = number, info
+        else:
+            latest.pop(i, None)
+        for other, (form, written) in latest.items():
+            assert same(reader.read(other, form), written)
+
+
+def test_ints_of_any_length() -> None:
+    rest, tables = memory(1)
+    packer, reader = infos_.Packer(rest, tables), infos_.Reader(rest, tables)
+    number = packer.pack(0, {"n": 2**63 - 1})
+    assert number
+    assert reader.read(0, number) == {"n": 2**63 - 1}
+    assert packer.pack(0, {"n": 2**63}) == 0
+    assert packer.pack(0, {"n": 3}) == number
+
+
+def test_more_forms_than_there_is_room_for() -> None:
+    rest, tables = memory(2)
+    packer, reader = infos_.Packer(rest, tables), infos_.Reader(rest, tables)
+    numbers = [packer.pack(1, {f"key {n}": n}) for n in range(200)]
+    assert numbers[0] == 1
+    assert numbers[-1] == 0
+    assert set(bytes(tables[: infos_.TABLE_BYTES])) == {0}  # the neighbour's
+    number = packer.pack(1, {"key 0": 7})
+    assert reader.read(1, number) == {"key 0": 7}
+    assert packer.pack(1, {"values": np.zeros(infos_.ROW_BYTES)}) == 0

@@ -1,0 +1,219 @@
+"""Casts that lose nothing, actions in every form, and copies that later changes do not reach."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from gymnasium import spaces as gym_spaces
+
+from envpool_py import spaces
+from tests.support import envs
+from tests.support.reference import in_columns, same
+
+# ----------------------------------------------------------------------------- observations
+
+FLOATS = gym_spaces.Box(-np.inf, np.inf, (2,), np.float32)
+BYTES = gym_spaces.Box(0, 255, (2,), np.uint8)
+LONGS = gym_spaces.Box(-9, 9, (2,), np.int64)
+BOOLS = gym_spaces.Box(0, 1, (2,), bool)
+FIVE = gym_spaces.Discrete(5)
+SCALAR = gym_spaces.Box(-1, 1, (), np.float32)
+
+TAKEN: list[tuple[gym_spaces.Space, Any]] = [
+    (FLOATS, np.array([1.5, -2.0])),
+    (FLOATS, np.array([0.1, 0.2], np.float32).astype(np.float64)),
+    (FLOATS, np.array([0.1, 0.2])),
+    (FLOATS, np.array([3, -4])),
+    (FLOATS, [1.0, 2.0]),
+    (FLOATS, (1, 2)),
+    (FLOATS, np.array([True, False])),
+    (FLOATS, np.array([2**24, -(2**24)])),
+    (FLOATS, np.arange(8, dtype=np.float32)[::4]),
+    (FLOATS, np.array([1.25, 2.5], ">f4")),
+    (FLOATS, np.array([np.nan, -np.inf], np.float32)),
+    (FLOATS, np.array([np.nan, np.inf])),
+    (BYTES, np.array([1.0, 255.0])),
+    (BYTES, np.array([1, 255])),
+    (BOOLS, np.array([1, 0])),
+    (gym_spaces.MultiBinary(2), [True, False]),
+    (gym_spaces.MultiBinary(2), np.array([1.0, 0.0])),
+    (FIVE, 3),
+    (FIVE, np.int32(3)),
+    (FIVE, np.array(3)),
+    (FIVE, True),
+    (FIVE, 3.0),
+    (SCALAR, 0.5),
+]
+REFUSED: list[tuple[gym_spaces.Space, Any]] = [
+    (FLOATS, np.array([2**24 + 1, 0])),
+    (FLOATS, np.array([1e300, 0.0])),
+    (FLOATS, "no"),
+    (BYTES, np.array([1, 300])),
+    (BYTES, np.array([1, -1])),
+    (BYTES, np.array([1.0, 300.7])),
+    (BYTES, np.array([1.0, np.nan])),
+    (BYTES, np.array([256.0, 0.0])),
+    (BYTES, b"ab"),
+    (LONGS, np.array([1.5, 2.0])),
+    (LONGS, np.array([1e30, 2.0])),
+    (LONGS, np.array([2**64 - 1, 0], np.uint64)),
+    (LONGS, np.array([1, 2]) + 1j),
+    (gym_spaces.Box(0, 2**64 - 1, (2,), np.uint64), np.array([-1, 0])),
+    (BOOLS, np.array([2, 0])),
+    (FIVE, 3.5),
+    (FIVE, np.array([3])),
+    (FIVE, None),
+    (SCALAR, np.array([0.5])),
+    (FLOATS, [[1.0], [2.0, 3.0]]),
+]
+
+
+def fitted(space: gym_spaces.Space, value: Any) -> Any:
+    return spaces.fit_tree(spaces.layout_of(space), value, "obs", "observation_space")
+
+
+@pytest.mark.parametrize(("space", "value"), TAKEN, ids=lambda x: f"{x}"[:40])
+def test_a_cast_that_loses_nothing_is_made(space: gym_spaces.Space, value: Any) -> None:
+    found = fitted(space, value)
+    assert same(np.asarray(found), np.asarray(value).astype(space.dtype))
+    assert type(found) is type(space.sample())
+
+
+@pytest.mark.parametrize(("space", "value"), REFUSED, ids=lambda x: f"{x}"[:40])
+def test_a_cast_that_loses_something_is_refused(space: gym_spaces.Space, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"obs .*({space.dtype}|shape|array)"):
+        fitted(space, value)
+
+
+@pytest.mark.parametrize("name", envs.SPACES)
+def test_what_is_split_can_be_joined(name: str) -> None:
+    space = envs.SPACES[name]()
+    layout = spaces.layout_of(space)
+    value = envs.draw(space, np.random.default_rng(0))
+    parts = spaces.split(layout, value, "obs")
+    assert len(parts) == len(spaces.leaves(layout))
+    assert same(spaces.join(layout, parts), value)
+
+
+# ---------------------------------------------------------------------------------- actions
+
+BOX = envs.box("float32")
+IDS = [4, 5, 6]
+
+
+def batched(space: gym_spaces.Space, actions: Any) -> Any:
+    return spaces.batch_actions(spaces.layout_of(space), actions, IDS)
+
+
+@pytest.mark.parametrize("name", [name for name in envs.SPACES if name != "mixed"])
+def test_actions_in_every_form_are_the_same(name: str) -> None:
+    space = envs.SPACES[name]()
+    layout = spaces.layout_of(space)
+    rng = np.random.default_rng(1)
+    actions = [envs.draw(space, rng) for _ in range(3)]
+    listed = spaces.list_actions(layout, actions, IDS)
+    assert all(map(same, listed, actions))
+    assert all(map(same, spaces.list_actions(layout, tuple(actions), IDS), actions))
+    if not spaces.is_fixed(layout):
+        return
+    forms = [actions, tuple(actions), in_columns(space, actions)]
+    if spaces.is_leaf(layout) and 0 not in space.shape:
+        forms.append([action.tolist() for action in actions])
+    for form in forms:
+        columns = spaces.batch_actions(layout, form, IDS)
+        assert all(map(same, spaces.join_rows(layout, columns, 3), actions))
+
+
+def test_an_action_that_is_none_is_that_envs_action() -> None:
+    layout = spaces.layout_of(FIVE)
+    assert spaces.batch_actions(layout, [1, None, 2], IDS) is None
+    assert spaces.list_actions(layout, [1, None, 2], IDS) == [1, None, 2]
+
+
+WRONG_ACTIONS: dict[str, tuple[gym_spaces.Space, Any, str]] = {
+    "too few": (FIVE, [1, 2], r"got 2 actions for 3 envs"),
+    "too many": (FIVE, np.zeros(4, np.int64), r"got 4 actions for 3 envs"),
+    "none": (FIVE, [], r"got 0 actions for 3 envs"),
+    "int": (FIVE, 5, "actions: got a int"),
+    "scalar": (FIVE, np.array(5), "actions: got a scalar"),
+    "text": (FIVE, "abc", "actions: got a str"),
+    "dict": (FIVE, {1: 2}, "actions: got a dict"),
+    "fraction": (FIVE, [1, 2.5, 1], "env 5: action"),
+    "words": (FIVE, [1, "left", 1], "env 5: action"),
+    "nan": (FIVE, np.array([1.0, np.nan, 2.0]), "env 5: action"),
+    "a list": (FIVE, [1, [1, 2], 1], "env 5: action"),
+    "an axis more": (FIVE, np.zeros((3, 2), np.int64), "env 4: action"),
+    "huge": (FIVE, [1, 2**70, 1], "env 5: action"),
+    "an object": (FIVE, [object(), 1, 1], "env 4: action"),
+    "narrow": (BOX, np.zeros((3, 2, 2), np.float32), r"shape \(2, 2\).*\(2, 3\)"),
+    "flat": (BOX, np.zeros((3, 3), np.float32), r"shape \(3,\).*\(2, 3\)"),
+    "raveled": (BOX, np.zeros((3, 6), np.float32), r"shape \(6,\).*\(2, 3\)"),
+    "one transposed": (
+        BOX,
+        [np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((3, 2))],
+        r"env 6: action has shape \(3, 2\).*\(2, 3\)",
+    ),
+    "broadcastable": (BOX, np.zeros((3, 1, 1), np.float32), r"shape \(1, 1\).*\(2, 3\)"),
+    "complex": (BOX, np.zeros((3, 2, 3), np.complex64) + 1j, r"complex"),
+    "strings": (BOX, np.full((3, 2, 3), "x"), r"action"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_ACTIONS)
+def test_wrong_actions(name: str) -> None:
+    space, actions, text = WRONG_ACTIONS[name]
+    with pytest.raises((TypeError, ValueError), match=text):
+        batched(space, actions)
+
+
+SPOILT: dict[str, Callable[[dict], Any]] = {
+    "a key more": lambda good: {**good, "more": 1},
+    "a key less": lambda good: {key: value for key, value in good.items() if key != "a"},
+    "a leaf's shape": lambda good: {**good, "a": np.zeros(3, np.int64)},
+    "a leaf for a tuple": lambda good: {**good, "b": 5},
+    "longer": lambda good: {**good, "b": (*good["b"], 1)},
+    "no dict": lambda good: 7,  # noqa: ARG005
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_actions_of_another_structure_than_their_space(name: str) -> None:
+    space = envs.SPACES["nested"]()
+    good = [envs.draw(space, np.random.default_rng(i)) for i in range(3)]
+    for function in (spaces.batch_actions, spaces.list_actions):
+        with pytest.raises((ValueError, TypeError), match=r"env 5: action"):
+            function(spaces.layout_of(space), [good[0], SPOILT[name](good[1]), good[2]], IDS)
+
+
+# ----------------------------------------------------------------------------------- copies
+
+
+class Point(NamedTuple):
+    """A tuple of a type of its own."""
+
+    x: Any
+    y: Any
+
+
+def test_a_snapshot_is_not_reached_by_later_changes() -> None:
+    array, inner, queue = np.zeros(2), [1], collections.deque([1])
+    value = {"array": array, "list": inner, "pair": Point(inner, 2), "queue": queue, "n": 3}
+    kept = spaces.snapshot(value)
+    array[:] = 9
+    inner.append(9)
+    queue.append(9)
+    value["n"] = 9
+    assert type(kept["pair"]) is Point
+    assert same(kept["array"], np.zeros(2))
+    assert (kept["list"], kept["pair"], list(kept["queue"]), kept["n"]) == ([1], ([1], 2), [1], 3)
+
+
+def test_what_refuses_to_be_copied_stays_what_it_is() -> None:
+    lock, env = threading.Lock(), envs.CountEnv()
+    assert spaces.snapshot(lock) is lock
+    assert spaces.snapshot([env])[0] is env

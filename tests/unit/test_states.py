@@ -1,0 +1,137 @@
+"""Which requests an env takes, and which results count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+
+from envpool_py import WorkerDiedError, states
+from envpool_py.worker.channel import ASK, GENERATION, RESET
+
+NUM = 4
+
+
+def ids(*listed: int) -> np.ndarray:
+    return np.array(listed, np.intp)
+
+
+@pytest.fixture
+def table() -> states.States:
+    table = states.States(NUM)
+    table.take_as_reset()
+    return table
+
+
+def send(table: states.States, *listed: int, state: int = states.STEPPING) -> None:
+    table.sent(ids(*listed), ids(*listed), state)
+
+
+def come_back(table: states.States, *listed: int, state: int = states.READY) -> None:
+    table.returned(ids(*listed), ids(*listed), state)
+
+
+def test_a_step_needs_a_reset_first() -> None:
+    table = states.States(NUM)
+    with pytest.raises(ResetNeeded, match="envs 0 to 3: reset before step"):
+        table.check_step(ids(0, 1, 2, 3), slice(None))
+    table.check_free(ids(0, 1, 2, 3))  # for a reset
+    send(table, 1, state=states.RESETTING)
+    come_back(table, 1)
+    table.check_step(ids(1), ids(1))
+    come_back(table, 1, state=states.RAISED)
+    with pytest.raises(ResetNeeded, match="env 1: it has raised; reset before step"):
+        table.check_step(ids(1), ids(1))
+
+
+@pytest.mark.parametrize(
+    ("state", "word"), [(states.STEPPING, "stepping"), (states.RESETTING, "resetting")]
+)
+def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: str) -> None:
+    send(table, 2, 1, state=state)
+    with pytest.raises(AlreadyPendingCallError, match=f"env 2: still {word}") as caught:
+        table.check_free(ids(0, 2))
+    assert caught.value.name == word
+    with pytest.raises(AlreadyPendingCallError, match="envs 1 to 2"):
+        table.check_step(ids(0, 1, 2), ids(0, 1, 2))
+    table.check_step(ids(0, 3), ids(0, 3))
+    table.check_fetch(ids(1, 2))
+    with pytest.raises(ValueError, match="env 3: nothing in flight to fetch"):
+        table.check_fetch(ids(1, 3))
+
+
+def test_the_order_of_sending_and_returning(table: states.States) -> None:
+    send(table, 3, 1)
+    send(table, 2)
+    assert (table.waiting().tolist(), table.ready().tolist()) == ([3, 1, 2], [0])
+    come_back(table, 1)
+    assert (table.waiting().tolist(), table.ready().tolist()) == ([3, 2], [0, 1])
+    assert table.in_flight == 2
+    for _ in range(700):  # longer than the log
+        send(table, 0)
+        come_back(table, 0)
+    assert (table.waiting().tolist(), table.ready().tolist()) == ([3, 2], [1, 0])
+
+
+def test_the_dead(table: states.States) -> None:
+    send(table, 1)
+    death = WorkerDiedError("envs 0 to 1: killed", (0, 1))
+    table.died(0, death)
+    table.died(1, death)
+    with pytest.raises(WorkerDiedError, match="envs 0 to 1: killed"):
+        table.check_free(ids(0))
+    with pytest.raises(AlreadyPendingCallError):  # its result is still to be returned
+        table.check_free(ids(1))
+    come_back(table, 1, state=states.RAISED)
+    with pytest.raises(WorkerDiedError):
+        table.check_free(ids(1))
+    table.recreated([0, 1])
+    table.check_free(ids(0, 1))
+    with pytest.raises(ResetNeeded):
+        table.check_step(ids(0), ids(0))
+
+
+def arrived(table: states.States, *tokens: int) -> states.Arrivals:
+    arrivals = states.Arrivals(table)
+    arrivals.chunks.append(np.array(tokens, np.int64).tobytes())
+    return arrivals
+
+
+def test_results_count_once_and_only_if_they_are_current(table: states.States) -> None:
+    first = table.tokens.tolist()
+    send(table, 0, 1, 2)
+    arrivals = arrived(table, first[2], first[0] | RESET, first[2])
+    arrivals.drop_stale()
+    assert arrivals.ids().tolist() == [2, 0]
+    arrivals.stale[2] = first[2]
+    table.cancelled(ids(2))
+    assert table.in_flight == 2
+    with pytest.raises(ResetNeeded, match="env 2: its last request was broken off"):
+        table.check_step(ids(2), ids(2))
+    arrivals.drop_stale()
+    assert arrivals.ids().tolist() == [0]
+    assert not arrivals.stale
+    assert table.tokens[2] == first[2] + GENERATION
+
+
+def test_what_is_no_result_is_noticed(table: states.States) -> None:
+    first = table.tokens.tolist()
+    assert arrived(table, first[1], first[0]).sound_ids().tolist() == [1, 0]
+    assert arrived(table, first[1] | RESET).sound_ids().tolist() == [1]
+    assert arrived(table, first[1], first[0] + GENERATION).sound_ids() is None
+    assert arrived(table, 0, 17).sound_ids() is None
+    cut = arrived(table, first[1])
+    cut.chunks.append(b"abc")
+    assert cut.sound_ids() is None
+    assert cut.ids().tolist() == [1]
+
+
+def test_replies_and_rows_are_taken_apart(table: states.States) -> None:
+    first = table.tokens.tolist()
+    arrivals = arrived(table, first[3], first[1] | ASK, first[0])
+    assert arrivals.take_replies() == [1]
+    assert arrivals.ids().tolist() == [3, 0]
+    arrivals.take(ids(3))
+    assert arrivals.ids().tolist() == [0]
+    arrivals.take(ids(0))
+    assert not arrivals.chunks
