@@ -158,7 +158,7 @@ def test_a_file_of_something_else(content: bytes, tmp_path: Path) -> None:
 def test_an_archive_of_something_else(tmp_path: Path) -> None:
     venv = own.DummyVecEnv(walkers())
     np.savez(tmp_path / "a.npz", settings=np.array("{}"))
-    with pytest.raises(ValueError, match="has no 'mean0'; VecNormalize did not write it"):
+    with pytest.raises(ValueError, match="mean0 .*VecNormalize did not write it"):
         own.VecNormalize.load(tmp_path / "a.npz", venv)
     np.savez(tmp_path / "b.npz", settings=np.array([Bomb()], dtype=object))
     with pytest.raises(ValueError, match="allow_pickle"):
@@ -287,10 +287,10 @@ def test_nothing_is_learnt_when_not_training() -> None:
 @pytest.mark.parametrize(
     ("obs", "kwargs", "text"),
     [
-        ("discrete", {}, r"observation_space is Discrete\(7\), but Box or Dict is needed"),
-        ("dict", {}, "observation space 'a': Discrete.* can't be normalized"),
+        ("discrete", {}, r"observation_space is Discrete\(7\): VecNormalize only supports Box"),
+        ("dict", {}, r"observation_space\['a'\] is Discrete.*only supports Box"),
         ("dict", {"norm_obs_keys": ["q"]}, "there is no 'q', the space has"),
-        ("box", {"norm_obs_keys": ["z"]}, "has no keys, only a Dict has"),
+        ("box", {"norm_obs_keys": ["z"]}, "is applicable only to a Dict"),
     ],
 )
 def test_what_can_not_be_normalized(obs: str, kwargs: dict, text: str) -> None:

@@ -154,6 +154,7 @@ def test_stacks_begin_anew_with_each_episode() -> None:
         ("dict", None, TypeError, "frames are stacked of Box and Dict"),
         ("box", {"z": "first"}, TypeError, "channels_order is a mapping"),
         ("box", "middle", ValueError, "must be 'first', 'last' or None, got 'middle'"),
+        ("box", "middle", AssertionError, "channels_order"),  # finding 16: also their type
         ("box", 0, ValueError, "n_stack must be 1 or more, got 0"),
     ],
 )
