@@ -46,18 +46,6 @@ class Labelled(Tagged):
 # ------------------------------------------------------------------------------------- reset, step
 
 
-def test_values_have_their_types(make: Any) -> None:
-    venv = make([WalkEnv] * 3)
-    obs = venv.reset()
-    assert (obs.shape, obs.dtype) == ((3, 3), np.float32)
-    assert type(venv.reset_infos) is list
-    obs, rewards, dones, infos = venv.step(IDLE)
-    assert (rewards.dtype, rewards.shape) == (np.float32, (3,))
-    assert (dones.dtype, dones.shape) == (np.bool_, (3,))
-    assert type(infos) is list
-    assert all(type(info) is dict for info in infos)
-
-
 def test_nothing_returned_changes_later(make: Any) -> None:
     venv = make([RGB] * 3)
     venv.seed(0)
@@ -97,27 +85,6 @@ class EndEnv(gym.Env):
 
     def step(self, action: Any) -> tuple:
         return 1, 0.0, bool(action & 1), bool(action & 2), {}
-
-
-def test_time_limit_is_said_at_every_step(make: Any) -> None:
-    venv = make([EndEnv] * 4)
-    venv.reset()
-    _, _, dones, infos = venv.step(np.arange(4))
-    assert dones.tolist() == [False, True, True, True]
-    assert [info["TimeLimit.truncated"] for info in infos] == [False, False, True, False]
-    assert ["terminal_observation" in info for info in infos] == dones.tolist()
-
-
-def test_the_info_says_just_what_the_env_said(make: Any) -> None:
-    venv = make([WalkEnv] * 3)
-    venv.seed(0)
-    venv.reset()
-    for _ in range(10):
-        _, _, dones, infos = venv.step(IDLE)
-        for info, done in zip(infos, dones, strict=True):
-            own_keys = {"left", "nested", "TimeLimit.truncated"}
-            assert set(info) == own_keys | ({"terminal_observation"} if done else set())
-        assert all(set(info) == {"task", "options", "from"} for info in venv.reset_infos)
 
 
 def test_seeds_and_options_serve_one_reset(make: Any) -> None:

@@ -50,10 +50,9 @@ class VecEnv(ABC):
         observation_space: of a single env.
         action_space: of a single env.
 
+    The arguments are attributes.
+
     Attributes:
-        num_envs: the number of envs.
-        observation_space: of a single env.
-        action_space: of a single env.
         reset_infos: the info of the latest reset of every env, automatic resets included.
         render_mode: the render mode of all envs.
         metadata: ``{"render_modes": [...]}``.

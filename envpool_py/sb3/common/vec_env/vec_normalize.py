@@ -6,7 +6,6 @@ and JSON. Both are read without running any code of the file.
 
 from __future__ import annotations
 
-import copy
 import json
 import pickle
 from collections.abc import Callable, Sequence
@@ -231,6 +230,7 @@ class VecNormalize(ObservationWrapper):
 
     # ------------------------------------------------------------------------------ saving, loading
 
+    # Of copies and pickles: they have no VecEnv until set_venv.
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key not in _UNSAVED}
 
@@ -243,13 +243,6 @@ class VecNormalize(ObservationWrapper):
             self.norm_obs_keys = list(space.spaces) if isinstance(space, gym.spaces.Dict) else None
         self.venv = None
         self._forget_episodes()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> VecNormalize:
-        # The copy has no VecEnv until set_venv.
-        other = type(self).__new__(type(self))
-        memo[id(self)] = other
-        other.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        return other
 
     def set_venv(self, venv: Any) -> None:
         """Wrap a VecEnv: once, after unpickling or copying.
