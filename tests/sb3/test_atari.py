@@ -17,6 +17,7 @@ import stable_baselines3.common.monitor as sb3_monitor
 from gymnasium import spaces
 from pandas.testing import assert_frame_equal
 
+import envpool_py.sb3 as own
 import envpool_py.sb3.common.atari_wrappers as ours
 from envpool_py.sb3.common import monitor
 from envpool_py.sb3.common.env_util import make_atari_env
@@ -102,7 +103,7 @@ def test_a_real_game() -> None:
     assert_same(walk(made(ours), 40), walk(made(theirs), 40))
 
 
-def test_make_atari_env() -> None:
+def test_make_atari_env(monkeypatch: pytest.MonkeyPatch) -> None:
     kwargs: dict[str, Any] = {"wrapper_kwargs": {"screen_size": 20}, "monitor_kwargs": {}}
     venvs = [
         make("BreakoutNoFrameskip-v4", 2, seed=3, **kwargs)
@@ -112,6 +113,13 @@ def test_make_atari_env() -> None:
     walk_together(*venvs, steps=30)
     for venv in venvs:
         venv.close()
+    # A worker process that is spawned must register the games itself.
+    options = {"vec_env_cls": own.SubprocVecEnv, "vec_env_kwargs": {"start_method": "spawn"}}
+    venv = make_atari_env("BreakoutNoFrameskip-v4", **options)
+    assert venv.reset().shape == (1, 84, 84, 1)
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(gym.error.DependencyNotInstalled, match=r"ale_py.*envpool-py\[atari\]"):
+        make_atari_env("BreakoutNoFrameskip-v4")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -100,8 +99,15 @@ def make_atari_env(
 
     ``wrapper_kwargs`` are arguments of the ``AtariWrapper``, ``options`` of ``make_vec_env``.
     """
-    with contextlib.suppress(ImportError):  # then gymnasium.make says so
-        importlib.import_module("ale_py")  # registers the games
+    if isinstance(env_id, str):
+        try:
+            importlib.import_module("ale_py")
+        except ImportError as error:
+            raise gym.error.DependencyNotInstalled(
+                "make_atari_env needs ale_py; pip install envpool-py[atari]"
+            ) from error
+        # By this name worker processes register the games too.
+        env_id = env_id if ":" in env_id else f"ale_py:{env_id}"
     options |= {"wrapper_kwargs": wrapper_kwargs, "env_kwargs": env_kwargs}
     return make_vec_env(
         env_id, n_envs, seed, start_index, monitor_dir, wrapper_class=AtariWrapper, **options

@@ -108,6 +108,8 @@ class PoolVecEnv(OverPool):
 
         Args:
             actions: ``(num_envs, *shape)``, an array or a sequence.
+
+        Raises:
             ResetNeeded: an env has raised, and was not reset since.
             TypeError, ValueError: the actions are wrong, or fewer than envs; nothing was sent.
 
@@ -161,15 +163,13 @@ class PoolVecEnv(OverPool):
             return obs
         columns = zip(*[spaces.split(layout, row, "obs") for row in obs], strict=True)
         pairs = zip(spaces.leaves(layout), columns, strict=True)
-        return spaces.join(
-            layout,
-            [
-                spaces.stack_objects(list(column), leaf)
-                if leaf.dtype is None
-                else np.asarray(column, leaf.dtype)
-                for leaf, column in pairs
-            ],
-        )
+        stacked = [
+            spaces.stack_objects(list(column), leaf)
+            if leaf.dtype is None
+            else np.asarray(column, leaf.dtype)
+            for leaf, column in pairs
+        ]
+        return spaces.join(layout, stacked)
 
     # ----------------------------------------------------------------------- into the envs
 
