@@ -225,10 +225,11 @@ def _check_obs(obs: Any, space: Any, what: str) -> None:
     if isinstance(space, spaces.Box):
         wrong = np.argwhere((obs < space.low) | (obs > space.high)).tolist()
         places = [
-            f"Expected: {space.low[k]} <= obs{list(k)} <= {space.high[k]}, actual value: {obs[k]}"
-            for k in map(tuple, wrong)
+            f"Expected: {space.low[k]} <= obs[{','.join(map(str, k))}] <= {space.high[k]},"
+            f" actual value: {obs[k]}"
+            for k in map(tuple, wrong[:20])
         ]
-        listed = "; ".join(places[:10])
+        listed = "; ".join(places)
         _require(not wrong, f"{what} has {len(wrong)} invalid indices: {listed}")
     _require(space.contains(obs), f"{what} is not in observation_space {space}: {obs!r:.200}")
 

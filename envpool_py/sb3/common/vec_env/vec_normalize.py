@@ -123,8 +123,8 @@ class VecNormalize(ObservationWrapper):
         if isinstance(space, gym.spaces.Box):
             return RunningMeanStd(shape=space.shape)
         raise UnsuitableEnvError(
-            f"{name} is {space}: VecNormalize only supports Box; norm_obs_keys chooses entries of a"
-            " Dict"
+            f"{name} is {space}: VecNormalize only supports Box; explicitly pass the observation"
+            " keys of a Dict in norm_obs_keys"
         )
 
     def _normalized_space(self, space: Any) -> gym.Space[Any]:
