@@ -174,8 +174,8 @@ def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
 def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -> Array:
     """``value`` as an array of exactly this shape and dtype.
 
-    Equal values of any numeric type, and floats of another precision, are accepted. TypeError if
-    these are no numbers, ValueError for another shape, or values that the dtype cannot hold.
+    Equal values of any numeric type, floats of another precision, one element for a scalar pass.
+    TypeError if these are no numbers, ValueError for another shape, or values that cannot be held.
     """
     try:
         array = np.asarray(value)
@@ -188,18 +188,18 @@ def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -
         shown = shown if len(shown) <= 80 else f"a {type(value).__name__}"
         raise TypeError(f"{what} is {shown}, but {space} has numbers of dtype {dtype}")
     if array.shape != shape:
-        raise ValueError(f"{what} has shape {array.shape}, but {space} has {shape}")
+        if shape or array.size != 1:
+            raise ValueError(f"{what} has shape {array.shape}, but {space} has {shape}")
+        array = array.reshape(())  # one element stands for a scalar
     if array.dtype == dtype:
         return array
     if np.can_cast(array.dtype, dtype, "safe"):
         return array.astype(dtype)
     with np.errstate(all="ignore"):
         cast = array.real.astype(dtype) if dtype.kind != "c" else array.astype(dtype)
-        if array.dtype.kind == dtype.kind and dtype.kind in "fc":
-            held = bool((np.isfinite(cast) | ~np.isfinite(array)).all())
-        else:
-            held = bool((cast == array).all())
-    if not held:
+        is_float = array.dtype.kind == dtype.kind and dtype.kind in "fc"
+        held = np.isfinite(cast) | ~np.isfinite(array) if is_float else cast == array
+    if not held.all():
         detail = f" (got {array[()]})" if array.ndim == 0 else ""
         raise ValueError(
             f"{what} has dtype {array.dtype} and values{detail} that {space}, of dtype {dtype},"

@@ -128,7 +128,7 @@ def main() -> None:
 
     for env_class in (GridEnv, GoalGridEnv):
         # Of env_fns, and not of one env: then it also looks whether they can be sent to a process.
-        check_env([env_class, env_class])
+        check_env(env_class())
         print(f"{env_class.__name__}: checked")
 
     def over_processes(env_class: type[GridEnv]) -> Any:

@@ -1,4 +1,4 @@
-"""``envpool-py check``: whether an environment can be trained on, as a report."""
+"""``envpool-py check``: a report whether agents can be trained on an environment."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from envpool_py.cli.arguments import add_env_options, integer
 from envpool_py.cli.collect import make_env
+from envpool_py.cli.env_checks import Finding, stages
 from envpool_py.cli.env_id import env_spec
-from envpool_py.sb3.checks import Stage, stages
 
 _EPILOG = """\
-Errors: nothing can be trained on it. Warnings: it may go wrong, or the usual policies don't take
-it. The check ends with the stage that has an error. The exit status is 1 where there is one, or,
+An error makes training impossible. A warning may make it fail, or the usual policies do not support
+the env. The check ends after a stage with an error. The exit status is 1 if there is an error, or,
 with --strict, a warning.
 """
 
@@ -26,8 +26,8 @@ def register(commands: Any) -> None:
     """Add the parser of this command to ``commands``."""
     parser = commands.add_parser(
         "check",
-        help="check that an environment can be trained on",
-        description="Check that an environment does what Gymnasium, pools and policies ask of it.",
+        help="check whether agents can be trained on an environment",
+        description="Check an environment against Gymnasium, pools and the usual policies.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -37,10 +37,12 @@ def register(commands: Any) -> None:
         type=integer(1),
         default=2,
         metavar="N",
-        help="how many are made, to see that they are alike; default: %(default)s",
+        help="the number of envs, which must be alike; default: %(default)s",
     )
     add_env_options(parser)
-    parser.add_argument("--strict", action="store_true", help="take warnings for errors")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with status 1 after a warning too"
+    )
     parser.set_defaults(run=run)
 
 
@@ -58,10 +60,10 @@ def run(args: argparse.Namespace) -> int:
     )
     counts = {"error": 0, "warning": 0, "note": 0}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the env's own; what matters of them is found here
-        for stage in stages([env_fn] * args.num_envs, render=True):
-            sys.stdout.write(_shown(stage))
-            for finding in stage.findings:
+        warnings.simplefilter("ignore")  # the checks catch those that matter
+        for name, findings in stages([env_fn] * args.num_envs):
+            sys.stdout.write(_shown(name, findings))
+            for finding in findings:
                 counts[finding.level] += 1
     sys.stdout.write(
         f"\n{args.env_id}: {_counted(counts['error'], 'error')},"
@@ -70,23 +72,22 @@ def run(args: argparse.Namespace) -> int:
     return int(counts["error"] > 0 or (args.strict and counts["warning"] > 0))
 
 
-def _shown(stage: Stage) -> str:
-    """A stage and what was found in it, in lines that fit the terminal."""
-    if not stage.findings:
-        return f"{stage.name:<26}ok\n"
+def _shown(name: str, findings: list[Finding]) -> str:
+    """A stage and its findings, in lines that fit the terminal."""
     width = max(shutil.get_terminal_size().columns, 60)
-    text = ""
-    for k, finding in enumerate(stage.findings):
-        name = stage.name if k == 0 else ""
-        text += textwrap.fill(
-            f"{finding.level}: {finding.message}",
+    texts = [f"{finding.level}: {finding.message}" for finding in findings] or ["ok"]
+    names = [name] + [""] * (len(texts) - 1)
+    return "".join(
+        textwrap.fill(
+            text,
             width,
-            initial_indent=f"{name:<26}",
+            initial_indent=f"{first:<26}",
             subsequent_indent=" " * 28,
             break_on_hyphens=False,
         )
-        text += "\n"
-    return text
+        + "\n"
+        for first, text in zip(names, texts, strict=True)
+    )
 
 
 def _counted(count: int, what: str) -> str:

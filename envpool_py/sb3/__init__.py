@@ -22,7 +22,7 @@ from envpool_py.sb3.common.vec_env import (
     unwrap_vec_normalize,
     unwrap_vec_wrapper,
 )
-from envpool_py.sb3.registration import register, register_now_or_later
+from envpool_py.sb3.registration import register
 
 __all__ = [
     "DummyVecEnv",
@@ -47,5 +47,3 @@ __all__ = [
     "unwrap_vec_normalize",
     "unwrap_vec_wrapper",
 ]
-
-register_now_or_later()

@@ -9,10 +9,10 @@ from envpool_py.wrappers.vector import VectorEnvWrapper
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     import gymnasium as gym
 
-    from envpool_py.pool import BaseVectorEnv
     from envpool_py.wrappers.statistics import Statistics
 
 
@@ -34,7 +34,8 @@ class VectorEnvNormObs(VectorEnvWrapper):
     ``observation_space`` tells of what comes out, not of what the envs give.
 
     Args:
-        venv: the pool to wrap, or a wrapper around it.
+        venv: the pool to wrap, or a wrapper around it; or another library's vector env that has
+            ``reset(id)``, ``step(action, id)`` and an ``observation_space``, as EnvPool's has.
         update_obs_rms: whether the statistics learn from the observations.
 
     Attributes:
@@ -43,18 +44,25 @@ class VectorEnvNormObs(VectorEnvWrapper):
             and Tuple spaces a dict or tuple of them; None for what is not normalised.
 
     Raises:
-        TypeError: ``venv`` is no ``BaseVectorEnv``, or its observation space has nothing to
-            normalise.
+        TypeError: ``venv`` has no such methods, or its observation space has nothing to normalise.
     """
 
-    def __init__(self, venv: BaseVectorEnv, update_obs_rms: bool = True) -> None:
-        super().__init__(venv)
+    def __init__(self, venv: Any, update_obs_rms: bool = True) -> None:
+        missing = [n for n in ("reset", "step", "observation_space") if not hasattr(venv, n)]
+        if missing:
+            raise TypeError(f"venv: got {venv!r:.80}, which has no {', '.join(missing)}")
+        self.venv = venv
         self.update_obs_rms = update_obs_rms
         self.set_obs_rms(statistics.for_space(self._declared()))
 
     def _declared(self) -> gym.Space[Any] | None:
         """The observation space of env 0; ``set_obs_rms`` makes sure that all are of its form."""
-        return self.venv.observation_space[0]
+        return self._spaces()[0]
+
+    def _spaces(self) -> Sequence[gym.Space[Any] | None]:
+        """The observation space of each env; a vector env of another library has one for all."""
+        spaces = self.venv.observation_space
+        return spaces if isinstance(spaces, list) else [spaces]
 
     def observations(self, obs: Any) -> Any:
         """The batch normalised, after it has been taken into the statistics."""
@@ -89,12 +97,12 @@ class VectorEnvNormObs(VectorEnvWrapper):
             TypeError: no statistics, or of another kind than the observation space.
             ValueError: other keys, or another length or shape, than the observation space has.
         """
-        for i, space in enumerate(self.venv.observation_space):
+        for i, space in enumerate(self._spaces()):
             statistics.check(obs_rms, space, f"env {i}: obs_rms")
         self._obs_rms = obs_rms
-        self.observation_space = [
-            statistics.normalised_space(obs_rms, space) for space in self.venv.observation_space
-        ]
+        spaces = [statistics.normalised_space(obs_rms, space) for space in self._spaces()]
+        is_pool = isinstance(self.venv.observation_space, list)
+        self.observation_space = spaces if is_pool else spaces[0]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to an .npz file of plain arrays, at just this path.

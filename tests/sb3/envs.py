@@ -135,6 +135,22 @@ class ReuseEnv(gym.Env):
         return obs, 1.0, False, self.t >= self.length, info
 
 
+class NoGenerator(gym.Env):
+    """Reproducible, and draws nothing from ``np_random``: a seed only chooses its start."""
+
+    observation_space = spaces.Box(-1e6, 1e6, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        del options
+        self.t = (seed or 0) % 3
+        return np.full(1, self.t, np.float32), {}
+
+    def step(self, action: Any) -> tuple:
+        self.t += int(action)
+        return np.full(1, self.t, np.float32), 1.0, False, self.t > 9, {}
+
+
 class FaultEnv(gym.Env):
     """Fails where it is told to, in the step whose action is 1."""
 

@@ -1,4 +1,4 @@
-"""Stable-Baselines3 takes ours for its own, whichever is imported first."""
+"""Stable-Baselines3 accepts our classes, and they have its names, parameters and attributes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stable_baselines3.common.atari_wrappers as sb3_atari
 import stable_baselines3.common.env_util as sb3_env_util
 import stable_baselines3.common.monitor as sb3_monitor
 import stable_baselines3.common.running_mean_std as sb3_running_mean_std
@@ -16,21 +17,27 @@ import stable_baselines3.common.vec_env as sb3
 
 import envpool_py
 import envpool_py.sb3 as own
-from envpool_py.sb3.common import env_util, monitor, running_mean_std
-from envpool_py.sb3.registration import CLASSES
+from envpool_py.sb3.common import atari_wrappers, env_util, monitor, running_mean_std
 from tests.sb3.envs import WalkEnv
 
 ROOT = Path(envpool_py.__file__).parent.parent
+CLASSES = [getattr(own, name) for name in sb3.__all__ if inspect.isclass(getattr(own, name, None))]
 
-CHECK = """
+BEGIN = """
 import sys
-import envpool_py.sb3 as own, stable_baselines3.common.vec_env as sb3
-from envpool_py.sb3.registration import CLASSES, _Watcher
-for cls in CLASSES:
-    assert issubclass(cls, getattr(sb3, cls.__name__)), cls
-assert issubclass(own.ShmemVecEnv, sb3.SubprocVecEnv)
-assert not any(isinstance(finder, _Watcher) for finder in sys.meta_path)
-print("registered")
+import gymnasium
+import envpool_py.sb3 as own
+finders = list(sys.meta_path)
+def made():
+    return own.VecMonitor(own.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
+"""
+CHECK = """
+import stable_baselines3.common.vec_env as sb3
+assert isinstance(venv, sb3.VecEnv) and isinstance(venv, sb3.VecMonitor), type(venv).__mro__
+assert isinstance(venv.unwrapped, sb3.DummyVecEnv)
+assert not isinstance(venv.unwrapped, sb3.VecEnvWrapper)
+venv.close()
+print("accepted")
 """
 
 
@@ -49,52 +56,51 @@ def run(code: str, tmp_path: Path) -> str:
 
 
 ORDERS = {
-    "ours first": "import envpool_py.sb3\nimport stable_baselines3",
-    "theirs first": "import stable_baselines3\nimport envpool_py.sb3",
-    "ours first, asked in between": """
-import envpool_py.sb3 as own
-venv = own.DummyVecEnv([lambda: __import__("gymnasium").make("CartPole-v1")])
-from stable_baselines3.common.vec_env import VecEnv
-assert isinstance(venv, VecEnv)
-venv.close()
-""",
-    # A finder of the user's own, before and after ours.
-    "beside another finder": """
-import sys
-class Silent:
-    def find_spec(self, *_):
-        return None
-sys.meta_path.insert(0, Silent())
-import envpool_py.sb3
-sys.meta_path.insert(0, Silent())
-import stable_baselines3
-""",
-    "from inside their import": """
-import importlib.abc, sys
-class Early(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name == "stable_baselines3.common.vec_env.dummy_vec_env":
-            sys.meta_path.remove(self)
-            import envpool_py.sb3
-        return None
-sys.meta_path.insert(0, Early())
-import stable_baselines3
-""",
+    "ours first": f"{BEGIN}\nimport stable_baselines3\nvenv = made()",
+    "theirs first": f"import stable_baselines3\n{BEGIN}\nvenv = made()",
+    "theirs last": f"{BEGIN}\nvenv = made()\nimport stable_baselines3\nassert own.register()",
+    "by hand": f"{BEGIN}\nvenv = made()\nassert own.register()\nassert own.register()",
 }
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_in_whatever_order_they_are_imported(order: str, tmp_path: Path) -> None:
-    assert run(ORDERS[order] + CHECK, tmp_path) == "registered\n"
+    assert run(ORDERS[order] + CHECK, tmp_path) == "accepted\n"
+
+
+def test_importing_this_package_changes_no_import(tmp_path: Path) -> None:
+    """Finding 20: neither the package nor a VecEnv installs a finder or patches a loader."""
+    code = f"""
+import sys
+before = list(sys.meta_path)
+{BEGIN}
+venv = made()
+assert sys.meta_path == before
+import stable_baselines3.common.vec_env.base_vec_env as module
+assert "exec_module" not in vars(module.__loader__)
+venv.close()
+"""
+    assert run(code, tmp_path) == ""
+
+
+def test_registration_covers_every_class() -> None:
+    assert own.register()
+    for cls in CLASSES:
+        if issubclass(cls, own.VecEnv):
+            assert issubclass(cls, getattr(sb3, cls.__name__)), cls
+    assert issubclass(own.ShmemVecEnv, sb3.SubprocVecEnv)
 
 
 def test_without_stable_baselines3_and_torch(tmp_path: Path) -> None:
-    for name in ("stable_baselines3", "torch", "cv2", "moviepy", "rich", "pandas"):
+    for name in ("stable_baselines3", "torch", "cv2", "moviepy", "rich", "pandas", "ale_py"):
         (tmp_path / f"{name}.py").write_text("raise ImportError('not there')\n")
     code = """
-import sys
+import importlib, pathlib, sys
 import gymnasium, numpy
 import envpool_py.sb3 as own
+for file in pathlib.Path(own.__file__).parent.rglob("*.py"):
+    module = ".".join(file.relative_to(pathlib.Path(own.__file__).parent).with_suffix("").parts)
+    importlib.import_module(f"envpool_py.sb3.{module}".removesuffix(".__init__"))
 from envpool_py.sb3.common.env_checker import check_env
 venv = own.make_vec_env("CartPole-v1", 2, seed=0, vec_env_cls=own.ShmemVecEnv,
                         vec_env_kwargs={"start_method": "fork"})
@@ -117,69 +123,81 @@ def test_a_worker_imports_neither() -> None:
     assert venv.env_method("loaded", "torch", "stable_baselines3", "numpy") == [["numpy"]]
 
 
+# ------------------------------------------------------------------------ names and parameters
+
+
 def public(cls: type) -> set[str]:
     return {name for name in dir(cls) if not name.startswith("_")}
-
-
-@pytest.mark.parametrize("cls", [*CLASSES, own.StackedObservations], ids=lambda cls: cls.__name__)
-def test_every_public_name_and_parameter_of_theirs_is_here(cls: type) -> None:
-    theirs = getattr(sb3, cls.__name__)
-    assert public(theirs) <= public(cls)
-    for name in (*public(theirs), "__init__"):
-        function = getattr(theirs, name)
-        if callable(function) and inspect.isfunction(getattr(cls, name)):
-            assert_takes_alike(getattr(cls, name), function, f"{cls.__name__}.{name}")
 
 
 def assert_takes_alike(ours: Any, theirs: Any, where: str) -> None:
     """Ours takes what theirs takes, in the same order, with the same defaults."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    own_parameters = [p for p in inspect.signature(ours).parameters.values() if p.kind in kinds]
+    signature = inspect.signature(ours).parameters.values()
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature)
+    own_parameters = [p for p in signature if p.kind in kinds]
     for k, parameter in enumerate(inspect.signature(theirs).parameters.values()):
-        if parameter.kind in kinds:
+        if parameter.kind in kinds and not (takes_any and k >= len(own_parameters)):
             assert own_parameters[k].name == parameter.name, where
             assert own_parameters[k].default == parameter.default, where
 
 
-PRIVATE = {"CloudpickleWrapper"}
-"""Names of theirs that have nothing to do with us: what pickles their env_fns."""
+PAIRS: dict[str, tuple[Any, Any]] = {
+    **{cls.__name__: (cls, getattr(sb3, cls.__name__)) for cls in CLASSES},
+    **{
+        name: (getattr(module, name), getattr(theirs, name))
+        for module, theirs, names in (
+            (own, sb3, "unwrap_vec_wrapper is_vecenv_wrapped sync_envs_normalization"),
+            (env_util, sb3_env_util, "make_vec_env make_atari_env is_wrapped unwrap_wrapper"),
+            (monitor, sb3_monitor, "Monitor ResultsWriter load_results get_monitor_files"),
+            (running_mean_std, sb3_running_mean_std, "RunningMeanStd"),
+            (atari_wrappers, sb3_atari, "StickyActionEnv NoopResetEnv FireResetEnv WarpFrame"),
+            (atari_wrappers, sb3_atari, "EpisodicLifeEnv MaxAndSkipEnv ClipRewardEnv AtariWrapper"),
+        )
+        for name in names.split()
+    },
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_public_name_and_parameter_of_theirs_is_here(name: str) -> None:
+    ours, theirs = PAIRS[name]
+    if not inspect.isclass(theirs):
+        assert_takes_alike(ours, theirs, name)
+        return
+    assert public(theirs) <= public(ours)
+    for method in (*(public(theirs) if issubclass(ours, own.VecEnv) else ()), "__init__"):
+        function = getattr(theirs, method)
+        if callable(function) and inspect.isfunction(getattr(ours, method)):
+            assert_takes_alike(getattr(ours, method), function, f"{name}.{method}")
 
 
 def test_the_names_of_their_package() -> None:
-    assert set(sb3.__all__) - PRIVATE <= set(own.common.vec_env.__all__)
+    private = {"CloudpickleWrapper"}  # pickles their env_fns
+    assert set(sb3.__all__) - private <= set(own.common.vec_env.__all__)
     assert set(own.common.vec_env.__all__) <= set(own.__all__)
 
 
-@pytest.mark.parametrize("name", ["Monitor", "ResultsWriter"])
-def test_the_monitor_is_alike(name: str) -> None:
-    ours, theirs = getattr(monitor, name), getattr(sb3_monitor, name)
-    assert public(theirs) <= public(ours)
-    assert_takes_alike(ours.__init__, theirs.__init__, name)
-
-
-def test_functions_are_alike() -> None:
-    for name in ("make_vec_env", "is_wrapped", "unwrap_wrapper"):
-        assert_takes_alike(getattr(env_util, name), getattr(sb3_env_util, name), name)
-    for name in ("unwrap_vec_wrapper", "is_vecenv_wrapped", "sync_envs_normalization"):
-        assert_takes_alike(getattr(own, name), getattr(sb3, name), name)
-    ours, theirs = running_mean_std.RunningMeanStd, sb3_running_mean_std.RunningMeanStd
-    assert public(theirs) <= public(ours)
-    assert_takes_alike(ours.__init__, theirs.__init__, "RunningMeanStd")
-
-
 MODULES = (
-    "base_vec_env:VecEnv VecEnvWrapper VecEnvIndices VecEnvObs VecEnvStepReturn tile_images",
-    "dummy_vec_env:DummyVecEnv",
-    "stacked_observations:StackedObservations",
-    "subproc_vec_env:SubprocVecEnv",
-    "util:dict_to_obs obs_space_info",
-    "vec_check_nan:VecCheckNan",
-    "vec_extract_dict_obs:VecExtractDictObs",
-    "vec_frame_stack:VecFrameStack",
-    "vec_monitor:VecMonitor",
-    "vec_normalize:VecNormalize",
-    "vec_transpose:VecTransposeImage",
-    "vec_video_recorder:VecVideoRecorder",
+    "atari_wrappers:AtariWrapper",
+    "env_checker:check_env",
+    "env_util:make_vec_env make_atari_env is_wrapped unwrap_wrapper",
+    "monitor:Monitor ResultsWriter LoadMonitorResultsError load_results get_monitor_files",
+    "preprocessing:is_image_space is_image_space_channels_first",
+    "running_mean_std:RunningMeanStd",
+    "vec_env.base_vec_env:VecEnv VecEnvWrapper VecEnvIndices VecEnvStepReturn tile_images",
+    "vec_env.dummy_vec_env:DummyVecEnv",
+    "vec_env.patch_gym:_patch_env _convert_space",
+    "vec_env.stacked_observations:StackedObservations",
+    "vec_env.subproc_vec_env:SubprocVecEnv",
+    "vec_env.util:dict_to_obs obs_space_info",
+    "vec_env.vec_check_nan:VecCheckNan",
+    "vec_env.vec_extract_dict_obs:VecExtractDictObs",
+    "vec_env.vec_frame_stack:VecFrameStack",
+    "vec_env.vec_monitor:VecMonitor",
+    "vec_env.vec_normalize:VecNormalize",
+    "vec_env.vec_transpose:VecTransposeImage",
+    "vec_env.vec_video_recorder:VecVideoRecorder",
 )
 
 
@@ -187,7 +205,7 @@ MODULES = (
 def test_module_paths_are_mirrored(entry: str) -> None:
     module, names = entry.split(":")
     for package in ("stable_baselines3", "envpool_py.sb3"):
-        mirrored = __import__(f"{package}.common.vec_env.{module}", fromlist=["*"])
+        mirrored = __import__(f"{package}.common.{module}", fromlist=["*"])
         assert all(hasattr(mirrored, name) for name in names.split())
 
 
@@ -196,7 +214,7 @@ def attributes(venv: Any) -> set[str]:
 
 
 def test_attributes_of_instances() -> None:
-    """What theirs have besides is their inside: buffers, pipes, a copy of the class's names."""
+    """What theirs have besides is internal: buffers, pipes, a copy of the class's names."""
     inside = {"buf_obs", "buf_rews", "buf_dones", "buf_infos", "keys", "class_attributes"}
     env_fns = [WalkEnv]
     ours, theirs = own.DummyVecEnv(env_fns), sb3.DummyVecEnv(env_fns)
@@ -229,7 +247,7 @@ def test_theirs_and_ours_find_each_others_wrappers() -> None:
         venv.close()
 
 
-def test_their_monitor_and_ours_stand_for_each_other() -> None:
+def test_their_monitor_and_ours_count_as_one_class() -> None:
     for wrapper in (own.Monitor, sb3_monitor.Monitor):
         venv = own.DummyVecEnv([lambda wrapper=wrapper: wrapper(WalkEnv())])
         assert venv.env_is_wrapped(own.Monitor) == [True]

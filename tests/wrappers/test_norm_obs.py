@@ -505,3 +505,54 @@ def test_a_missing_file(tmp_path: Path) -> None:
             norm.load(tmp_path / "none.npz")
         with pytest.raises(FileNotFoundError):
             norm.save(tmp_path / "no" / "such.npz")
+
+
+class Foreign:
+    """A vector env of another library, as EnvPool's: one space, and infos in a dict of arrays."""
+
+    observation_space = spaces.Box(-9, 9, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    config = "of its own"
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 3
+
+    def _rows(self, id: Any) -> tuple:  # noqa: A002
+        ids = np.arange(3) if id is None else np.asarray(id)
+        obs = self.rng.normal(2, 3, (len(ids), 2)).astype(np.float32)
+        return obs, ids, {"env_id": ids, "final_obs": obs}
+
+    def reset(self, id: Any = None) -> tuple:  # noqa: A002
+        obs, _, infos = self._rows(id)
+        return obs, infos
+
+    def step(self, action: Any, id: Any = None) -> tuple:  # noqa: A002
+        obs, ids, infos = self._rows(id)
+        return obs, np.zeros(len(ids)), np.zeros(len(ids), bool), np.asarray(action) > 9, infos
+
+
+def test_a_vector_env_of_another_library() -> None:
+    """Finding 22: anything with the methods that it needs."""
+    norm, reference, plain = VectorEnvNormObs(Foreign()), Reference(), Foreign()
+    assert norm.observation_space == spaces.Box(-10, 10, (2,), np.float32)
+    assert (len(norm), norm.config) == (3, "of its own")
+    for k in range(4):
+        ids = None if k % 2 else [0, 2]
+        batch, other = (
+            (env.step(np.zeros(3), id=ids) if k else env.reset(id=ids)) for env in (norm, plain)
+        )
+        expected = reference.normalise(other[0])
+        np.testing.assert_allclose(batch[0], expected, **tolerance(np.dtype(np.float32)))
+        assert batch[-1].keys() == {"env_id", "final_obs"}
+    test = VectorEnvNormObs(Foreign(), update_obs_rms=False)
+    test.set_obs_rms(norm.get_obs_rms())
+    assert test.obs_rms is norm.obs_rms
+
+
+@pytest.mark.parametrize("venv", [None, [lambda: None], "CartPole-v1"])
+def test_an_object_that_is_no_vector_env(venv: Any) -> None:
+    with pytest.raises(TypeError, match="venv: got .*, which has no reset, step"):
+        VectorEnvNormObs(venv)

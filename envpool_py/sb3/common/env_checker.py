@@ -1,36 +1,258 @@
-"""``check_env``: whether an env, or a VecEnv, can be trained on."""
+"""``check_env``: whether the algorithms of Stable-Baselines3 can train on an env.
+
+It finds what Stable-Baselines3's finds; ``envpool-py check`` finds more.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
-from envpool_py.sb3.checks import stages
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+#: Spaces that no policy supports; their observations are not checked.
+_UNSUPPORTED = (spaces.Sequence, spaces.Graph, spaces.OneOf)
+#: The convolutions of the usual image policy need so many pixels, each way.
+_SMALLEST_IMAGE = 36
+_STEPS = 10
+
+
+class EnvCheckError(AssertionError):
+    """An env cannot be trained on."""
 
 
 def check_env(env: Any, warn: bool = True, skip_render_check: bool = True) -> None:
-    """Check an env, a VecEnv, or what makes envs.
+    """Check an env: spaces, signature of ``reset``, returned values and their types, goals.
 
-    Looked at are spaces, signatures, returned values and their types, a whole episode and the step
-    after it, goals, seeds, options, buffers that are used again, pickling, and draws from global
-    generators; of several env_fns, whether their envs are alike. The env itself is reset and
-    stepped, but not closed, unless it is rendered or was made here.
+    The env is reset and stepped; it is closed only if it is rendered.
 
     Args:
-        env: an env; a VecEnv; an env_fn, or a sequence of them.
-        warn: say also what may be wrong, and what policies can't take.
+        env: the env.
+        warn: warn of spaces that policies do not support.
         skip_render_check: do not render.
 
     Raises:
-        EnvCheckError: it can't be trained on; an ``AssertionError``, whose cause is what the env
-            raised, if it did. A ``TypeError`` as well where ``reset`` does not take a seed.
+        EnvCheckError: the env cannot be trained on; an ``AssertionError``.
+        TypeError: ``reset`` does not take a seed.
 
     Warns:
-        UserWarning: something may be wrong.
+        UserWarning: a policy may not support the env, or values are NaN or infinite.
     """
-    for stage in stages(env, render=not skip_render_check):
-        for finding in stage.findings:
-            if finding.level == "error":
-                raise finding.kind(finding.message) from finding.cause
-            if finding.level == "warning" and warn:
-                warnings.warn(finding.message, stacklevel=2)
+    _require(isinstance(env, gym.Env), f"an env must inherit from gymnasium.Env, got {_kind(env)}")
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        is_space = isinstance(space, gym.Space)
+        _require(is_space, f"{name}: it must be one of gymnasium.spaces, got {space!r:.80}")
+    obs_space, action_space = env.observation_space, env.action_space
+    is_goal_env = hasattr(env.unwrapped, "compute_reward")
+    _require(
+        not is_goal_env or isinstance(obs_space, spaces.Dict),
+        "observation_space: a goal env needs a Dict, and there is a compute_reward(); if this is no"
+        " goal env, rename that method",
+    )
+    try:
+        env.reset(seed=0)
+    except TypeError as error:
+        raise TypeError("reset() must take a seed") from error
+    if warn:
+        for doubt in (*_doubts_of_observations(obs_space), *_doubts_of_actions(action_space)):
+            warnings.warn(doubt, stacklevel=2)
+        bounded = not isinstance(action_space, spaces.Box) or action_space.is_bounded()
+        _require(bounded, f"action_space: {action_space} is unbounded; actions need bounds")
+    parts = _parts(obs_space).values()
+    if any(isinstance(space, _UNSUPPORTED) for space in (obs_space, *parts)):
+        return
+    _check_returned_values(env, is_goal_env=is_goal_env)
+    if not skip_render_check:
+        if warn and env.metadata.get("render_modes") is None:
+            warnings.warn("metadata has no render_modes", stacklevel=2)
+        if env.render_mode:
+            env.render()
+        env.close()
+    nested = any(isinstance(part, (spaces.Dict, spaces.Tuple)) for part in parts)
+    if not nested and not isinstance(action_space, spaces.Dict) and not _returns_finite(env):
+        warnings.warn("the env returned a NaN or an infinity", stacklevel=2)
+
+
+def sample_action(env: Any) -> Any:
+    """A random action; a legal one where the env has ``action_masks``."""
+    space = env.action_space
+    masks = getattr(env.unwrapped, "action_masks", None)
+    if masks is None or not isinstance(space, spaces.Discrete):
+        return space.sample()
+    return space.sample(mask=np.asarray(masks(), dtype=np.int8))
+
+
+def _require(condition: Any, message: str) -> None:
+    if not condition:
+        raise EnvCheckError(message)
+
+
+def _kind(value: Any) -> str:
+    return f"{len(value)} values" if isinstance(value, tuple) else type(value).__name__
+
+
+def _parts(space: Any) -> dict[Any, Any]:
+    """The parts of a Dict or Tuple space; none of another space."""
+    if isinstance(space, spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else {}
+
+
+# ------------------------------------------------------------------------------------------ spaces
+
+
+def _doubts_of_observations(space: Any) -> Iterator[str]:
+    """What policies may not support in an observation space."""
+    parts = _parts(space)
+    kinds = {type(part) for part in (space, *parts.values())}
+    for kind in _UNSUPPORTED:
+        if kind in kinds:
+            yield f"observation_space: {kind.__name__} is not supported by policies"
+    if isinstance(space, spaces.Tuple):
+        yield "observation_space: Tuple is not supported by policies; make it a Dict"
+        return
+    if any(isinstance(part, spaces.Dict) for part in parts.values()):
+        yield "Nested observation spaces are not supported by policies; flatten the inner Dict"
+    yield from _doubts_of_dimensions("observation_space", space)
+    for key, part in parts.items() or {None: space}.items():
+        name = "observation_space" if key is None else f"observation_space[{key!r}]"
+        yield from _doubts_of_start(name, part)
+        if isinstance(part, spaces.Box):
+            yield from _doubts_of_box(name, part)
+
+
+def _doubts_of_actions(space: Any) -> Iterator[str]:
+    """What policies may not support in an action space."""
+    yield from _doubts_of_start("action_space", space)
+    yield from _doubts_of_dimensions("action_space", space)
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        yield f"action_space: {_kind(space)} is not supported; policies return arrays"
+    if isinstance(space, spaces.Box):
+        if (space.low != -1).any() or (space.high != 1).any():
+            yield (
+                f"action_space: from {space.low.min():g} to {space.high.max():g}, but policies"
+                " learn best from -1 to 1; gymnasium.wrappers.RescaleAction scales actions"
+            )
+        if space.dtype != np.float32:
+            yield f"action_space: dtype is {space.dtype}, but policies return float32"
+
+
+def _doubts_of_start(name: str, space: Any) -> Iterator[str]:
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(space.start):
+        yield f"{name}: {_kind(space)} starts at {space.start}, but policies count from 0"
+
+
+def _doubts_of_dimensions(name: str, space: Any) -> Iterator[str]:
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim > 1:
+        yield f"{name}: MultiDiscrete of shape {space.nvec.shape}, but policies need one dimension"
+
+
+def _doubts_of_box(name: str, space: spaces.Box) -> Iterator[str]:
+    shape = space.shape
+    if len(shape) not in (1, 3):
+        yield f"{name}: shape {shape} is neither that of a vector nor that of an image; flatten it"
+    if len(shape) != 3:
+        return
+    image = f"{name}: shape {shape} is that of an image, but"
+    if space.dtype != np.uint8:
+        yield f"{image} dtype is {space.dtype}, and image policies take uint8"
+    if (space.low != 0).any() or (space.high != 255).any():
+        yield f"{image} its bounds are not 0 and 255, by which image policies scale it"
+    smallest = shape.index(min(shape))
+    if smallest == 1:
+        yield f"{image} the second dimension is the smallest; channels are taken to be the last"
+    if min(shape[1:] if smallest == 0 else shape[:2]) < _SMALLEST_IMAGE:
+        least = f"{_SMALLEST_IMAGE}x{_SMALLEST_IMAGE}"
+        yield f"{image} it is smaller than {least}, which the usual image policy needs"
+
+
+# --------------------------------------------------------------------------------- returned values
+
+
+def _check_returned_values(env: Any, *, is_goal_env: bool) -> None:
+    """Check one reset and one step."""
+    space = env.observation_space
+    result = env.reset()
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    _require(is_pair, f"reset() must return a tuple (obs, info), got {_kind(result)}")
+    obs, info = result
+    _require(isinstance(info, dict), f"reset() must return an info dict, got {_kind(info)}")
+    if is_goal_env:
+        missing = {"observation", "achieved_goal", "desired_goal"} - space.spaces.keys()
+        _require(not missing, f"a goal env needs the keys {sorted(missing)} in its observations")
+    _check_obs(obs, space, "reset(): the observation")
+    result = env.step(sample_action(env))
+    names = "obs, reward, terminated, truncated, info"
+    _require(len(result) == 5, f"step() must return a tuple ({names}), got {_kind(result)}")
+    obs, reward, terminated, truncated, info = result
+    _check_obs(obs, space, "step(): the observation")
+    is_number = isinstance(reward, (float, int))
+    _require(is_number, f"step(): the reward must be a float, got {_kind(reward)}")
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        _require(isinstance(flag, bool), f"step(): {name} must be a bool, got {_kind(flag)}")
+    _require(isinstance(info, dict), f"step(): the info must be a dict, got {_kind(info)}")
+    if is_goal_env:
+        _check_goal(env.unwrapped.compute_reward, obs, reward, info)
+
+
+def _check_obs(obs: Any, space: Any, what: str) -> None:
+    """Check that an observation is in its space; else raise an error that says why."""
+    if isinstance(space, spaces.Dict):
+        _require(isinstance(obs, dict), f"{what} must be a dict, got {_kind(obs)}")
+        keys, needed = list(obs), list(space.spaces)
+        _require(set(keys) == set(needed), f"{what} has the keys {keys}, but needs {needed}")
+        for key, part in space.items():
+            try:
+                _check_obs(obs[key], part, what)
+            except EnvCheckError as error:
+                raise EnvCheckError(f"Error while checking key={key}: {error}") from error
+        return
+    if not isinstance(space, spaces.Tuple):
+        _require(not isinstance(obs, tuple), f"{what} must be a single value, got a tuple")
+        is_int = isinstance(space, spaces.Discrete)
+        right = np.issubdtype(type(obs), np.integer) if is_int else isinstance(obs, np.ndarray)
+        _require(right, f"{what} must be {'an int' if is_int else 'an array'}, got {_kind(obs)}")
+    if isinstance(obs, np.ndarray):
+        expected = f"{what} does not match the space. Expected:"
+        shapes = f"{expected} {space.shape}, actual shape: {obs.shape}"
+        _require(obs.shape == space.shape, shapes)
+        dtypes = f"{expected} {space.dtype}, actual dtype: {obs.dtype}"
+        _require(np.can_cast(obs.dtype, space.dtype), dtypes)
+    if isinstance(space, spaces.Box):
+        wrong = np.argwhere((obs < space.low) | (obs > space.high)).tolist()
+        places = [
+            f"Expected: {space.low[k]} <= obs[{','.join(map(str, k))}] <= {space.high[k]},"
+            f" actual value: {obs[k]}"
+            for k in map(tuple, wrong[:20])
+        ]
+        listed = "; ".join(places)
+        _require(not wrong, f"{what} has {len(wrong)} invalid indices: {listed}")
+    _require(space.contains(obs), f"{what} is not in observation_space {space}: {obs!r:.200}")
+
+
+def _check_goal(compute_reward: Any, obs: Any, reward: Any, info: Any) -> None:
+    """Check that ``compute_reward`` gives the reward, of one goal and of two."""
+    goals = [obs["achieved_goal"], obs["desired_goal"]]
+    one = compute_reward(*goals, info)
+    _require(one == reward, f"step() returned the reward {reward}, but compute_reward() {one}")
+    pairs = [np.stack([np.atleast_1d(goal)] * 2) for goal in goals]
+    both = compute_reward(*pairs, np.array([info, info]))
+    shape = np.shape(both)
+    _require(shape == (2,), f"compute_reward() of 2 goals has shape {shape}, not (2,)")
+    _require(both[0] == reward, f"compute_reward() of 2 goals gives {both[0]}, of one {reward}")
+
+
+def _returns_finite(env: Any) -> bool:
+    """Whether a few steps return only finite numbers."""
+    values = [env.reset()[0]]
+    for _ in range(_STEPS):
+        obs, reward, terminated, truncated, _ = env.step(sample_action(env))
+        values += [obs, reward]
+        if terminated or truncated:
+            values.append(env.reset()[0])
+    leaves = [leaf for v in values for leaf in (v.values() if isinstance(v, dict) else [v])]
+    return all(np.isfinite(np.asarray(leaf)).all() for leaf in leaves)

@@ -1,35 +1,27 @@
-"""``make_vec_env``, and functions of single envs and their wrappers."""
+"""``make_vec_env``, ``make_atari_env``, and functions of single envs and their wrappers."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
+from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
 from envpool_py.sb3.inside import class_names, find_wrapper
 
 
 def unwrap_wrapper(env: Any, wrapper_class: type[Any]) -> Any:
-    """The outermost wrapper of this class around an env; None where there is none.
-
-    Args:
-        env: an env.
-        wrapper_class: the class, or a base class of it.
-    """
+    """The outermost wrapper of this class around an env; None where there is none."""
     return find_wrapper(env, class_names(wrapper_class))
 
 
 def is_wrapped(env: Any, wrapper_class: type[Any]) -> bool:
-    """Whether an env has a wrapper of this class around it.
-
-    Args:
-        env: an env.
-        wrapper_class: the class, or a base class of it.
-    """
+    """Whether an env has a wrapper of this class around it."""
     return unwrap_wrapper(env, wrapper_class) is not None
 
 
@@ -50,19 +42,19 @@ def make_vec_env(
 
     Args:
         env_id: an id of Gymnasium, or a callable that makes an env. An env made by id renders as
-            ``"rgb_array"`` unless ``env_kwargs`` says otherwise.
-        n_envs: how many.
+            ``"rgb_array"`` unless ``env_kwargs`` has another mode.
+        n_envs: the number of envs.
         seed: env ``i`` takes ``seed + start_index + i`` at the first reset, and its action space
             too; None draws the seeds.
         start_index: the number of the first env.
-        monitor_dir: the directory of the monitors' csv files, ``{number}.monitor.csv``; None for
+        monitor_dir: the directory of the monitors' CSV files, ``{number}.monitor.csv``; None for
             none.
         wrapper_class: wraps the monitored env; a class, or a function of the env.
-        env_kwargs: of the env.
+        env_kwargs: arguments of the env.
         vec_env_cls: the VecEnv's class; None is ``DummyVecEnv``.
-        vec_env_kwargs: of ``vec_env_cls``.
-        monitor_kwargs: of ``Monitor``.
-        wrapper_kwargs: of ``wrapper_class``.
+        vec_env_kwargs: arguments of ``vec_env_cls``.
+        monitor_kwargs: arguments of ``Monitor``.
+        wrapper_kwargs: arguments of ``wrapper_class``.
 
     Returns:
         The VecEnv, seeded for its first reset.
@@ -93,10 +85,39 @@ def make_vec_env(
     return venv
 
 
+def make_atari_env(
+    env_id: str | Callable[..., Any],
+    n_envs: int = 1,
+    seed: int | None = None,
+    start_index: int = 0,
+    monitor_dir: str | None = None,
+    wrapper_kwargs: dict[str, Any] | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """``make_vec_env`` with an ``AtariWrapper`` around each env; needs ``envpool-py[atari]``.
+
+    ``wrapper_kwargs`` are arguments of the ``AtariWrapper``, ``options`` of ``make_vec_env``.
+    """
+    if isinstance(env_id, str):
+        try:
+            importlib.import_module("ale_py")
+        except ImportError as error:
+            raise gym.error.DependencyNotInstalled(
+                "make_atari_env needs ale_py; pip install envpool-py[atari]"
+            ) from error
+        # By this name worker processes register the games too.
+        env_id = env_id if ":" in env_id else f"ale_py:{env_id}"
+    options |= {"wrapper_kwargs": wrapper_kwargs, "env_kwargs": env_kwargs}
+    return make_vec_env(
+        env_id, n_envs, seed, start_index, monitor_dir, wrapper_class=AtariWrapper, **options
+    )
+
+
 def _make(env_id: str | Callable[..., Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(env_id, str):
         return env_id(**kwargs)
     try:
         return gym.make(env_id, **{"render_mode": "rgb_array", **kwargs})
-    except TypeError:  # it knows no render mode
+    except TypeError:  # without a render mode
         return gym.make(env_id, **kwargs)

@@ -1,8 +1,9 @@
-"""``Monitor``: return, length and time of every episode, in the infos and in a csv file."""
+"""``Monitor``: return, length and time of every episode, in the infos and in a CSV file."""
 
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import time
 from collections.abc import Mapping
@@ -20,11 +21,11 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: the env to monitor.
-        filename: a csv file of one line per episode; None for none. See ``ResultsWriter``.
+        filename: a CSV file of one line per episode; None for none. See ``ResultsWriter``.
         allow_early_resets: whether ``reset`` may end an episode before its time.
-        reset_keywords: arguments of ``reset`` that are to be noted down; they must be given.
-        info_keywords: entries of the last info that are to be noted down.
-        override_existing: begin a file that exists anew; else it is appended to.
+        reset_keywords: arguments of ``reset`` to write; they are then required.
+        info_keywords: entries of the last info to write.
+        override_existing: replace an existing file; else append to it.
     """
 
     EXT = "monitor.csv"
@@ -42,12 +43,9 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         self.t_start = time.time()
         self.results_writer: ResultsWriter | None = None
         if filename is not None:
-            self.results_writer = ResultsWriter(
-                filename,
-                {"t_start": self.t_start, "env_id": str(env.spec.id if env.spec else None)},
-                (*reset_keywords, *info_keywords),
-                override_existing,
-            )
+            header = {"t_start": self.t_start, "env_id": str(env.spec.id if env.spec else None)}
+            keys = (*reset_keywords, *info_keywords)
+            self.results_writer = ResultsWriter(filename, header, keys, override_existing)
         self.allow_early_resets = allow_early_resets
         self.reset_keywords = reset_keywords
         self.info_keywords = info_keywords
@@ -60,13 +58,10 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         self.current_reset_info: dict[str, Any] = {}
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Reset the env.
-
-        Args:
-            **kwargs: passed on.
+        """Reset the env with these arguments.
 
         Raises:
-            RuntimeError: the episode has not ended, and must.
+            RuntimeError: the episode has not ended, and ``allow_early_resets`` is off.
             ValueError: one of ``reset_keywords`` is missing.
         """
         if not self.allow_early_resets and not self.needs_reset:
@@ -75,9 +70,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
             )
         for key in self.reset_keywords:
             if kwargs.get(key) is None:
-                raise ValueError(
-                    f"reset: the argument {key!r} is missing, which Monitor notes down"
-                )
+                raise ValueError(f"reset: the argument {key!r} is missing, which Monitor writes")
             self.current_reset_info[key] = kwargs[key]
         self.rewards = []
         self.needs_reset = False
@@ -86,11 +79,8 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env.
 
-        Args:
-            action: passed on.
-
         Raises:
-            RuntimeError: the episode has ended, or none was begun.
+            RuntimeError: the env was not reset since its last episode ended.
         """
         if self.needs_reset:
             raise RuntimeError("step: the env was not reset since its last episode ended")
@@ -125,7 +115,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
             self.results_writer.close()
 
     def get_total_steps(self) -> int:
-        """How many steps were made."""
+        """The number of steps."""
         return self.total_steps
 
     def get_episode_rewards(self) -> list[float]:
@@ -137,25 +127,25 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         return self.episode_lengths
 
     def get_episode_times(self) -> list[float]:
-        """When every episode ended, seconds since the monitor was made."""
+        """The end of every episode, in seconds since the monitor was made."""
         return self.episode_times
 
 
 class ResultsWriter:
-    """A csv file of episodes: ``#`` and a JSON header, the names of the columns, then the rows.
+    """A CSV file of episodes: ``#`` and a JSON header, the names of the columns, then the rows.
 
     Args:
-        filename: where. A directory takes a file ``monitor.csv``; to another name that does not end
-            so, ``.monitor.csv`` is added. Missing directories are made.
-        header: what stands in the first line.
+        filename: a directory gets a file ``monitor.csv``; to another name that does not end so,
+            ``.monitor.csv`` is added. Missing directories are made.
+        header: the content of the first line.
         extra_keys: columns besides ``r``, ``l`` and ``t``.
-        override_existing: begin a file that exists anew; else it is appended to.
+        override_existing: replace an existing file; else append to it.
     """
 
     def __init__(
         self,
         filename: str = "",
-        header: Mapping[str, float | str] | None = None,
+        header: Mapping[str, Any] | None = None,
         extra_keys: tuple[str, ...] = (),
         override_existing: bool = True,
     ) -> None:
@@ -165,25 +155,62 @@ class ResultsWriter:
         elif not path.name.endswith(Monitor.EXT):
             path = path.with_name(f"{path.name}.{Monitor.EXT}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        begins = override_existing or not path.exists()
+        is_new = override_existing or not path.exists()
         self.file_handler = path.open("w" if override_existing else "a", newline="\n")
-        self.logger = csv.DictWriter(
-            self.file_handler, ("r", "l", "t", *extra_keys), lineterminator="\n"
-        )
-        if begins:
+        columns = ("r", "l", "t", *extra_keys)
+        self.logger = csv.DictWriter(self.file_handler, columns, lineterminator="\n")
+        if is_new:
             self.file_handler.write(f"#{json.dumps(dict(header or {}))}\n")
             self.logger.writeheader()
         self.file_handler.flush()
 
     def write_row(self, epinfo: Mapping[str, Any]) -> None:
-        """Write one episode down.
-
-        Args:
-            epinfo: a value for every column.
-        """
+        """Write one episode; ``epinfo`` has a value for every column."""
         self.logger.writerow(epinfo)
         self.file_handler.flush()
 
     def close(self) -> None:
         """Close the file."""
         self.file_handler.close()
+
+
+class LoadMonitorResultsError(Exception):
+    """There are no files of a monitor."""
+
+
+def get_monitor_files(path: str) -> list[str]:
+    """The monitors' files in a directory."""
+    return [str(file) for file in Path(path).glob(f"*{Monitor.EXT}")]
+
+
+def load_results(path: str) -> Any:
+    """Read the monitors' files of a directory.
+
+    Returns:
+        A pandas DataFrame of one row per episode, sorted by time: the columns of the files and
+        ``index``, the row in its file. ``t`` counts from the start of the earliest monitor.
+
+    Raises:
+        LoadMonitorResultsError: the directory has no such files.
+        ImportError: pandas is not installed.
+    """
+    try:
+        pandas: Any = importlib.import_module("pandas")
+    except ImportError as error:
+        raise ImportError("load_results needs pandas; pip install envpool-py[sb3]") from error
+    files = get_monitor_files(path)
+    if not files:
+        raise LoadMonitorResultsError(f"no files *{Monitor.EXT} in {path}")
+    starts, frames = [], []
+    for name in files:
+        with Path(name).open() as file:
+            starts.append(json.loads(file.readline().removeprefix("#"))["t_start"])
+            frame = pandas.read_csv(file)
+        frame["t"] += starts[-1]
+        frames.append(frame)
+    frames = [frame for frame in frames if not frame.empty]
+    if not frames:
+        return pandas.DataFrame(columns=["r", "l", "t"]).reset_index()
+    episodes = pandas.concat(frames).sort_values("t").reset_index()
+    episodes["t"] -= min(starts)
+    return episodes

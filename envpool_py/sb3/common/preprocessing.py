@@ -1,4 +1,4 @@
-"""Which observation spaces are images, and where their channels are. Pure functions."""
+"""Which observation spaces are images, and where their channels are."""
 
 from __future__ import annotations
 
@@ -14,35 +14,26 @@ def is_image_space(
     check_channels: bool = False,
     normalized_image: bool = False,
 ) -> bool:
-    """Whether a space is certainly one of images.
+    """Whether a space is certainly one of images: a Box of three dimensions, uint8, 0 to 255.
 
     Args:
         observation_space: any space.
-        check_channels: ask for 1, 3 or 4 channels as well.
-        normalized_image: leave dtype and bounds aside.
-
-    Returns:
-        True for a Box of three dimensions, uint8, from 0 to 255.
+        check_channels: require 1, 3 or 4 channels as well.
+        normalized_image: accept any dtype and bounds.
     """
-    if not isinstance(observation_space, gym.spaces.Box) or len(observation_space.shape) != 3:
+    space = observation_space
+    if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3:
         return False
-    if not normalized_image and not (
-        observation_space.dtype == np.uint8
-        and (observation_space.low == 0).all()
-        and (observation_space.high == 255).all()
-    ):
+    pixels = space.dtype == np.uint8 and (space.low == 0).all() and (space.high == 255).all()
+    if not normalized_image and not pixels:
         return False
     if not check_channels:
         return True
-    first = is_image_space_channels_first(observation_space)
-    return observation_space.shape[0 if first else -1] in (1, 3, 4)
+    return space.shape[0 if is_image_space_channels_first(space) else -1] in (1, 3, 4)
 
 
 def is_image_space_channels_first(observation_space: gym.spaces.Box) -> bool:
     """Whether the channels, taken to be the smallest of three dimensions, come first.
-
-    Args:
-        observation_space: of three dimensions.
 
     Warns:
         UserWarning: the second dimension is the smallest.

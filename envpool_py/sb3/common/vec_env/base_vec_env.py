@@ -1,24 +1,26 @@
-"""``VecEnv``, the interface, and ``VecEnvWrapper``, which hands on to the VecEnv that it holds."""
+"""``VecEnv``, the interface; ``VecEnvWrapper``, which delegates to the VecEnv that it wraps."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import math
-import operator
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import seeding
+from envpool_py.sb3.registration import register_bases
 from envpool_py.seeding import Seed
 
-#: Which envs: None (all), an index, negative ones too, several of them, a boolean mask or a slice.
+#: Which envs: None (all), an index, several of them, a boolean mask or a slice. Negative indices
+#: count from the end.
 VecEnvIndices: TypeAlias = "SupportsIndex | Iterable[SupportsIndex] | slice | None"
 #: An array ``(num_envs, *shape)``; for Dict and Tuple spaces a dict or tuple of such arrays.
 VecEnvObs: TypeAlias = Any
@@ -26,31 +28,33 @@ VecEnvObs: TypeAlias = Any
 VecEnvStepReturn: TypeAlias = (
     "tuple[VecEnvObs, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]"
 )
+#: The options of a reset: one dict for all envs, or one for each.
+Options: TypeAlias = "Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None"
 
 Info: TypeAlias = "dict[str, Any]"
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class UnsuitableEnvError(ValueError, AssertionError):
-    """An env, or a VecEnv, is not what its user needs it to be.
+    """An env or a VecEnv cannot be used here.
 
     A ``ValueError``; also the ``AssertionError`` that Stable-Baselines3 raises in these places.
     """
 
 
 class VecEnv(ABC):
-    """Many envs that reset themselves, behind one interface: ``obs, rewards, dones, infos``.
+    """Many envs that reset themselves, with the interface of Stable-Baselines3.
 
     Args:
         num_envs: the number of envs.
         observation_space: of a single env.
         action_space: of a single env.
 
+    The arguments are attributes.
+
     Attributes:
-        num_envs: as given.
-        observation_space: as given.
-        action_space: as given.
-        reset_infos: the info of the latest reset of every env, automatic ones included.
-        render_mode: that of all envs.
+        reset_infos: the info of the latest reset of every env, automatic resets included.
+        render_mode: the render mode of all envs.
         metadata: ``{"render_modes": [...]}``.
 
     Raises:
@@ -70,6 +74,7 @@ class VecEnv(ABC):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
     ) -> None:
+        register_bases(type(self))
         self.num_envs = num_envs
         self.observation_space = observation_space
         self.action_space = action_space
@@ -85,7 +90,7 @@ class VecEnv(ABC):
 
     def _common_render_mode(self) -> str | None:
         try:
-            modes = self.get_attr("render_mode")
+            modes: list[str | None] = self.get_attr("render_mode")
         except AttributeError:
             warnings.warn("the envs have no render_mode; it is taken to be None", stacklevel=3)
             return None
@@ -94,14 +99,13 @@ class VecEnv(ABC):
                 raise UnsuitableEnvError(
                     f"env {i}: render_mode is {mode!r}, but that of env 0 is {modes[0]!r}"
                 )
-        first: str | None = modes[0]
-        return first
+        return modes[0]
 
     # ---------------------------------------------------------------------------- reset and step
 
     @abstractmethod
     def reset(self) -> VecEnvObs:
-        """Reset all envs, with the seeds and options that were set for it; a step is given up.
+        """Reset all envs, with the seeds and options set for this reset; cancel a pending step.
 
         Returns:
             The first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
@@ -109,11 +113,7 @@ class VecEnv(ABC):
 
     @abstractmethod
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs; ``step_wait`` brings what comes of it.
-
-        Args:
-            actions: ``(num_envs, *shape)``.
-        """
+        """Begin a step of all envs; ``actions`` have shape ``(num_envs, *shape)``."""
 
     @abstractmethod
     def step_wait(self) -> VecEnvStepReturn:
@@ -121,18 +121,13 @@ class VecEnv(ABC):
 
         Returns:
             ``obs`` ``(num_envs, *shape)``, of the next episode where an env is done; ``rewards``
-            ``(num_envs,)``; ``dones`` bool ``(num_envs,)``; ``infos``, a list of one dict per env.
+            float32 ``(num_envs,)``; ``dones`` bool ``(num_envs,)``, terminated or truncated;
+            ``infos``, a list of one dict per env, each with ``TimeLimit.truncated`` (truncated and
+            not terminated) and, where done, ``terminal_observation``.
         """
 
     def step(self, actions: NDArray[Any]) -> VecEnvStepReturn:
-        """Step all envs: ``step_async``, then ``step_wait``.
-
-        Args:
-            actions: ``(num_envs, *shape)``.
-
-        Returns:
-            As ``step_wait``.
-        """
+        """Step all envs: ``step_async(actions)``, then ``step_wait()``."""
         self.step_async(actions)
         return self.step_wait()
 
@@ -143,11 +138,11 @@ class VecEnv(ABC):
     # --------------------------------------------------------------------------- seeds, options
 
     def seed(self, seed: Seed = None) -> Sequence[int | None]:
-        """Set the seeds of the next ``reset``; later resets go on with the envs' own streams.
+        """Set the seeds of the next ``reset``; later resets continue the envs' own streams.
 
         Args:
             seed: an int ``s``: ``s + i`` for env ``i``; a list: one for each env, None for none;
-                None: drawn anew, from the system's entropy.
+                None: drawn from the system's entropy.
 
         Returns:
             The seed of every env.
@@ -160,29 +155,22 @@ class VecEnv(ABC):
         self._seeds = seeding.per_env(seed, range(self.num_envs))
         return self._seeds
 
-    def set_options(
-        self, options: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None
-    ) -> None:
-        """Set the options of the next ``reset``; a copy is taken.
-
-        Args:
-            options: one dict for all envs, or a list of one for each; None or empty for none.
+    def set_options(self, options: Options = None) -> None:
+        """Set the options of the next ``reset``: a copy, for all envs or one for each.
 
         Raises:
             TypeError, ValueError: no dicts, or not as many as envs.
         """
         if options is None or isinstance(options, Mapping):
-            listed: list[Mapping[str, Any] | None] = [options] * self.num_envs
-        else:
-            listed = list(options)
-            if len(listed) != self.num_envs:
-                raise ValueError(f"got {len(listed)} options for {self.num_envs} envs")
-        for i, one in enumerate(listed):
+            options = [options] * self.num_envs
+        if len(options) != self.num_envs:
+            raise ValueError(f"got {len(options)} options for {self.num_envs} envs")
+        for i, one in enumerate(options):
             if one is not None and not isinstance(one, Mapping):
                 raise TypeError(
                     f"env {i}: options must be a dict or None, got {type(one).__name__} {one!r:.80}"
                 )
-        self._options = [copy.deepcopy(dict(one or {})) for one in listed]
+        self._options = [copy.deepcopy(dict(one or {})) for one in options]
 
     def _reset_seeds(self) -> None:
         """Forget the seeds: they serve one reset."""
@@ -196,56 +184,26 @@ class VecEnv(ABC):
 
     @abstractmethod
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of each env, from the outermost wrapper that has it.
-
-        Args:
-            attr_name: its name.
-            indices: which envs; None is all.
-        """
+        """The attribute of each env, from the outermost wrapper that has it."""
 
     @abstractmethod
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of each env.
-
-        Args:
-            attr_name: its name.
-            value: its value, the same for all.
-            indices: which envs; None is all.
-        """
+        """Set the attribute of each env to the same value."""
 
     @abstractmethod
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
-        """Call a method of each env, that of the outermost wrapper that has it.
-
-        Args:
-            method_name: its name.
-            *method_args: its arguments.
-            indices: which envs; None is all.
-            **kwargs: its keyword arguments.
-
-        Returns:
-            What each returned.
-        """
+        """Call a method of each env, that of the outermost wrapper that has it."""
 
     @abstractmethod
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Whether each env has a wrapper of this class around it.
-
-        Args:
-            wrapper_class: the class, or a base class of it.
-            indices: which envs; None is all.
-        """
+        """Whether each env has a wrapper of this class, or of a subclass, around it."""
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all envs have the attribute.
-
-        Args:
-            attr_name: its name.
-        """
+        """Whether all envs have the attribute."""
         try:
             self.get_attr(attr_name)
         except AttributeError:
@@ -253,12 +211,7 @@ class VecEnv(ABC):
         return True
 
     def _get_indices(self, indices: VecEnvIndices) -> list[int]:
-        """The indices as a list of ints from 0 to ``num_envs - 1``.
-
-        Raises:
-            IndexError: one is out of range, or a mask has another length.
-            TypeError: not integers.
-        """
+        """The indices as a list of ints from 0 to ``num_envs - 1``."""
         return resolve_indices(indices, self.num_envs)
 
     # ---------------------------------------------------------------------------------- rendering
@@ -281,15 +234,10 @@ class VecEnv(ABC):
             UserWarning: the envs have another render mode, or none; nothing is rendered.
         """
         own = self.render_mode
-        if own is None and mode is None:
+        if own is None or (mode not in (None, own) and (mode, own) != ("human", "rgb_array")):
             warnings.warn(
-                "render: the envs have no render_mode; pass one when they are made", stacklevel=2
-            )
-            return None
-        if mode not in (None, own) and (mode, own) != ("human", "rgb_array"):
-            warnings.warn(
-                f"render: mode is {mode!r}, but the envs' render_mode is {own!r}, and it is fixed"
-                " when they are made",
+                f"render: mode is {mode!r}, but the envs' render_mode is {own!r}; pass render_mode"
+                " when the envs are made",
                 stacklevel=2,
             )
             return None
@@ -297,10 +245,17 @@ class VecEnv(ABC):
             self.env_method("render")
             return None
         image = tile_images([image for image in self.get_images() if image is not None])
-        if mode == "human":
-            _show(image)
-            return None
-        return image
+        if mode != "human":
+            return image
+        try:
+            cv2 = importlib.import_module("cv2")
+        except ImportError as error:
+            raise gym.error.DependencyNotInstalled(
+                "render: a window needs OpenCV; pip install opencv-python"
+            ) from error
+        cv2.imshow("vecenv", image[..., ::-1])
+        cv2.waitKey(1)
+        return None
 
     # ------------------------------------------------------------------------------- wrapped ones
 
@@ -310,28 +265,33 @@ class VecEnv(ABC):
         return self
 
     def getattr_depth_check(self, name: str, already_found: bool) -> str | None:
-        """The class whose attribute ``name`` is hidden by that of a wrapper, if there is one.
-
-        Args:
-            name: the attribute.
-            already_found: a wrapper has it.
-        """
+        """The class whose attribute ``name`` is hidden by a wrapper that has it, or None."""
         return _class_name(self) if already_found and hasattr(self, name) else None
 
 
-class VecEnvWrapper(VecEnv):
-    """Hands on to the VecEnv it holds; the base class of wrappers.
+def _delegated(method: Method) -> Method:
+    """The method of the same name of the wrapped VecEnv."""
 
-    A subclass writes ``reset`` and ``step_wait``. Attributes that the wrapper does not have are
-    looked for in what it holds. Around another library's VecEnv it works as well.
+    @functools.wraps(method, updated=())  # the mark of an abstract method is not copied
+    def call(wrapper: VecEnvWrapper, *args: Any, **kwargs: Any) -> Any:
+        return getattr(wrapper.venv, method.__name__)(*args, **kwargs)
+
+    return cast("Method", call)
+
+
+class VecEnvWrapper(VecEnv):
+    """Delegates to the VecEnv that it wraps; the base class of wrappers.
+
+    A subclass defines ``reset`` and ``step_wait``. Attributes that the wrapper does not have are
+    read from the VecEnv that it wraps, which may be of another library.
 
     Args:
         venv: the VecEnv to wrap.
-        observation_space: that of the wrapper; None is that of ``venv``.
-        action_space: likewise.
+        observation_space: of the wrapper; None is that of ``venv``.
+        action_space: of the wrapper; None is that of ``venv``.
 
     Attributes:
-        venv: as given.
+        venv: the wrapped VecEnv.
     """
 
     venv: Any
@@ -350,168 +310,110 @@ class VecEnvWrapper(VecEnv):
         )
 
     @property
-    def reset_infos(self) -> list[Info]:
+    def reset_infos(self) -> Any:
         """The info of the latest reset of every env, kept by the innermost VecEnv."""
-        infos: list[Info] = self.venv.reset_infos
-        return infos
+        return self.venv.reset_infos
 
     @reset_infos.setter
     def reset_infos(self, infos: list[Info]) -> None:
-        # Those that the constructor of VecEnv begins with are not news.
+        # The empty infos that the constructor of VecEnv sets are no news.
         if any(infos):
             self.venv.reset_infos = infos
 
-    @abstractmethod
-    def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations."""
-
-    def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs."""
-        self.venv.step_async(actions)
-
-    @abstractmethod
-    def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the step begun; return ``obs, rewards, dones, infos``."""
-
-    def close(self) -> None:
-        """Close what is wrapped."""
-        self.venv.close()
-
-    def seed(self, seed: Seed = None) -> Sequence[int | None]:
-        """Set the seeds of the next ``reset``."""
-        seeds: Sequence[int | None] = self.venv.seed(seed)
-        return seeds
-
-    def set_options(
-        self, options: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None
-    ) -> None:
-        """Set the options of the next ``reset``."""
-        self.venv.set_options(options)
-
-    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of each env."""
-        values: list[Any] = self.venv.get_attr(attr_name, indices)
-        return values
-
-    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of each env."""
-        self.venv.set_attr(attr_name, value, indices)
-
-    def has_attr(self, attr_name: str) -> bool:
-        """Whether all envs have the attribute."""
-        return bool(self.venv.has_attr(attr_name))
-
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
-    ) -> list[Any]:
-        """Call a method of each env."""
-        results: list[Any] = self.venv.env_method(
-            method_name, *method_args, indices=indices, **kwargs
-        )
-        return results
-
-    def env_is_wrapped(
-        self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
-    ) -> list[bool]:
-        """Whether each env has a wrapper of this class around it."""
-        wrapped: list[bool] = self.venv.env_is_wrapped(wrapper_class, indices=indices)
-        return wrapped
-
-    def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """An image of each env."""
-        images: Sequence[NDArray[Any] | None] = self.venv.get_images()
-        return images
-
-    def render(self, mode: str | None = None) -> NDArray[Any] | None:
-        """Render all envs."""
-        image: NDArray[Any] | None = self.venv.render(mode=mode)
-        return image
+    step_async = _delegated(VecEnv.step_async)
+    close = _delegated(VecEnv.close)
+    seed = _delegated(VecEnv.seed)
+    set_options = _delegated(VecEnv.set_options)
+    get_attr = _delegated(VecEnv.get_attr)
+    set_attr = _delegated(VecEnv.set_attr)
+    has_attr = _delegated(VecEnv.has_attr)
+    env_method = _delegated(VecEnv.env_method)
+    env_is_wrapped = _delegated(VecEnv.env_is_wrapped)
+    get_images = _delegated(VecEnv.get_images)
+    render = _delegated(VecEnv.render)
 
     @property
     def unwrapped(self) -> Any:
         """The VecEnv within all wrappers."""
         return self.venv.unwrapped
 
-    # ----------------------------------------------------------------- attributes of what it holds
+    # ------------------------------------------------------------ attributes of the wrapped VecEnv
 
     def __getattr__(self, name: str) -> Any:
-        # Python comes here for what is nowhere else. Special names are a class's own business, and
-        # without a venv (a copy being made, a file being read) there is nobody to ask.
+        # Special names belong to the class. A copy, or a wrapper that is unpickled, has no venv.
         if name.startswith("__") or vars(self).get("venv") is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         hidden = self.getattr_depth_check(name, already_found=False)
         if hidden is not None:
             raise AttributeError(
-                f"{_class_name(self)} has no {name!r}, and the one found in what it wraps hides"
-                f" that of {hidden}: read it from the VecEnv that is meant"
+                f"{_class_name(self)} has no {name!r}, and the first wrapper that has it hides that"
+                f" of {hidden}: read it from the VecEnv that is meant"
             )
         return self.getattr_recursive(name)
 
     def getattr_recursive(self, name: str) -> Any:
-        """The attribute of the outermost layer that has it.
-
-        Args:
-            name: the attribute.
-
-        Raises:
-            AttributeError: none has it.
-        """
+        """The attribute of the outermost layer that has it; AttributeError if none has it."""
         if self._has(name):
             return getattr(self, name)
         if hasattr(self.venv, "getattr_recursive"):
             return self.venv.getattr_recursive(name)
         return getattr(self.venv, name)
 
-    def getattr_depth_check(self, name: str, already_found: bool) -> str | None:
-        """The class whose attribute ``name`` is hidden by that of a wrapper, if there is one.
-
-        Args:
-            name: the attribute.
-            already_found: a wrapper further out has it.
-        """
+    def getattr_depth_check(self, name: str, already_found: bool) -> Any:
+        """The class whose attribute ``name`` is hidden by a wrapper that has it, or None."""
         own = self._has(name)
         if own and already_found:
             return _class_name(self)
-        hidden: str | None = self.venv.getattr_depth_check(name, own or already_found)
-        return hidden
+        return self.venv.getattr_depth_check(name, own or already_found)
 
     def _has(self, name: str) -> bool:
         return name in vars(self) or hasattr(type(self), name)
+
+
+class ObservationWrapper(VecEnvWrapper):
+    """A wrapper that maps observations by one function, terminal observations included."""
+
+    @abstractmethod
+    def observations(self, obs: Any) -> Any:
+        """Map the observations of all envs, or that of one env, which has no batch axis."""
+
+    def reset(self) -> VecEnvObs:
+        """Reset all envs; return the first observations."""
+        return self.observations(self.venv.reset())
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
+        return self._mapped(*self.venv.step_wait())
+
+    def _mapped(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+        for i in np.flatnonzero(dones).tolist():
+            if "terminal_observation" in infos[i]:
+                terminal = infos[i]["terminal_observation"]
+                infos[i]["terminal_observation"] = self.observations(terminal)
+        return self.observations(obs), rewards, dones, infos
 
 
 def resolve_indices(indices: VecEnvIndices, num_envs: int) -> list[int]:
     """Indices, as a user may write them, as ints from 0 to ``num_envs - 1``, in the order written.
 
     Raises:
-        IndexError: one is out of range, or a mask has another length.
+        IndexError: an index is out of range, or a mask has another length.
         TypeError: not integers.
     """
-    if indices is None:
-        return list(range(num_envs))
-    if isinstance(indices, slice):
-        return list(range(num_envs))[indices]
-    if isinstance(indices, (bool, np.bool_, str, bytes)):
+    if indices is None or isinstance(indices, slice):
+        return list(range(num_envs))[indices or slice(None)]
+    if isinstance(indices, Iterable) and not isinstance(indices, (np.ndarray, str)):
+        indices = list(indices)
+    array = np.asarray(indices)
+    if array.size == 0:
+        return []
+    if array.dtype.kind not in ("iu" if array.ndim == 0 else "iub") or array.ndim > 1:
         raise TypeError(f"indices must be integers, got {indices!r}")
-    if isinstance(indices, SupportsIndex) and np.ndim(indices) == 0:  # type: ignore[arg-type]
-        listed: list[Any] = [indices]
-    elif isinstance(indices, Iterable):
-        listed = list(indices)
-    else:
-        raise TypeError(f"indices must be integers, got {indices!r}")
-    if listed and all(isinstance(i, (bool, np.bool_)) for i in listed):
-        if len(listed) != num_envs:
-            raise IndexError(f"the mask has {len(listed)} entries, but there are {num_envs} envs")
-        return [i for i, chosen in enumerate(listed) if chosen]
-    resolved = []
-    for one in listed:
-        try:
-            i = operator.index(one)
-        except TypeError:
-            raise TypeError(f"indices must be integers, got {one!r}") from None
-        if not -num_envs <= i < num_envs:
-            raise IndexError(f"index {i} is out of range: there are envs 0 to {num_envs - 1}")
-        resolved.append(i % num_envs)
-    return resolved
+    try:
+        found: list[int] = np.arange(num_envs)[np.atleast_1d(array)].tolist()
+    except IndexError:
+        raise IndexError(f"got indices {indices!r}, but there are {num_envs} envs") from None
+    return found
 
 
 def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -527,36 +429,22 @@ def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:
     Raises:
         ValueError: no images, or images of different shapes.
     """
-    images = [np.asarray(image) for image in images_nhwc]
-    if not images:
+    shapes = [np.shape(image) for image in images_nhwc]
+    if not shapes:
         raise ValueError("images: got none to tile")
-    shape = images[0].shape
-    if len(shape) != 3:
-        raise ValueError(f"env 0: the image has shape {shape}, but (height, width, 3) is needed")
-    for i, image in enumerate(images):
-        if image.shape != shape:
+    for i, shape in enumerate(shapes):
+        if len(shape) != 3 or shape != shapes[0]:
             raise ValueError(
-                f"env {i}: the image has shape {image.shape}, but that of env 0 has {shape}"
+                f"env {i}: the image has shape {shape}, that of env 0 has {shapes[0]}; all need the"
+                " same shape (height, width, channels)"
             )
-    height, width, channels = shape
-    rows = math.ceil(math.sqrt(len(images)))
-    columns = math.ceil(len(images) / rows)
-    tiled = np.zeros((rows * height, columns * width, channels), images[0].dtype)
-    for i, image in enumerate(images):
-        top, left = i // columns * height, i % columns * width
-        tiled[top : top + height, left : left + width] = image
-    return tiled
-
-
-def _show(image: NDArray[Any]) -> None:
-    try:
-        cv2 = importlib.import_module("cv2")
-    except ImportError as error:
-        raise gym.error.DependencyNotInstalled(
-            "render: a window needs OpenCV; pip install opencv-python"
-        ) from error
-    cv2.imshow("vecenv", image[..., ::-1])
-    cv2.waitKey(1)
+    height, width, channels = shapes[0]
+    rows = math.ceil(math.sqrt(len(shapes)))
+    columns = math.ceil(len(shapes) / rows)
+    tiles = np.zeros((rows * columns, *shapes[0]), np.asarray(images_nhwc[0]).dtype)
+    tiles[: len(shapes)] = images_nhwc
+    grid = tiles.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
+    return grid.reshape(rows * height, columns * width, channels)
 
 
 def _class_name(venv: VecEnv) -> str:

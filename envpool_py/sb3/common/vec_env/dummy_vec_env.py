@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ class DummyVecEnv(PoolVecEnv):
         **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
 
     Attributes:
-        envs: the envs themselves.
+        envs: the envs themselves. ``observation_space`` and ``action_space`` are those of env 0,
+            not copies: if a model seeds them, it seeds the env's.
 
     Raises:
         ValueError: ``env_fns`` is empty, or two of them returned the same instance.
@@ -28,11 +30,12 @@ class DummyVecEnv(PoolVecEnv):
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> None:
         pool = DummyVectorEnv(env_fns, **pool_options(options))
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(pool.close)
             super().__init__(pool)
-        except BaseException:
-            pool.close()
-            raise
+            on_error.pop_all()
+        first = self.envs[0]
+        self.observation_space, self.action_space = first.observation_space, first.action_space
 
     @property
     def envs(self) -> list[Any]:
@@ -40,6 +43,6 @@ class DummyVecEnv(PoolVecEnv):
         return self._get_target_envs(None)
 
     def _get_target_envs(self, indices: VecEnvIndices) -> list[Any]:
-        """Those of the envs that are meant."""
+        """The envs of these indices."""
         workers: list[Any] = self.pool.workers
         return [workers[i].env for i in self._get_indices(indices)]

@@ -1,4 +1,4 @@
-"""``OverPool``: what VecEnvs over a pool have in common, whatever their rows are."""
+"""``OverPool``: the common part of VecEnvs over a pool, whatever their rows are."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from envpool_py.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnv, VecEnvIndices
+from envpool_py.sb3.inside import has_attribute
 
 
 class OverPool(VecEnv):
     """A VecEnv whose envs a pool steps.
 
-    A step that was begun is ended by ``step_wait``, or given up by ``reset``; nothing else comes in
-    between, and no answer is taken for that of another request.
+    ``step_wait`` ends a pending step and ``reset`` cancels it; until then every other request
+    raises ``AlreadyPendingCallError``. After ``close`` all raise ``ClosedEnvironmentError``.
 
     Attributes:
         pool: the pool that steps the envs.
@@ -38,7 +39,7 @@ class OverPool(VecEnv):
         self._assert_open()
         if self._stepping:
             raise AlreadyPendingCallError(
-                f"{prefix}a step is under way; step_wait() brings what comes of it", "step_async"
+                f"{prefix}a step is pending; call step_wait(), or reset()", "step_async"
             )
 
     def _send(self, actions: Any) -> None:
@@ -46,11 +47,11 @@ class OverPool(VecEnv):
         self._stepping = True
 
     def _received(self) -> StepResult:
-        """The rows of all envs, in order; after an error those of the others are dropped."""
+        """The rows of all envs, in order; after an error the rows of the others are dropped."""
         self._assert_open()
         if not self._stepping:
             raise NoAsyncCallError(
-                "step_wait: no step is under way; step_async(actions) begins one", "step_wait"
+                "step_wait: no step is pending; step_async(actions) begins one", "step_wait"
             )
         self._stepping = False
         pool = self.pool
@@ -59,12 +60,12 @@ class OverPool(VecEnv):
         except EnvError:
             self._drop_rows()
             raise
-        except BaseException:  # Ctrl-C, or what a signal handler raised
+        except BaseException:  # Ctrl-C, or an exception of a signal handler
             pool.cancel()
             raise
 
     def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
-        """Reset all envs, with these seeds and the options set for it; give a step up.
+        """Reset all envs, with these seeds and the options set; cancel a pending step.
 
         Raises:
             EnvError: an env raised; the seeds and options are kept.
@@ -101,32 +102,19 @@ class OverPool(VecEnv):
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """The attribute of the env of each row, from the outermost wrapper that has it.
 
-        Args:
-            attr_name: its name.
-            indices: which rows; None is all.
-
         Raises:
             EnvError: an env has no such attribute (an AttributeError too), reading it raised, or
                 its value can't be sent. No reset is needed.
-            AlreadyPendingCallError: a step is under way.
         """
         return self._ask(indices, lambda ids: self.pool.get_env_attr(attr_name, id=ids))
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of the env of each row: where it is, else on the base env.
-
-        Args:
-            attr_name: its name.
-            value: its value, the same for all.
-            indices: which rows; None is all.
-
-        Raises:
-            EnvError: setting it raised.
-            AlreadyPendingCallError: a step is under way.
-        """
+        """Set the attribute of the env of each row: where it is, else on the outermost wrapper."""
         ids = list(dict.fromkeys(map(self._env_of, self._get_indices(indices))))
         self._assert_no_step()
-        self.pool.set_env_attr(attr_name, value, id=ids)
+        found = np.array(self.pool.apply(has_attribute, attr_name, id=ids), dtype=np.bool_)
+        self.pool.set_env_attr(attr_name, value, id=np.array(ids)[found])
+        self.pool.apply(setattr, attr_name, value, id=np.array(ids)[~found])
 
     def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
         """Ask the env of each row, every env once."""

@@ -1,4 +1,4 @@
-"""``StackedObservations``: the last few observations of every env, as one."""
+"""``StackedObservations``: the last observations of every env in one array."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
-
-_ORDERS = ("first", "last")
+from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError
 
 
 class StackedObservations:
-    """Keeps the last ``n_stack`` observations of every env, and begins anew where one is done.
+    """Keeps the last ``n_stack`` observations of every env; a new episode starts on zeros.
 
     Args:
         num_envs: the number of envs.
-        n_stack: how many observations are stacked, the newest last.
-        observation_space: a Box, or a Dict of them.
-        channels_order: ``"first"``: along the first dimension; ``"last"``: along the last; None:
-            where the channels are, for images, else the last. For a Dict space also a mapping from
-            its keys.
+        n_stack: the number of observations in a stack, the newest last.
+        observation_space: a Box, or a Dict of Boxes.
+        channels_order: stack along the ``"first"`` or the ``"last"`` dimension. None: along the
+            channels of images, else the last. For a Dict space also a mapping from its keys.
 
     Attributes:
-        stacked_observation_space: of what ``reset`` and ``update`` return.
+        stacked_observation_space: of the arrays that ``reset`` and ``update`` return.
 
     Raises:
         TypeError: another space, or a mapping for a Box.
-        ValueError: another order, or ``n_stack`` below 1.
+        UnsuitableEnvError: another order.
+        ValueError: ``n_stack`` is below 1.
     """
 
     def __init__(
@@ -41,18 +40,19 @@ class StackedObservations:
         observation_space: gym.Space[Any],
         channels_order: str | Mapping[str, str | None] | None = None,
     ) -> None:
+        self.num_envs = num_envs
         self.n_stack = n_stack
         self.observation_space = observation_space
         self.sub_stacked_observations: dict[str, StackedObservations] = {}
         self.stacked_observation_space: gym.Space[Any]
         if isinstance(observation_space, gym.spaces.Dict):
-            for key, part in observation_space.items():
-                order = (
-                    channels_order[key] if isinstance(channels_order, Mapping) else channels_order
-                )
-                self.sub_stacked_observations[key] = StackedObservations(
-                    num_envs, n_stack, part, order
-                )
+            orders = channels_order
+            if not isinstance(orders, Mapping):
+                orders = dict.fromkeys(observation_space.spaces, orders)
+            self.sub_stacked_observations = {
+                key: StackedObservations(num_envs, n_stack, part, orders[key])
+                for key, part in observation_space.items()
+            }
             self.stacked_observation_space = gym.spaces.Dict(
                 {
                     key: part.stacked_observation_space
@@ -82,24 +82,16 @@ class StackedObservations:
     def compute_stacking(
         n_stack: int, observation_space: gym.spaces.Box, channels_order: str | None = None
     ) -> tuple[bool, int, tuple[int, ...], int]:
-        """Along which dimension to stack.
-
-        Args:
-            n_stack: how many observations are stacked.
-            observation_space: of one.
-            channels_order: ``"first"``, ``"last"`` or None.
+        """The dimension to stack along, with the arguments of the class.
 
         Returns:
             Whether the channels come first; the dimension in a batch; the shape of the stack; the
             dimension in one observation.
-
-        Raises:
-            ValueError: another order, or ``n_stack`` below 1.
         """
         if n_stack < 1:
             raise ValueError(f"n_stack must be 1 or more, got {n_stack}")
-        if channels_order not in (None, *_ORDERS):
-            raise ValueError(
+        if channels_order not in (None, "first", "last"):
+            raise UnsuitableEnvError(
                 f"channels_order must be 'first', 'last' or None, got {channels_order!r}"
             )
         if channels_order is None:
@@ -114,21 +106,8 @@ class StackedObservations:
         return first, 1 if first else -1, tuple(shape), axis
 
     def reset(self, observation: Any) -> Any:
-        """Begin anew with the first observations.
-
-        Args:
-            observation: ``(num_envs, *shape)``, or a dict of such arrays.
-
-        Returns:
-            Stacks of zeros and the observation; the caller's own.
-        """
-        if self.sub_stacked_observations:
-            return {
-                key: part.reset(observation[key])
-                for key, part in self.sub_stacked_observations.items()
-            }
-        self.stacked_obs = np.zeros_like(self.stacked_obs)
-        return self._pushed(observation)
+        """Start new stacks with the first observations, on zeros; the caller owns the result."""
+        return self._push(observation, list(range(self.num_envs)), {})[0]
 
     def update(
         self, observations: Any, dones: NDArray[np.bool_], infos: list[dict[str, Any]]
@@ -137,64 +116,49 @@ class StackedObservations:
 
         Args:
             observations: ``(num_envs, *shape)``, or a dict of such arrays.
-            dones: which envs are done: their stacks begin anew.
-            infos: ``terminal_observation`` is put on top of the stack of its episode.
+            dones: the stacks of envs that are done start again.
+            infos: each ``terminal_observation`` is replaced by the last stack of its episode.
 
         Returns:
-            The stacks, the caller's own, and ``infos``.
+            The stacks, which the caller owns, and ``infos``.
 
         Warns:
             UserWarning: an env is done, and its info has no ``terminal_observation``.
         """
         done = np.flatnonzero(dones).tolist()
-        finals: dict[int, Any] = {}
+        finals = {}
         for i in done:
             if "terminal_observation" in infos[i]:
                 finals[i] = infos[i]["terminal_observation"]
             else:
-                warnings.warn(
-                    f"env {i}: done, but its info has no terminal_observation to stack",
-                    stacklevel=3,
-                )
-        stacks, stacked_finals = self._update(observations, done, finals)
+                text = f"env {i}: done, but its info has no terminal_observation to stack"
+                warnings.warn(text, stacklevel=3)
+        stacks, stacked_finals = self._push(observations, done, finals)
         for i, final in stacked_finals.items():
             infos[i]["terminal_observation"] = final
         return stacks, infos
 
-    def _update(
+    def _push(
         self, observations: Any, done: list[int], finals: dict[int, Any]
     ) -> tuple[Any, dict[int, Any]]:
+        """Push observations onto the stacks; return copies, and the last stacks of ``finals``."""
+        stacked_finals: dict[int, Any]
         if self.sub_stacked_observations:
-            stacks = {}
-            tops: dict[int, dict[str, Any]] = {i: {} for i in finals}
+            stacks, stacked_finals = {}, {i: {} for i in finals}
             for key, part in self.sub_stacked_observations.items():
-                stacks[key], own = part._update(  # noqa: SLF001 - of the same class
-                    observations[key], done, {i: final[key] for i, final in finals.items()}
-                )
-                for i, top in own.items():
-                    tops[i][key] = top
-            return stacks, tops
+                of_key = {i: final[key] for i, final in finals.items()}
+                stacks[key], of_key = part._push(observations[key], done, of_key)  # noqa: SLF001
+                for i, final in of_key.items():
+                    stacked_finals[i][key] = final
+            return stacks, stacked_finals
         new = observations.shape[self.stack_dimension]
+        stack = self.stacked_obs
+        older = stack[:, new:] if self.channels_first else stack[..., new:]
         stacked_finals = {
-            i: np.concatenate((self._older(self.stacked_obs[i], new), final), self.repeat_axis)
-            for i, final in finals.items()
+            i: np.concatenate((older[i], final), self.repeat_axis) for i, final in finals.items()
         }
-        self.stacked_obs[done] = 0
-        return self._pushed(observations), stacked_finals
-
-    def _pushed(self, observations: NDArray[Any]) -> NDArray[Any]:
-        """Push the newest observations onto the stacks; return a copy of these."""
-        new = observations.shape[self.stack_dimension]
+        older[done] = 0
         self.stacked_obs = np.concatenate(
-            (self._older(self.stacked_obs, new, batch=True), observations),
-            axis=self.stack_dimension,
-            dtype=self.stacked_obs.dtype,
-            casting="unsafe",
+            (older, observations), self.stack_dimension, dtype=stack.dtype, casting="unsafe"
         )
-        return self.stacked_obs.copy()
-
-    def _older(self, stack: NDArray[Any], new: int, *, batch: bool = False) -> NDArray[Any]:
-        """What stays of a stack, or of a batch of them, when ``new`` channels are added."""
-        if not self.channels_first:
-            return stack[..., new:]
-        return stack[:, new:] if batch else stack[new:]
+        return self.stacked_obs.copy(), stacked_finals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,19 +15,19 @@ from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv, pool_options
 class SubprocVecEnv(PoolVecEnv):
     """Envs in worker processes; observations, rewards and actions in shared memory.
 
-    Equal to ``ShmemVecEnv``; Stable-Baselines3 has this name.
+    A step pickles only infos that are not all numbers and observations without a fixed shape.
 
     Args:
         env_fns: one callable for each env; cloudpickled, but not under ``"fork"``.
         start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``; None is forkserver where there is
             one, else spawn. Under these two the program needs ``if __name__ == "__main__":``.
-        num_processes: over how many processes the envs are spread; None is one for each env.
+        num_processes: the number of worker processes; None is one for each env.
         **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
 
     Attributes:
         processes: the worker process of every env.
-        waiting: whether a step is under way.
-        closed: whether this was closed.
+        waiting: whether a step is pending.
+        closed: whether the VecEnv is closed.
 
     Raises:
         ValueError: ``env_fns`` is empty, or there is no such start method.
@@ -51,11 +52,10 @@ class SubprocVecEnv(PoolVecEnv):
             num_processes=num_processes,
             **pool_options(options),
         )
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(pool.close)
             super().__init__(pool)
-        except BaseException:
-            pool.close()
-            raise
+            on_error.pop_all()
 
     @property
     def processes(self) -> list[Any]:
@@ -65,26 +65,17 @@ class SubprocVecEnv(PoolVecEnv):
 
     @property
     def waiting(self) -> bool:
-        """Whether a step is under way."""
+        """Whether a step is pending."""
         return self._stepping
 
     @property
     def closed(self) -> bool:
-        """Whether this was closed."""
+        """Whether the VecEnv is closed."""
         return self.pool.is_closed
 
 
 class ShmemVecEnv(SubprocVecEnv):
-    """Envs in worker processes; observations, rewards and actions in shared memory.
-
-    A step pickles only infos that are not all numbers and observations without a fixed shape.
-
-    Args:
-        env_fns: as for ``SubprocVecEnv``.
-        start_method: likewise.
-        num_processes: likewise.
-        **options: likewise.
-    """
+    """``SubprocVecEnv`` under the name that says how it works: the arguments are the same."""
 
     _pool_class = ShmemVectorEnv
 

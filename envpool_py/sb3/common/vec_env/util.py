@@ -1,6 +1,6 @@
-"""Functions of VecEnvs: what is wrapped around one, and statistics from one to another.
+"""Functions of VecEnvs: find wrappers, copy statistics, describe observation spaces.
 
-They see Stable-Baselines3's wrappers as well as ours, in any order.
+They find Stable-Baselines3's wrappers and ours, in any order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError, VecEnvWrapper
+from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError
 from envpool_py.sb3.common.vec_env.vec_normalize import VecNormalize
 from envpool_py.sb3.inside import class_names, is_named
 
@@ -23,50 +23,36 @@ def unwrap_vec_wrapper(env: Any, vec_wrapper_class: type[Any]) -> Any:
 
     Args:
         env: a VecEnv.
-        vec_wrapper_class: of ours or of Stable-Baselines3's, which stand for each other.
+        vec_wrapper_class: ours or Stable-Baselines3's: wrappers of either are found.
     """
     names = class_names(vec_wrapper_class)
-    for layer in _layers(env):
-        if isinstance(layer, vec_wrapper_class) or is_named(type(layer), names):
-            return layer
-    return None
+    return next((layer for layer in _wrappers(env) if is_named(type(layer), names)), None)
 
 
 def unwrap_vec_normalize(env: Any) -> Any:
-    """The outermost ``VecNormalize`` around a VecEnv; None where there is none.
-
-    Args:
-        env: a VecEnv.
-    """
+    """The outermost ``VecNormalize`` around a VecEnv; None where there is none."""
     return unwrap_vec_wrapper(env, VecNormalize)
 
 
 def is_vecenv_wrapped(env: Any, vec_wrapper_class: type[Any]) -> bool:
-    """Whether a VecEnv has a wrapper of this class around it.
-
-    Args:
-        env: a VecEnv.
-        vec_wrapper_class: as for ``unwrap_vec_wrapper``.
-    """
+    """Whether a VecEnv has a wrapper of this class around it."""
     return unwrap_vec_wrapper(env, vec_wrapper_class) is not None
 
 
 def sync_envs_normalization(env: Any, eval_env: Any) -> None:
-    """Copy the statistics of every ``VecNormalize`` around ``env`` to its like around ``eval_env``.
-
-    They are copies: what either learns later stays its own.
+    """Copy the statistics of every ``VecNormalize`` around ``env`` to that around ``eval_env``.
 
     Args:
-        env: the VecEnv that was trained on.
-        eval_env: wrapped like it.
+        env: the VecEnv for training.
+        eval_env: wrapped like ``env``; it receives copies.
 
     Raises:
-        UnsuitableEnvError: where ``env`` has a ``VecNormalize``, ``eval_env`` has none, or has
-            fewer wrappers.
+        UnsuitableEnvError: ``eval_env`` has fewer wrappers than ``env``, or another wrapper where
+            ``env`` has a ``VecNormalize``.
     """
     names = class_names(VecNormalize)
-    theirs = list(_layers(eval_env))
-    for depth, layer in enumerate(_layers(env)):
+    theirs = list(_wrappers(eval_env))
+    for depth, layer in enumerate(_wrappers(env)):
         if depth >= len(theirs):
             raise UnsuitableEnvError(
                 f"eval_env has {len(theirs)} wrappers, but env has a {type(layer).__name__} as"
@@ -85,9 +71,9 @@ def sync_envs_normalization(env: Any, eval_env: Any) -> None:
         other.ret_rms = copy.deepcopy(layer.ret_rms)
 
 
-def _layers(env: Any) -> Iterator[Any]:
+def _wrappers(env: Any) -> Iterator[Any]:
     """The wrappers around a VecEnv, the outermost first."""
-    while isinstance(env, VecEnvWrapper) or "venv" in vars(env):
+    while "venv" in vars(env):
         yield env
         env = env.venv
 
@@ -97,29 +83,19 @@ def obs_space_info(
 ) -> tuple[list[Any], dict[Any, tuple[int, ...]], dict[Any, np.dtype[Any]]]:
     """Keys, shapes and dtypes of an observation space.
 
-    Args:
-        obs_space: any; a Tuple has its indices for keys, another than Dict the one key None.
+    The keys of a Tuple are its indices; a space that is neither Dict nor Tuple has the key None.
     """
+    parts: dict[Any, Any] = {None: obs_space}
     if isinstance(obs_space, gym.spaces.Dict):
-        parts: dict[Any, Any] = dict(obs_space.spaces)
+        parts = dict(obs_space.spaces)
     elif isinstance(obs_space, gym.spaces.Tuple):
         parts = dict(enumerate(obs_space.spaces))
-    else:
-        parts = {None: obs_space}
-    return (
-        list(parts),
-        {key: part.shape for key, part in parts.items()},
-        {key: part.dtype for key, part in parts.items()},
-    )
+    shapes = {key: part.shape for key, part in parts.items()}
+    return list(parts), shapes, {key: part.dtype for key, part in parts.items()}
 
 
 def dict_to_obs(obs_space: gym.Space[Any], obs_dict: dict[Any, NDArray[Any]]) -> Any:
-    """Observations in the form of their space, from arrays by the keys of ``obs_space_info``.
-
-    Args:
-        obs_space: any.
-        obs_dict: one array for each key.
-    """
+    """Observations in the form of their space, from arrays by the keys of ``obs_space_info``."""
     if isinstance(obs_space, gym.spaces.Dict):
         return obs_dict
     if isinstance(obs_space, gym.spaces.Tuple):

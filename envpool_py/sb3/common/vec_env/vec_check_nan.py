@@ -1,4 +1,4 @@
-"""``VecCheckNan``: says where a NaN or an infinity comes from."""
+"""``VecCheckNan``: find the origin of a NaN or an infinity."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepRetu
 
 
 class VecCheckNan(VecEnvWrapper):
-    """Looks for NaN and infinity in actions, observations and rewards, and names the envs.
+    """Checks actions, observations and rewards for NaN and infinity, and names the envs.
 
     Args:
-        venv: the VecEnv to watch.
-        raise_exception: raise ``ValueError``; else warn.
-        warn_once: warn the first time only.
-        check_inf: look for infinities as well.
+        venv: the VecEnv to wrap.
+        raise_exception: raise ``ValueError`` from ``reset`` and ``step``; else warn.
+        warn_once: warn only the first time.
+        check_inf: check for infinities as well.
 
     Raises:
         NotImplementedError: the actions are dicts.
@@ -36,7 +36,7 @@ class VecCheckNan(VecEnvWrapper):
     ) -> None:
         super().__init__(venv)
         if isinstance(venv.action_space, gym.spaces.Dict):
-            raise NotImplementedError("VecCheckNan: actions that are dicts are not looked into")
+            raise NotImplementedError("VecCheckNan: actions that are dicts are not checked")
         self.raise_exception = raise_exception
         self.warn_once = warn_once
         self.check_inf = check_inf
@@ -45,55 +45,28 @@ class VecCheckNan(VecEnvWrapper):
         self._observations: Any = None
 
     def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations.
-
-        Raises:
-            ValueError: there is a NaN or infinity, and ``raise_exception``.
-        """
+        """Reset all envs; return the first observations."""
         self._observations = self.venv.reset()
         self._check("the envs, at reset", observations=self._observations)
         return self._observations
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs.
-
-        Args:
-            actions: ``(num_envs, *shape)``.
-
-        Raises:
-            ValueError: there is a NaN or infinity, and ``raise_exception``.
-        """
-        self._check(
-            f"the model, whose last observations were {self._observations}", actions=actions
-        )
+        """Begin a step of all envs."""
+        origin = f"the model, whose last observations were {self._observations}"
+        self._check(origin, actions=actions)
         self._actions = actions
         self.venv.step_async(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the step begun; return ``obs, rewards, dones, infos``.
-
-        Raises:
-            ValueError: there is a NaN or infinity, and ``raise_exception``.
-        """
+        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
         obs, rewards, dones, infos = self.venv.step_wait()
         self._observations = obs
-        self._check(
-            f"the envs, whose last actions were {self._actions}",
-            observations=obs,
-            rewards=rewards,
-        )
+        origin = f"the envs, whose last actions were {self._actions}"
+        self._check(origin, observations=obs, rewards=rewards)
         return obs, rewards, dones, infos
 
     def check_array_value(self, name: str, value: NDArray[Any]) -> list[tuple[str, str]]:
-        """What is wrong with one array.
-
-        Args:
-            name: what to call it.
-            value: its first axis counts envs.
-
-        Returns:
-            Pairs of ``name`` and ``"inf"`` or ``"nan"``; none where all is well.
-        """
+        """Pairs of ``name`` and ``"inf"`` or ``"nan"``, for what ``value`` ``(n, ...)`` has."""
         return [(name, kind) for kind, _ in self._found(value)]
 
     def _found(self, value: Any) -> Iterator[tuple[str, list[int]]]:
@@ -102,10 +75,9 @@ class VecCheckNan(VecEnvWrapper):
             return
         tests = [("inf", np.isinf)] if self.check_inf else []
         for kind, test in (*tests, ("nan", np.isnan)):
-            bad = test(array)
+            bad = np.atleast_1d(test(array))
             if bad.any():
-                rows = bad.reshape(len(bad), -1).any(axis=1) if bad.ndim else bad[None]
-                yield kind, np.flatnonzero(rows).tolist()
+                yield kind, np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
 
     def _check(self, origin: str, **values: Any) -> None:
         if self._warned and self.warn_once and not self.raise_exception:
@@ -126,12 +98,9 @@ class VecCheckNan(VecEnvWrapper):
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays of a tree, and what they are called."""
-    if isinstance(value, dict):
-        for key, part in value.items():
+    """The arrays of a tree, with their names."""
+    if isinstance(value, (dict, tuple)):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _parts(f"{name}.{key}", part)
-    elif isinstance(value, tuple):
-        for n, part in enumerate(value):
-            yield from _parts(f"{name}.{n}", part)
     else:
         yield name, value

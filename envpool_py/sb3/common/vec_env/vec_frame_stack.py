@@ -17,19 +17,18 @@ from envpool_py.sb3.common.vec_env.stacked_observations import StackedObservatio
 
 
 class VecFrameStack(VecEnvWrapper):
-    """Stacks the last ``n_stack`` observations, the newest last; terminal ones too.
+    """Stacks the last ``n_stack`` observations, the newest last; terminal observations too.
 
     Args:
         venv: a VecEnv with Box observations, or with a Dict of them.
-        n_stack: how many.
-        channels_order: ``"first"`` or ``"last"`` dimension; None finds the channels of images, and
-            else takes the last. For a Dict space also a mapping from its keys.
+        n_stack: the number of observations in a stack.
+        channels_order: as for ``StackedObservations``.
 
     Attributes:
         stacked_obs: the ``StackedObservations``.
 
     Raises:
-        UnsuitableEnvError: another observation space.
+        UnsuitableEnvError: another observation space, or another order.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class VecFrameStack(VecEnvWrapper):
         return self.stacked_obs.reset(self.venv.reset())
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the step begun; return ``obs, rewards, dones, infos``."""
+        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
         obs, rewards, dones, infos = self.venv.step_wait()
         obs, infos = self.stacked_obs.update(obs, dones, infos)
         return obs, rewards, dones, infos

@@ -1,4 +1,4 @@
-"""``VecMonitor``: return, length and time of every episode, in the infos and in a csv file."""
+"""``VecMonitor``: return, length and time of every episode, in the infos and in a CSV file."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class VecMonitor(VecEnvWrapper):
 
     Args:
         venv: the VecEnv to monitor.
-        filename: a csv file of one line per episode; None for none. See ``ResultsWriter``.
-        info_keywords: entries of the last info that are to be noted down.
+        filename: a CSV file of one line per episode; None for none. See ``ResultsWriter``.
+        info_keywords: entries of the last info to write.
 
     Attributes:
-        episode_count: how many episodes have ended.
-        episode_returns: float32 ``(num_envs,)``, of the episodes that go on.
-        episode_lengths: int32 ``(num_envs,)``, likewise.
+        episode_count: the number of episodes that have ended.
+        episode_returns: float32 ``(num_envs,)``, of the current episodes.
+        episode_lengths: int32 ``(num_envs,)``, of the current episodes.
 
     Warns:
-        UserWarning: the envs have a ``Monitor`` already; its figures are overwritten.
+        UserWarning: the envs have a ``Monitor`` already; its ``info["episode"]`` is overwritten.
     """
 
     def __init__(
@@ -44,35 +44,30 @@ class VecMonitor(VecEnvWrapper):
         except AttributeError:  # a VecEnv whose envs are no objects
             monitored = False
         if monitored:
-            warnings.warn(
-                "the envs have a Monitor already; VecMonitor overwrites its info['episode']",
-                stacklevel=2,
-            )
+            text = "the envs have a Monitor already; VecMonitor overwrites its info['episode']"
+            warnings.warn(text, stacklevel=2)
         self.episode_count = 0
         self.t_start = time.time()
         self.info_keywords = info_keywords
         self.results_writer: ResultsWriter | None = None
         if filename:
-            spec = getattr(venv, "spec", None)
-            self.results_writer = ResultsWriter(
-                filename,
-                {"t_start": self.t_start, "env_id": str(getattr(spec, "id", None))},
-                info_keywords,
-            )
-        self._begin()
+            env_id = getattr(getattr(venv, "spec", None), "id", None)
+            header = {"t_start": self.t_start, "env_id": str(env_id)}
+            self.results_writer = ResultsWriter(filename, header, info_keywords)
+        self._start_counting()
 
-    def _begin(self) -> None:
+    def _start_counting(self) -> None:
         self.episode_returns = np.zeros(self.num_envs, np.float32)
         self.episode_lengths = np.zeros(self.num_envs, np.int32)
 
     def reset(self) -> VecEnvObs:
         """Reset all envs; return the first observations."""
         obs = self.venv.reset()
-        self._begin()
+        self._start_counting()
         return obs
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the step begun; return ``obs, rewards, dones, infos``."""
+        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
         obs, rewards, dones, infos = self.venv.step_wait()
         self.episode_returns += rewards
         self.episode_lengths += 1
@@ -86,14 +81,13 @@ class VecMonitor(VecEnvWrapper):
             }
             infos[i] = {**infos[i], "episode": episode}
             self.episode_count += 1
-            self.episode_returns[i] = 0
-            self.episode_lengths[i] = 0
+            self.episode_returns[i] = self.episode_lengths[i] = 0
             if self.results_writer is not None:
                 self.results_writer.write_row(episode)
         return obs, rewards, dones, infos
 
     def close(self) -> None:
-        """Close what is wrapped, and the file."""
+        """Close the file and the wrapped VecEnv."""
         if self.results_writer is not None:
             self.results_writer.close()
         self.venv.close()

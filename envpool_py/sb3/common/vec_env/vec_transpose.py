@@ -9,22 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
-from envpool_py.sb3.common.vec_env.base_vec_env import (
-    UnsuitableEnvError,
-    VecEnvObs,
-    VecEnvStepReturn,
-    VecEnvWrapper,
-)
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, UnsuitableEnvError
 
 
-class VecTransposeImage(VecEnvWrapper):
+class VecTransposeImage(ObservationWrapper):
     """Images ``(height, width, channels)`` become ``(channels, height, width)``.
 
-    Of Dict observations the entries that are images; terminal observations too.
+    In Dict observations only the entries that are images change. Terminal observations change too.
 
     Args:
         venv: a VecEnv with images, or with a Dict space, as observations.
-        skip: leave everything as it is.
+        skip: change nothing.
 
     Raises:
         UnsuitableEnvError: the observations are no images, or have their channels first already.
@@ -53,14 +48,10 @@ class VecTransposeImage(VecEnvWrapper):
 
     @staticmethod
     def transpose_space(observation_space: Any, key: str = "") -> gym.spaces.Box:
-        """The space of the images with their channels first.
-
-        Args:
-            observation_space: of images, channels last.
-            key: what to call it in messages.
+        """The space of the images with their channels first; ``key`` names it in messages.
 
         Raises:
-            UnsuitableEnvError: no images, or channels first.
+            UnsuitableEnvError: no images, or their channels are first already.
         """
         name = f"observation space {key}".rstrip()
         if not is_image_space(observation_space):
@@ -75,19 +66,11 @@ class VecTransposeImage(VecEnvWrapper):
 
     @staticmethod
     def transpose_image(image: NDArray[Any]) -> NDArray[Any]:
-        """A view of an image, or of a batch, with the channels before height and width.
-
-        Args:
-            image: ``(..., height, width, channels)``.
-        """
+        """A view ``(..., channels, height, width)`` of one image or many, channels last."""
         return np.moveaxis(image, -1, -3)
 
     def transpose_observations(self, observations: Any) -> Any:
-        """Observations with their images transposed.
-
-        Args:
-            observations: one, or a batch.
-        """
+        """One observation, or a batch, with its images transposed."""
         if self.skip:
             return observations
         if isinstance(observations, dict):
@@ -97,16 +80,6 @@ class VecTransposeImage(VecEnvWrapper):
             }
         return self.transpose_image(observations)
 
-    def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations."""
-        return self.transpose_observations(self.venv.reset())
-
-    def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the step begun; return ``obs, rewards, dones, infos``."""
-        obs, rewards, dones, infos = self.venv.step_wait()
-        for i in np.flatnonzero(dones).tolist():
-            if "terminal_observation" in infos[i]:
-                infos[i]["terminal_observation"] = self.transpose_observations(
-                    infos[i]["terminal_observation"]
-                )
-        return self.transpose_observations(obs), rewards, dones, infos
+    def observations(self, obs: Any) -> Any:
+        """One observation, or a batch, with its images transposed."""
+        return self.transpose_observations(obs)

@@ -1,4 +1,4 @@
-"""``VecVideoRecorder``: videos of all envs, tiled, as mp4 files. Needs moviepy."""
+"""``VecVideoRecorder``: videos of all envs, tiled, as MP4 files. Needs moviepy."""
 
 from __future__ import annotations
 
@@ -21,19 +21,18 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 
 
 class VecVideoRecorder(VecEnvWrapper):
-    """Records ``video_length`` steps whenever the trigger says so.
+    """Records ``video_length`` steps when the trigger returns True.
 
     A file is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` and begins with the
-    frame before its first step. Frames are written as they come; ``close`` ends a recording that is
-    going on.
+    frame before its first step. Frames are written at once; ``close`` ends a recording.
 
     Args:
         venv: a VecEnv whose render mode is ``"rgb_array"``.
-        video_folder: where to; made if it is not there.
-        record_video_trigger: told the number of steps made; returns whether to begin a recording.
-            It is asked at resets and after steps while none is going on.
-        video_length: how many steps.
-        name_prefix: how file names begin.
+        video_folder: the directory of the files; made if it is missing.
+        record_video_trigger: gets the number of steps made; returns whether to begin a recording.
+            It is called at resets and after steps without a recording.
+        video_length: the number of steps.
+        name_prefix: the beginning of file names.
 
     Attributes:
         video_path: the file of the latest recording.
@@ -43,7 +42,7 @@ class VecVideoRecorder(VecEnvWrapper):
     Raises:
         UnsuitableEnvError: another render mode.
         ValueError: ``video_length`` is below 1.
-        DependencyNotInstalled: moviepy is not there.
+        DependencyNotInstalled: moviepy is not installed.
     """
 
     def __init__(
@@ -62,7 +61,12 @@ class VecVideoRecorder(VecEnvWrapper):
             )
         if video_length < 1:
             raise ValueError(f"video_length must be 1 or more, got {video_length}")
-        _writer_class()
+        try:
+            self._moviepy: Any = importlib.import_module("moviepy.video.io.ffmpeg_writer")
+        except ImportError as error:
+            raise gym.error.DependencyNotInstalled(
+                "VecVideoRecorder needs moviepy; pip install moviepy"
+            ) from error
         with contextlib.suppress(AttributeError):
             self.metadata = venv.get_attr("metadata", [0])[0]
         self.frames_per_sec = self.metadata.get("render_fps", 30)
@@ -71,34 +75,26 @@ class VecVideoRecorder(VecEnvWrapper):
         Path(video_folder).mkdir(parents=True, exist_ok=True)
         self.video_length = video_length
         self.name_prefix = name_prefix
-        self.step_id = 0
-        self.num_frames = 0
-        self.video_name = ""
-        self.video_path = ""
+        self.step_id = self.num_frames = 0
+        self.video_name = self.video_path = ""
 
     def reset(self) -> VecEnvObs:
         """Reset all envs; return the first observations."""
         obs = self.venv.reset()
-        if self.recording:
-            self._capture()
-        elif self.record_video_trigger(self.step_id):
-            self._start()
+        self._record()
         return obs
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the step begun; return ``obs, rewards, dones, infos``."""
+        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
         result: VecEnvStepReturn = self.venv.step_wait()
         self.step_id += 1
-        if self.recording:
-            self._capture()
-            if self.num_frames > self.video_length:
-                self._stop()
-        elif self.record_video_trigger(self.step_id):
-            self._start()
+        self._record()
+        if self.num_frames > self.video_length:
+            self._stop()
         return result
 
     def close(self) -> None:
-        """End a recording that is going on, and close what is wrapped."""
+        """End the recording, and close the wrapped VecEnv."""
         try:
             self._stop()
         finally:
@@ -106,29 +102,29 @@ class VecVideoRecorder(VecEnvWrapper):
 
     @property
     def recording(self) -> bool:
-        """Whether a recording is going on."""
+        """Whether a recording has begun and not ended."""
         return self._writer is not None
 
-    def _start(self) -> None:
-        last = self.step_id + self.video_length
-        self.video_name = f"{self.name_prefix}-step-{self.step_id}-to-step-{last}.mp4"
-        self.video_path = str(Path(self.video_folder) / self.video_name)
-        self.num_frames = 0
-        self._capture()
-
-    def _capture(self) -> None:
+    def _record(self) -> None:
+        """Write a frame of the recording, or of one that begins now."""
+        if not self.recording:
+            if not self.record_video_trigger(self.step_id):
+                return
+            last = self.step_id + self.video_length
+            self.video_name = f"{self.name_prefix}-step-{self.step_id}-to-step-{last}.mp4"
+            self.video_path = str(Path(self.video_folder) / self.video_name)
+            self.num_frames = 0
         frame = self.venv.render()
         if not isinstance(frame, np.ndarray):
-            warnings.warn(
-                f"{self.video_name}: render returned a {type(frame).__name__}, no array; the"
-                " recording ends here",
-                stacklevel=4,
-            )
+            text = f"render returned a {type(frame).__name__}, no array; the recording ends here"
+            warnings.warn(f"{self.video_name}: {text}", stacklevel=3)
             self._stop()
             return
         if self._writer is None:
-            height, width = frame.shape[:2]
-            self._writer = _writer_class()(self.video_path, (width, height), self.frames_per_sec)
+            size = frame.shape[1::-1]
+            self._writer = self._moviepy.FFMPEG_VideoWriter(
+                self.video_path, size, self.frames_per_sec
+            )
         self._writer.write_frame(np.ascontiguousarray(frame))
         self.num_frames += 1
 
@@ -139,20 +135,6 @@ class VecVideoRecorder(VecEnvWrapper):
 
     def __del__(self) -> None:
         if vars(self).get("_writer") is not None:
-            warnings.warn(
-                f"{self.video_name} was not ended by close()",
-                ResourceWarning,
-                source=self,
-                stacklevel=2,
-            )
+            text = f"{self.video_name} was not ended by close()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
             self._stop()
-
-
-def _writer_class() -> Any:
-    try:
-        module = importlib.import_module("moviepy.video.io.ffmpeg_writer")
-    except ImportError as error:
-        raise gym.error.DependencyNotInstalled(
-            "VecVideoRecorder needs moviepy; pip install moviepy"
-        ) from error
-    return module.FFMPEG_VideoWriter

@@ -1,0 +1,201 @@
+"""The checks of ``envpool-py check``: stages, each with what it found."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import random
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import env_checker, passive_env_checker
+
+from envpool_py import checks
+from envpool_py.errors import describe
+from envpool_py.sb3.common.env_checker import check_env, sample_action
+
+#: A whole episode is stepped, up to so many steps and seconds.
+_MOST_STEPS, _MOST_SECONDS = 1000, 10.0
+#: Steps of which two runs are compared.
+_COMPARED = 20
+_COLOURS = re.compile(r"\x1b\[\d+m(WARN: )?")
+
+
+class Finding(NamedTuple):
+    """A finding: an "error" makes training impossible, a "warning" may, a "note" does not."""
+
+    level: str
+    message: str
+
+
+def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding]]]:
+    """Check the envs that ``env_fns`` make, and close them.
+
+    Yields:
+        The name and the findings of one stage after another, up to the first with an error.
+    """
+    envs: list[Any] = []
+    by_name: dict[str, Callable[[Any], Iterator[Finding]]] = {
+        "spaces": _check_spaces,
+        "training": lambda env: _outcome("error", check_env, env),
+        "options": lambda env: _outcome("warning", env_checker.check_reset_options, env),
+        "a whole episode": _check_episode,
+        "seeds": _check_seeds,
+        "global generators": _check_global_generators,
+        "rendering": _check_rendering,
+        "closing": _check_closing,
+    }
+    try:
+        findings = list(_make_envs(env_fns, envs))
+        yield "making envs", findings
+        for name, check in by_name.items():
+            if any(finding.level == "error" for finding in findings):
+                return
+            findings = []
+            try:
+                findings += check(envs[0])
+            except Exception as error:  # noqa: BLE001 - whatever the env raises
+                findings.append(Finding("error", describe(error)))
+            yield name, findings
+    finally:
+        for env in envs:
+            with contextlib.suppress(Exception):  # the last stage says it
+                env.close()
+
+
+def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterator[Finding]:
+    """Append the envs to ``envs``; check that they are alike, and not the same instance."""
+    for i, env_fn in enumerate(env_fns):
+        try:
+            env = env_fn()
+        except Exception as error:  # noqa: BLE001 - whatever the env_fn raises
+            yield Finding("error", f"env {i}: env_fn raised {describe(error)}")
+            return
+        if not isinstance(env, gym.Env):
+            kind = type(env).__name__
+            yield Finding("error", f"env {i}: env_fn must return an env, got {kind}")
+            return
+        if any(env.unwrapped is other.unwrapped for other in envs):
+            yield Finding("error", f"env {i}: env_fn returned the instance of another env")
+        envs.append(env)
+    # To load it here would give a class of __main__ copies of its attributes.
+    for finding in _outcome("warning", cloudpickle.dumps, env_fns[0]):
+        yield finding._replace(message=f"env_fn can't be sent to a process: {finding.message}")
+    for name in ("observation_space", "action_space", "render_mode"):
+        own = [getattr(env, name, None) for env in envs]
+        for i, value in enumerate(own):
+            if value != own[0]:
+                text = f"env {i}: {name} is {value}, but that of env 0 is {own[0]}"
+                yield Finding("error", text)
+
+
+def _outcome(level: str, function: Callable[..., Any], *args: Any) -> Iterator[Finding]:
+    """The warnings of a call, and, at this level, the exception that it raised."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            function(*args)
+        except Exception as error:  # noqa: BLE001 - whatever the env raises
+            yield Finding(level, describe(error))
+    for each in caught:
+        yield Finding("warning", _COLOURS.sub("", str(each.message)).strip())
+
+
+def _check_spaces(env: Any) -> Iterator[Finding]:
+    yield from _outcome("error", passive_env_checker.check_observation_space, env.observation_space)
+    yield from _outcome("error", passive_env_checker.check_action_space, env.action_space)
+
+
+def _check_episode(env: Any) -> Iterator[Finding]:
+    """Every value is valid and can be pickled, and no later call changes it."""
+    deadline = time.monotonic() + _MOST_SECONDS
+    call, returned, over = "reset()", env.reset(seed=0), False
+    for number in range(1, _MOST_STEPS + 1):
+        try:
+            before = [cloudpickle.dumps(value) for value in returned]
+        except Exception as error:  # noqa: BLE001 - pickling runs the user's code
+            text = f"{call}: a value can't be sent from a worker process: {describe(error)}"
+            yield Finding("warning", text)
+            return
+        last_call, last = call, returned
+        if over:
+            call, returned = "reset()", env.reset()
+        else:
+            call = f"step() number {number}"
+            obs, reward, terminated, truncated, info = env.step(sample_action(env))
+            wrong = checks.complaint(env.observation_space, obs) or checks.reward_complaint(reward)
+            if wrong:
+                yield Finding("error", f"{call}: {wrong}")
+                return
+            returned = (obs, info)
+        for name, value, pickled in zip(("observation", "info"), last, before, strict=True):
+            if cloudpickle.dumps(value) != pickled:
+                text = f"the {name} that {last_call} returned was changed by {call}; return a copy"
+                yield Finding("warning", text)
+                return
+        if over:
+            return
+        over = terminated or truncated
+        if time.monotonic() > deadline:
+            break
+    yield Finding("note", f"no episode has ended in {number} steps")
+
+
+def _check_seeds(env: Any) -> Iterator[Finding]:
+    """A seed determines a run; another seed gives another run, if there is chance."""
+    if env.spec is not None and env.spec.nondeterministic:
+        return
+    first = _run(env, 0)
+    if not _same(first, _run(env, 0)):
+        text = "reset(seed=0) and the same actions gave two different runs; draw from np_random"
+        yield Finding("warning", text)
+    elif _same(first, _run(env, 1)) and not _same(_run(env, None), _run(env, None)):
+        yield Finding("warning", "the seed has no effect: two seeds gave the same run")
+
+
+def _check_global_generators(env: Any) -> Iterator[Finding]:
+    """Neither NumPy's global generator nor Python's is drawn from."""
+    before = pickle.dumps(np.random.get_state()), random.getstate()  # noqa: NPY002
+    _run(env, 0)
+    text = "the env draws from {}, which reset(seed=...) does not seed; draw from self.np_random"
+    if before[0] != pickle.dumps(np.random.get_state()):  # noqa: NPY002
+        yield Finding("warning", text.format("np.random"))
+    if before[1] != random.getstate():
+        yield Finding("warning", text.format("the random module"))
+
+
+def _check_rendering(env: Any) -> Iterator[Finding]:
+    if not env.metadata.get("render_modes"):
+        yield Finding("warning", "metadata has no render_modes")
+    if env.render_mode is not None:
+        env.reset()
+        yield from _outcome("error", env.render)
+
+
+def _check_closing(env: Any) -> Iterator[Finding]:
+    for call in ("close()", "a second close()"):
+        for finding in _outcome("error", env.close):
+            yield finding._replace(message=f"{call}: {finding.message}")
+
+
+def _run(env: Any, seed: int | None) -> list[Any]:
+    """Copies of what a reset and a few steps returned."""
+    env.action_space.seed(0)
+    run = [copy.deepcopy(env.reset(seed=seed)[0])]
+    for _ in range(_COMPARED):
+        *values, _ = env.step(sample_action(env))
+        run.append(copy.deepcopy(values))
+        if values[2] or values[3]:
+            break
+    return run
+
+
+def _same(one: list[Any], other: list[Any]) -> bool:
+    return bool(env_checker.data_equivalence(one, other, exact=True))
