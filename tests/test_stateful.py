@@ -16,8 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from envpool_py import EnvError, WorkerDiedError
 from tests import envs
+from tests.conftest import wait_until
+from tests.faults.helpers import running
 from tests.places import PLACES
-from tests.test_faults import running, wait_until
 
 NUM = 4
 NEVER, READY, FLYING, RESETTING, FAILED, DEAD = [
