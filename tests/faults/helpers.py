@@ -18,6 +18,7 @@ import pytest
 
 from tests import envs
 from tests.conftest import ROOT, wait_until_blocked
+from tests.places import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +43,14 @@ def slow(*values: Any) -> list[Any]:
     """Mark these values of a parameter, each one or a tuple, as slow."""
     tuples = [value if isinstance(value, tuple) else (value,) for value in values]
     return [pytest.param(*value, marks=pytest.mark.slow) for value in tuples]
+
+
+@contextlib.contextmanager
+def reset_pool(place: str, fns: Any = FNS, **options: Any) -> Iterator[BaseVectorEnv]:
+    """Make a pool at this place and reset it; it is closed at the end of the block."""
+    with PLACES[place](fns, **options) as pool:
+        pool.reset()
+        yield pool
 
 
 def state_of(pid: int) -> str:

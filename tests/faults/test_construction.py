@@ -25,16 +25,7 @@ from tests.conftest import (
     shared_memory,
     wait_until,
 )
-from tests.faults.helpers import (
-    EACH,
-    FNS,
-    NEW,
-    PROCESSES,
-    kill,
-    limited,
-    running,
-    slow,
-)
+from tests.faults.helpers import EACH, FNS, NEW, PROCESSES, kill, limited, reset_pool, running, slow
 from tests.places import PLACES
 
 if TYPE_CHECKING:
@@ -157,8 +148,7 @@ def test_a_process_that_its_server_has_reaped(monkeypatch: pytest.MonkeyPatch) -
     with no_process_left():
         with pytest.raises(WorkerDiedError, match=r"env 0: .*exited with code 37 while starting"):
             PLACES["shmem-forkserver"]([functools.partial(os._exit, 37)])
-        with PLACES["shmem-fork"](count_fns(2)) as pool:
-            pool.reset()
+        with reset_pool("shmem-fork", count_fns(2)) as pool:
             kill(pool, 1)
             with pytest.raises(WorkerDiedError, match="env 1: .*SIGKILL"):
                 pool.step([0, 0])
@@ -344,8 +334,7 @@ def test_no_port_is_open(place: str) -> None:
 
 def test_an_env_that_runs_out_of_memory() -> None:
     fns = [functools.partial(broken.TooMuchEnv, tag) for tag in range(3)]
-    with PLACES["shmem-fork-packed"](fns) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork-packed", fns) as pool:
         pids = pool.call("pid")
         with pytest.raises(MemoryError, match="env 1: step raised .*MemoryError") as caught:
             pool.step(["", "more", ""])

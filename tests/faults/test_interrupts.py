@@ -21,7 +21,16 @@ import envpool_py
 from envpool_py import EnvError, WorkerDiedError
 from tests import broken, envs
 from tests.conftest import wait_until
-from tests.faults.helpers import EACH, IN_CALLER, goes_on, handling, raising, signalling, slow
+from tests.faults.helpers import (
+    EACH,
+    IN_CALLER,
+    goes_on,
+    handling,
+    raising,
+    reset_pool,
+    signalling,
+    slow,
+)
 from tests.places import PLACES
 
 if TYPE_CHECKING:
@@ -66,8 +75,7 @@ def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
     def given(first: int) -> Any:
         return [first, 0, 0] if as_list else np.array([first, 0, 0])
 
-    with PLACES[place]([functools.partial(SignalsEnv, tag) for tag in range(3)]) as pool:
-        pool.reset()
+    with reset_pool(place, [functools.partial(SignalsEnv, tag) for tag in range(3)]) as pool:
         pids = pool.call("pid")
         with handling(signal.SIGALRM, raising(error)), pytest.raises(kind) as caught:
             pool.step(given(SignalsEnv.ASKS))
@@ -82,8 +90,7 @@ def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
 
 def test_a_signal_handler_raises_while_a_row_is_unpickled() -> None:
     error = BrokenOffError("mine")
-    with PLACES["shmem-fork-packed"](BROKEN) as pool, handling(signal.SIGUSR1, raising(error)):
-        pool.reset()
+    with reset_pool("shmem-fork-packed", BROKEN) as pool, handling(signal.SIGUSR1, raising(error)):
         with pytest.raises(BrokenOffError, match="mine") as caught:
             pool.step(["", "bell", ""])
         assert caught.value is error
@@ -94,8 +101,7 @@ def test_a_signal_handler_raises_while_a_row_is_unpickled() -> None:
 
 def test_a_signal_handler_raises_amid_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a message cannot be completed: its process is ended, and the others go on."""
-    with PLACES["shmem-fork"](BROKEN) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", BROKEN) as pool:
         write, victim = os.write, pool.engine.hosts.of(1).stream.fd
 
         def half(fd: int, data: Any) -> int:
@@ -116,8 +122,7 @@ def test_a_signal_handler_raises_amid_a_message(monkeypatch: pytest.MonkeyPatch)
 def test_a_signal_handler_raises_while_a_message_waits(beside: Callable) -> None:
     """The bytes that a stopped process does not take wait in the outbox, and are not cut."""
     handler = raising(BrokenOffError("mine"))
-    with PLACES["shmem-fork"](BROKEN) as pool, handling(signal.SIGUSR1, handler):
-        pool.reset()
+    with reset_pool("shmem-fork", BROKEN) as pool, handling(signal.SIGUSR1, handler):
         pids = pool.call("pid")
         os.kill(pids[1], signal.SIGSTOP)
         pool.send([np.zeros(1 << 22, np.uint8)], [1])
@@ -186,8 +191,7 @@ def test_interrupts_at_random_moments(
     fns = [functools.partial(envs.CountEnv, tag, 10**9) for tag in range(NUM_ENVS)]
     known: dict[int, int] = {}  # env id -> the step that its next row must be one after
     whole_calls = 0
-    with PLACES[place](fns, wait_num=wait_num) as pool:
-        pool.reset()
+    with reset_pool(place, fns, wait_num=wait_num) as pool:
         action = pool.action_space[0].sample()
         while interrupts.count < 2000 or whole_calls < 100:
             ids = idle(pool)
@@ -226,14 +230,11 @@ def test_interrupts_at_random_moments(
         assert pool.reset()[0][:, 2].tolist() == [0] * NUM_ENVS
 
 
-def interrupted_at(call: Callable[[], Any], number: int, files: tuple[str, ...] = ()) -> bool:
-    """Whether ``call`` came to its ``number``-th line within the package, and was broken off.
-
-    With ``files`` only the lines of these count.
-    """
+def interrupted_at(call: Callable[[], Any], number: int, files: tuple[str, ...] = ("",)) -> bool:
+    """Whether ``call`` came to its ``number``-th line in these files of the package, and ended."""
     seen = 0
     pid = os.getpid()
-    counted = tuple(str(PACKAGE / file) for file in files) or str(PACKAGE)
+    counted = tuple(str(PACKAGE / file) for file in files)
 
     def trace(frame: Any, event: str, arg: Any) -> Any:  # noqa: ARG001 - the signature of a tracer
         nonlocal seen
@@ -264,8 +265,7 @@ def test_a_step_of_all_envs_may_be_interrupted_at_any_line(place: str, as_list: 
     fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
     actions = np.array([5, 6, 7], dtype=np.int64)
     given: Any = actions.tolist() if as_list else actions
-    with PLACES[place](fns, autoreset_mode="same_step") as pool:
-        pool.reset()
+    with reset_pool(place, fns, autoreset_mode="same_step") as pool:
         pool.step(actions)
         for number in itertools.count(1):
             if not interrupted_at(lambda: pool.step(given), number):
@@ -278,8 +278,12 @@ def test_a_step_of_all_envs_may_be_interrupted_at_any_line(place: str, as_list: 
         assert number > 50, "the tracer has seen hardly a line"
 
 
+PARTS = 6  # of the lines: each case is short, on a busy machine too
+
+
 @pytest.mark.slow
-def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing() -> None:
+@pytest.mark.parametrize("first", range(1, PARTS + 1))
+def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(first: int) -> None:
     # The fixture of all tests sees what is left.
     fns = [functools.partial(envs.CountEnv, tag) for tag in range(2)]
     files = ("pool.py", "engine.py", "assembly.py", "worker/placement.py", "worker/processes.py")
@@ -288,7 +292,7 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing() -> None:
     def make() -> None:
         made.append(PLACES["shmem-fork"](fns, autoreset_mode="same_step"))
 
-    for number in itertools.count(1):
+    for number in itertools.count(first, PARTS):
         if not interrupted_at(make, number, files):
             break
         assert not made
@@ -473,8 +477,7 @@ def test_a_second_call_is_refused(
 
     main = threading.get_ident()
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
-    with PLACES[place](fns) as pool, handling(signal.SIGUSR1, call):
-        pool.reset()
+    with reset_pool(place, fns) as pool, handling(signal.SIGUSR1, call):
         helper = beside(interfere)
         batch = pool.step([envs.BLOCK], [1])
         helper.finish()

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -37,6 +38,7 @@ from tests.faults.helpers import (
     NEW,
     SPACE,
     handling,
+    reset_pool,
     running,
     slow,
     stopped,
@@ -144,8 +146,7 @@ def test_another_thread_may_close_the_pool(
 
     options = {} if step_timeout is None else {"step_timeout": step_timeout}
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
-    with no_process_left(), PLACES[place](fns, **options) as pool:
-        pool.reset()
+    with no_process_left(), reset_pool(place, fns, **options) as pool:
         closer = beside(close)
         with pytest.raises(ClosedEnvironmentError):
             pool.step([envs.BLOCK], [1])
@@ -188,6 +189,15 @@ def test_a_signal_handler_may_close_the_pool(place: str, sender: int, raises: bo
                 pool.workers[2].get_env_attr("metadata")
 
 
+def calls_of(thread: threading.Thread) -> list[str]:
+    """Return the names of the functions in which a thread is."""
+    found, frame = [], sys._current_frames().get(thread.ident)
+    while frame is not None:
+        found.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return found
+
+
 def test_close_waits_for_a_thread_that_reads_what_has_come(
     monkeypatch: pytest.MonkeyPatch, beside: Callable
 ) -> None:
@@ -202,7 +212,7 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(
         together.append(len(set(at_work)))
         if threading.current_thread() is thread and not go_on.is_set():
             inside.set()
-            go_on.wait(10)
+            go_on.wait(40)
         found = collect(channel, chunks)
         at_work.remove(threading.current_thread())
         return found
@@ -215,6 +225,7 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(
         with pytest.raises(ClosedEnvironmentError):
             step_on()
 
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 60.0)
     with no_process_left():
         pool = PLACES["shmem-fork-packed"](FNS)
         pool.reset()
@@ -222,8 +233,7 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(
         thread = beside(step)
         assert inside.wait(10)
         closer = beside(pool.close)
-        assert wait_until(lambda: pool.is_closed)
-        wait_until_blocked(closer)
+        assert wait_until(lambda: "await_end" in calls_of(closer))
         go_on.set()
         thread.finish()
         closer.finish()
@@ -282,8 +292,7 @@ def test_pools_are_made_while_threads_run() -> None:
         thread.start()
     try:
         for _ in range(5):
-            with PLACES["shmem-fork-packed"](FNS) as pool:
-                pool.reset()
+            with reset_pool("shmem-fork-packed") as pool:
                 assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
     finally:
         over.set()
@@ -347,8 +356,7 @@ def test_many_pools_leave_nothing(place: str) -> None:
     gc.collect()
     before = len(descriptors()), threading.active_count()
     for _ in range(3 if "spawn" in place else 8):
-        with no_process_left(), PLACES[place](count_fns(2)) as pool:
-            pool.reset()
+        with no_process_left(), reset_pool(place, count_fns(2)) as pool:
             pool.step([0, 0])
         gc.collect()
         assert (len(descriptors()), threading.active_count()) == before
@@ -428,8 +436,7 @@ def test_a_cooperative_subclass() -> None:
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
 def test_errors_can_be_pickled(place: str) -> None:
-    with PLACES[place]([envs.FaultEnv, envs.FaultEnv]) as pool:
-        pool.reset()
+    with reset_pool(place, [envs.FaultEnv, envs.FaultEnv]) as pool:
         with pytest.raises(EnvError) as caught:
             pool.step(["", "value"])
         copied = pickle.loads(pickle.dumps(caught.value))

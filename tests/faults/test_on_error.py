@@ -31,6 +31,7 @@ from tests.faults.helpers import (
     kill,
     mates_of,
     raising,
+    reset_pool,
     signalling,
     slow,
 )
@@ -63,8 +64,7 @@ def check_lost(batch: tuple, k: int, obs: list[int], text: str) -> None:
 )
 def test_an_exception_becomes_a_truncated_row(place: str, name: str) -> None:
     calls: list[tuple[int, EnvError]] = []
-    with PLACES[place](FNS, **RESTART, on_restart=lambda i, e: calls.append((i, e))) as pool:
-        pool.reset()
+    with reset_pool(place, **RESTART, on_restart=lambda i, e: calls.append((i, e))) as pool:
         pids = pool.call("pid")
         for n in range(2):
             pool.step(GOOD)
@@ -90,8 +90,7 @@ def test_an_exception_becomes_a_truncated_row(place: str, name: str) -> None:
     [("shmem-fork", "SIGKILL"), ("shmem-fork", "os._exit"), *slow(*((p, "SIGKILL") for p in NEW))],
 )
 def test_a_death_becomes_a_truncated_row(place: str, death: str) -> None:
-    with PLACES[place](FNS[:2], **RESTART) as pool:
-        pool.reset()
+    with reset_pool(place, FNS[:2], **RESTART) as pool:
         mates = mates_of(pool, 1)
         batch = pool.step(["", death])
         check_lost(batch, 1, [1, 0, 0], "env 1: the worker process ")
@@ -104,8 +103,7 @@ def test_a_death_becomes_a_truncated_row(place: str, death: str) -> None:
 
 
 def test_every_env_of_a_dead_process_is_reported_once() -> None:
-    with PLACES["shmem-fork"](FNS, num_processes=1, **RESTART) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", num_processes=1, **RESTART) as pool:
         check_lost(pool.step(["SIGKILL"], [1]), 0, [1, 0, 0], "env 1: ")
         # Idle ones: with their next step, which is not carried out, or with their next reset.
         batch = pool.step([""], [0])
@@ -126,8 +124,7 @@ def test_every_env_of_a_dead_process_is_reported_once() -> None:
 
 @pytest.mark.parametrize("place", PROCESSES)
 def test_killed_while_idle(place: str) -> None:
-    with PLACES[place](FNS, **RESTART) as pool:
-        pool.reset()
+    with reset_pool(place, **RESTART) as pool:
         for i in range(3):
             kill(pool, i)
         batch = pool.step(GOOD)
@@ -138,8 +135,7 @@ def test_killed_while_idle(place: str) -> None:
 
 @pytest.mark.parametrize("place", PROCESSES)
 def test_a_request_without_a_row_finds_the_env_recreated(place: str) -> None:
-    with PLACES[place](FNS, **RESTART) as pool:
-        pool.reset()
+    with reset_pool(place, **RESTART) as pool:
         with pytest.raises(WorkerDiedError, match="env 1: "):
             pool.call("fault", "SIGKILL", id=[1])
         assert pool.get_env_attr("tag") == [0, 1, 2]
@@ -204,8 +200,7 @@ def test_the_last_observation_of_any_space(place: str, space: str, columns: bool
 
 @pytest.mark.parametrize("fault", ["value", "SIGKILL"])
 def test_next_step_mode(fault: str) -> None:
-    with PLACES["shmem-fork"](FNS, autoreset_mode="next_step", **RESTART) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", autoreset_mode="next_step", **RESTART) as pool:
         pool.step(GOOD)
         batch = pool.step(["", fault, ""])
         check_lost(batch, 1, [1, 0, 1], "env 1: ")
@@ -218,10 +213,18 @@ def test_next_step_mode(fault: str) -> None:
         assert pool.step(GOOD)[0][:, 2].tolist() == [4, 1, 4]
 
 
+def test_a_reset_by_the_caller_replaces_the_automatic_one() -> None:
+    with reset_pool("shmem-fork", autoreset_mode="next_step", **RESTART) as pool:
+        check_lost(pool.step(["", "value", ""]), 1, [1, 0, 0], "env 1: ")
+        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
+        batch = pool.step(GOOD)
+        assert batch[0][:, 2].tolist() == [2, 1, 2]
+        assert "is_reset" not in batch[4][1]
+
+
 @pytest.mark.parametrize("fault", ["value", "SIGKILL"])
 def test_same_step_mode(fault: str) -> None:
-    with PLACES["shmem-fork"](FNS, autoreset_mode="same_step", **RESTART) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", autoreset_mode="same_step", **RESTART) as pool:
         pool.step(GOOD)
         batch = pool.step(["", fault, ""])
         check_lost(batch, 1, [1, 0, 0], "env 1: ")
@@ -236,8 +239,7 @@ def test_same_step_mode(fault: str) -> None:
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 def test_idle_envs_of_a_dead_process_with_automatic_resets(mode: str) -> None:
-    with PLACES["shmem-fork"](FNS, num_processes=1, autoreset_mode=mode, **RESTART) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", num_processes=1, autoreset_mode=mode, **RESTART) as pool:
         pool.step(GOOD)
         pool.step(["SIGKILL"], [1])
         batch = pool.step(GOOD)
@@ -260,8 +262,7 @@ def test_idle_envs_of_a_dead_process_with_automatic_resets(mode: str) -> None:
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
 def test_an_automatic_reset_that_fails_is_tried_again(place: str, mode: str) -> None:
     """Nothing is lost: the ended row comes whole, and then comes that of the reset."""
-    with PLACES[place]([envs.FailsToResetEnv], autoreset_mode=mode, **RESTART) as pool:
-        pool.reset()
+    with reset_pool(place, [envs.FailsToResetEnv], autoreset_mode=mode, **RESTART) as pool:
         for _ in range(3):
             assert not pool.step([0])[2].any()
         assert pool.step([0])[2].tolist() == [True]
@@ -343,8 +344,7 @@ def test_when_the_budget_is_spent_the_error_is_raised(place: str, how: str, tmp_
 
 @pytest.mark.parametrize(("how", "action"), [("raise", 8), ("raise", 9), ("die", 9)])
 def test_making_the_env_may_fail_too(how: str, action: int, tmp_path: Path) -> None:
-    with PLACES["shmem-fork-packed"](fails(tmp_path, 2, how, "make"), **RESTART) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork-packed", fails(tmp_path, 2, how, "make"), **RESTART) as pool:
         assert pool.step([0, action])[3].tolist()[1]
         obs, infos = pool.reset()
         assert obs[:, 2].tolist() == [0, 0]
@@ -353,8 +353,9 @@ def test_making_the_env_may_fail_too(how: str, action: int, tmp_path: Path) -> N
 
 
 def test_a_process_may_die_while_it_starts_again(tmp_path: Path) -> None:
-    with PLACES["shmem-fork"](fails(tmp_path, 2, "die", "make"), **RESTART, max_restarts=2) as pool:
-        pool.reset()
+    with reset_pool(
+        "shmem-fork", fails(tmp_path, 2, "die", "make"), **RESTART, max_restarts=2
+    ) as pool:
         assert pool.step([0, 8])[3].tolist() == [False, True]
         with pytest.raises(WorkerDiedError, match="env 1: .* while starting"):
             pool.reset([1])
@@ -376,8 +377,7 @@ WAITING: dict[str, Callable[[BaseVectorEnv], Any]] = {
 @contextlib.contextmanager
 def pool_in_back_off(place: str) -> Iterator[BaseVectorEnv]:
     """Make a pool whose env 1 is to be restarted a second time, in 20 seconds."""
-    with PLACES[place](FNS, on_error="restart", restart_backoff=BACKOFF) as pool:
-        pool.reset()
+    with reset_pool(place, on_error="restart", restart_backoff=BACKOFF) as pool:
         assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
         pool.reset([1])
         assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
@@ -421,12 +421,21 @@ def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs(
         assert pool.step(GOOD)[0][:, 2].tolist() == [3, 1, 3]
 
 
+def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envpool_py.recovery.LONGEST_BACKOFF", 0.05)
+    with reset_pool("dummy", on_error="restart", restart_backoff=0.02) as pool:
+        for delay in (0.0, 0.02, 0.04, 0.05, 0.05):
+            before = time.monotonic()
+            pool.step(["", "value", ""])
+            assert before + delay <= pool.engine.recovery.failed[1].due <= time.monotonic() + delay
+            pool.reset([1])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("place", EACH)
 def test_a_back_off_blocks_only_its_own_env(place: str) -> None:
     options = {**RESTART, "restart_backoff": 0.5, "autoreset_mode": "same_step"}
-    with PLACES[place](FNS, wait_num=1, **options) as pool:
-        pool.reset()
+    with reset_pool(place, wait_num=1, **options) as pool:
         pool.send(["value"], [1])
         assert pool.step(None, id=[1])[3].tolist() == [True]  # the first restart is at once
         pool.send(["value"], [1])
@@ -462,8 +471,7 @@ def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
     calls: list[int] = []
     fns = [functools.partial(made_at_the_gate, 0, gates[0], tmp_path / "made"), FNS[1]]
     options = {"autoreset_mode": mode, "wait_num": 1, "on_restart": lambda i, _: calls.append(i)}
-    with PLACES[place](fns, **RESTART, **options) as pool:
-        pool.reset()
+    with reset_pool(place, fns, **RESTART, **options) as pool:
         process = pool.workers[0].process
         pool.send(["SIGKILL"], [0])
         process.join()
@@ -488,8 +496,7 @@ def test_a_process_that_starts_while_another_is_handled_is_not_forgotten(
     gates: list[envs.Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fns = [functools.partial(made_at_the_gate, 0, gates[0], tmp_path / "made"), *FNS[1:]]
-    with PLACES["shmem-fork"](fns, **RESTART, autoreset_mode="same_step") as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", fns, **RESTART, autoreset_mode="same_step") as pool:
         engine: Any = pool.engine
         forget_forms = engine.batches.forget_forms
 
@@ -529,8 +536,7 @@ def test_a_restart_that_hangs_is_tried_again(place: str, mode: str | None, tmp_p
     """Finding 26: an env_fn that hangs while its process restarts."""
     fns = [FNS[0], functools.partial(make_or_hang, 1, tmp_path / "made", 1), FNS[2]]
     options = {"step_timeout": 0.6, "max_restarts": 2, "autoreset_mode": mode, **RESTART}
-    with PLACES[place](fns, **options) as pool:
-        pool.reset()
+    with reset_pool(place, fns, **options) as pool:
         mates = mates_of(pool, 1)
         kill(pool, 1)
         truncated = pool.step(GOOD)[3]
@@ -550,8 +556,7 @@ def test_a_restart_that_hangs_is_tried_again(place: str, mode: str | None, tmp_p
 def test_a_restart_that_hangs_spends_the_budget_of_that_env(tmp_path: Path) -> None:
     """Finding 26, with the other env of the process."""
     fns = [FNS[0], functools.partial(make_or_hang, 1, tmp_path / "made", 99), FNS[2]]
-    with PLACES["shmem-fork-packed"](fns, step_timeout=0.6, max_restarts=1, **RESTART) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork-packed", fns, step_timeout=0.6, max_restarts=1, **RESTART) as pool:
         kill(pool, 1)
         assert pool.step(GOOD)[3].tolist() == [True, True, False]
         with pytest.raises(EnvTimeoutError, match=r"env 1: ") as caught:
@@ -566,8 +571,7 @@ def test_a_restart_that_hangs_spends_the_budget_of_that_env(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_an_env_that_hangs_is_restarted() -> None:
-    with PLACES["shmem-fork-packed"](FNS, step_timeout=0.6, **RESTART) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork-packed", step_timeout=0.6, **RESTART) as pool:
         batch = pool.step(["", "hang", ""])
         check_lost(batch, 1, [1, 0, 0], "env 1: did not end its request")
         assert "in _fault" in batch[4][1]["env_error"]
@@ -586,8 +590,7 @@ def test_an_error_of_the_callback_passes(place: str) -> None:
     def refuse(i: int, error: EnvError) -> None:
         raise RuntimeError(f"{i}: not mine") from error
 
-    with PLACES[place](FNS, **RESTART, on_restart=refuse) as pool:
-        pool.reset()
+    with reset_pool(place, **RESTART, on_restart=refuse) as pool:
         pool.step(["", "value", ""])
         with pytest.raises(RuntimeError, match="1: not mine"):
             pool.reset([1])

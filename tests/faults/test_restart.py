@@ -21,6 +21,7 @@ from tests.faults.helpers import (
     goes_on,
     kill,
     mates_of,
+    reset_pool,
     slow,
 )
 from tests.places import PLACES
@@ -44,8 +45,7 @@ class NthTimeEnv(envs.FaultEnv):
 
 @pytest.mark.parametrize("place", EACH)
 def test_a_restarted_env_is_new_and_the_others_are_not(place: str) -> None:
-    with PLACES[place](FNS) as pool:
-        pool.reset()
+    with reset_pool(place) as pool:
         pool.step(GOOD)
         pool.set_env_attr("mark", 7)
         pids = pool.call("pid")
@@ -86,31 +86,16 @@ def test_an_ended_process_is_started_again_with_all_its_envs(place: str) -> None
 @pytest.mark.parametrize("on_error", ["raise", "restart"])
 @pytest.mark.parametrize("place", PROCESSES)
 def test_a_restart_sees_a_death_that_no_call_has_seen(place: str, on_error: str) -> None:
-    with PLACES[place](FNS, on_error=on_error) as pool:
-        pool.reset()
+    with reset_pool(place, on_error=on_error) as pool:
         kill(pool, 2)
         pool.restart(2)
         assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]
         assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
 
 
-def test_options_of_the_pool_hold_after_a_restart() -> None:
-    fns = [functools.partial(envs.FaultEnv, tag, 2) for tag in range(2)]
-    with PLACES["shmem-fork-packed"](fns, autoreset_mode="next_step") as pool:
-        pool.reset()
-        kill(pool, 0)
-        pool.restart(0)
-        pool.reset()
-        pool.step([""] * 2)
-        _, _, terminated, truncated, _ = pool.step([""] * 2)
-        assert (terminated | truncated).all()
-        assert all(info["is_reset"] for info in pool.step([""] * 2)[4])
-
-
 @pytest.mark.parametrize("place", PROCESSES)
 def test_rows_that_were_finished_survive_a_restart(place: str) -> None:
-    with PLACES[place](FNS) as pool:
-        pool.reset()
+    with reset_pool(place) as pool:
         with pytest.raises(WorkerDiedError, match="env 2"):
             pool.step(["", "", "SIGKILL"])
         kept = pool.waiting_id
@@ -122,8 +107,7 @@ def test_rows_that_were_finished_survive_a_restart(place: str) -> None:
 
 
 def test_a_process_is_started_again_before_all_its_errors_were_raised() -> None:
-    with PLACES["shmem-fork"](FNS, num_processes=1) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", num_processes=1) as pool:
         pool.send(["SIGKILL", "", ""])
         with pytest.raises(WorkerDiedError, match="env 0: the worker process was killed"):
             pool.step(None, [0])
@@ -138,8 +122,7 @@ def test_a_process_is_started_again_before_all_its_errors_were_raised() -> None:
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
 def test_an_env_in_flight_is_not_restarted(place: str) -> None:
-    with PLACES[place](FNS) as pool:
-        pool.reset()
+    with reset_pool(place) as pool:
         pool.send([""], [1])
         with pytest.raises(AlreadyPendingCallError, match="env 1"):
             pool.restart()
@@ -159,8 +142,7 @@ def test_an_env_that_hangs_is_ended_and_recreated(
     place: str, on_error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
-    with PLACES[place](FNS, on_error=on_error) as pool:
-        pool.reset()
+    with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
         mates = mates_of(pool, 1)
         pool.send(["hang"], [1])
@@ -173,8 +155,7 @@ def test_an_env_that_hangs_is_ended_and_recreated(
 
 
 def test_an_env_whose_cancelled_step_ends_keeps_its_process() -> None:
-    with PLACES["shmem-fork-packed"](FNS) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork-packed") as pool:
         pids = pool.call("pid")
         pool.send(GOOD)
         pool.cancel()
@@ -187,8 +168,7 @@ def test_an_env_whose_cancelled_step_ends_keeps_its_process() -> None:
 def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Path) -> None:
     fns: list[Any] = [functools.partial(NthTimeEnv, 0, str(tmp_path / "a"), 9)]
     fns.append(functools.partial(NthTimeEnv, 1, str(tmp_path / "b"), 1))
-    with PLACES[place](fns) as pool:
-        pool.reset()
+    with reset_pool(place, fns) as pool:
         pool.send([""] * 2)
         pool.cancel()  # a late row is not taken for the answer
         with pytest.raises(EnvError, match=r"env 1: .*OSError: made 2 times") as caught:
@@ -199,8 +179,7 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Pat
 
 def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
     fns = [*FNS[:2], functools.partial(NthTimeEnv, 2, str(tmp_path / "made"), 1)]
-    with PLACES["shmem-fork-packed"](fns) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork-packed", fns) as pool:
         pool.send(GOOD)
         pool.cancel()
         pool.reset()
@@ -219,8 +198,7 @@ def test_restart_after_close() -> None:
 
 def test_a_restart_by_hand_renews_the_budget_of_the_whole_process() -> None:
     """Finding 24: the envs that share the process are recreated too."""
-    with PLACES["shmem-fork"](FNS, num_processes=1, max_restarts=1, **RESTART) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", num_processes=1, max_restarts=1, **RESTART) as pool:
         kill(pool, 0)
         assert pool.step(GOOD)[3].tolist() == [True] * 3
         pool.reset()

@@ -21,8 +21,7 @@ from envpool_py import (
     WorkerDiedError,
     make,
 )
-from envpool_py.worker import EnvWorker
-from envpool_py.worker.executor import Executor
+from envpool_py.worker import DummyEnvWorker
 from tests import envs
 from tests.faults.helpers import (
     FNS,
@@ -31,6 +30,7 @@ from tests.faults.helpers import (
     goes_on,
     handling,
     raising,
+    reset_pool,
     signalling,
     slow,
 )
@@ -63,8 +63,7 @@ STUCK: list[Callable[[], Any]] = [functools.partial(StuckEnv, tag) for tag in ra
 
 @pytest.mark.parametrize("hang", ["hang", *slow("gil", "loop", "stop")])
 def test_an_env_that_hangs_is_named_with_its_stack(hang: str) -> None:
-    with PLACES["shmem-fork"](STUCK, step_timeout=LIMIT) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", STUCK, step_timeout=LIMIT) as pool:
         pid = pool.call("pid", id=[1])[0]
         with pytest.raises(EnvTimeoutError, match=r"env 1: did not end its request within") as got:
             pool.step(["", hang, ""])
@@ -93,8 +92,7 @@ def test_any_request_has_the_limit(kind: str) -> None:
         "reset": lambda pool: pool.reset(options=[None, {"fault": "hang"}, None]),
         "call": lambda pool: pool.call("fault", "hang", id=[1]),
     }
-    with PLACES["shmem-fork-packed"](STUCK, step_timeout=LIMIT) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork-packed", STUCK, step_timeout=LIMIT) as pool:
         with pytest.raises(EnvError, match="env 1: did not end") as got:
             asks[kind](pool)
         assert isinstance(got.value, EnvTimeoutError)
@@ -120,8 +118,7 @@ def test_under_every_start_method(place: str) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_does_not_begin() -> None:
-    with PLACES["shmem-fork"](STUCK, step_timeout=LIMIT) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", STUCK, step_timeout=LIMIT) as pool:
         os.kill(pool.call("pid", id=[2])[0], signal.SIGSTOP)
         with pytest.raises(EnvTimeoutError, match=r"env 2: did not begin its request within"):
             pool.step(GOOD)
@@ -130,8 +127,7 @@ def test_a_process_that_does_not_begin() -> None:
 
 @pytest.mark.slow
 def test_several_hang_at_once() -> None:
-    with PLACES["shmem-fork"](STUCK, step_timeout=LIMIT) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", STUCK, step_timeout=LIMIT) as pool:
         pool.send(["hang", "", "gil"])
         late: set[int] = set()
         rows: list[int] = []
@@ -146,8 +142,7 @@ def test_several_hang_at_once() -> None:
 @pytest.mark.slow
 def test_a_request_that_was_cancelled_may_still_be_the_one_that_hangs(beside: Callable) -> None:
     error = InterruptedError("mine")
-    with PLACES["shmem-fork"](STUCK, step_timeout=2.0) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", STUCK, step_timeout=2.0) as pool:
         with handling(signal.SIGUSR1, raising(error)):
             beside(signalling())
             with pytest.raises(InterruptedError, match="mine"):
@@ -193,8 +188,7 @@ def test_the_env_that_hangs_comes_before_those_that_die_with_it(stuck: int) -> N
 
 @pytest.mark.slow
 def test_rows_of_the_same_process_are_kept_and_its_envs_have_died() -> None:
-    with PLACES["shmem-fork"](STUCK, step_timeout=LIMIT, num_processes=1, wait_num=1) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", STUCK, step_timeout=LIMIT, num_processes=1, wait_num=1) as pool:
         pool.send(["", "gil", ""])
         seen, errors = [], {}
         while pool.waiting_id:
@@ -218,8 +212,7 @@ def test_the_time_until_an_env_has_its_turn_does_not_count(gates: list[envs.Gate
     """Four envs of one process, each of which takes a third of the limit, take more than it."""
     limit = 2.4
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(4)]
-    with PLACES["shmem-fork"](fns, step_timeout=limit, num_processes=1, wait_num=1) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork", fns, step_timeout=limit, num_processes=1, wait_num=1) as pool:
         pool.send([envs.BLOCK] * 4)
         begun = time.monotonic()
         rows: list[int] = []
@@ -252,16 +245,14 @@ class TalkativeEnv(envs.CountEnv):
 def test_a_process_that_waits_for_the_parent_is_not_stuck(place: str, wait_num: int | None) -> None:
     limit = 1.0
     fns = [functools.partial(TalkativeEnv, tag) for tag in range(3)]
-    with PLACES[place](fns, step_timeout=limit, wait_num=wait_num) as pool:
-        pool.reset()
+    with reset_pool(place, fns, step_timeout=limit, wait_num=wait_num) as pool:
         pool.send([0, 0, 0])
         time.sleep(1.5 * limit)  # nobody reads what the processes write meanwhile
         assert sorted(info["env_id"] for info in pool.drain()[4]) == [0, 1, 2]
 
 
 def test_without_a_fault_nothing_is_different() -> None:
-    with PLACES["shmem-fork-packed"](FNS, step_timeout=60.0) as pool:
-        pool.reset()
+    with reset_pool("shmem-fork-packed", step_timeout=60.0) as pool:
         for _ in range(3):
             goes_on(pool, [0, 1, 2])
 
@@ -273,22 +264,12 @@ def test_the_dummy_pool_and_custom_workers_refuse_it() -> None:
     with pytest.raises(TypeError, match="DummyVectorEnv does not take step_timeout; an env that"):
         DummyVectorEnv(FNS, step_timeout=1.0)
 
-    class Here(EnvWorker):
-        def __init__(self, env_fn: Callable[[], Any]) -> None:
-            super().__init__(env_fn)
-            self.executor, self.reply = Executor(env_fn), None
-
-        def send(self, request: Any) -> None:
-            self.reply = self.executor(request)
-
+    class OwnWorker(DummyEnvWorker):
         def recv(self) -> Any:
-            return self.reply
+            return super().recv()
 
-        def close(self) -> None:
-            self.executor.close()
-
-    with pytest.raises(TypeError, match="Here does not take step_timeout"):
-        BaseVectorEnv(FNS, Here, step_timeout=1.0)
+    with pytest.raises(TypeError, match="OwnWorker does not take step_timeout"):
+        BaseVectorEnv(FNS, OwnWorker, step_timeout=1.0)
 
 
 @pytest.mark.parametrize(

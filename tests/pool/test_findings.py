@@ -21,7 +21,7 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from tests import envs
-from tests.faults.helpers import EACH, RESTART, slow
+from tests.faults.helpers import EACH, RESTART, reset_pool, slow
 from tests.places import PLACES
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def test_an_env_that_changes_its_action_changes_no_other(
     inner = np.zeros(2)
     shared = given_action(kind, inner)
     fns = [functools.partial(GreedyEnv, tag, kind) for tag in range(3)]
-    with PLACES[place](fns, wait_num=wait_num) as pool:
-        pool.reset()
+    with reset_pool(place, fns, wait_num=wait_num) as pool:
         for actions in ([shared] * 3, [given_action(kind, inner) for _ in range(3)]):
             pool.send(actions)
             assert pool.drain()[1].tolist() == [2.0] * 3
@@ -192,13 +191,11 @@ def test_empty_observations_as_columns_and_as_parts(place: str, empty: Any) -> N
         obs, rewards, *_ = pool.step([0] * 3)
         assert (obs, rewards.shape) == (empty, (3,))
     counts = [[tag, 0, 1] for tag in range(3)]
-    with PLACES[place](empty_fns(empty, True), columns=True) as pool:
-        pool.reset()
+    with reset_pool(place, empty_fns(empty, True), columns=True) as pool:
         obs = pool.step([0] * 3)[0]
         assert obs["e"] == empty
         assert obs["counts"].tolist() == counts
-    with PLACES[place](empty_fns(empty, True)) as pool:
-        pool.reset()
+    with reset_pool(place, empty_fns(empty, True)) as pool:
         obs = pool.step([0] * 3)[0]
         assert [row["e"] for row in obs] == [empty] * 3
         assert [row["counts"].tolist() for row in obs] == counts
