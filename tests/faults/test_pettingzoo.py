@@ -6,11 +6,10 @@ import contextlib
 import functools
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import data_equivalence
 
 import envpool_py
 from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv
@@ -18,6 +17,8 @@ from tests.faults.helpers import MODES, RESTART, kill
 from tests.faults.test_schedule import POLICIES, SEED, episode_of
 from tests.pettingzoo.envs import FaultyMeadowEnv, PlainMeadowEnv, TableEnv
 from tests.places import PLACES
+from tests.record.runs import Run
+from tests.reference import same
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,40 +46,43 @@ def make_table() -> PettingZooEnv:
     return PettingZooEnv(SeedsTableEnv())
 
 
-def legal(obs: dict, info: dict, ended: Any) -> int | None:
-    """Return an action of the agent to act, None if it is dead."""
-    dead = ended and not info["env_done"] and "final_obs" not in info
-    return None if dead else int(np.flatnonzero(obs["mask"])[0])
+def is_over(info: dict) -> bool:
+    return bool(info["env_done"] or "final_obs" in info)
 
 
-def play(pool: BaseVectorEnv, actions: list, steps: int) -> tuple[list, int]:
-    """Step all envs of a pool of tables so often.
+class Tables(Run):
+    """A pool of tables, which are played by legal actions."""
 
-    Returns:
-        The next actions, and the number of rows in which one agent alone was terminated.
-    """
-    one_alone = 0
-    for _ in range(steps):
-        obs, _, terminated, truncated, infos = pool.step(actions)
-        ended = terminated | truncated
-        actions = [legal(*row) for row in zip(obs, infos, ended, strict=True)]
-        done = [info["env_done"] or "final_obs" in info for info in infos]
-        one_alone += sum(ended[k] and not done[k] for k in range(len(done)))
-        if pool.autoreset_mode is None and any(done):
-            obs, infos = pool.reset(np.flatnonzero(done))
-            for first, info in zip(obs, infos, strict=True):
-                actions[info["env_id"]] = legal(first, info, False)
-    return actions, one_alone
+    def __init__(self, pool: BaseVectorEnv) -> None:
+        super().__init__(pool)
+        self.actions: dict[int, int | None] = {}
+
+    def keep(self, batch: tuple) -> tuple:
+        for obs, _, terminated, truncated, info in zip(*batch, strict=True):
+            dead = (terminated or truncated) and not is_over(info)  # the agent, and not the env
+            self.actions[info["env_id"]] = None if dead else int(np.flatnonzero(obs["mask"])[0])
+        return super().keep(batch)
+
+    def play(self, steps: int) -> int:
+        """Step all envs so often; return in how many rows one agent alone was terminated."""
+        alone = 0
+        for _ in range(steps):
+            actions = [self.actions[i] for i in range(len(self.pool))]
+            _, _, terminated, truncated, infos = self.step(actions)
+            over = np.array([is_over(info) for info in infos])
+            alone += int(((terminated | truncated) & ~over).sum())
+            if self.pool.autoreset_mode is None and over.any():
+                self.reset(np.flatnonzero(over))
+        return alone
+
+    def episodes(self) -> list[list[int]]:
+        """Return the episodes that the env objects have begun."""
+        seeds = self.pool.get_env_attr("seeds")
+        return [[episode_of(i, seed) for seed in own] for i, own in enumerate(seeds)]
 
 
-def table_episodes(pool: BaseVectorEnv) -> list[list[int]]:
-    """Return the episodes that the env objects of a pool of tables have begun."""
-    seeds = pool.get_env_attr("seeds")
-    return [[episode_of(i, seed) for seed in own] for i, own in enumerate(seeds)]
-
-
-def mask_of(env: PettingZooEnv) -> np.ndarray:
-    return np.asarray(env.infos[env.agent_selection]["action_mask"])
+def first_action(env: PettingZooEnv) -> int:
+    return int(np.flatnonzero(env.infos[env.agent_selection]["action_mask"])[0])
 
 
 @pytest.mark.parametrize(("mode", "begin"), [*((mode, "reset") for mode in MODES), (None, "seed")])
@@ -88,15 +92,14 @@ def test_an_agent_that_is_terminated_begins_no_episode_of_the_schedule(
 ) -> None:
     options = {"episode_seeds": True, "autoreset_mode": mode, **POLICIES[policy]}
     with PLACES["shmem-fork-packed"]([make_table] * 3, **options) as pool:
+        tables = Tables(pool)
         if begin == "reset":
-            obs, infos = pool.reset(seed=SEED)
-            actions = [legal(*row, False) for row in zip(obs, infos, strict=True)]
+            tables.reset(seed=SEED)
         else:
             pool.seed(SEED)
-            actions = [int(np.flatnonzero(bits)[0]) for bits in pool.apply(mask_of)]
-        _, one_alone = play(pool, actions, 47)
-        assert one_alone > 3
-        begun = table_episodes(pool)
+            tables.actions = dict(enumerate(pool.apply(first_action)))
+        assert tables.play(47) > 3
+        begun = tables.episodes()
         for own in begun:
             assert own == list(range(len(own)))
             assert len(own) > 2
@@ -105,36 +108,33 @@ def test_an_agent_that_is_terminated_begins_no_episode_of_the_schedule(
             kill(pool, 1)
             if policy == "by hand":
                 pool.restart([1])
-            obs, infos = pool.reset()
-            assert [own[-1] for own in table_episodes(pool)] == expected
+            tables.reset()
+            assert [own[-1] for own in tables.episodes()] == expected
             expected = [number + 1 for number in expected]
             # On to where an agent has been terminated, and the episode is not over.
-            actions = [legal(*row, False) for row in zip(obs, infos, strict=True)]
-            assert play(pool, actions, 9)[1] > 0
+            assert tables.play(9) > 0
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_row_of_a_terminated_agent_that_is_not_returned_yet_ends_no_episode(
     mode: str | None,
 ) -> None:
-    hand = make_table()
-    obs, info = hand.reset(seed=SEED)
     options = {"episode_seeds": True, "autoreset_mode": mode, **RESTART}
+    with PLACES["dummy"]([make_table]) as pool:
+        hand = Tables(pool)
+        hand.reset(seed=SEED)
+        steps = 0
+        while not hand.play(1):
+            steps += 1
     with PLACES["shmem-fork"]([make_table] * 2, num_processes=1, **options) as pool:
-        both, infos = pool.reset(seed=SEED)
-        others = legal(both[1], infos[1], False)
-        while True:
-            action = legal(obs, info, False)
-            obs, _, terminated, truncated, info = hand.step(action)
-            if terminated or truncated:
-                break
-            pool.step([action], [0])
-        assert not info["env_done"]
-        pool.send([action, others])
-        both, _, terminated, truncated, infos = pool.step(None, id=[1])
-        others = legal(both[0], infos[0], terminated[0] or truncated[0])
-        kill(pool, 1)  # env 0's row is there
-        assert pool.step([others], [1])[3].tolist() == [True]
+        tables = Tables(pool)
+        tables.reset(seed=SEED)
+        for _ in range(steps):
+            tables.step([tables.actions[0]], [0])
+        pool.send([tables.actions[0], tables.actions[1]])
+        tables.keep(pool.step(None, id=[1]))
+        kill(pool, 1)  # the row of env 0 has come; an agent of its was terminated
+        assert pool.step([tables.actions[1]], [1])[3].tolist() == [True]
         if mode is None:
             pool.reset([1])
         elif mode == "next_step":
@@ -147,7 +147,7 @@ def test_a_row_of_a_terminated_agent_that_is_not_returned_yet_ends_no_episode(
             pool.reset([0])
         elif mode == "next_step":
             assert pool.step([0], [0])[4][0]["is_reset"]
-        assert table_episodes(pool) == [[1], [1]]
+        assert tables.episodes() == [[1], [1]]
 
 
 # ----------------------------------- finding 5: a PettingZooEnv is restored and replayed
@@ -173,49 +173,23 @@ def make_once(path: str, at: int) -> PettingZooEnv:
     return PettingZooEnv(OnceTableEnv(path, at))
 
 
-def table_rows(pool: BaseVectorEnv, steps: int) -> tuple[list[tuple], int]:
-    """Play a pool of tables.
-
-    Returns:
-        All rows, and how often an env was restored.
-    """
-    obs, infos = pool.reset(seed=3)
-    actions = [legal(*row, False) for row in zip(obs, infos, strict=True)]
-    rows: list[tuple] = [(obs[k], infos[k]) for k in range(len(infos))]
-    restored = 0
-    for _ in range(steps):
-        obs, rewards, terminated, truncated, infos = pool.step(actions)
-        ended = terminated | truncated
-        actions = [legal(*row) for row in zip(obs, infos, ended, strict=True)]
-        for info in infos:
-            assert "env_error" not in info
-            restored += info.pop("env_replayed", None) is not None
-        rows += zip(obs, rewards, terminated, truncated, infos, strict=True)
-        if pool.autoreset_mode is None:
-            over = [k for k, info in enumerate(infos) if info["env_done"]]
-            if over:
-                obs, infos = pool.reset(over)
-                rows += zip(obs, infos, strict=True)
-                for first, info in zip(obs, infos, strict=True):
-                    actions[info["env_id"]] = legal(first, info, False)
-    return rows, restored
-
-
 @pytest.mark.parametrize("at", [2, 9, 30])
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("place", ["shmem-fork-packed"])
-def test_a_pettingzoo_env_is_restored(
-    place: str, mode: str | None, at: int, tmp_path: Path
-) -> None:
-    with PLACES["dummy"]([make_table] * 2, autoreset_mode=mode) as pool:
-        expected, _ = table_rows(pool, 40)
-    fns = [make_table, functools.partial(make_once, str(tmp_path / "killed"), at)]
-    options = {"on_error": "replay", "restart_backoff": 0.0, "autoreset_mode": mode}
-    with PLACES[place](fns, **options) as pool:
-        rows, restored = table_rows(pool, 40)
+def test_a_pettingzoo_env_is_restored(mode: str | None, at: int, tmp_path: Path) -> None:
+    runs = []
+    once = functools.partial(make_once, str(tmp_path / "killed"), at)
+    for place, fn, options in (
+        ("dummy", make_table, {}),
+        ("shmem-fork-packed", once, {"on_error": "replay"}),
+    ):
+        with PLACES[place]([make_table, fn], autoreset_mode=mode, **options) as pool:
+            runs.append(Tables(pool))
+            runs[-1].reset(seed=3)
+            runs[-1].play(40)
     assert (tmp_path / "killed").exists()
-    assert restored == 1
-    assert data_equivalence(rows, expected, exact=True)
+    infos = [info for *_, info in runs[1].rows_of(1)]
+    assert sum(info.pop("env_replayed", None) is not None for info in infos) == 1
+    assert [same(runs[0].rows_of(i), runs[1].rows_of(i)) for i in range(2)] == [True, True]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -225,17 +199,10 @@ def test_a_record_of_a_pettingzoo_env_is_replayed(
 ) -> None:
     record = tmp_path / "record"
     with PLACES[place]([make_table] * 2, autoreset_mode=mode, record=record) as pool:
-        rows, _ = table_rows(pool, 40)
-    again: list[tuple] = []
-    with envpool_py.replay(record, [make_table] * 2) as batches:
-        for batch in batches:
-            again += zip(*batch, strict=True)
-    assert len(again) == len(rows)
-    for row, other in zip(rows, again, strict=True):
-        if len(row) == 2:  # of a reset
-            assert data_equivalence(row, (other[0], other[4]), exact=True)
-        else:
-            assert data_equivalence(row, other, exact=True)
+        tables = Tables(pool)
+        tables.reset(seed=3)
+        tables.play(40)
+    assert same(tables.batches, list(envpool_py.replay(record, [make_table] * 2)))
 
 
 # -------------------------------------------------------- finding 6: a lost row has its error

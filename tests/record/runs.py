@@ -32,7 +32,8 @@ class Run:
     def reset(self, *args: Any, **kwargs: Any) -> None:
         obs, infos = self.pool.reset(*args, **kwargs)
         flags = np.zeros(len(infos), dtype=bool)
-        self.keep((obs, np.zeros(len(infos)), flags, flags, infos))
+        rewards = np.zeros((len(infos), *self.pool.engine.block.spec.reward))
+        self.keep((obs, rewards, flags, flags, infos))
 
     def keep(self, batch: tuple) -> tuple:
         self.batches.append(batch)
