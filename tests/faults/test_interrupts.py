@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -9,18 +10,19 @@ import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import envpool_py
 from envpool_py import EnvError, WorkerDiedError
 from tests import broken, envs
-from tests.conftest import wait_until
+from tests.conftest import wait_until, wait_until_blocked
 from tests.faults.helpers import (
     EACH,
     IN_CALLER,
@@ -434,6 +436,50 @@ def test_an_exception_of_a_handler_is_not_taken_for_one_of_pickling(place: str) 
             pool.reset(options={"alarm": AlarmingValue()})
         assert caught.value is error
         pool.reset()
+
+
+# -------------------------------------------------------------- finding 23: while an env waits
+
+BACKOFF = 20.0
+WAITING: dict[str, Callable[[BaseVectorEnv], Any]] = {
+    "reset": lambda pool: pool.reset([1]),
+    "recv": lambda pool: pool.send_reset([1]) or pool.recv(),
+    "get_env_attr": lambda pool: pool.get_env_attr("tag", [1]),
+}
+
+
+@contextlib.contextmanager
+def pool_in_back_off(place: str) -> Iterator[BaseVectorEnv]:
+    """Make a pool whose env 1 is to be restarted a second time, in 20 seconds."""
+    with reset_pool(place, on_error="restart", restart_backoff=BACKOFF) as pool:
+        assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
+        pool.reset([1])
+        assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
+        begun = time.monotonic()
+        yield pool
+        assert time.monotonic() - begun < BACKOFF, "it has waited for the back-off to end"
+
+
+@pytest.mark.parametrize("by", ["thread", "handler", "ctrl-c"])
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [("dummy", "reset"), ("dummy", "recv"), *(("shmem-fork-packed", name) for name in WAITING)],
+)
+def test_a_back_off_ends_at_once(place: str, name: str, by: str, beside: Callable) -> None:
+    """Finding 23: by close() of another thread or of a signal handler, and by Ctrl-C."""
+
+    def close() -> None:
+        wait_until_blocked(threading.main_thread())
+        pool.close()
+
+    error = KeyboardInterrupt if by == "ctrl-c" else ClosedEnvironmentError
+    handler = raising(KeyboardInterrupt()) if by == "ctrl-c" else lambda *_: pool.close()
+    with pool_in_back_off(place) as pool, handling(signal.SIGUSR1, handler):
+        beside(close if by == "thread" else signalling())
+        with pytest.raises(error):
+            WAITING[name](pool)
+        if by == "ctrl-c":
+            assert pool.step(["", ""], [0, 2])[0][:, 2].tolist() == [3, 3]
 
 
 # ------------------------------------------------------------------- finding 28: one call at a time

@@ -14,7 +14,7 @@ import pytest
 import envpool_py
 from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv
 from tests.faults.helpers import MODES, RESTART, kill
-from tests.faults.test_schedule import POLICIES, SEED, episode_of
+from tests.faults.test_restart import POLICIES, SEED, episode_of
 from tests.pettingzoo.envs import FaultyMeadowEnv, PlainMeadowEnv, TableEnv
 from tests.places import PLACES
 from tests.record.runs import Run

@@ -25,15 +25,14 @@ import envpool_py
 from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ReplayError
 from envpool_py.record import plain_codec as plain
 from envpool_py.record import recorder as recording
-from envpool_py.worker import DummyEnvWorker
 from tests import envs
 from tests.conftest import ROOT
+from tests.faults.helpers import limited, run_script
 from tests.places import PLACES
+from tests.record.runs import RANDOM, PlainWorker
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
 
 
 def short_run(path: Path, steps: int = 4) -> list[np.ndarray]:
@@ -87,13 +86,6 @@ def test_without_a_record_nothing_observes_the_pool(options: dict[str, Any]) -> 
         assert pool.engine.observers == []
 
 
-class PlainWorker(DummyEnvWorker):
-    """A custom worker: nothing but `send` and `recv`."""
-
-    def recv(self) -> Any:
-        return super().recv()
-
-
 class OwnPool(BaseVectorEnv):
     """A custom pool."""
 
@@ -111,15 +103,14 @@ def test_custom_pools_and_workers(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with DummyVectorEnv(RANDOM, record=tmp_path / "run") as pool:
         found = [pool.reset(seed=3)[0]]
-        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "run").stat().st_size + 200, -1))
-        try:
-            with pytest.warns(RuntimeWarning, match="run ends here, the pool goes on without"):
-                found.extend(pool.step([0, 0, 0])[0] for _ in range(20))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        size = (tmp_path / "run").stat().st_size + 200
+        with (
+            limited(resource.RLIMIT_FSIZE, size),
+            pytest.warns(RuntimeWarning, match="run ends here, the pool goes on without"),
+        ):
+            found.extend(pool.step([0, 0, 0])[0] for _ in range(20))
         assert len(found) == 21
     again = envpool_py.replay(tmp_path / "run", RANDOM)
     rows = [batch[0].tolist() for batch in again]
@@ -247,13 +238,7 @@ for batch in envpool_py.replay(sys.argv[1], fns, deaths=sys.argv[2] == "deaths")
 def test_the_call_that_killed_the_program_is_there(tmp_path: Path) -> None:
     codes = []
     for what in ("run", "replay", "deaths"):
-        done = subprocess.run(
-            [sys.executable, "-c", CRASH, str(tmp_path / "run"), what],
-            env={"PYTHONPATH": str(ROOT)},
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        done = run_script(tmp_path, CRASH, str(tmp_path / "run"), what)
         codes.append(done.returncode)
         if what != "run":
             assert done.stdout == "[[0, 0, 0], [1, 0, 0]]\n[[0, 0, 1], [1, 0, 1]]\n"
