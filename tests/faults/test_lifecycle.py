@@ -210,7 +210,7 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(
     def slow_collect(channel: Channel, chunks: list[bytes]) -> bool:
         at_work.append(threading.current_thread())
         together.append(len(set(at_work)))
-        if threading.current_thread() is thread and not go_on.is_set():
+        if not inside.is_set():
             inside.set()
             go_on.wait(40)
         found = collect(channel, chunks)

@@ -11,7 +11,7 @@ import pytest
 import envpool_py
 from envpool_py import EnvError, ReplayError, WorkerDiedError
 from tests import envs
-from tests.faults.helpers import EACH, MODES
+from tests.faults.helpers import EACH, MODES, slow
 from tests.places import PLACES
 from tests.record.runs import RANDOM, Run, failing
 from tests.reference import same
@@ -57,7 +57,7 @@ def test_every_row_comes_again(
 # "every-dtype" stands for the boxes; the elements of the last two take pickle.
 LEFT_OUT = {*(f"box-{dtype}" for dtype in envs.DTYPES), "mixed", "custom"}
 SPACES = [
-    *(("shmem-fork-packed", name, False) for name in envs.SPACES if name not in LEFT_OUT),
+    *slow(*(("shmem-fork-packed", name, False) for name in envs.SPACES if name not in LEFT_OUT)),
     *(("dummy", name, True) for name in ("dict", "tuple", "nested", "every-dtype")),
 ]
 
