@@ -7,6 +7,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import sys
@@ -180,14 +181,14 @@ def test_an_env_fn_that_takes_long_is_named(
         gates[1].wait()
         return envs.CountEnv(1)
 
-    text = "env 1: env_fn has not returned after 0.1 seconds; still waiting"
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        beside(lambda: wait_until(lambda: len(warned) > 0) and gates[1].release())
+        beside(lambda: wait_until(lambda: len(warned) > 0, 20) and gates[1].release())
         with PLACES["shmem-fork"]([envs.CountEnv, late]) as pool:
             assert pool.reset()[0][:, 0].tolist() == [0, 1]
-    assert text in [str(warning.message) for warning in warned]
-    assert len(warned) == 1 + ("env 0" in str(warned[0].message))
+    # On a busy machine env 0 may be late as well.
+    text = r"env(s 0 to)? 1: env_fn has not returned after 0\.1 seconds; still waiting"
+    assert [bool(re.fullmatch(text, str(one.message))) for one in warned] == [True]
 
 
 @pytest.mark.parametrize("method", ["fork", *slow("spawn", "forkserver")])
