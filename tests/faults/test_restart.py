@@ -332,16 +332,19 @@ def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(policy: str, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_an_episode_whose_reset_ended_the_process_comes_again(policy: str) -> None:
-    with PLACES["shmem-fork"](scheduled(), episode_seeds=True, **POLICIES[policy]) as pool:
+def test_episodes_whose_resets_were_not_answered_come_again(policy: str) -> None:
+    """Env 2 ends the process, in which the other two have carried out their resets."""
+    options = {"num_processes": 1, "episode_seeds": True, **POLICIES[policy]}
+    with PLACES["shmem-fork"](scheduled(), **options) as pool:
         pool.reset(seed=SEED)
-        pool.set_env_attr("dies", True, [1])
+        pool.set_env_attr("dies", True, [2])
         if policy == "by hand":
-            with pytest.raises(WorkerDiedError, match="env 1: "):
-                pool.reset([1])
-            pool.restart([1])
-        assert episode_of(1, pool.reset([1])[1][0]["seed"]) == 1
-        assert recreated(pool, policy) == [1, 2, 1]
+            with pytest.raises(WorkerDiedError, match="was also that of"):
+                pool.reset()
+            pool.restart()
+        infos = pool.reset()[1]
+        assert [episode_of(info["env_id"], info["seed"]) for info in infos] == [1, 1, 1]
+        assert recreated(pool, policy) == [2, 2, 2]
 
 
 # The handler may raise while the env opens the file of its gate: Python can only warn of that file.
