@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -202,6 +203,35 @@ def test_an_env_that_is_not_deterministic_is_restarted(place: str, tmp_path: Pat
         assert "the env is not deterministic; it was lost in the first place by" in error
 
 
+class FickleEnv(envs.CountEnv):
+    """Raises in its second step the first time it is made; then one part of its rows differs."""
+
+    def __init__(self, path: str, part: int) -> None:
+        super().__init__()
+        self.part, self.is_second = part, os.path.exists(path)  # noqa: PTH110
+        os.close(os.open(path, os.O_CREAT))
+
+    def step(self, action: Any) -> tuple:
+        row = list(super().step(action))
+        if self.is_second:
+            row[self.part] = row[self.part] + 1 if self.part < 2 else True
+        elif self.t == 2:
+            raise ValueError("once")
+        return tuple(row)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(
+    part: int, tmp_path: Path
+) -> None:
+    fns = [functools.partial(FickleEnv, str(tmp_path / "made"), part)]
+    with PLACES["dummy"](fns, **REPLAY) as pool:
+        pool.reset(seed=1)
+        pool.step([0])
+        error = pool.step([0])[4][0]["env_error"]
+        assert "replay: step 1 since its last reset by the pool gave another row" in error
+
+
 def test_an_env_with_a_cancelled_step_is_not_restored(tmp_path: Path) -> None:
     with PLACES["shmem-fork"](failing(tmp_path, {}), **REPLAY) as pool:
         pool.reset(seed=1)
@@ -210,7 +240,8 @@ def test_an_env_with_a_cancelled_step_is_not_restored(tmp_path: Path) -> None:
         pool.reset([1])  # from where the step has left the stream, or has not
         kill(pool, 1)
         batch = pool.step([0, 0, 0])
-        assert "env_error" in batch[4][1]
+        assert "killed by SIGKILL" in batch[4][1]["env_error"]
+        assert "not deterministic" not in batch[4][1]["env_error"]
         assert batch[3][1]
 
 

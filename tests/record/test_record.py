@@ -67,6 +67,16 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert not made
 
 
+def test_a_file_that_appears_while_the_pool_is_made_is_left_alone(tmp_path: Path) -> None:
+    def make() -> envs.CountEnv:
+        (tmp_path / "run").write_text("precious")
+        return envs.CountEnv()
+
+    with pytest.raises(FileExistsError):
+        DummyVectorEnv([make], record=tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "precious"
+
+
 def test_wrong_paths(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="record: .*none is no directory"):
         DummyVectorEnv(RANDOM, record=tmp_path / "none" / "run")
