@@ -213,6 +213,8 @@ def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
         kill(pool, 2)
         with pytest.raises(OSError, match=r"env 2: env_fn raised OSError: made 2 times"):
             pool.restart(2)
+        with pytest.raises(WorkerDiedError, match="env 2: .* while starting"):
+            pool.reset([2])
         goes_on(pool, [0, 1])
 
 
