@@ -7,8 +7,10 @@ import functools
 import os
 import signal
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
@@ -20,6 +22,7 @@ from envpool_py import (
     ShmemVectorEnv,
     WorkerDiedError,
     make,
+    watchdog,
 )
 from envpool_py.worker import DummyEnvWorker
 from tests import envs
@@ -227,6 +230,43 @@ def test_the_time_until_an_env_has_its_turn_does_not_count(gates: list[envs.Gate
         while pool.waiting_id:
             rows += [info["env_id"] for info in pool.recv()[4]]
         assert sorted(rows) == [0, 1, 2, 3]
+
+
+def test_when_a_process_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock and heartbeats of the test's own; every look comes 1.1 limits after the last."""
+    now = 100.0
+    monkeypatch.setattr("envpool_py.watchdog.time", SimpleNamespace(monotonic=lambda: now))
+    dog = watchdog.Watchdog(1.0)
+    heartbeats = np.zeros((2, watchdog.NUMBERS), np.int64)
+    dog.attach(heartbeats)
+    beats = [watchdog.Heartbeat(row) for row in heartbeats]
+    sent = [1, 1]
+
+    def look() -> list[tuple[int, int | None]]:
+        nonlocal now
+        now += 1.1
+        return [tuple(overdue) for overdue in dog.look(lambda: sent)]
+
+    for beat in beats:
+        beat.count(1)
+    assert look() == []  # both are idle, with nothing to read
+    beats[0].begin(4)
+    now += 0.5
+    assert dog.look(lambda: sent) == []
+    assert look() == [(0, 4)]
+    dog.forget(0)  # its process is started again
+    assert look() == []
+    beats[0].begin(4, timed=False)
+    assert look() == look() == []
+    sent[1] = 3  # two frames that process 1 does not read at first
+    assert look() == []
+    assert look() == [(1, None)]
+    beats[1].count(2)
+    assert look() == []
+    assert look() == [(1, None)]
+    sent[1] = -1  # it has ended
+    assert look() == look() == []
+    dog.close()
 
 
 # --------------------------------------------------------------------------------- no fault
