@@ -38,7 +38,6 @@ from tests.support.helpers import (  # noqa: E402
     shared_memory,
     wait_until,
 )
-from tests.support.places import STANDING  # noqa: E402
 
 PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
 """The files and folders that import the libraries which are compared with or adapted to."""
@@ -148,8 +147,6 @@ def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
     gc.collect()
     multiprocessing.active_children()  # reaps
     processes, fds, shm, threads = before
-    for pool in STANDING:
-        processes |= {host.process.pid for host in pool.engine.hosts.processes.hosts}
     # A machine that is busy takes long for what else is done at once: only a leak waits to the end.
     wait_until(lambda: children() <= processes, PATIENCE)
     wait_until(lambda: len(descriptors()) <= len(fds), PATIENCE)

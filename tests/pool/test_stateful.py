@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from envpool_py import EnvError, WorkerDiedError
+from tests.faults.helpers import running
 from tests.support import envs
+from tests.support.helpers import wait_until
 from tests.support.places import PLACES, slow
-from tests.test_faults import running, wait_until
 
 NUM = 4
 NEVER, READY, FLYING, RESETTING, FAILED, DEAD = [

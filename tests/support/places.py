@@ -47,9 +47,6 @@ PLACES = {
 """`SubprocVectorEnv` and `ShmemVectorEnv` are the same backend under two names: each place of one
 would do for the other."""
 
-STANDING: list[BaseVectorEnv] = []
-"""Pools that outlive a test, in which their processes may be started anew: no leak of its own."""
-
 QUICK = ("dummy", "subproc-fork", "shmem-fork-packed", "shmem-fork-caller")
 """The places where envs are stepped differently: in the caller's process, in a process each, in
 a shared process, and both. They start in some milliseconds."""

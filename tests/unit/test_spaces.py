@@ -66,7 +66,6 @@ REFUSED: list[tuple[gym_spaces.Space, Any]] = [
     (gym_spaces.Box(0, 2**64 - 1, (2,), np.uint64), np.array([-1, 0])),
     (BOOLS, np.array([2, 0])),
     (FIVE, 3.5),
-    (FIVE, np.array([3])),
     (FIVE, None),
     (SCALAR, np.array([0.5])),
     (FLOATS, [[1.0], [2.0, 3.0]]),

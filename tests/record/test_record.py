@@ -1,4 +1,4 @@
-"""`record="FILE"`: what was finished is in the file, whatever happens, and reading it is safe."""
+"""`record="FILE"`: all finished rows are in the file, whatever happens; reading it is safe."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ import envpool_py
 from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ReplayError
 from envpool_py.record import plain_codec as plain
 from envpool_py.record import recorder as recording
-from envpool_py.worker import DummyEnvWorker
+from tests.faults.helpers import limited, run_script
+from tests.record.runs import RANDOM, PlainWorker
 from tests.support import envs
 from tests.support.helpers import ROOT
-from tests.support.places import BACKENDS, PLACES
+from tests.support.places import PLACES
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
 
 
 def short_run(path: Path, steps: int = 4) -> list[np.ndarray]:
@@ -47,12 +46,10 @@ def short_run(path: Path, steps: int = 4) -> list[np.ndarray]:
 # ------------------------------------------------------------------------------------ the file
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_only_its_owner_may_read_it(place: str, tmp_path: Path) -> None:
+def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
-        with PLACES[place](RANDOM, record=str(tmp_path / "run")) as pool:
-            pool.reset(seed=1)
+        short_run(tmp_path / "run")
     finally:
         os.umask(umask)
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o600
@@ -70,6 +67,16 @@ def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     assert not made
 
 
+def test_a_file_that_appears_while_the_pool_is_made_is_left_alone(tmp_path: Path) -> None:
+    def make() -> envs.CountEnv:
+        (tmp_path / "run").write_text("precious")
+        return envs.CountEnv()
+
+    with pytest.raises(FileExistsError):
+        DummyVectorEnv([make], record=tmp_path / "run")
+    assert (tmp_path / "run").read_text() == "precious"
+
+
 def test_wrong_paths(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="record: .*none is no directory"):
         DummyVectorEnv(RANDOM, record=tmp_path / "none" / "run")
@@ -84,26 +91,19 @@ def test_a_pool_that_can_not_be_built_leaves_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"on_error": "restart"}, {"episode_seeds": True}])
-def test_without_it_nothing_is_in_the_way(options: dict[str, Any]) -> None:
+def test_without_a_record_nothing_observes_the_pool(options: dict[str, Any]) -> None:
     with DummyVectorEnv(RANDOM, **options) as pool:
         assert pool.engine.observers == []
 
 
-class PlainWorker(DummyEnvWorker):
-    """A worker of a user's own: nothing but `send` and `recv`."""
-
-    def recv(self) -> Any:
-        return super().recv()
-
-
 class OwnPool(BaseVectorEnv):
-    """A pool of a user's own."""
+    """A custom pool."""
 
     def __init__(self, env_fns: Any, **options: Any) -> None:
         super().__init__(env_fns, PlainWorker, **options)
 
 
-def test_pools_and_workers_of_a_users_own(tmp_path: Path) -> None:
+def test_custom_pools_and_workers(tmp_path: Path) -> None:
     with OwnPool(RANDOM, wait_num=2, autoreset_mode="same_step", record=tmp_path / "run") as pool:
         found = [pool.reset(seed=3)[0]]
         found.append(pool.step([1, 1, 1])[0])
@@ -113,15 +113,14 @@ def test_pools_and_workers_of_a_users_own(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with DummyVectorEnv(RANDOM, record=tmp_path / "run") as pool:
         found = [pool.reset(seed=3)[0]]
-        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "run").stat().st_size + 200, -1))
-        try:
-            with pytest.warns(RuntimeWarning, match="run ends here, the pool goes on without"):
-                found.extend(pool.step([0, 0, 0])[0] for _ in range(20))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        size = (tmp_path / "run").stat().st_size + 200
+        with (
+            limited(resource.RLIMIT_FSIZE, size),
+            pytest.warns(RuntimeWarning, match="run ends here, the pool goes on without"),
+        ):
+            found.extend(pool.step([0, 0, 0])[0] for _ in range(20))
         assert len(found) == 21
     again = envpool_py.replay(tmp_path / "run", RANDOM)
     rows = [batch[0].tolist() for batch in again]
@@ -171,7 +170,7 @@ def test_cut_or_spoilt_plain_values_are_errors() -> None:
         plain.decode(deep)
 
 
-@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
 def test_what_can_not_be_recorded_names_its_env(place: str, tmp_path: Path) -> None:
     fns = [functools.partial(envs.SpaceEnv, tag, "custom") for tag in range(2)]
     with PLACES[place](fns, record=tmp_path / "run") as pool:
@@ -210,6 +209,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dummy", "shmem"])
 def test_what_was_finished_outlives_the_program(kind: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "run"), kind]
@@ -244,22 +244,18 @@ for batch in envpool_py.replay(sys.argv[1], fns, deaths=sys.argv[2] == "deaths")
 """
 
 
+@pytest.mark.slow
 def test_the_call_that_killed_the_program_is_there(tmp_path: Path) -> None:
     codes = []
     for what in ("run", "replay", "deaths"):
-        done = subprocess.run(
-            [sys.executable, "-c", CRASH, str(tmp_path / "run"), what],
-            env={"PYTHONPATH": str(ROOT)},
-            check=False,
-            capture_output=True,
-            text=True,
-        )
+        done = run_script(tmp_path, CRASH, str(tmp_path / "run"), what)
         codes.append(done.returncode)
         if what != "run":
             assert done.stdout == "[[0, 0, 0], [1, 0, 0]]\n[[0, 0, 1], [1, 0, 1]]\n"
     assert codes == [-signal.SIGSEGV, 0, -signal.SIGSEGV]
 
 
+@pytest.mark.slow
 def test_a_file_cut_anywhere_reads_as_what_came_before(tmp_path: Path) -> None:
     found = [obs.tolist() for obs in short_run(tmp_path / "run")]
     data = (tmp_path / "run").read_bytes()
@@ -283,6 +279,7 @@ def test_a_file_cut_anywhere_reads_as_what_came_before(tmp_path: Path) -> None:
         assert rows == found[: len(rows)]
 
 
+@pytest.mark.slow
 def test_a_spoilt_byte_is_an_error_or_the_end(tmp_path: Path) -> None:
     short_run(tmp_path / "run")
     data = bytearray((tmp_path / "run").read_bytes())

@@ -1,0 +1,155 @@
+"""What the tests of faults share: the pools to run on, and ways to kill, to signal and to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import envs
+from tests.support.helpers import ROOT, wait_until_blocked
+from tests.support.places import PLACES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from envpool_py import BaseVectorEnv
+
+FNS = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
+GOOD = [""] * 3
+SPACE = envs.CountEnv().observation_space
+RESTART: dict[str, Any] = {"on_error": "restart", "restart_backoff": 0.0}
+MODES = (None, "next_step", "same_step")
+
+# The places whose code differs. `SubprocVectorEnv` runs the code of `ShmemVectorEnv`, and the start
+# methods differ in nothing but the start: a case of each is enough.
+PROCESSES = ("shmem-fork", "shmem-fork-packed")
+EACH = ("dummy", *PROCESSES, "shmem-fork-caller")
+NEW = ("shmem-spawn-packed", "shmem-forkserver-packed")
+IN_CALLER = ("dummy", "shmem-fork-caller")
+
+
+def slow(*values: Any) -> list[Any]:
+    """Mark these values of a parameter, each one or a tuple, as slow."""
+    tuples = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*value, marks=pytest.mark.slow) for value in tuples]
+
+
+@contextlib.contextmanager
+def reset_pool(place: str, fns: Any = FNS, **options: Any) -> Iterator[BaseVectorEnv]:
+    """Make a pool at this place and reset it; it is closed at the end of the block."""
+    with PLACES[place](fns, **options) as pool:
+        pool.reset()
+        yield pool
+
+
+def state_of(pid: int) -> str:
+    """Return the letter for the state of a process: T stopped, Z zombie, X gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def running(pid: int) -> bool:
+    """Tell whether a process still runs: a zombie does not."""
+    return state_of(pid) not in "ZX"
+
+
+def stopped(pid: int) -> bool:
+    """Tell whether a process is stopped by a signal."""
+    return state_of(pid) == "T"
+
+
+def kill(pool: BaseVectorEnv, i: int) -> None:
+    """Kill the worker process of env ``i`` and wait until it has ended."""
+    process = pool.workers[i].process
+    process.kill()
+    process.join()
+
+
+def mates_of(pool: BaseVectorEnv, i: int) -> list[int]:
+    """Return the envs that share the process of env ``i``, itself included."""
+    pids = pool.apply(lambda _: os.getpid())
+    return [j for j in range(len(pool)) if pids[j] == pids[i]]
+
+
+def goes_on(pool: BaseVectorEnv, ids: list[int]) -> None:
+    """Assert that these envs reset and step, and that the rows are their own and fresh."""
+    pool.cancel()
+    episodes = pool.get_env_attr("episode", ids)
+    obs, infos = pool.reset(ids)
+    assert obs.tolist() == [[i, k + 1, 0] for i, k in zip(ids, episodes, strict=True)]
+    assert [info["env_id"] for info in infos] == ids
+    obs = pool.step([""] * len(ids), ids)[0]
+    assert obs.tolist() == [[i, k + 1, 1] for i, k in zip(ids, episodes, strict=True)]
+
+
+@contextlib.contextmanager
+def handling(number: int, handler: Any) -> Iterator[None]:
+    """Handle a signal by ``handler`` within the block."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def raising(error: BaseException) -> Callable[..., None]:
+    """Return a signal handler that raises this."""
+
+    def handle(*_: object) -> None:
+        raise error
+
+    return handle
+
+
+def signalling(number: int = signal.SIGUSR1) -> Callable[[], None]:
+    """Return a function that waits until the main thread blocks in a call, and signals it."""
+    main = threading.main_thread()
+
+    def send() -> None:
+        wait_until_blocked(main)
+        signal.pthread_kill(main.ident, number)
+
+    return send
+
+
+@contextlib.contextmanager
+def limited(kind: int, value: int) -> Iterator[None]:
+    """Set a resource limit of this process within the block."""
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (value, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(kind, before)
+
+
+def run_script(folder: Path, text: str, *args: str) -> subprocess.CompletedProcess:
+    """Run a program in a session of its own; return how it ended, with what it wrote as text."""
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(text))
+    # Files in place of pipes, which a process that is left over would hold open.
+    with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
+        done = subprocess.run(
+            [sys.executable, str(script), *args],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=err,
+            timeout=40,
+            check=False,
+            start_new_session=True,
+        )
+    done.stdout, done.stderr = ((folder / name).read_text() for name in ("out", "err"))
+    return done

@@ -1,0 +1,344 @@
+"""Where an env fails, how it fails, and what the caller gets: nothing hangs, the others go on."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from gymnasium.error import ResetNeeded
+
+from envpool_py import EnvError, WorkerDiedError
+from envpool_py.worker import process
+from tests.faults.helpers import (
+    EACH,
+    FNS,
+    GOOD,
+    NEW,
+    SPACE,
+    goes_on,
+    kill,
+    mates_of,
+    reset_pool,
+    running,
+    slow,
+)
+from tests.support import broken, envs
+from tests.support.helpers import no_process_left, wait_until
+from tests.support.places import PLACES
+from tests.support.reference import HandStepped, check, check_reset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envpool_py import BaseVectorEnv
+
+BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
+
+# Where env 1 fails.
+WHERE: dict[str, Callable[[BaseVectorEnv, str], Any]] = {
+    "step": lambda pool, name: pool.step(["", name, ""]),
+    "reset": lambda pool, name: pool.reset(options=[None, {"fault": name}, None]),
+    "call": lambda pool, name: pool.call("fault", name, id=[1]),
+}
+
+# ------------------------------------------------------------------------------- env raises
+
+# What an env raises: the class that the error is also an instance of, the text, and whether the
+# original can reach another process as an object.
+RAISED: dict[str, tuple[type[BaseException] | None, str, bool]] = {
+    "value": (ValueError, r"ValueError: boom", True),
+    "slot": (envs.SlotError, r"SlotError: boom", True),
+    "unpicklable": (None, r"UnpicklableError: boom", False),
+    "two-argument": (None, r"TwoArgumentError: 1 and 2", False),
+    "exit": (None, r"SystemExit: 37", True),
+    "stop": (None, r"StopIteration: boom", True),
+    "generator-exit": (None, r"GeneratorExit: boom", True),
+    "memory": (MemoryError, r"MemoryError: boom", True),
+    "recursion": (RecursionError, r"RecursionError: boom", True),
+    "os": (FileNotFoundError, r"FileNotFoundError: .*boom\.txt", True),
+}
+if sys.version_info >= (3, 11):
+    RAISED["group"] = (None, r"ExceptionGroup: boom \(1 sub-exception\)", True)
+
+RAISES: list[Any] = [
+    *((place, "step", name) for name in RAISED for place in ("dummy", "shmem-fork-packed")),
+    *((place, where, "value") for where in ("reset", "call") for place in EACH),
+    *((place, "step", "os") for place in ("shmem-fork", "shmem-fork-caller", "subproc-fork")),
+    *slow(*((place, "step", "unpicklable") for place in NEW)),
+]
+
+
+@pytest.mark.parametrize(("place", "where", "name"), RAISES)
+def test_an_env_raises(place: str, where: str, name: str) -> None:
+    also, text, travels = RAISED[name]
+    hand = HandStepped(FNS)
+    with PLACES[place](FNS) as pool:
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        pids = pool.call("pid")
+        with pytest.raises(EnvError, match=f"env 1: {where} raised {text}") as caught:
+            WHERE[where](pool, name)
+        error = caught.value
+        assert not isinstance(error, WorkerDiedError)
+        assert (error.env_ids, error.env_id, error.request) == ((1,), 1, where)
+        assert "in _fault" in str(error), "the worker's traceback is in the text"
+        if also is not None:
+            assert isinstance(error, also)
+        elif travels or place != "dummy":
+            assert type(error) is EnvError
+        cause = error.__cause__
+        if travels or place == "dummy":
+            original = envs.RAISE[name]()
+            assert (type(cause), str(cause)) == (type(original), str(original))
+            assert getattr(cause, "code", None) == getattr(original, "code", None)
+        else:
+            assert "in _fault" in str(cause)
+        if where == "step":
+            for ask in (pool.step, pool.send):
+                with pytest.raises(ResetNeeded, match="env 1"):
+                    ask([""], [1])
+            rows = {row.env_id: row for row in hand.step(["", ""], [0, 2])}
+            batch = pool.recv()
+            check(batch, [rows.pop(info["env_id"]) for info in batch[4]], SPACE)
+            assert not rows
+            check_reset(pool.reset([1]), hand.reset([1]), SPACE)
+            check(pool.step(GOOD), hand.step(GOOD), SPACE)
+        goes_on(pool, [0, 1, 2])
+        assert pool.call("pid") == pids
+
+
+def test_a_keyboard_interrupt_in_a_worker_is_a_plain_error() -> None:
+    with reset_pool("shmem-fork-packed") as pool:
+        with pytest.raises(EnvError, match="env 1: step raised KeyboardInterrupt: boom"):
+            pool.step(["", "interrupt", ""])
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("place", EACH)
+def test_a_reset_of_all_after_an_error_is_a_fresh_start(place: str) -> None:
+    hand = HandStepped(FNS)
+    with PLACES[place](FNS) as pool:
+        for _ in range(3):  # an env may raise again and again
+            check_reset(pool.reset(), hand.reset(), SPACE)
+            with pytest.raises(ValueError, match="env 1: "):
+                pool.step(["", "value", ""])
+        # The stale rows of 0 and 2 must not pass for those of the reset.
+        check_reset(pool.reset(), hand.reset(), SPACE)
+        check(pool.step(GOOD), hand.step(GOOD), SPACE)
+        assert list(pool.waiting_id) == []
+
+
+@pytest.mark.parametrize("place", EACH)
+def test_several_raise_at_once(place: str) -> None:
+    with reset_pool(place) as pool:
+        with pytest.raises(EnvError) as caught:
+            pool.step(["value", "", "os"])
+        assert sorted(caught.value.env_ids) == [0, 2]
+        shown = str(caught.value)
+        assert "env 0: step raised ValueError: boom" in shown
+        assert "env 2: step raised FileNotFoundError" in shown
+        assert "\nalso: env " in shown
+        assert pool.recv()[0].tolist() == [[1, 0, 1]]
+        for i in (0, 2):
+            with pytest.raises(ResetNeeded, match=f"env {i}"):
+                pool.step([""], [i])
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("place", EACH)
+def test_an_error_of_named_ids_leaves_the_others_alone(place: str) -> None:
+    with reset_pool(place, wait_num=1) as pool:
+        pool.send(["", "value", ""])
+        assert pool.step(None, id=[2])[0].tolist() == [[2, 0, 1]]
+        with pytest.raises(EnvError, match="env 1: step raised ValueError"):
+            pool.step(None, id=[1])
+        assert pool.step(None, id=[0])[0].tolist() == [[0, 0, 1]]
+        pool.send_reset([2], options={"fault": "value"})
+        with pytest.raises(EnvError, match="env 2: reset raised ValueError: boom"):
+            pool.recv()
+        pool.wait_num = 3
+        goes_on(pool, [0, 1, 2])
+
+
+class RefusesSeeds(envs.CountEnv):
+    """Raises when it is given a seed."""
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        if seed is not None:
+            raise ValueError("no seeds here")
+        return super().reset(options=options)
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_a_seed_that_an_env_refuses(place: str) -> None:
+    with PLACES[place]([envs.CountEnv, functools.partial(RefusesSeeds, 1)]) as pool:
+        with pytest.raises(ValueError, match="env 1: seed raised ValueError: no seeds"):
+            pool.seed(3)
+        pool.reset()
+        assert len(pool.step([0, 0])[1]) == 2
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(NEW[1])])
+def test_pools_inside_envs(place: str) -> None:
+    inner = functools.partial(PLACES["dummy"], FNS[:2])
+    with reset_pool(
+        place, [functools.partial(envs.PoolEnv, tag, inner) for tag in range(3)]
+    ) as pool:
+        assert pool.call("inner", 4, id=[2]) == [[[0, 0, 0], [1, 0, 0]]]
+        with pytest.raises(EnvError, match=r"env 2: step raised .*env 1: step raised") as caught:
+            pool.step([0, 0, 1])
+        assert caught.value.env_ids == (2,)
+        assert sorted(row["env_id"] for row in pool.drain()[4]) == [0, 1]
+        want = [[0, 0, 1], [0, 0, 1]]
+        assert pool.apply(broken.inner_rows, "shmem", id=1) == [want]
+        assert pool.apply(broken.inner_rows, "dummy", id=1) == [want]
+
+
+# ---------------------------------------------------------------------------- a process ends
+
+# How the process of env 1 ends, and what the error says of it.
+UNREADABLE = "was killed: it sent what cannot be read"
+DEATHS = {
+    "SIGKILL": "was killed by SIGKILL",
+    "SIGSEGV": "was killed by SIGSEGV",
+    "os._exit": "exited with code 37",
+    "orphan": "exited with code 37",  # a child of the env still holds all descriptors
+    "closefds": "exited with code 1",
+    "mute": "was killed: it closed its connection",  # ... and hangs
+    "rubbish": UNREADABLE,
+    "unreadable": UNREADABLE,
+    "cut": "was killed by SIGKILL",
+}
+DIES: list[Any] = [
+    *(("shmem-fork", "step", name) for name in list(DEATHS)[:5]),
+    *slow(*(("shmem-fork", "step", name) for name in list(DEATHS)[5:])),
+    *(("shmem-fork", where, "SIGKILL") for where in ("reset", "call")),
+    *((place, "step", "SIGKILL") for place in ("shmem-fork-packed", "subproc-fork")),
+    ("shmem-fork-caller", "step", "os._exit"),
+    *slow(*((place, "step", name) for place in NEW for name in ("os._exit", "orphan"))),
+]
+
+
+@pytest.mark.parametrize(("place", "where", "name"), DIES)
+def test_a_process_ends(place: str, where: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    text = f"the worker process {DEATHS[name]}"
+    with reset_pool(place, BROKEN) as pool:
+        mates = mates_of(pool, 1)
+        any_mate = "|".join(map(str, mates))
+        with pytest.raises(WorkerDiedError, match=f"env ({any_mate}): {text}") as caught:
+            WHERE[where](pool, f"orphan:{path}" if name == "orphan" else name)
+        assert set(caught.value.env_ids) == set(mates)
+        pool.cancel()
+        asks: list[Callable[[int], Any]] = [
+            lambda i: pool.step([""], [i]),
+            lambda i: pool.reset([i]),
+            lambda i: pool.get_env_attr("tag", [i]),
+            lambda i: pool.set_env_attr("tag", 3, [i]),
+            lambda i: pool.call("counts", id=[i]),
+        ]
+        for i in mates:
+            for again in asks:
+                with pytest.raises(WorkerDiedError, match=f"env {i}: {text}"):
+                    again(i)
+        goes_on(pool, [i for i in range(3) if i not in mates])
+        pool.restart([1])
+        goes_on(pool, [0, 1, 2])
+    assert name != "orphan" or wait_until(lambda: not running(int(path.read_text())))
+
+
+@pytest.mark.slow
+def test_a_process_that_closed_its_descriptors_is_waited_for_without_spinning() -> None:
+    with reset_pool("shmem-fork", BROKEN) as pool:
+        began = time.process_time()
+        with pytest.raises(WorkerDiedError):
+            pool.step(["", "mute", ""])
+        assert time.process_time() - began < process.DISCONNECTED_FOR / 2
+
+
+def test_what_reaches_a_process_is_corrupt() -> None:
+    with reset_pool("shmem-fork", BROKEN) as pool:
+        os.write(pool.engine.hosts.of(1).stream.fd, b"what no pool would write, and more\n")
+        with pytest.raises(WorkerDiedError, match="env 1: .* exited with code 1"):
+            pool.step(GOOD)
+        goes_on(pool, [0, 2])
+
+
+@pytest.mark.slow
+def test_the_pipe_that_all_processes_share_is_corrupt() -> None:
+    """Nobody can tell who wrote, or whose row was lost: every env in flight gets the error."""
+    text = "was killed: something wrote into the pipe of the results"
+    with reset_pool("shmem-fork", BROKEN) as pool:
+        with pytest.raises(WorkerDiedError, match=text):
+            pool.step(["", "results"], [0, 1])
+        for i in (0, 1):
+            with pytest.raises(WorkerDiedError, match=f"env {i}: the worker process {text}"):
+                pool.reset([i])
+        goes_on(pool, [2])
+        pool.restart([0, 1])
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.parametrize("ask", ["step", "get_env_attr"])
+@pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed"])
+def test_a_process_is_killed_while_idle(place: str, ask: str) -> None:
+    with reset_pool(place) as pool:
+        mates = mates_of(pool, 1)
+        any_mate = "|".join(map(str, mates))
+        kill(pool, 1)
+        with pytest.raises(WorkerDiedError, match=f"env ({any_mate}): .*SIGKILL"):
+            pool.step(GOOD) if ask == "step" else pool.get_env_attr("tag")
+        goes_on(pool, [i for i in range(3) if i not in mates])
+
+
+def test_a_process_is_killed_while_its_env_steps(gates: list[envs.Gate]) -> None:
+    fns = [functools.partial(envs.GateEnv, tag, gates[tag], 99) for tag in range(3)]
+    with reset_pool("shmem-fork", fns, wait_num=1) as pool:
+        pool.send([0, envs.BLOCK, 0])
+        with gates[1].held():
+            kill(pool, 1)
+            rows: list[int] = []
+            died = False
+            while len(rows) < 2 or not died:
+                try:
+                    rows += [info["env_id"] for info in pool.recv()[4]]
+                except WorkerDiedError as error:
+                    died = error.env_ids == (1,)
+        assert sorted(rows) == [0, 2]
+        assert pool.reset([0, 2])[0][:, 2].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed"])
+def test_a_pool_whose_every_process_died_can_be_closed(place: str) -> None:
+    with no_process_left(), reset_pool(place) as pool:
+        for i in range(3):
+            kill(pool, i)
+        with pytest.raises(WorkerDiedError):
+            pool.step(GOOD)
+
+
+# --------------------------------------------------------------------------- what passes
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_nan_infinity_and_wider_floats_pass(place: str) -> None:
+    with reset_pool(place, BROKEN, validate="off") as pool:
+        obs = pool.step(["", "row:obs nan", ""])[0]
+        assert np.array_equal(obs[1], [np.nan, np.inf, -np.inf], equal_nan=True)
+        obs = pool.step(["", "row:obs double", ""])[0]
+        assert obs[1].tolist() == np.float32([1.1, 0.1, 2.1]).tolist()
+
+
+@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow("dummy", "shmem-fork")])
+def test_large_actions_and_infos_at_once(place: str) -> None:
+    megabytes = [np.full(8 << 20, tag, np.uint8) for tag in range(3)]
+    with reset_pool(place, BROKEN) as pool:
+        for _ in range(2):
+            info = pool.step(megabytes)[4]
+            for tag in range(3):
+                assert np.array_equal(info[tag]["array"], megabytes[tag] + tag)

@@ -1,0 +1,446 @@
+"""Start and end: a pool gives back all that it takes, whichever way it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import importlib
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError
+
+from envpool_py import BaseVectorEnv, EnvError, ShmemVectorEnv
+from envpool_py.worker import processes
+from envpool_py.worker.channel import Channel
+from tests.faults.helpers import (
+    EACH,
+    FNS,
+    GOOD,
+    NEW,
+    SPACE,
+    handling,
+    reset_pool,
+    running,
+    slow,
+    stopped,
+)
+from tests.support import broken, envs
+from tests.support.helpers import (
+    descriptors,
+    no_process_left,
+    wait_until,
+    wait_until_blocked,
+)
+from tests.support.places import PLACES
+from tests.support.reference import HandStepped, check, check_reset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
+
+
+def count_fns(num: int) -> list[Callable[[], Any]]:
+    return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
+
+
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have processes that hang be killed soon."""
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
+
+
+# ---------------------------------------------------------------------------------- close
+
+
+@pytest.mark.parametrize("place", [*EACH, "subproc-fork", *slow(*NEW)])
+def test_close_ends_every_process_and_may_be_called_twice(place: str) -> None:
+    with no_process_left():
+        pool = PLACES[place](count_fns(3))
+        pids = set(pool.call("pid")) - {os.getpid()}
+        assert bool(pids) == (place != "dummy")
+        assert not pool.is_closed
+        pool.close()
+        assert pool.is_closed
+        assert not any(map(running, pids))
+        pool.close()
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_the_end_of_a_with_block_closes(place: str, raises: bool) -> None:
+    pool = PLACES[place](count_fns(2))
+    expected = pytest.raises(KeyError, match="mine") if raises else contextlib.nullcontext()
+    with expected, pool as same:
+        assert same is pool
+        pool.reset()
+        if raises:
+            raise KeyError("mine")
+    assert pool.is_closed
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("place", [*EACH, *slow(*NEW)])
+def test_close_closes_every_env_once_even_if_one_raises(
+    place: str, fails: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "closed"
+    fns = [functools.partial(envs.CloseEnv, i, str(path), fails and i == 1) for i in range(3)]
+    pool = PLACES[place](fns)
+    pool.reset()
+    with warnings.catch_warnings(record=True) as caught, no_process_left():
+        warnings.simplefilter("always")
+        pool.close()
+    # The error is not lost: close() warns when all the rest is done.
+    assert [one.category for one in caught] == [RuntimeWarning] * fails
+    assert all(
+        "env 1" in str(one.message) and "want to close" in str(one.message) for one in caught
+    )
+    pool.close()
+    assert sorted(path.read_text().split()) == ["0", "1", "2"]
+
+
+@pytest.mark.usefixtures("short_grace")
+@pytest.mark.parametrize("place", ["shmem-fork", *slow("shmem-spawn", "shmem-forkserver")])
+def test_close_ends_what_does_not_end(place: str, tmp_path: Path) -> None:
+    """One env ignores SIGTERM and has a process of its own, one is stopped, one is quick."""
+    pool = PLACES[place](BROKEN)
+    pids = pool.call("pid")
+    pool.reset()
+    path = tmp_path / "pid"
+    pool.send([f"stubborn:{path}", "stop", ""])
+    assert wait_until(lambda: path.exists() and path.read_text() and stopped(pids[1]))
+    with no_process_left():
+        pool.close()
+    assert not any(map(running, pids))
+    assert wait_until(lambda: not running(int(path.read_text())))
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "step_timeout"), [("dummy", None), ("shmem-fork", None), ("shmem-fork-packed", 60.0)]
+)
+def test_another_thread_may_close_the_pool(
+    place: str, step_timeout: float | None, gates: list[envs.Gate], beside: Callable
+) -> None:
+    """Finding 28: of all calls, close() is the one that may come while another is under way."""
+
+    def close() -> None:
+        with gates[1].held():
+            wait_until_blocked(threading.main_thread())
+            closing = beside(pool.close)
+            assert wait_until(lambda: pool.is_closed)
+        closing.finish()
+
+    options = {} if step_timeout is None else {"step_timeout": step_timeout}
+    fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
+    with no_process_left(), reset_pool(place, fns, **options) as pool:
+        closer = beside(close)
+        with pytest.raises(ClosedEnvironmentError):
+            pool.step([envs.BLOCK], [1])
+        closer.finish()
+
+
+@pytest.mark.usefixtures("short_grace")
+def test_another_thread_may_close_a_pool_whose_env_hangs(beside: Callable) -> None:
+    def close() -> None:
+        wait_until_blocked(threading.main_thread())
+        pool.close()
+
+    with no_process_left():
+        pool = PLACES["shmem-fork-packed"](FNS)
+        pool.reset()
+        closer = beside(close)
+        with pytest.raises(ClosedEnvironmentError):
+            pool.step(["", "hang", ""])
+        closer.finish()
+
+
+@pytest.mark.usefixtures("short_grace")
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("sender", [0, 2])
+@pytest.mark.parametrize("place", EACH)
+def test_a_signal_handler_may_close_the_pool(place: str, sender: int, raises: bool) -> None:
+    def handle(*_: object) -> None:
+        pool.close()
+        if raises:
+            raise InterruptedError("as a program that is to end")
+
+    with no_process_left(), handling(signal.SIGUSR1, handle):
+        pool = PLACES[place](BROKEN)
+        pool.reset()
+        with pytest.raises(InterruptedError if raises else ClosedEnvironmentError):
+            pool.step([f"signal:{os.getpid()}" if i == sender else "" for i in range(3)])
+        assert pool.is_closed
+        if place != "dummy":
+            with pytest.raises(ClosedEnvironmentError):
+                pool.workers[2].get_env_attr("metadata")
+
+
+def calls_of(thread: threading.Thread) -> list[str]:
+    """Return the names of the functions in which a thread is."""
+    found, frame = [], sys._current_frames().get(thread.ident)
+    while frame is not None:
+        found.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return found
+
+
+def test_close_waits_for_a_thread_that_reads_what_has_come(
+    monkeypatch: pytest.MonkeyPatch, beside: Callable
+) -> None:
+    """Two threads must not work on the same messages."""
+    inside, go_on = threading.Event(), threading.Event()
+    at_work: list[threading.Thread] = []
+    together: list[int] = []
+    collect = Channel.collect
+
+    def slow_collect(channel: Channel, chunks: list[bytes]) -> bool:
+        at_work.append(threading.current_thread())
+        together.append(len(set(at_work)))
+        if not inside.is_set():
+            inside.set()
+            go_on.wait(40)
+        found = collect(channel, chunks)
+        at_work.remove(threading.current_thread())
+        return found
+
+    def step_on() -> None:
+        while True:
+            pool.step(GOOD)
+
+    def step() -> None:
+        with pytest.raises(ClosedEnvironmentError):
+            step_on()
+
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 60.0)
+    with no_process_left():
+        pool = PLACES["shmem-fork-packed"](FNS)
+        pool.reset()
+        monkeypatch.setattr(Channel, "collect", slow_collect)
+        thread = beside(step)
+        assert inside.wait(10)
+        closer = beside(pool.close)
+        assert wait_until(lambda: "await_end" in calls_of(closer))
+        go_on.set()
+        thread.finish()
+        closer.finish()
+    assert max(together) == 1
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "subproc-fork", *slow(*NEW)])
+def test_an_unclosed_pool_is_collected_with_a_warning(place: str) -> None:
+    pool = PLACES[place](count_fns(2))
+    name = type(pool).__name__
+    pids = set(pool.call("pid")) - {os.getpid()}
+    pool.reset()
+    pool.loop = pool  # a cycle: only the collector can find it
+    del pool
+    with pytest.warns(ResourceWarning, match=f"unclosed.*{name}"):
+        gc.collect()
+    assert wait_until(lambda: not any(map(running, pids)))
+
+
+def test_a_closed_pool_is_collected_in_silence() -> None:
+    pool = ShmemVectorEnv(count_fns(2), context="fork")
+    pool.close()
+    del pool
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert caught == []
+
+
+# ------------------------------------------------------------------------- forks and threads
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(*NEW)])
+def test_a_pool_made_in_a_thread_outlives_it(place: str) -> None:
+    made: list[BaseVectorEnv] = []
+    thread = threading.Thread(target=lambda: made.append(PLACES[place](count_fns(2))))
+    thread.start()
+    thread.join()
+    with made[0] as pool:
+        assert pool.reset()[0][:, 0].tolist() == [0, 1]
+        assert len(pool.step([0, 0])[1]) == 2
+
+
+def test_pools_are_made_while_threads_run() -> None:
+    over, lock = threading.Event(), threading.Lock()
+
+    def busy() -> None:
+        log = logging.getLogger("tests.busy")
+        while not over.is_set():
+            with lock:
+                log.debug("%s", [bytearray(1000) for _ in range(20)])
+            importlib.import_module("json")
+
+    threads = [threading.Thread(target=busy) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            with reset_pool("shmem-fork-packed") as pool:
+                assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("how", ["collected", "closed"])
+@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(*NEW)])
+def test_a_forked_copy_of_a_pool_does_not_harm_it(place: str, how: str) -> None:
+    def use_the_copy() -> None:
+        nonlocal pool
+        if how == "closed":
+            pool.close()
+        pool.loop = pool
+        del pool
+        gc.collect()
+
+    with PLACES[place](count_fns(2)) as pool:
+        keep = pool
+        pool.reset()
+        child = multiprocessing.get_context("fork").Process(target=use_the_copy)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        assert keep.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("end", ["closed", "unclosed", "hanging"])
+def test_a_pool_made_in_a_forked_child(end: str) -> None:
+    def use() -> None:
+        processes.GRACE = 0.1
+        pool = PLACES["shmem-fork-packed"](FNS)
+        pool.reset()
+        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
+        writer.send(pool.call("pid"))
+        kept.append(pool)
+        if end == "hanging":
+            pool.send(["hang", "", ""])
+        if end == "closed":
+            pool.close()
+
+    kept: list[BaseVectorEnv] = []
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    with reader, writer:
+        process = multiprocessing.get_context("fork").Process(target=use)
+        process.start()
+        pids = reader.recv()
+        process.join()
+        assert process.exitcode == 0
+        assert wait_until(lambda: not any(map(running, pids)))
+        process.close()
+
+
+# --------------------------------------------------------------------------- many at once
+
+
+@pytest.mark.parametrize("place", ["shmem-fork-packed", "shmem-fork-caller", *slow(*NEW)])
+def test_many_pools_leave_nothing(place: str) -> None:
+    PLACES[place](count_fns(2)).close()  # for the resources that are allocated once and kept
+    gc.collect()
+    before = len(descriptors()), threading.active_count()
+    for _ in range(3 if "spawn" in place else 8):
+        with no_process_left(), reset_pool(place, count_fns(2)) as pool:
+            pool.step([0, 0])
+        gc.collect()
+        assert (len(descriptors()), threading.active_count()) == before
+
+
+@pytest.mark.slow
+def test_a_thousand_envs_in_two_processes() -> None:
+    num = 1000
+    before = len(descriptors())
+    fns = count_fns(num)
+    hand = HandStepped(fns)
+    with ShmemVectorEnv(fns, context="fork", num_processes=2) as pool:
+        assert len(descriptors()) - before < 50
+        assert len(set(pool.call("pid"))) == 2
+        check_reset(pool.reset(seed=1), hand.reset(seeds=[1 + i for i in range(num)]), SPACE)
+        actions = [np.int64(i % 100) for i in range(num)]
+        check(pool.step(actions), hand.step(actions), SPACE)
+        some = list(range(999, 0, -7))
+        check(pool.step(actions[: len(some)], some), hand.step(actions[: len(some)], some), SPACE)
+        pool.wait_num = 100
+        pool.send(actions)
+        rows = {row.env_id: row for row in hand.step(actions)}
+        while rows:
+            batch = pool.recv()
+            ids = [info["env_id"] for info in batch[4]]
+            assert len(ids) >= min(100, len(rows))
+            check(batch, [rows.pop(i) for i in ids], SPACE)
+
+
+def test_pools_side_by_side_do_not_meet() -> None:
+    hands = [HandStepped(count_fns(3)) for _ in EACH]
+    pools = [PLACES[place](count_fns(3)) for place in EACH]
+    try:
+        for pool, hand in zip(pools, hands, strict=True):
+            check_reset(pool.reset(), hand.reset(), SPACE)
+        for step in range(4):
+            actions = [np.int64(step)] * 3
+            for pool in pools:
+                pool.send(actions)
+            for pool, hand in reversed(list(zip(pools, hands, strict=True))):
+                check(pool.recv(), hand.step(actions), SPACE)
+        pools[1].close()
+        for pool, hand in zip(pools[2:], hands[2:], strict=True):
+            check_reset(pool.reset(), hand.reset(), SPACE)
+    finally:
+        for pool in pools:
+            pool.close()
+
+
+# ---------------------------------------------------------------------------- subclasses
+
+
+class FiniteVectorEnv(ShmemVectorEnv):
+    """A pool as users of Tianshou subclass them: it steps only the envs that still have data."""
+
+    def __init__(self, env_fns: list[Callable[[], Any]], *, label: str, **kwargs: Any) -> None:
+        super().__init__(env_fns, **kwargs)
+        self.label = label
+        self.alive_ids = set(range(self.env_num))
+
+    def step(self, action: Any, id: Any = None) -> tuple:  # noqa: A002
+        ids = self._wrap_id(id)
+        self._assert_id(ids)
+        asked = [i for i in ids if i in self.alive_ids]
+        return super().step([action[k] for k, i in enumerate(ids) if i in self.alive_ids], asked)
+
+
+def test_a_cooperative_subclass() -> None:
+    with FiniteVectorEnv(count_fns(3), label="x", context="fork", num_processes=2) as pool:
+        assert pool.label == "x"
+        assert repr(pool).startswith("FiniteVectorEnv")
+        pool.reset()
+        pool.alive_ids.discard(1)
+        assert pool.step([5, 6, 7])[0][:, 0].tolist() == [0, 2]
+        assert pool.call("counts") == [(1, 1), (0, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
+def test_errors_can_be_pickled(place: str) -> None:
+    with reset_pool(place, [envs.FaultEnv, envs.FaultEnv]) as pool:
+        with pytest.raises(EnvError) as caught:
+            pool.step(["", "value"])
+        copied = pickle.loads(pickle.dumps(caught.value))
+        assert isinstance(copied, EnvError)
+        assert isinstance(copied, ValueError)
+        assert copied.env_ids == (1,)
+        assert str(copied) == str(caught.value)

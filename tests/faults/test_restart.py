@@ -1,0 +1,420 @@
+"""`restart`: envs and ended processes are recreated, and go on with their schedule of seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
+
+from envpool_py import EnvError, WorkerDiedError
+from envpool_py.seeding import of_episode
+from envpool_py.worker.channel import is_readable
+from tests.faults.helpers import (
+    EACH,
+    FNS,
+    GOOD,
+    IN_CALLER,
+    MODES,
+    NEW,
+    PROCESSES,
+    RESTART,
+    goes_on,
+    handling,
+    kill,
+    mates_of,
+    reset_pool,
+    slow,
+)
+from tests.support import envs
+from tests.support.helpers import wait_until
+from tests.support.places import PLACES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envpool_py import BaseVectorEnv
+
+
+class NthTimeEnv(envs.FaultEnv):
+    """Can be made only so often: each time a file grows by a byte."""
+
+    def __init__(self, tag: int, path: str, limit: int) -> None:
+        with open(path, "ab") as file:  # noqa: PTH123 - picklable as a string
+            file.write(b"x")
+            made = file.tell()
+        if made > limit:
+            message = f"made {made} times"
+            raise OSError(message)
+        super().__init__(tag)
+
+
+@pytest.mark.parametrize("place", EACH)
+def test_a_restarted_env_is_new_and_the_others_are_not(place: str) -> None:
+    with reset_pool(place) as pool:
+        pool.step(GOOD)
+        pool.set_env_attr("mark", 7)
+        pids = pool.call("pid")
+        pool.restart(1)
+        with pytest.raises(ResetNeeded, match="env 1: reset before step"):
+            pool.step(GOOD)
+        assert pool.get_env_attr("mark", [0, 2]) == [7, 7]
+        with pytest.raises(AttributeError):
+            pool.get_env_attr("mark", 1)
+        assert pool.step([""] * 2, [0, 2])[0][:, 2].tolist() == [2, 2]
+        assert pool.reset(1)[0].tolist() == [[1, 0, 0]]  # its episode 0 again
+        assert pool.call("pid") == pids
+
+
+@pytest.mark.parametrize("place", [*PROCESSES, *slow(*NEW)])
+def test_an_ended_process_is_started_again_with_all_its_envs(place: str) -> None:
+    with PLACES[place](FNS) as pool:
+        pool.reset(seed=3)
+        pids = pool.call("pid")
+        mates = mates_of(pool, 1)
+        kill(pool, 1)
+        with pytest.raises(WorkerDiedError):
+            pool.step(GOOD)
+        if pool.waiting_id:
+            pool.drain()
+        pool.restart([1])
+        after = pool.call("pid")
+        assert [i for i in range(3) if after[i] != pids[i]] == mates
+        for i in mates:
+            with pytest.raises(ResetNeeded):
+                pool.step([""], [i])
+        obs, infos = pool.reset(seed=3)
+        assert obs[:, 2].tolist() == [0, 0, 0]
+        assert [info["env_id"] for info in infos] == [0, 1, 2]
+        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_restart_sees_a_death_that_no_call_has_seen(place: str, on_error: str) -> None:
+    with reset_pool(place, on_error=on_error) as pool:
+        kill(pool, 2)
+        pool.restart(2)
+        assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]
+        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_rows_that_were_finished_survive_a_restart(place: str) -> None:
+    with reset_pool(place) as pool:
+        with pytest.raises(WorkerDiedError, match="env 2"):
+            pool.step(["", "", "SIGKILL"])
+        kept = pool.waiting_id
+        pool.restart(2)
+        rows = pool.drain()
+        assert [info["env_id"] for info in rows[4]] == kept
+        assert rows[0][:, 2].tolist() == [1] * len(kept)
+        goes_on(pool, [0, 1, 2])
+
+
+def test_a_process_is_started_again_before_all_its_errors_were_raised() -> None:
+    with reset_pool("shmem-fork", num_processes=1) as pool:
+        pool.send(["SIGKILL", "", ""])
+        with pytest.raises(WorkerDiedError, match="env 0: the worker process was killed"):
+            pool.step(None, [0])
+        pool.restart([0])
+        with pytest.raises(WorkerDiedError, match="env 1: the worker process was killed"):
+            pool.recv()
+        obs, infos = pool.reset()
+        assert obs.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
+        assert [info["step"] for info in infos] == [0, 0, 0]
+        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_an_env_in_flight_is_not_restarted(place: str) -> None:
+    with reset_pool(place) as pool:
+        pool.send([""], [1])
+        with pytest.raises(AlreadyPendingCallError, match="env 1"):
+            pool.restart()
+        assert pool.recv()[0].tolist() == [[1, 0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("place", "on_error"),
+    [
+        ("shmem-fork-packed", "raise"),
+        ("shmem-fork-packed", "restart"),
+        ("shmem-fork-packed", "replay"),
+        *slow(("shmem-fork", "raise")),
+    ],
+)
+def test_an_env_that_hangs_is_ended_and_recreated(
+    place: str, on_error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
+    with reset_pool(place, on_error=on_error) as pool:
+        pids = pool.call("pid")
+        mates = mates_of(pool, 1)
+        pool.send(["hang"], [1])
+        pool.cancel([1])
+        pool.restart(1)
+        assert pool.reset()[0][1].tolist() == [1, 0, 0]
+        after = pool.call("pid")
+        assert [i for i in range(3) if after[i] != pids[i]] == mates
+        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
+
+
+def test_an_env_whose_cancelled_step_ends_keeps_its_process() -> None:
+    with reset_pool("shmem-fork-packed") as pool:
+        pids = pool.call("pid")
+        pool.send(GOOD)
+        pool.cancel()
+        pool.reset()
+        pool.restart()
+        assert pool.call("pid") == pids
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(reason="a late row that is there before the restart is waited for once more")
+def test_a_restart_does_not_wait_for_a_late_row_that_is_there() -> None:
+    with reset_pool("shmem-fork") as pool:
+        grace = pool.engine.hosts.grace()
+        pool.send([""], [1])
+        pool.cancel([1])
+        assert is_readable(pool.engine.hosts.processes.channel.results, 20)
+        begun = time.monotonic()
+        pool.restart([1])
+        assert time.monotonic() - begun < grace
+
+
+@pytest.mark.parametrize("place", EACH)
+def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Path) -> None:
+    fns: list[Any] = [functools.partial(NthTimeEnv, 0, str(tmp_path / "a"), 9)]
+    fns.append(functools.partial(NthTimeEnv, 1, str(tmp_path / "b"), 1))
+    with reset_pool(place, fns) as pool:
+        pool.send([""] * 2)
+        pool.cancel()  # a late row is not taken for the answer
+        with pytest.raises(EnvError, match=r"env 1: .*OSError: made 2 times") as caught:
+            pool.restart()
+        assert isinstance(caught.value, OSError)
+        assert pool.reset(0)[0].shape == (1, 3)
+
+
+def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
+    fns = [*FNS[:2], functools.partial(NthTimeEnv, 2, str(tmp_path / "made"), 1)]
+    with reset_pool("shmem-fork-packed", fns) as pool:
+        pool.send(GOOD)
+        pool.cancel()
+        pool.reset()
+        kill(pool, 2)
+        with pytest.raises(OSError, match=r"env 2: env_fn raised OSError: made 2 times"):
+            pool.restart(2)
+        with pytest.raises(WorkerDiedError, match="env 2: .* while starting"):
+            pool.reset([2])
+        goes_on(pool, [0, 1])
+
+
+def test_restart_after_close() -> None:
+    pool = PLACES["dummy"](FNS)
+    pool.close()
+    with pytest.raises(ClosedEnvironmentError):
+        pool.restart()
+
+
+def test_a_restart_by_hand_renews_the_budget_of_the_whole_process() -> None:
+    """Finding 24: the envs that share the process are recreated too."""
+    with reset_pool("shmem-fork", num_processes=1, max_restarts=1, **RESTART) as pool:
+        kill(pool, 0)
+        assert pool.step(GOOD)[3].tolist() == [True] * 3
+        pool.reset()
+        kill(pool, 0)
+        with pytest.raises(WorkerDiedError):  # all budgets are spent
+            pool.step(GOOD)
+        if pool.waiting_id:
+            with contextlib.suppress(WorkerDiedError):
+                pool.drain()
+        pool.restart([0])
+        assert pool.reset()[0].tolist() == [[i, 0, 0] for i in range(3)]
+        kill(pool, 0)
+        assert pool.step(GOOD)[3].tolist() == [True] * 3
+        assert pool.reset()[0].tolist() == [[i, 0, 0] for i in range(3)]
+        assert pool.step(GOOD)[0][:, 2].tolist() == [1] * 3
+
+
+# ------------------------------- finding 2: the schedule of seeds goes on in a new process
+
+SEED = 11
+POLICIES: dict[str, dict[str, Any]] = {"by hand": {}, "restart": RESTART}
+
+
+def episode_of(i: int, seed: int | None) -> int:
+    """Return the number of the episode of env ``i`` that has this seed."""
+    return [of_episode(SEED + i, number) for number in range(50)].index(seed)
+
+
+class ScheduleEnv(envs.CountEnv):
+    """Remembers the seeds of its resets; if asked, its next reset waits at the gate, or fails."""
+
+    def __init__(self, tag: int, gate: envs.Gate | None = None) -> None:
+        super().__init__(tag, length=1)
+        self.gate = gate
+        self.seeds: list[int | None] = []
+        self.waits = self.raises = self.dies = False
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        self.seeds.append(seed)
+        waits, raises, self.waits, self.raises = self.waits, self.raises, False, False
+        if waits:
+            self.gate.wait()
+        if self.dies:
+            os._exit(37)
+        if raises:
+            raise ValueError("no such episode")
+        return super().reset(seed=seed, options=options)
+
+
+def scheduled(gates: list[envs.Gate] | None = None) -> list[Callable[[], Any]]:
+    return [functools.partial(ScheduleEnv, i, gates and gates[i]) for i in range(3)]
+
+
+def recreated(pool: BaseVectorEnv, policy: str, i: int = 1) -> list[int]:
+    """Kill the process of env ``i``, have it recreated, reset; return each env's episode."""
+    kill(pool, i)
+    if policy == "by hand":
+        pool.restart([i])
+    infos = pool.reset()[1]
+    return [episode_of(info["env_id"], info["seed"]) for info in infos]
+
+
+@pytest.mark.parametrize("request_kind", ["reset", "next_step", "same_step"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("place", PROCESSES)
+def test_a_cancelled_request_that_began_an_episode_counts(
+    place: str, policy: str, request_kind: str, gates: list[envs.Gate]
+) -> None:
+    mode = None if request_kind == "reset" else request_kind
+    options = {"episode_seeds": True, "autoreset_mode": mode, **POLICIES[policy]}
+    with PLACES[place](scheduled(gates), **options) as pool:
+        pool.reset(seed=SEED)
+        if mode == "next_step":
+            assert pool.step([0], [1])[2].tolist() == [True]
+        pool.set_env_attr("waits", True, [1])
+        pool.send_reset([1]) if mode is None else pool.send([0], [1])
+        with gates[1].held():  # in the reset
+            pool.cancel([1])
+        reached = pool.get_env_attr("seeds", [1])[0]
+        assert [episode_of(1, seed) for seed in reached] == [0, 1]
+        assert recreated(pool, policy) == [1, 2, 1]
+        assert recreated(pool, policy) == [2, 3, 2]
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(policy: str, mode: str) -> None:
+    options = {"episode_seeds": True, "autoreset_mode": mode, **POLICIES[policy]}
+    with PLACES["shmem-fork-packed"](scheduled(), **options) as pool:
+        pool.reset(seed=SEED)
+        pool.set_env_attr("raises", True, [1])
+        assert pool.step([0], [1])[2].tolist() == [True]
+        if policy == "by hand":
+            with pytest.raises(ValueError, match="env 1: reset raised ValueError: no such episode"):
+                pool.step([0], [1])
+            info = pool.reset([1])[1][0]
+        else:
+            info = pool.step([0], [1])[4][0]
+            assert "no such episode" in info["env_error"]
+        number = episode_of(1, info["seed"])
+        assert number in (1, 2), "the seed of the reset that raised, or the one after it"
+        assert recreated(pool, policy) == [1, number + 1, 1]
+        assert recreated(pool, policy) == [2, number + 2, 2]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_episodes_whose_resets_were_not_answered_come_again(policy: str) -> None:
+    """Env 2 ends the process, in which the other two have carried out their resets."""
+    options = {"num_processes": 1, "episode_seeds": True, **POLICIES[policy]}
+    with PLACES["shmem-fork"](scheduled(), **options) as pool:
+        pool.reset(seed=SEED)
+        pool.set_env_attr("dies", True, [2])
+        if policy == "by hand":
+            with pytest.raises(WorkerDiedError, match="was also that of"):
+                pool.reset()
+            pool.restart()
+        infos = pool.reset()[1]
+        assert [episode_of(info["env_id"], info["seed"]) for info in infos] == [1, 1, 1]
+        assert recreated(pool, policy) == [2, 2, 2]
+
+
+# The handler may raise while the env opens the file of its gate: Python can only warn of that file.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("place", EACH)
+def test_an_interrupted_reset_counts_if_it_reached_the_env(
+    place: str, gates: list[envs.Gate], beside: Callable
+) -> None:
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        with gates[2].held():
+            while not handled.is_set():  # one signal may come just before the call blocks
+                signal.pthread_kill(main, signal.SIGUSR1)
+                wait_until(handled.is_set, 0.05)
+
+    def handler(*_: object) -> None:
+        if not handled.is_set():
+            handled.set()
+            raise InterruptedError("mine")
+
+    handled = threading.Event()
+    with PLACES[place](scheduled(gates), episode_seeds=True) as pool:
+        pool.reset(seed=SEED)
+        pool.set_env_attr("waits", True, [2])
+        with handling(signal.SIGUSR1, handler):
+            helper = beside(interrupt)
+            with pytest.raises(InterruptedError, match="mine"):
+                pool.reset()
+            helper.finish()
+        reached = [len(seeds) for seeds in pool.get_env_attr("seeds")]
+        assert reached[2] == 2
+        if place not in IN_CALLER:
+            kill(pool, 1)
+        pool.restart([1])
+        infos = pool.reset()[1]
+        assert [episode_of(info["env_id"], info["seed"]) for info in infos] == reached
+
+
+def reset_fn(env_id: int, episode: int) -> tuple[int, dict]:
+    return 1000 * env_id + episode, {"episode": episode}
+
+
+@pytest.mark.parametrize("schedule", ["episode_seeds", "reset_fn"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_no_episode_comes_twice_or_is_skipped(place: str, mode: str | None, schedule: str) -> None:
+    def keep(infos: Any) -> None:
+        for info in infos:
+            if "seed" in info:  # of a reset
+                seeds[info["env_id"]].append(info["seed"])
+
+    die = "value" if place == "dummy" else "SIGKILL"
+    faults = {3: ["", "value", ""], 6: ["", die, ""], 7: ["", "", die], 12: [die, "", "value"]}
+    seeds: list[list[int]] = [[], [], []]
+    fns = [functools.partial(envs.FaultEnv, tag, 2 + tag) for tag in range(3)]
+    options = {schedule: reset_fn if schedule == "reset_fn" else True, "autoreset_mode": mode}
+    with PLACES[place](fns, **options, **RESTART) as pool:
+        keep(pool.reset(seed=None if schedule == "reset_fn" else SEED)[1])
+        for n in range(24):
+            _, _, terminated, truncated, infos = pool.step(faults.get(n, GOOD))
+            keep(infos)
+            if mode is None and (terminated | truncated).any():
+                keep(pool.reset(np.flatnonzero(terminated | truncated))[1])
+    for i in range(3):
+        assert len(seeds[i]) > 4
+        numbers = range(len(seeds[i]))
+        if schedule == "reset_fn":
+            assert seeds[i] == [reset_fn(i, number)[0] for number in numbers]
+        else:
+            assert seeds[i] == [of_episode(SEED + i, number) for number in numbers]

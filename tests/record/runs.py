@@ -1,0 +1,135 @@
+"""Runs that the tests of records and replays repeat, and envs that fail once in them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py.worker import DummyEnvWorker
+from tests.support import envs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from envpool_py import BaseVectorEnv
+
+RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
+
+
+class Run:
+    """A pool whose batches are kept, those of resets too."""
+
+    def __init__(self, pool: BaseVectorEnv) -> None:
+        self.pool = pool
+        self.batches: list[Any] = []
+
+    def reset(self, *args: Any, **kwargs: Any) -> None:
+        obs, infos = self.pool.reset(*args, **kwargs)
+        flags = np.zeros(len(infos), dtype=bool)
+        rewards = np.zeros((len(infos), *self.pool.engine.block.spec.reward))
+        self.keep((obs, rewards, flags, flags, infos))
+
+    def keep(self, batch: tuple) -> tuple:
+        self.batches.append(batch)
+        return batch
+
+    def step(self, *args: Any) -> tuple:
+        return self.keep(self.pool.step(*args))
+
+    def recv(self) -> tuple:
+        return self.keep(self.pool.recv())
+
+    def drive(self, steps: int, act: Callable[[int, int], Any] | None = None) -> None:
+        """Step every env so often, sync or async; reset the envs that end, if the pool does not.
+
+        ``act(i, n)`` is the action of step ``n`` of env ``i``; without it they are drawn.
+        """
+        num = len(self.pool)
+        if act is None:
+            rng = np.random.default_rng(2)
+            space = self.pool.action_space[0]
+            drawn = [[envs.draw(space, rng) for _ in range(steps)] for _ in range(num)]
+            act = lambda i, n: drawn[i][n]  # noqa: E731
+        count = [0] * num
+        ids = list(range(num))
+        while min(count) < steps:
+            ids = [i for i in ids if count[i] < steps]
+            batch = self.step([act(i, count[i]) for i in ids], ids) if ids else self.recv()
+            for i in ids:
+                count[i] += 1
+            ids = [info["env_id"] for info in batch[4]]
+            ended = np.flatnonzero(batch[2] | batch[3])
+            if self.pool.autoreset_mode is None and len(ended):
+                self.reset([ids[k] for k in ended])
+        if self.pool.waiting_id:
+            self.keep(self.pool.drain())
+
+    def rows_of(self, i: int) -> list[tuple]:
+        """Return the rows of env ``i``, in order."""
+        return [
+            tuple(part[k] for part in batch)
+            for batch in self.batches
+            for k, info in enumerate(batch[4])
+            if info["env_id"] == i
+        ]
+
+
+class Once(gym.Wrapper):
+    """Fails in step `at` since it was made, or in reset `-at`, but only once in all.
+
+    A file says that it has; so a new process knows as well.
+    """
+
+    def __init__(self, env: gym.Env, path: str, at: int, fault: str) -> None:
+        super().__init__(env)
+        self.path, self.at, self.fault = path, at, fault
+        self.steps = self.resets = 0
+
+    def _fail(self) -> None:
+        try:
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        if self.fault in envs.DIE:
+            envs.DIE[self.fault]()
+        while self.fault == "hang":
+            signal.pause()
+        raise ValueError("once")
+
+    def reset(self, **kwargs: Any) -> tuple:
+        self.resets += 1
+        if -self.resets == self.at:
+            self._fail()
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> tuple:
+        self.steps += 1
+        if self.steps == self.at:
+            self._fail()
+        return super().step(action)
+
+
+def make(tag: int, name: str, path: str, at: int, fault: str) -> gym.Env:
+    env = envs.RandomEnv(tag) if name == "random" else envs.SpaceEnv(tag, name)
+    return Once(env, path, at, fault) if fault else env
+
+
+def failing(path: Path, faults: dict[int, tuple[int, str]], name: str = "random") -> list[Any]:
+    """Return three env_fns; ``faults`` says where, and how, an env fails once."""
+    return [
+        functools.partial(make, tag, name, str(path / f"{tag}"), *faults.get(tag, (0, "")))
+        for tag in range(3)
+    ]
+
+
+class PlainWorker(DummyEnvWorker):
+    """A custom worker: nothing but `send`, `recv` and `close`."""
+
+    def recv(self) -> Any:
+        return super().recv()

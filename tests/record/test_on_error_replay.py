@@ -1,0 +1,291 @@
+"""`on_error="replay"`: a lost env is restored to its step; the run equals an undisturbed one."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from envpool_py import BaseVectorEnv, WorkerDiedError
+from tests.faults.helpers import EACH, MODES, PROCESSES, kill, mates_of, reset_pool, slow
+from tests.record.runs import PlainWorker, Run, failing, make
+from tests.support import envs
+from tests.support.places import PLACES
+from tests.support.reference import same
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REPLAY: dict[str, Any] = {"on_error": "replay", "restart_backoff": 0.0}
+FAULTY = [functools.partial(envs.FaultEnv, tag, 4) for tag in range(3)]
+
+
+def rows(pool: BaseVectorEnv, steps: int) -> tuple[list[list[Any]], dict[int, list[str]]]:
+    """Step every env so often; return its rows, and for each env what its infos say of replays."""
+    run = Run(pool)
+    run.reset(seed=5)
+    run.drive(steps)
+    found = [run.rows_of(i) for i in range(3)]
+    replayed: dict[int, list[str]] = {}
+    for i, own in enumerate(found):
+        for *_, info in own:
+            assert info.get("env_error") is None
+            assert not any("reset_fn" in key for key in info)
+            if "env_replayed" in info:
+                replayed.setdefault(i, []).append(info.pop("env_replayed").splitlines()[0])
+    return found, replayed
+
+
+def undisturbed(path: Path, steps: int, name: str = "random", **options: Any) -> list[list[Any]]:
+    with PLACES["dummy"](failing(path, {}, name), **options) as pool:
+        return rows(pool, steps)[0]
+
+
+def kind_of_fault(place: str) -> str:
+    """Return a fault that an env at this place survives with the program."""
+    return "raise" if place == "dummy" else "SIGKILL"
+
+
+FAULTS = {
+    "dummy": {1: (9, "raise"), 2: (4, "raise")},
+    "subproc-fork": {0: (6, "SIGKILL"), 1: (9, "raise"), 2: (12, "SIGSEGV")},
+    "shmem-fork": {0: (6, "os._exit"), 1: (9, "raise"), 2: (12, "SIGSEGV")},
+    "shmem-fork-packed": {0: (6, "SIGKILL"), 2: (9, "raise")},
+    "shmem-fork-caller": {0: (6, "SIGKILL"), 2: (9, "raise")},
+}
+RUNS = [
+    *(("dummy", mode, num, num is None) for mode in MODES for num in (None, 2)),
+    *(("shmem-fork-packed", mode, 2, False) for mode in MODES),
+    *slow(
+        *((place, mode, n, n == 2) for place in EACH[1:] for mode in MODES for n in (None, 2)),
+        *(("shmem-fork-packed", mode, None, True) for mode in MODES),
+        ("subproc-fork", "same_step", 2, False),
+    ),
+]
+
+
+@pytest.mark.parametrize(("place", "mode", "wait_num", "schedule"), RUNS)
+def test_the_run_is_as_if_nothing_had_happened(
+    place: str, mode: str | None, wait_num: int | None, schedule: bool, tmp_path: Path
+) -> None:
+    options = {"autoreset_mode": mode, "episode_seeds": schedule}
+    fns = failing(tmp_path, FAULTS[place])
+    with PLACES[place](fns, wait_num=wait_num, **options, **REPLAY) as pool:
+        found, replayed = rows(pool, 24)
+    assert same(found, undisturbed(tmp_path, 24, **options))
+    assert replayed.keys() >= FAULTS[place].keys()
+    for i in FAULTS[place]:
+        assert replayed[i][0].startswith(f"env {i}: ")
+
+
+def odd_resets(env_id: int, episode: int) -> tuple:
+    """Seed only every other episode."""
+    return (env_id + episode if episode % 2 else None), {"scale": 1.0 + episode}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_with_a_reset_fn(place: str, mode: str | None, tmp_path: Path) -> None:
+    options = {"autoreset_mode": mode, "reset_fn": odd_resets}
+    fns = failing(tmp_path, {1: (20, kind_of_fault(place))})
+    with PLACES[place](fns, **options, **REPLAY) as pool:
+        found, replayed = rows(pool, 30)
+    assert same(found, undisturbed(tmp_path, 30, **options))
+    assert 1 in replayed
+
+
+@pytest.mark.parametrize("fault", ["raise", "SIGKILL"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reset_that_fails_once(mode: str | None, fault: str, tmp_path: Path) -> None:
+    fns = failing(tmp_path, {1: (-3, fault)})
+    with PLACES["shmem-fork"](fns, autoreset_mode=mode, **REPLAY) as pool:
+        if mode == "same_step" and fault == "raise":
+            # The row of the ended step was returned already, without the next episode's.
+            with pytest.raises(AssertionError, match="env 1: reset raised ValueError: once"):
+                rows(pool, 24)
+            return
+        found, replayed = rows(pool, 24)
+    assert same(found, undisturbed(tmp_path, 24, autoreset_mode=mode))
+    assert list(replayed) == [1]
+
+
+@pytest.mark.parametrize("name", ["dict", "nested", "text", "every-dtype", "sequence", "custom"])
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_every_kind_of_action(place: str, name: str, tmp_path: Path) -> None:
+    fns = failing(tmp_path, {1: (3, kind_of_fault(place))}, name)
+    with PLACES[place](fns, **REPLAY) as pool:
+        found, replayed = rows(pool, 4)
+        assert len(pool.step([None], [1])[0]) == 1  # None is an action as well
+    assert same(found, undisturbed(tmp_path, 4, name))
+    assert 1 in replayed
+
+
+@pytest.mark.slow
+def test_an_env_that_hangs_once(tmp_path: Path) -> None:
+    fns = failing(tmp_path, {1: (5, "hang")})
+    options = {"step_timeout": 0.6, "autoreset_mode": "next_step"}
+    with PLACES["shmem-fork-packed"](fns, **options, **REPLAY) as pool:
+        found, replayed = rows(pool, 10)
+    assert same(found, undisturbed(tmp_path, 10, autoreset_mode="next_step"))
+    assert replayed[1][0].startswith("env 1: did not end its request within step_timeout")
+
+
+@pytest.mark.parametrize("place", PROCESSES)
+def test_idle_envs_of_a_dead_process_are_restored(place: str, tmp_path: Path) -> None:
+    hand = [make(tag, "random", "", 0, "") for tag in range(3)]
+    with PLACES[place](failing(tmp_path, {}), **REPLAY) as pool:
+        pool.set_env_attr("mark", 3)
+        pool.reset(seed=5)
+        pool.step([1, 2, 3])
+        for i, env in enumerate(hand):
+            env.reset(seed=5 + i)
+            env.step(1 + i)
+        mates = mates_of(pool, 1)
+        kill(pool, 1)
+        with pytest.raises(WorkerDiedError):  # as with "restart": it died in this very call
+            pool.get_env_attr("mark", mates[-1:])
+        assert pool.get_env_attr("mark", mates[-1:]) == [3]
+        batch = pool.step([0, 0, 0])
+        for k, env in enumerate(hand):
+            obs, reward, *_ = env.step(0)
+            assert (batch[0][k].tolist(), batch[1][k]) == (obs.tolist(), reward)
+            assert ("env_replayed" in batch[4][k]) == (k in mates)
+        assert pool.get_env_attr("mark") == [3, 3, 3]
+        kill(pool, 1)
+        obs, infos = pool.reset([1])  # goes on with its stream
+        assert obs[0].tolist() == hand[1].reset()[0].tolist()
+        assert "killed by SIGKILL" in infos[0]["env_replayed"]
+
+
+# ------------------------------------------------------------------------ what cannot be restored
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fault", ["value", "SIGKILL"])
+def test_an_env_that_fails_again_is_restarted(fault: str, mode: str | None) -> None:
+    calls: list[int] = []
+    options = {"autoreset_mode": mode, "on_restart": lambda i, _: calls.append(i)}
+    with reset_pool("shmem-fork", FAULTY, **options, **REPLAY) as pool:
+        pool.step(["", "", ""])
+        batch = pool.step(["", fault, ""])
+        assert batch[3].tolist() == [False, True, False]
+        assert "env_error" in batch[4][1]
+        assert "env_replayed" not in batch[4][1]
+        # Each restart counts; the second comes with the next reset.
+        assert calls == ([1, 1] if mode == "same_step" else [1])
+        if mode is None:
+            pool.reset([1])
+        batch = pool.step(["", "", ""])
+        assert batch[0][1].tolist() == ([1, 0, 0] if mode == "next_step" else [1, 0, 1])
+        assert calls == [1, 1]
+
+
+def test_the_budget_holds() -> None:
+    with reset_pool("dummy", FAULTY, max_restarts=3, **REPLAY) as pool:
+        assert "env_error" in pool.step(["", "value", ""])[4][1]
+        pool.reset([1])
+        with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
+            pool.step(["", "value", ""])  # it is restored once, and not recreated once more
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_an_env_that_is_not_deterministic_is_restarted(place: str, tmp_path: Path) -> None:
+    fns = failing(tmp_path, {1: (3, kind_of_fault(place))})
+    with reset_pool(place, fns, **REPLAY) as pool:  # nobody knows these seeds
+        pool.step([0, 0, 0])
+        pool.step([0, 0, 0])
+        batch = pool.step([0, 0, 0])
+        assert batch[3][1]
+        error = batch[4][1]["env_error"]
+        assert "replay: the reset since its last reset by the pool gave another row" in error
+        assert "the env is not deterministic; it was lost in the first place by" in error
+
+
+class FickleEnv(envs.CountEnv):
+    """Raises in its second step the first time it is made; then one part of its rows differs."""
+
+    def __init__(self, path: str, part: int) -> None:
+        super().__init__()
+        self.part, self.is_second = part, os.path.exists(path)  # noqa: PTH110
+        os.close(os.open(path, os.O_CREAT))
+
+    def step(self, action: Any) -> tuple:
+        row = list(super().step(action))
+        if self.is_second:
+            row[self.part] = row[self.part] + 1 if self.part < 2 else True
+        elif self.t == 2:
+            raise ValueError("once")
+        return tuple(row)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(
+    part: int, tmp_path: Path
+) -> None:
+    fns = [functools.partial(FickleEnv, str(tmp_path / "made"), part)]
+    with PLACES["dummy"](fns, **REPLAY) as pool:
+        pool.reset(seed=1)
+        pool.step([0])
+        error = pool.step([0])[4][0]["env_error"]
+        assert "replay: step 1 since its last reset by the pool gave another row" in error
+
+
+def test_an_env_with_a_cancelled_step_is_not_restored(tmp_path: Path) -> None:
+    with PLACES["shmem-fork"](failing(tmp_path, {}), **REPLAY) as pool:
+        pool.reset(seed=1)
+        pool.send([0], [1])
+        pool.cancel([1])
+        pool.reset([1])  # from where the step has left the stream, or has not
+        kill(pool, 1)
+        batch = pool.step([0, 0, 0])
+        assert "killed by SIGKILL" in batch[4][1]["env_error"]
+        assert "not deterministic" not in batch[4][1]["env_error"]
+        assert batch[3][1]
+
+
+def test_a_past_that_is_too_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("envpool_py.record.history.MAX_STEPS", 5)
+    with PLACES["dummy"](failing(tmp_path, {1: (8, "raise"), 2: (4, "raise")}), **REPLAY) as pool:
+        pool.reset(seed=1)
+        batches = [pool.step([0, 0, 0]) for _ in range(8)]
+        assert "env_replayed" in batches[3][4][2]
+        assert "env_error" in batches[7][4][1]
+
+
+def test_a_seeded_reset_begins_a_new_past(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("envpool_py.record.history.MAX_STEPS", 5)
+    with PLACES["dummy"](failing(tmp_path, {1: (8, "raise")}), **REPLAY) as pool:
+        for seed in (1, 2):
+            pool.reset(seed=seed)
+            batches = [pool.step([0, 0, 0]) for _ in range(4)]
+        assert "env_replayed" in batches[3][4][1]
+
+
+class NoReplayWorker(PlainWorker):
+    """Does not know the request that restores an env."""
+
+    def recv(self) -> Any:
+        if self._request is not None and self._request.kind == "run":
+            raise NotImplementedError("run")
+        return super().recv()
+
+
+@pytest.mark.parametrize(("worker", "restores"), [(PlainWorker, True), (NoReplayWorker, False)])
+def test_custom_workers(worker: type, restores: bool, tmp_path: Path) -> None:
+    with BaseVectorEnv(failing(tmp_path, {1: (3, "raise")}), worker, **REPLAY) as pool:
+        pool.reset(seed=5)
+        batches = [pool.step([0, 0, 0]) for _ in range(3)]
+        assert ("env_replayed" in batches[2][4][1]) == restores
+        assert ("env_error" in batches[2][4][1]) != restores
+
+
+def test_restart_by_hand_makes_new_envs() -> None:
+    with PLACES["shmem-fork-packed"](FAULTY, **REPLAY) as pool:
+        pool.reset(seed=1)
+        pool.step(["", "", ""])
+        pool.restart()
+        obs, infos = pool.reset()
+        assert obs.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
+        assert not any("env_replayed" in info for info in infos)
