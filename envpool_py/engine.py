@@ -441,8 +441,8 @@ class Engine:
         self.arrivals.drop_stale()
         for observer in self.observers:
             observer.cancelled(listed, [i in carried_out for i in listed])
-        if self.recovery is not None:
-            self.recovery.cancelled(listed)
+        for i in [] if self.recovery is None else self.recovery.cancelled(listed):
+            self.arrivals.stale.pop(i, None)
 
     def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
         """A call for these envs has raised: if it was interrupted, they need a reset."""

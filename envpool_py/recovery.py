@@ -223,8 +223,9 @@ class Recovery:
     def _try_reset(self, i: int, request: Request) -> None:
         self._resets[i] = self.failed[i].job = request
 
-    def cancelled(self, ids: Sequence[int]) -> None:
-        """The requests of these envs were cancelled."""
+    def cancelled(self, ids: Sequence[int]) -> list[int]:
+        """The requests of these envs were cancelled; return the envs that were sent nothing."""
+        waiting = [i for i in ids if i in self.failed and self.failed[i].job is not None]
         for i in ids:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
@@ -240,6 +241,7 @@ class Recovery:
             if failed.phase is not Phase.BROKEN:
                 failed.phase = Phase.FIT
             failed.repeated = False
+        return waiting
 
     # ------------------------------------------------------------------------------------- failures
 

@@ -98,6 +98,7 @@ def _restart(engine: Engine, ids: IdArray) -> list[int]:
     if hosts.processes is not None:
         hosts.processes.channel.fetch(engine.arrivals.chunks, 0, 0)
         faults.attend(engine)
+        engine.arrivals.drop_stale()
 
     def living() -> IdArray:
         return ids[[not hosts.is_dead(i) for i in ids.tolist()]]

@@ -395,7 +395,6 @@ def test_a_back_off_blocks_only_its_own_env(place: str) -> None:
         check_lost(pool.recv(), 0, [1, 0, 0], "boom")
 
 
-@pytest.mark.xfail(reason="the restart waits for an answer to the reset, which was never sent")
 def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

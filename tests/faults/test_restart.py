@@ -16,6 +16,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 
 from envpool_py import EnvError, WorkerDiedError
 from envpool_py.seeding import of_episode
+from envpool_py.worker import processes
 from envpool_py.worker.channel import is_readable
 from tests.faults.helpers import (
     EACH,
@@ -179,10 +180,9 @@ def test_an_env_whose_cancelled_step_ends_keeps_its_process() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="a late row that is there before the restart is waited for once more")
 def test_a_restart_does_not_wait_for_a_late_row_that_is_there() -> None:
     with reset_pool("shmem-fork") as pool:
-        grace = pool.engine.hosts.grace()
+        grace = processes.GRACE
         pool.send([""], [1])
         pool.cancel([1])
         assert is_readable(pool.engine.hosts.processes.channel.results, 20)
