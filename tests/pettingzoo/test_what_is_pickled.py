@@ -129,13 +129,3 @@ def test_nothing_of_an_env_with_turns_but_its_last_row(name: str, sides: list[An
     # The infos of the end of an episode lie in that of the row.
     assert [objects for objects, _, _ in sides] == [None]
     assert sides[0][1]["final_info"]["env_done"]
-
-
-@pytest.mark.parametrize("name", ["simple_adversary", "meadow"])
-def test_what_agents_with_different_spaces_see(name: str, sides: list[Any]) -> None:
-    def make() -> PettingZooEnv:
-        return PettingZooEnv(make_aec(name), heterogeneous=True, dead_steps="skip")
-
-    assert play(make) > 3
-    assert all(objects is None for objects, _, _ in sides)
-    assert len(sides) <= 3, "those with final_rewards"
