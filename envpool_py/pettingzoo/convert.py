@@ -9,11 +9,7 @@ from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import wrappers
-from pettingzoo.utils.conversions import (
-    aec_to_parallel,
-    aec_to_parallel_wrapper,
-    parallel_to_aec,
-)
+from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper, parallel_to_aec
 
 #: PettingZoo's wrappers that have none of an env's ``agents``, ``rewards``, ... as their own.
 _TRANSPARENT = {
@@ -27,23 +23,13 @@ _TRANSPARENT = {
 
 
 def as_aec(env: Any) -> Any:
-    """The env as an AEC env; a parallel one is converted.
-
-    Raises:
-        TypeError: not PettingZoo's, or the name of an agent is no str.
-        ValueError: it does not name its possible agents.
-    """
+    """The env as an AEC env; a parallel one is converted. TypeError, ValueError: it is unfit."""
     check_agents(env)
     return parallel_to_aec(env) if isinstance(env, ParallelEnv) else env
 
 
 def as_parallel(env: Any) -> Any:
-    """The env as a parallel env; an AEC one is converted where that is safe.
-
-    Raises:
-        TypeError: not PettingZoo's, or turn-based, or the name of an agent is no str.
-        ValueError: it does not name its possible agents.
-    """
+    """The env as a parallel env; an AEC one is converted, TypeError if it is turn-based."""
     is_aec = isinstance(env, AECEnv)
     if is_aec and not getattr(env, "metadata", {}).get("is_parallelizable", False):
         raise TypeError(
@@ -97,11 +83,7 @@ def set_inside(env: Any, name: str, value: Any) -> None:
 
 
 def get_inside(env: Any, name: str) -> Any:
-    """An attribute of the env, or of what it was converted from: PettingZoo's converter hides it.
-
-    Raises:
-        AttributeError: none of them has it.
-    """
+    """An attribute of the env, or of what it was converted from, which the converter hides."""
     converter = next((layer for layer in layers_of(env) if "aec_env" in vars(layer)), None)
     if converter is None or name.startswith("_") or hasattr(env, name):
         return getattr(env, name)
@@ -140,10 +122,13 @@ def _below(env: Any, passed_by: set[Any]) -> Any:
     return env
 
 
-def step_of(env: Any) -> Callable[[dict[str, Any]], Any]:
-    """The ``step`` of a parallel env until its next reset, reading ``Direct`` what it can."""
+def converted_step(env: Any) -> Callable[[dict[str, Any]], Any] | None:
+    """PettingZoo's ``step`` of a converted parallel env, on a ``Direct`` of its AEC env.
+
+    It may be called until the next reset. None: the env was not converted.
+    """
     if type(env) is not aec_to_parallel_wrapper or "step" in vars(env):
-        return env.step  # type: ignore[no-any-return]
+        return None
     inner = SimpleNamespace(aec_env=Direct(env.aec_env))
 
     def step(actions: dict[str, Any]) -> Any:

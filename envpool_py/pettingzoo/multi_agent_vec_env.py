@@ -99,12 +99,8 @@ class SB3MultiAgentVecEnv(OverPool):
     def reset(self) -> VecEnvObs:
         """Reset all envs, with the seeds and options set for it; a step under way is cancelled.
 
-        Returns:
-            The first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
-
-        Raises:
-            EnvError: an env raised; the seeds and options are kept.
-            ClosedEnvironmentError: this was closed.
+        Return the first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
+        EnvError: an env raised; the seeds and options are kept.
         """
         obs, info = self._reset_pool(self._seeds)
         for env in range(len(self.pool)):
@@ -113,16 +109,12 @@ class SB3MultiAgentVecEnv(OverPool):
         return self._joined(self._leaves(obs))
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs.
-
-        Args:
-            actions: ``(num_envs, *shape)``; those of rows that are not active are ignored.
+        """Begin a step of all envs, with actions ``(num_envs, *shape)``.
 
         Raises:
             AlreadyPendingCallError: a step is under way.
             ResetNeeded: an env was never reset, or has raised and was not reset since.
             TypeError, ValueError: the actions are wrong, or fewer than rows; nothing was sent.
-            ClosedEnvironmentError: this was closed.
 
         Warns:
             UserWarning: there are more actions than rows; those left over are not used.
@@ -153,7 +145,6 @@ class SB3MultiAgentVecEnv(OverPool):
             NoAsyncCallError: no step was begun.
             EnvError: an env raised. The other envs have made the step, but its results are dropped;
                 ``reset`` goes on.
-            ClosedEnvironmentError: this was closed.
         """
         received: Any = self._received()
         seen, reward, terminations, truncations, info = received
@@ -220,17 +211,10 @@ class SB3MultiAgentVecEnv(OverPool):
     # --------------------------------------------------------------------------- seeds, options
 
     def seed(self, seed: Seed = None) -> Sequence[int | None]:
-        """Set the seeds of the next ``reset``; the agents of an env share its seed.
+        """Set the seeds of the next ``reset``; return the seed of every row.
 
-        Args:
-            seed: an int ``s``: ``s + i`` for env ``i``; a list: one for each env, or one for each
-                row, of which the first of each env counts; None: drawn at random.
-
-        Returns:
-            The seed of every row.
-
-        Raises:
-            TypeError, ValueError: seeds are wrong, or not as many as envs or rows.
+        An int ``s`` means ``s + i`` for env ``i``; a list has one seed for each env, or one for
+        each row, of which the first of each env counts; None: seeds are drawn at random.
         """
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
@@ -242,15 +226,7 @@ class SB3MultiAgentVecEnv(OverPool):
     def set_options(
         self, options: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None
     ) -> None:
-        """Set the options of the next ``reset``; the agents of an env share them.
-
-        Args:
-            options: one dict for all envs; or a list of one for each env, or for each row, of which
-                the first of each env counts.
-
-        Raises:
-            TypeError, ValueError: no dicts, or not as many as envs or rows.
-        """
+        """Set the options of the next ``reset``: one dict for all, or a list as for ``seed``."""
         if options is not None and not isinstance(options, Mapping):
             options = list(options)
             if len(options) == len(self.pool):
@@ -267,11 +243,7 @@ class SB3MultiAgentVecEnv(OverPool):
     # ----------------------------------------------------------------------- into the envs
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Which actions are legal in every row, bool ``(num_envs, n)``; all where not active.
-
-        Raises:
-            AttributeError: the envs have no masks, and their actions are not discrete.
-        """
+        """Which actions are legal in every row, bool ``(num_envs, n)``; all where not active."""
         if self._masks is None:
             raise AttributeError("the agents have no action_masks")
         return self._masks.copy()
@@ -283,17 +255,9 @@ class SB3MultiAgentVecEnv(OverPool):
     def env_method(
         self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **kwargs: Any
     ) -> list[Any]:
-        """Call a method of the env of each row ``indices``, once for each env.
+        """For each row what a method of its env returns, which is called once for each env.
 
-        ``"action_masks"`` gives the mask of each row.
-
-        Returns:
-            For each row what the method of its env returned.
-
-        Raises:
-            EnvError: the method raised, or there is none.
-            ValueError: the method is the VecEnv's own business: reset, step or close.
-            AlreadyPendingCallError: a step is under way.
+        ``"action_masks"`` gives the mask of each row. For arguments and errors see ``VecEnv``.
         """
         if method_name == _MASKS and self._masks is not None:
             return list(self._masks[self._get_indices(indices)])
@@ -302,11 +266,7 @@ class SB3MultiAgentVecEnv(OverPool):
         )
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: VecEnvIndices = None) -> list[bool]:
-        """Whether the env of each row has a wrapper of this class, told by its name, around it.
-
-        Raises:
-            AlreadyPendingCallError: a step is under way.
-        """
+        """Whether the env of each row has a wrapper of this class, told by its name, around it."""
         names = class_names(wrapper_class)
         return self._ask(indices, lambda ids: self.pool.apply(_has_layer, names, id=ids))
 
@@ -314,11 +274,7 @@ class SB3MultiAgentVecEnv(OverPool):
         return row // len(self.possible_agents)
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """An image of each env, not of each row; None each where they have another render mode.
-
-        Raises:
-            AlreadyPendingCallError: a step is under way.
-        """
+        """An image of each env, not of each row; None each where they have another render mode."""
         self._assert_no_step()
         if self.render_mode != "rgb_array":
             return [None] * len(self.pool)

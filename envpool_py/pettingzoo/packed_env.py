@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, AgentSpaces, Masks, blank, bools
 from envpool_py.pettingzoo.convert import (
     as_parallel,
+    converted_step,
     get_inside,
     set_inside,
-    step_of,
     unknown_agent,
 )
 
@@ -67,20 +67,18 @@ def _in_order(own: dict[str, gym.Space[Any]]) -> gym.spaces.Dict:
 class PackedEnv:
     """A parallel env, or one that ``as_parallel`` takes, with rows instead of dicts by agent.
 
-    Args:
-        env: the env.
-        with_state: whether rows hold ``env.state()``.
+    ``with_state`` says whether rows hold ``env.state()``.
     """
 
     def __init__(self, env: Any, *, with_state: bool = False) -> None:
         env = as_parallel(env)
         self.__dict__["env"] = env
         agents = list(env.possible_agents)
-        own = _interned({a: (env.observation_space(a), env.action_space(a)) for a in agents})
-        state = getattr(env, "state_space", None)
+        own = {a: (env.observation_space(a), env.action_space(a)) for a in agents}
+        state = getattr(env, "state_space", None) if with_state else None
         if with_state and state is None:
             state = gym.Space()  # of objects
-        self.observation_space = RowSpace(own, state if with_state else None)
+        self.observation_space = RowSpace(own, state)
         self.action_space = _in_order({agent: action for agent, (_, action) in own.items()})
         self.reward_space = gym.spaces.Box(-np.inf, np.inf, (len(agents),), np.float64)
         self._with_state = with_state
@@ -98,7 +96,8 @@ class PackedEnv:
             agent: (np.zeros(mask.shape or (), np.bool_), np.ones(mask.shape or (), np.bool_))
             for agent, mask in self._masks.items()
         }
-        self._step: Callable[[dict[str, Any]], Any] = env.step  # the last: see __setattr__
+        # The step of an env that PettingZoo has converted; the last attribute: see __setattr__.
+        self._converted_step: Callable[[dict[str, Any]], Any] | None = None
 
     @property
     def alive(self) -> NDArray[np.bool_]:
@@ -113,7 +112,7 @@ class PackedEnv:
         result = self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(f"reset() must return (observations, infos), got {result!r:.80}")
-        self._step = step_of(self.env)
+        self._converted_step = converted_step(self.env)
         self._flags[:] = False
         self._alive = []
         self._note_flags([], {}, {})
@@ -127,7 +126,8 @@ class PackedEnv:
         Its reward is a vector, and it is terminated when no agent is left.
         """
         acted = self._alive
-        result = self._step({agent: action[agent] for agent in acted})
+        step = self._converted_step or self.env.step
+        result = step({agent: action[agent] for agent in acted})
         if not isinstance(result, tuple) or len(result) != 5:
             got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
             raise TypeError(
@@ -156,7 +156,7 @@ class PackedEnv:
         return get_inside(self.env, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if "_step" in vars(self) and name not in vars(self):
+        if "_converted_step" in vars(self) and name not in vars(self):
             set_inside(self.env, name, value)
         else:
             object.__setattr__(self, name, value)
@@ -218,16 +218,3 @@ class MakePacked:
     def __call__(self) -> PackedEnv:
         """Make it; called in the env's process."""
         return PackedEnv(self.env_fn(), with_state=self.with_state)
-
-
-def _interned(own: AgentSpaces) -> AgentSpaces:
-    """Equal spaces as one object: less to send, and quick to compare."""
-    distinct: list[gym.Space[Any]] = []
-
-    def one_of(space: gym.Space[Any]) -> gym.Space[Any]:
-        same = next((other for other in distinct if other is space or other == space), None)
-        if same is None:
-            distinct.append(space)
-        return space if same is None else same
-
-    return {agent: (one_of(seen), one_of(done)) for agent, (seen, done) in own.items()}

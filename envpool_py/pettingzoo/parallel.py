@@ -75,8 +75,8 @@ class ParallelVectorEnv:
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
     A batch has one row per env, and the agents of an env are never split over two batches. An agent
-    that is not there, not yet or no longer, has zeros and reward 0. What has no text here is as in
-    ``BaseVectorEnv``.
+    that is not there, not yet or no longer, has zeros and reward 0. Methods, arguments and errors
+    without a text here are as in ``BaseVectorEnv``.
 
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
@@ -84,8 +84,7 @@ class ParallelVectorEnv:
         backend: ``"dummy"``, ``"subproc"`` or ``"shmem"``.
         wait_num: the rows that ``step`` and ``recv`` wait for; None is all.
         timeout: seconds after which a batch comes with fewer rows.
-        autoreset_mode: None: the caller resets; ``"next_step"``, ``"same_step"``: as in Gymnasium,
-            when no agent is left.
+        autoreset_mode: who resets an env when no agent is left; None: the caller.
         num_processes: over how many processes the envs are spread; None is one for each env. Not
             for ``"dummy"``.
         state_in_info: bring ``env.state()`` with every row, as ``info["state"]``.
@@ -204,8 +203,7 @@ class ParallelVectorEnv:
     ) -> tuple[ByAgent, dict[str, Any]]:
         """Reset envs and wait for all of them; the agents of an env share its seed.
 
-        Arguments and errors are those of ``BaseVectorEnv.reset``. Return the observations and the
-        info, as of ``step``, with rows in the order of the ids.
+        Return the observations and the info, as of ``step``, with rows in the order of the ids.
         """
         obs, infos = self.pool.reset(env_id, id=id, seed=seed, options=options)
         self._seed_action_spaces(seed)
@@ -228,29 +226,26 @@ class ParallelVectorEnv:
         Returns:
             Five values of ``k`` rows each:
 
-            * observations ``{agent: (k, *shape)}`` (for Dict and Tuple spaces a dict or tuple of
-              arrays), zeros for the absent;
+            * observations ``{agent: (k, *shape)}``, for Dict and Tuple spaces a dict or tuple of
+              arrays;
             * rewards ``{agent: float64 (k,)}`` of this step;
-            * ``terminated`` and ``truncated``, ``{agent: bool (k,)}``, which stay True until the
-              env is reset;
+            * ``terminated`` and ``truncated``, ``{agent: bool (k,)}``, True until the next reset;
             * info: ``env_id`` ``(k,)``; ``alive`` ``{agent: bool (k,)}``: who must act next;
               ``valid`` likewise: for whom this row is a transition; ``env_done`` bool ``(k,)``: no
-              agent is left; ``is_reset`` bool ``(k,)``: the row is that of a reset that was asked
-              for; ``agent_infos``, an object array ``(k,)`` of dicts ``{agent: info}`` of the infos
-              that are not empty; ``action_mask`` ``{agent: bool (k, n)}`` of those whose actions
-              are discrete or masked; with ``state_in_info`` also ``state`` ``(k, ...)``; with
+              agent is left; ``is_reset`` bool ``(k,)``: the row of a reset that was asked for;
+              ``agent_infos``, an object array ``(k,)`` of dicts ``{agent: info}`` of the infos that
+              are not empty; ``action_mask`` ``{agent: bool (k, n)}`` of those whose actions are
+              discrete or masked; with ``state_in_info`` also ``state`` ``(k, ...)``; with
               ``autoreset_mode="same_step"`` also ``final_obs`` and ``final_infos``, object arrays
-              ``(k,)`` of dicts by agent where ``env_done``, and of None; with
+              ``(k,)`` of dicts by agent where ``env_done``, else of None; with
               ``on_error="restart"`` and ``"replay"`` also ``env_error``, an object array ``(k,)``
-              of the texts of errors that ended an env and of None; with ``"replay"`` likewise
+              of the texts of errors that ended an env, else of None; with ``"replay"`` likewise
               ``env_replayed``, of errors after which an env was restored.
 
         Raises:
             ResetNeeded: no agent is left in an env, or it was never reset, or has raised since.
-            AlreadyPendingCallError: an env is in flight.
             EnvError: an env raised; the rows of the others are kept for the next ``recv``.
-            IndexError, TypeError, ValueError: ids or actions are wrong, nothing was sent; or there
-                is nothing to fetch.
+            TypeError, ValueError: actions are wrong, nothing was sent; or nothing is in flight.
         """
         if actions is None:
             return self._by_agent(self.pool.step(None, id))
@@ -265,12 +260,7 @@ class ParallelVectorEnv:
         self.pool.send(columns, ids)
 
     def recv(self) -> AgentStep:
-        """The next batch of rows, of steps and resets in flight, as ``step`` returns it.
-
-        Raises:
-            ValueError: nothing is in flight.
-            EnvError: an env raised; the other rows are kept for the next ``recv``.
-        """
+        """The next batch of rows, of steps and resets in flight, as ``step(None)``."""
         return self._by_agent(self.pool.recv())
 
     def drain(self) -> AgentStep:
@@ -284,14 +274,11 @@ class ParallelVectorEnv:
 
         Args:
             values: ``{agent: (k, ...)}``: observations, rewards, flags, masks, or your own.
-            name: a key of ``groups``; None is all agents, whose spaces must then be equal.
+            name: a key of ``groups``, else KeyError; None is all agents, ValueError if their
+                spaces differ.
 
         Returns:
             An array; for Dict and Tuple spaces a dict or tuple of arrays.
-
-        Raises:
-            KeyError: there is no such group, or ``values`` has none of an agent.
-            ValueError: the spaces of the agents differ.
         """
         if name is None:
             assert_alike(self._spaces, f"name one of the groups {', '.join(self.groups)}")
@@ -306,18 +293,12 @@ class ParallelVectorEnv:
         """The global state of envs ``(k, ...)``, for a centralised critic.
 
         ``state_in_info=True`` brings it with every row, through shared memory.
-
-        Raises:
-            EnvError: an env has no ``state``, or it raised.
         """
         states = self.pool.call("state", id=id)
         return spaces.stack_objects(states, spaces.Leaf((), (), None, stacked=True))
 
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
-        """Seed all envs, each by one reset whose observation is dropped, and the action spaces.
-
-        Arguments and result are those of ``BaseVectorEnv.seed``.
-        """
+        """Seed all envs, each by one reset whose observation is dropped, and the action spaces."""
         seeds = self.pool.seed(seed)
         self._seed_action_spaces(seed)
         self._alive[:] = self.pool.get_env_attr("alive")
@@ -330,12 +311,9 @@ class ParallelVectorEnv:
         id: Ids = None,  # noqa: A002 - Tianshou's name
         **kwargs: Any,
     ) -> list[Any]:
-        """Call ``function(env, *args, **kwargs)`` with each parallel env, in the env's process.
+        """Call ``function(env, *args, **kwargs)`` with each parallel env, in its process.
 
-        The function is sent by cloudpickle. Return the results.
-
-        Raises:
-            EnvError: the function raised, or its result cannot be sent.
+        The function is sent by cloudpickle. Return the results; EnvError if it raised.
         """
 
         def on_inner(env: PackedEnv, /, *args: Any, **kwargs: Any) -> Any:

@@ -13,55 +13,40 @@ from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
-from pettingzoo import ParallelEnv
 from pettingzoo.utils.conversions import parallel_to_aec
 
 from envpool_py.bench import contestants, games
 from envpool_py.bench.contestants import AGENT_CONTESTANTS
 from envpool_py.bench.job import Job
+from tests.pettingzoo.envs import SmallEnv
 
 
-class CountingGame(ParallelEnv):
+class CountingGame(SmallEnv):
     """Two agents, episodes of three steps; the number of all its steps is its place in the file."""
 
-    metadata: ClassVar = {"name": "counting_v0", "is_parallelizable": True}
-    render_mode = None
     possible_agents: ClassVar = ["a_0", "a_1"]
+    seen = spaces.Box(-10, 10, (2,), np.float32)
+    acts = spaces.Discrete(5)
 
     def __init__(self, path: str, place: int) -> None:
-        self.seen = spaces.Box(-10, 10, (2,), np.float32)
-        self.acts = spaces.Discrete(5)
         self.agents: list[str] = []
         self._path, self._place = path, place
 
-    def observation_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return self.seen
-
-    def action_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return self.acts
-
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        del seed, options
-        self.agents = self.possible_agents[:]
-        self._left = 3
         # Opened now: SuperSuit copies its envs before.
         self._count = np.memmap(self._path, np.int64, "r+")[self._place : self._place + 1]
-        return self._of_all(np.zeros(2, np.float32)), {a: {} for a in self.agents}
-
-    def _of_all(self, value: Any) -> dict[str, Any]:
-        return dict.fromkeys(self.possible_agents, value)
+        return super().reset(seed, options)
 
     def step(self, actions: dict[str, Any]) -> tuple[dict, dict, dict, dict, dict]:
         assert list(actions) == self.agents == self.possible_agents, "stepped without a reset"
         assert all(action in self.acts for action in actions.values())
-        self._left -= 1
+        self.t += 1
         self._count += 1
-        over = self._left == 0
+        over = self.t == 3
         if over:
             self.agents = []
-        obs, rewards = self._of_all(np.ones(2, np.float32)), self._of_all(1.0)
-        infos = {a: {} for a in self.possible_agents}
-        return obs, rewards, self._of_all(over), self._of_all(False), infos
+        flags = self.of_all(over), self.of_all(False)
+        return self.look(), self.of_all(1.0), *flags, self.of_all({})
 
 
 def make(face: str, path: str, place: int) -> Any:
