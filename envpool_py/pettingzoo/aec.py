@@ -10,19 +10,8 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 from pettingzoo.utils.wrappers import BaseWrapper
 
-from envpool_py.pettingzoo.agent_spaces import (
-    ACTION_MASK,
-    OBSERVATION,
-    AgentName,
-    AgentSpaces,
-    Masks,
-    assert_alike,
-    bools,
-    callable_space,
-    common,
-    rest_of,
-    without_mask,
-)
+from envpool_py.pettingzoo import agent_spaces
+from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, OBSERVATION, AgentSpaces, common
 from envpool_py.pettingzoo.convert import Direct, as_aec, set_inside
 from envpool_py.spaces import snapshot
 
@@ -35,9 +24,8 @@ CALLER, SKIP = "caller", "skip"
 class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     """A PettingZoo AEC env whose ``reset`` and ``step`` return the row of the agent to act.
 
-    ``reset`` and ``step`` are those of a Gymnasium env, so that it works in every pool, and
-    Tianshou's multi-agent policies on it; everything else is PettingZoo's: ``last``, ``observe``,
-    ``agents``, ``rewards``, ``terminations``, ``state``, ...
+    These two are as in Gymnasium, so that it works in every pool, and Tianshou's multi-agent
+    policies on it; everything else is PettingZoo's: ``last``, ``observe``, ``rewards``, ...
 
     Args:
         env: an ``AECEnv``; a ``ParallelEnv`` is converted.
@@ -67,18 +55,20 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         agents = list(aec.possible_agents)
         own = {agent: (aec.observation_space(agent), aec.action_space(agent)) for agent in agents}
         if not heterogeneous:
-            assert_alike(own, "pass heterogeneous=True, or put SuperSuit's pad_* wrappers around")
+            agent_spaces.assert_alike(
+                own, "pass heterogeneous=True, or put SuperSuit's pad_* wrappers around"
+            )
         self.__dict__["_direct"] = None  # reads the env, once it was reset
         super().__init__(aec)
         self._skips = dead_steps == SKIP
         self._seed: int | None = None
         self._iterated = False
         self.agent_idx = {agent: n for n, agent in enumerate(agents)}
-        self._masks = {agent: Masks.of(*pair) for agent, pair in own.items()}
+        self._masks = {agent: agent_spaces.Masks.of(*pair) for agent, pair in own.items()}
         self._has_masks = any(mask.shape is not None for mask in self._masks.values())
         self.observation_space = self._row_space(own)
         actions = {agent: action for agent, (_, action) in own.items()}
-        self.action_space = callable_space(common(actions), actions)
+        self.action_space = agent_spaces.callable_space(common(actions), actions)
         self.reward_space = gym.spaces.Box(-np.inf, np.inf, (len(agents),), np.float64)
         self._terminated = np.zeros(len(agents), dtype=np.bool_)
         self._truncated = np.zeros(len(agents), dtype=np.bool_)
@@ -89,14 +79,18 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         seen = {agent: observation for agent, (observation, _) in own.items()}
         shapes = {agent: masks.shape for agent, masks in self._masks.items()}
         parts: dict[str, gym.Space[Any]] = {
-            "agent_id": AgentName(list(own)),
-            "obs": common({agent: without_mask(space) for agent, space in seen.items()}),
+            "agent_id": agent_spaces.AgentName(list(own)),
+            "obs": common(
+                {agent: agent_spaces.without_mask(space) for agent, space in seen.items()}
+            ),
         }
         if self._has_masks:
-            parts["mask"] = common({a: None if s is None else bools(s) for a, s in shapes.items()})
+            parts["mask"] = common(
+                {a: None if s is None else agent_spaces.bools(s) for a, s in shapes.items()}
+            )
         space = gym.spaces.Dict(parts)
         space.spaces = _RowSpaces(space.spaces)
-        return callable_space(space, seen)
+        return agent_spaces.callable_space(space, seen)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in vars(self) and "_dead_row" in vars(self) and name not in vars(type(self)):
@@ -236,7 +230,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     def _observed(self, agent: str, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
         masks = self._masks[agent]
         mask = masks.read(observation, info)
-        seen = rest_of(observation) if masks.in_obs else observation
+        seen = agent_spaces.rest_of(observation) if masks.in_obs else observation
         obs = {"agent_id": agent, "obs": seen}
         if masks.shape is not None:
             obs["mask"] = np.ones(masks.shape, np.bool_) if mask is None else mask

@@ -67,8 +67,9 @@ class Masks(NamedTuple):
             own = observation_space.spaces.get(ACTION_MASK)
             if own is not None:
                 return cls(own.shape, in_obs=True)
-        discrete = isinstance(action_space, gym.spaces.Discrete)
-        return cls((int(action_space.n),) if discrete else None, in_obs=False)  # type: ignore[attr-defined]
+        count: Any = getattr(action_space, "n", None)
+        is_discrete = isinstance(action_space, gym.spaces.Discrete)
+        return cls((int(count),) if is_discrete else None, in_obs=False)
 
     def read(self, observation: Any, info: Mapping[str, Any]) -> Array | None:
         """The mask, bool; None if the env gives none."""
@@ -99,23 +100,14 @@ class NameCode(NamedTuple):
     """Names as their places among all names: the ``Code`` by which a pool stores them."""
 
     names: tuple[str, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of a place."""
-        return ()
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of a place."""
-        return np.dtype(np.int32)
+    shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] = np.dtype(np.int32)
 
     def encode(self, value: Any, what: str) -> int:
         """The place of a name."""
-        try:
-            return self.names.index(value)
-        except ValueError:
-            raise ValueError(f"{what}: {unknown_agent(value, self.names)}") from None
+        if value not in self.names:
+            raise ValueError(f"{what}: {unknown_agent(value, self.names)}")
+        return self.names.index(value)
 
     def decode(self, column: Array) -> list[str]:
         """The names."""

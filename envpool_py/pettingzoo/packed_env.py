@@ -109,14 +109,12 @@ class PackedEnv:
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode; return the row's observation and info."""
-        result = self.env.reset(seed=seed, options=options)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise TypeError(f"reset() must return (observations, infos), got {result!r:.80}")
+        obs, infos = _of_length(2, "reset", self.env.reset(seed=seed, options=options))
         self._converted_step = converted_step(self.env)
         self._flags[:] = False
         self._alive = []
         self._note_flags([], {}, {})
-        return self._row(*result)
+        return self._row(obs, infos)
 
     def step(
         self, action: Mapping[str, Any]
@@ -127,13 +125,7 @@ class PackedEnv:
         """
         acted = self._alive
         step = self._converted_step or self.env.step
-        result = step({agent: action[agent] for agent in acted})
-        if not isinstance(result, tuple) or len(result) != 5:
-            got = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
-            raise TypeError(
-                "step() must return (observations, rewards, terminations, truncations, infos),"
-                f" got {got}"
-            )
+        result = _of_length(5, "step", step({agent: action[agent] for agent in acted}))
         obs, rewards, terminations, truncations, infos = result
         self._note_flags(acted, terminations, truncations)
         vector = np.zeros(len(self._place))
@@ -218,3 +210,10 @@ class MakePacked:
     def __call__(self) -> PackedEnv:
         """Make it; called in the env's process."""
         return PackedEnv(self.env_fn(), with_state=self.with_state)
+
+
+def _of_length(count: int, method: str, result: Any) -> tuple[Any, ...]:
+    """What a method of an env returned, a tuple of so many dicts by agent."""
+    if not isinstance(result, tuple) or len(result) != count:
+        raise TypeError(f"{method}() must return {count} dicts by agent, got {result!r:.80}")
+    return result

@@ -406,21 +406,17 @@ def _of_agent(own: Mapping[str, _R], agent: str) -> _R:
 
 def _common_spaces(found: Sequence[AgentSpaces]) -> AgentSpaces:
     """The agents of all envs, whose order counts, and their spaces; ValueError if envs differ."""
-    first = found[0]
-    i = odd_one_out({i: list(own) for i, own in enumerate(found)})
-    if i is not None:
+    i = odd_one_out({i: list(own.items()) for i, own in enumerate(found)})
+    if i is None:
+        return found[0]
+    first, other = found[0], found[i]
+    if list(other) != list(first):
         raise ValueError(
-            f"env {i}: possible_agents is {list(found[i])}, but that of env 0 is {list(first)}"
+            f"env {i}: possible_agents is {list(other)}, but that of env 0 is {list(first)}"
         )
-    for agent, (seen, done) in first.items():
-        i = odd_one_out({i: own[agent] for i, own in enumerate(found)})
-        if i is not None:
-            other, act = found[i][agent]
-            raise ValueError(
-                f"env {i}: the spaces of agent {agent!r} are {other} and {act}, but those of env 0"
-                f" are {seen} and {done}"
-            )
-    return first
+    agent = next(agent for agent in first if other[agent] != first[agent])
+    text = "env {}: the spaces of agent {!r} are {} and {}, but those of env 0 are {} and {}"
+    raise ValueError(text.format(i, agent, *other[agent], *first[agent]))
 
 
 def _groups_of(own: AgentSpaces) -> dict[str, tuple[str, ...]]:

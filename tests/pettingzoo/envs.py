@@ -139,6 +139,13 @@ class MeadowEnv(ParallelEnv):
         pass
 
 
+class QuietMeadowEnv(MeadowEnv):
+    """Its infos are masks, of agents with different spaces that are born and die."""
+
+    def tell(self, agent: str) -> dict:
+        return {"action_mask": self.bits(4)} if agent.startswith("hunter") else {}
+
+
 class PlainMeadowEnv(MeadowEnv):
     """The same, with equal spaces for all, so that it goes into a VecEnv; masks in the infos."""
 
