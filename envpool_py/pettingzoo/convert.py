@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from operator import attrgetter
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv
@@ -99,21 +98,18 @@ class Direct:
     and 43 % in ``tictactoe`` (in process, with the env's own time).
     """
 
+    __slots__ = ("__dict__", "_core", "last", "observe", "step")
+
     def __init__(self, env: Any) -> None:
         self._core = _below(env, _TRANSPARENT)
+        self.__dict__ = self._core.__dict__  # the same: attributes are read without a call
         self.step = env.step
         self.observe = _below(env, _TRANSPARENT - {wrappers.TerminateIllegalWrapper}).observe
-        if self._core is env:  # it may have a `last` of its own
-            self.last = env.last
+        # An outermost custom wrapper may have a `last` of its own.
+        self.last = env.last if self._core is env else MethodType(AECEnv.last, self)
 
-    agents = property(attrgetter("_core.agents"))
-    agent_selection = property(attrgetter("_core.agent_selection"))
-    rewards = property(attrgetter("_core.rewards"))
-    terminations = property(attrgetter("_core.terminations"))
-    truncations = property(attrgetter("_core.truncations"))
-    infos = property(attrgetter("_core.infos"))
-    _cumulative_rewards = property(attrgetter("_core._cumulative_rewards"))
-    last: Any = AECEnv.last
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
 
 
 def _below(env: Any, passed_by: set[Any]) -> Any:

@@ -27,6 +27,13 @@ from envpool_py.spaces import Array
 _MASKS = "action_masks"
 
 
+class _InRows(ParallelVectorEnv):
+    """Rewards and flags are rows of the VecEnv, not divided by agent."""
+
+    def _columns(self, matrix: Array) -> Any:
+        return matrix.reshape(-1)
+
+
 class SB3MultiAgentVecEnv(OverPool):
     """Parallel envs with equal agents as a VecEnv: one row per agent, those of an env together.
 
@@ -46,7 +53,7 @@ class SB3MultiAgentVecEnv(OverPool):
         **options: of the pool: ``context``, ``episode_seeds``, ``reset_fn``.
 
     Attributes:
-        pool: the ``ParallelVectorEnv`` that steps the envs.
+        pool: steps the envs; a ``ParallelVectorEnv``, but for the form of rewards and flags.
         possible_agents: the names of the agents of an env, in the order of their rows.
 
     Raises:
@@ -66,7 +73,7 @@ class SB3MultiAgentVecEnv(OverPool):
         for name in ("wait_num", "timeout", "strict_timeout", "autoreset_mode", "copy"):
             if name in options:
                 raise TypeError(f"{name}: a VecEnv waits for all envs, and resets them itself")
-        self.pool = pool = ParallelVectorEnv(
+        self.pool = pool = _InRows(
             env_fns,
             backend,
             autoreset_mode="same_step",
@@ -147,9 +154,8 @@ class SB3MultiAgentVecEnv(OverPool):
                 ``reset`` goes on.
         """
         received: Any = self._received()
-        seen, reward, terminations, truncations, info = received
-        terminated, truncated = _rows(terminations), _rows(truncations)
-        valid, alive = _rows(info["valid"]), _rows(info["alive"])
+        seen, reward, terminated, truncated, info = received
+        valid, alive = info["valid"], info["alive"]
         over = np.repeat(info["env_done"], len(self.possible_agents))
         left = valid & (terminated | truncated | ~alive)
         # What a row shows next is no continuation of what it has shown: it was an absent agent's.
@@ -171,7 +177,7 @@ class SB3MultiAgentVecEnv(OverPool):
                     part[row] = 0
             infos[row]["terminal_observation"] = last
         self._note_masks(info)
-        return self._joined(obs), _rows(reward).astype(np.float32), dones, infos
+        return self._joined(obs), reward.astype(np.float32), dones, infos
 
     def _row_infos(
         self, info: dict[str, Any], valid: NDArray[np.bool_], timeouts: NDArray[np.bool_]
@@ -199,9 +205,10 @@ class SB3MultiAgentVecEnv(OverPool):
 
     def _note_masks(self, info: dict[str, Any]) -> None:
         if self._masks is not None:
-            self._masks = _rows(info["action_mask"])
+            block = np.stack(list(info["action_mask"].values()), axis=1)
+            self._masks = block.reshape(self._masks.shape)
             # An agent that is not there may pretend to do anything: a policy needs a legal action.
-            self._masks[~_rows(info["alive"])] = True
+            self._masks[~info["alive"]] = True
 
     def _note_reset(self, env: int, info: dict[str, Any]) -> None:
         for n, agent in enumerate(self.possible_agents):
@@ -280,12 +287,6 @@ class SB3MultiAgentVecEnv(OverPool):
             return [None] * len(self.pool)
         images: list[Any] = self.pool.render()
         return images
-
-
-def _rows(by_agent: ByAgent) -> Array:
-    """A batch ``(k, ...)`` of each agent as rows ``(k * n, ...)``, in a new array."""
-    block: Array = np.stack(list(by_agent.values()), axis=1)
-    return block.reshape(-1, *block.shape[2:])
 
 
 def _has_layer(env: Any, names: set[str]) -> bool:

@@ -485,6 +485,25 @@ def test_values_without_a_fixed_shape(backend: str) -> None:
         assert obs["talker_1"].tolist() == ["x", "y"]
 
 
+class HighMeadowEnv(PlainMeadowEnv):
+    """Zeros, which absent agents have, are not in its space; nor is what it sees later."""
+
+    seen = spaces.Box(1, 9, (3,), np.float32)
+
+    def see(self, agent: str) -> np.ndarray:  # noqa: ARG002
+        return np.full(3, 1 + 5 * self.t, np.float32)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_agents_see_is_validated(backend: str) -> None:
+    with ParallelVectorEnv([HighMeadowEnv], backend, validate="always") as pool:
+        obs, _ = pool.reset()
+        assert not obs["fawn_1"].any()
+        pool.step([LEGAL])
+        with pytest.raises(EnvError, match=r"env 0: .* is 11.0, but observation_space has 1.0 to"):
+            pool.step([LEGAL])
+
+
 def test_repr() -> None:
     with ParallelVectorEnv([MeadowEnv] * 2, "dummy") as pool:
         assert repr(pool).startswith("ParallelVectorEnv(4 agents, DummyVectorEnv(num_envs=2")
