@@ -186,7 +186,8 @@ class SB3MultiAgentVecEnv(OverPool):
         infos: list[dict[str, Any]] = []
         active, timed_out = valid.tolist(), timeouts.tolist()
         for env, by_agent in enumerate(info["agent_infos"]):
-            own = info["final_infos"][env] if info["env_done"][env] else by_agent
+            last = info["final_infos"][env]
+            own = by_agent if last is None else last
             shared = {key: info[key][env] for key in self._recoveries if info[key][env]}
             for agent in self.possible_agents:
                 row = len(infos)
