@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from pettingzoo.utils.wrappers import BaseWrapper
 
 from envpool_py.pettingzoo import agent_spaces
-from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, SpaceOfSomeAgent, callable_space
-from envpool_py.pettingzoo.convert import agents_of, as_aec, set_inside
-from envpool_py.pettingzoo.inside import Inside
+from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, OBSERVATION, AgentSpaces, common
+from envpool_py.pettingzoo.convert import Direct, as_aec, set_inside
 from envpool_py.spaces import snapshot
 
 #: (obs, rewards, terminated, truncated, info)
@@ -25,9 +24,8 @@ CALLER, SKIP = "caller", "skip"
 class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     """A PettingZoo AEC env whose ``reset`` and ``step`` return the row of the agent to act.
 
-    ``reset`` and ``step`` are those of a Gymnasium env, so that it works in every pool, and
-    Tianshou's multi-agent policies on it; everything else is PettingZoo's: ``last``, ``observe``,
-    ``agents``, ``rewards``, ``terminations``, ``state``, ...
+    These two are as in Gymnasium, so that it works in every pool, and Tianshou's multi-agent
+    policies on it; everything else is PettingZoo's: ``last``, ``observe``, ``rewards``, ...
 
     Args:
         env: an ``AECEnv``; a ``ParallelEnv`` is converted.
@@ -35,8 +33,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
             in PettingZoo. ``"skip"``: that step is taken here, and rows are of live agents alone,
             but for the last row of an episode.
         heterogeneous: take agents whose spaces differ; what differs is then a
-            ``SpaceOfSomeAgent``. Such actions go by pickle; so does what agents see, where it has
-            no fixed shape.
+            ``SpaceOfSomeAgent``, and its values are pickled.
 
     Attributes:
         agent_idx: the place of each agent in ``possible_agents``, and so in the reward vector.
@@ -55,48 +52,48 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         if dead_steps not in (CALLER, SKIP):
             raise ValueError(f"dead_steps must be 'caller' or 'skip', got {dead_steps!r}")
         aec = as_aec(env)
-        agents = agents_of(aec)
-        self.__dict__.update(_started=False, _iterated=False)  # before there is an inside to set
+        agents = list(aec.possible_agents)
+        own = {agent: (aec.observation_space(agent), aec.action_space(agent)) for agent in agents}
+        if not heterogeneous:
+            agent_spaces.assert_alike(
+                own, "pass heterogeneous=True, or put SuperSuit's pad_* wrappers around"
+            )
+        self.__dict__["_direct"] = None  # reads the env, once it was reset
         super().__init__(aec)
         self._skips = dead_steps == SKIP
         self._seed: int | None = None
+        self._iterated = False
         self.agent_idx = {agent: n for n, agent in enumerate(agents)}
-        observations = {agent: aec.observation_space(agent) for agent in agents}
-        actions = {agent: aec.action_space(agent) for agent in agents}
-        self._mask_shapes = {
-            agent: agent_spaces.mask_shape(observations[agent], actions[agent]) for agent in agents
-        }
-        self._own_masks = {a: agent_spaces.has_own_mask(space) for a, space in observations.items()}
-        self._has_masks = any(shape is not None for shape in self._mask_shapes.values())
-        if not heterogeneous:
-            _assert_alike("observation_space", observations)
-            _assert_alike("action_space", actions)
-        self.observation_space = self._row_space(observations)
-        self.action_space = callable_space(_common(actions), actions)
+        self._masks = {agent: agent_spaces.Masks.of(*pair) for agent, pair in own.items()}
+        self._has_masks = any(mask.shape is not None for mask in self._masks.values())
+        self.observation_space = self._row_space(own)
+        actions = {agent: action for agent, (_, action) in own.items()}
+        self.action_space = agent_spaces.callable_space(common(actions), actions)
         self.reward_space = gym.spaces.Box(-np.inf, np.inf, (len(agents),), np.float64)
         self._terminated = np.zeros(len(agents), dtype=np.bool_)
         self._truncated = np.zeros(len(agents), dtype=np.bool_)
-        self._inside = Inside(aec)
-        self._stand = _Stand()
+        # The row of the agent to act, if it is dead; the last attribute: see __setattr__.
+        self._dead_row: Row | None = None
 
-    def _row_space(self, observations: dict[str, Any]) -> Any:
-        parts = {
-            "agent_id": agent_spaces.AgentName(list(observations)),
-            "obs": _common({a: agent_spaces.without_mask(s) for a, s in observations.items()}),
+    def _row_space(self, own: AgentSpaces) -> Any:
+        seen = {agent: observation for agent, (observation, _) in own.items()}
+        shapes = {agent: masks.shape for agent, masks in self._masks.items()}
+        parts: dict[str, gym.Space[Any]] = {
+            "agent_id": agent_spaces.AgentName(list(own)),
+            "obs": common(
+                {agent: agent_spaces.without_mask(space) for agent, space in seen.items()}
+            ),
         }
         if self._has_masks:
-            parts["mask"] = _common(
-                {
-                    agent: None if shape is None else gym.spaces.Box(0, 1, shape, np.bool_)
-                    for agent, shape in self._mask_shapes.items()
-                }
+            parts["mask"] = common(
+                {a: None if s is None else agent_spaces.bools(s) for a, s in shapes.items()}
             )
         space = gym.spaces.Dict(parts)
         space.spaces = _RowSpaces(space.spaces)
-        return callable_space(space, observations)
+        return agent_spaces.callable_space(space, seen)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in vars(self) and "_stand" in vars(self) and name not in vars(type(self)):
+        if name not in vars(self) and "_dead_row" in vars(self) and name not in vars(type(self)):
             set_inside(self.env, name, value)
         else:
             object.__setattr__(self, name, value)
@@ -104,36 +101,28 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     @property
     def agents(self) -> list[str]:
         """PettingZoo's list of the agents that are there; before the first reset all of them."""
-        agents: list[str] = self._inside.now().agents if self._started else list(self.agent_idx)
+        agents: list[str] = list(self.agent_idx) if self._direct is None else self._direct.agents
         return agents
 
     @property
     def _envpool_py_episode_over(self) -> bool:
         """Whether the episode is over for all agents; pools read it, see ``worker.executor``."""
-        return self._started and (self._stand.turn or self._whose_turn())[0] is None
+        return not self.agents
 
     # ---------------------------------------------------------------------------- reset and step
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode.
+        """Begin an episode; return ``(obs, info)`` of the agent to act, as of ``step``.
 
-        Args:
-            seed: passed on; None: that of ``seed``, if it was called since the last reset.
-            options: passed on.
-
-        Returns:
-            ``(obs, info)`` of the agent to act, as ``step`` returns them.
+        Without a seed that of ``seed`` is taken, if it was called since the last reset.
         """
-        if seed is None:
-            seed = self._seed
+        self.env.reset(seed=self._seed if seed is None else seed, options=options)
         self._seed = None
-        self._stand.turn = None
-        self.env.reset(seed=seed, options=options)
-        self._inside = Inside(self.env)
-        self._started = True
+        self._direct = Direct(self.env)
         self._iterated = False
+        self._dead_row = None
         self._terminated[:] = False
         self._truncated[:] = False
         obs, _, _, _, info = self._settled()
@@ -164,95 +153,70 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
             ResetNeeded: nobody is left.
             ValueError: an action for a dead agent, or None for a live one.
         """
-        stand = self._stand
-        agent, dead = stand.turn or self._whose_turn()
-        if agent is None:
+        if self._direct is None:
+            raise ResetNeeded("the env was never reset; reset before step")
+        if not self._direct.agents:
             raise ResetNeeded("all agents are done; reset before step")
+        agent, dead = self._direct.agent_selection, self._is_dead()
         if dead and action is not None:
             raise ValueError(f"agent {agent!r} is dead; its action must be None, got {action}")
         if action is None and not dead:
             raise ValueError(f"agent {agent!r} is alive; None is the action of a dead agent alone")
-        stand.turn = None
         self.env.step(action)
-        if self._iterated:
-            return None
-        return self._settled()
+        return None if self._iterated else self._settled()
 
     def seed(self, seed: int | None = None) -> None:
         """Set the seed of the next ``reset``."""
         self._seed = seed
 
     def agent_iter(self, max_iter: int = 2**63) -> Any:
-        """PettingZoo's loop: ``last`` tells what the agent sees, and ``step`` returns None.
-
-        Args:
-            max_iter: of the loop.
-        """
+        """PettingZoo's loop: ``last`` tells what the agent sees, and ``step`` returns None."""
         self._iterated = True
-        self._stand.turn = None
         return super().agent_iter(max_iter)
 
     # ------------------------------------------------------------------------------------- a row
 
     def _settled(self) -> Row:
         """The row after a reset or a step, dead steps taken if that is wanted."""
-        now = self._inside.now()
-        rewards = self._rewards(now)
-        self._note_flags(now)
-        if not now.agents:
-            return self._row_of_nobody(rewards)
-        row = self._row(now, rewards)
-        if not self._skips or not (row[2] or row[3]):
+        env = self._direct
+        rewards = self._noted()
+        row = self._row(rewards)
+        if not self._skips or not env.agents or not self._is_dead():
             return row
-        env = self.env
-        final_rewards = {}
-        agent, dead = self._whose_turn()
-        while agent is not None and dead:
-            final_rewards[agent] = float(self._inside.last_reward(now))
+        last_reward, final_rewards = row[4]["last_reward"], {}
+        while env.agents and self._is_dead():
+            final_rewards[env.agent_selection] = float(env.last(observe=False)[1])
             env.step(None)
-            now = self._inside.now()
-            rewards += self._rewards(now)
-            self._note_flags(now)
-            agent, dead = self._whose_turn()
-        if agent is None:
-            row = self._row_of_nobody(rewards, row[4]["last_reward"])
-        else:
-            row = self._row(now, rewards)
+            rewards += self._noted()
+        row = self._row(rewards, last_reward)
         row[4]["final_rewards"] = final_rewards
         return row
 
-    def _whose_turn(self) -> tuple[str | None, bool]:
-        """Who is to act, None for nobody, and whether it is dead."""
-        now = self._inside.now() if self._started else self.env
-        if not now.agents:
-            return None, True
-        agent: str = now.agent_selection
-        return agent, bool(now.terminations[agent] or now.truncations[agent])
+    def _is_dead(self) -> bool:
+        """Whether the agent to act is dead."""
+        env = self._direct
+        agent = env.agent_selection
+        return bool(env.terminations[agent] or env.truncations[agent])
 
-    def _row(self, now: Any, rewards: NDArray[np.float64]) -> Row:
-        agent = now.agent_selection
-        observation, last_reward, terminated, truncated, own_info = self._inside.last(now)
-        terminated, truncated = bool(terminated), bool(truncated)
-        dead = terminated or truncated
-        stand = self._stand
-        stand.turn = agent, dead
+    def _row(self, rewards: NDArray[np.float64], last_reward: float = 0.0) -> Row:
+        """The row of the agent to act; if nobody is left, of who was the last to be seen dead.
+
+        ``last_reward`` is for the latter.
+        """
+        if not self._direct.agents:
+            if self._dead_row is None:
+                raise RuntimeError("the env has no agents, though none was seen to die")
+            obs, _, terminated, truncated, info = self._dead_row
+            return obs, rewards, terminated, truncated, self._info(info, last_reward, env_done=True)
+        agent = self._direct.agent_selection
+        observation, reward, terminated, truncated, own_info = self._direct.last()
         obs = self._observed(agent, observation, own_info)
-        info = self._info(own_info, float(last_reward), env_done=False)
-        row = obs, rewards, terminated, truncated, info
+        info = self._info(own_info, float(reward), env_done=False)
+        row = obs, rewards, bool(terminated), bool(truncated), info
         # Should this agent turn out to be the last one, what it sees now is what the episode ends
         # with; by then the env may have written over it.
-        stand.last_row = snapshot(row) if dead else None
+        self._dead_row = snapshot(row) if terminated or truncated else None
         return row
-
-    def _row_of_nobody(self, rewards: NDArray[np.float64], last_reward: float = 0.0) -> Row:
-        """The row when nobody is left: that of the agent who was the last to be seen dead."""
-        stand = self._stand
-        if stand.last_row is None:
-            raise RuntimeError("the env has no agents, though none was seen to die")
-        obs, _, terminated, truncated, own_info = stand.last_row
-        stand.turn, stand.last_row = (None, True), None
-        info = self._info(own_info, last_reward, env_done=True)
-        return obs, rewards, terminated, truncated, info
 
     def _info(self, own: dict[str, Any], last_reward: float, *, env_done: bool) -> dict[str, Any]:
         return {
@@ -264,75 +228,36 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         }
 
     def _observed(self, agent: str, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
-        mask = info.get(ACTION_MASK)
-        if self._own_masks[agent]:
-            mask = observation[ACTION_MASK]
-            rest = {key: part for key, part in observation.items() if key != ACTION_MASK}
-            alone = len(rest) == 1 and agent_spaces.OBSERVATION in rest
-            observation = rest[agent_spaces.OBSERVATION] if alone else rest
-        obs = {"agent_id": agent, "obs": observation}
-        shape = self._mask_shapes[agent]
-        if shape is not None:
-            obs["mask"] = np.ones(shape, np.bool_) if mask is None else np.asarray(mask) != 0
+        masks = self._masks[agent]
+        mask = masks.read(observation, info)
+        seen = agent_spaces.rest_of(observation) if masks.in_obs else observation
+        obs = {"agent_id": agent, "obs": seen}
+        if masks.shape is not None:
+            obs["mask"] = np.ones(masks.shape, np.bool_) if mask is None else mask
         elif self._has_masks:
             obs["mask"] = None
         return obs
 
-    def _rewards(self, now: Any) -> NDArray[np.float64]:
-        place = self.agent_idx
-        rewards = [0.0] * len(place)
-        for agent, reward in now.rewards.items():
-            rewards[place[agent]] = float(reward)
-        return np.array(rewards)
-
-    def _note_flags(self, now: Any) -> None:
+    def _noted(self) -> NDArray[np.float64]:
+        """The rewards of a step, whose flags are noted."""
+        env, place = self._direct, self.agent_idx
         for flags, noted in (
-            (now.terminations, self._terminated),
-            (now.truncations, self._truncated),
+            (env.terminations, self._terminated),
+            (env.truncations, self._truncated),
         ):
             if any(flags.values()):
-                for agent, flag in flags.items():
-                    if flag:
-                        noted[self.agent_idx[agent]] = True
-
-
-class _Stand:
-    """Where the game stands.
-
-    ``turn``: who is to act, None for nobody, and whether it is dead; None where that is to be
-    looked up. ``last_row``: that of the agent to act, if it is dead.
-    """
-
-    __slots__ = ("last_row", "turn")
-
-    def __init__(self) -> None:
-        self.turn: tuple[str | None, bool] | None = None
-        self.last_row: Row | None = None
+                noted[[place[agent] for agent, flag in flags.items() if flag]] = True
+        rewards = np.zeros(len(place))
+        for agent, reward in env.rewards.items():
+            rewards[place[agent]] = reward
+        return rewards
 
 
 class _RowSpaces(dict[str, Any]):
     """The parts of a row's observation; PettingZoo's names of them are understood, too."""
 
     def __missing__(self, key: str) -> Any:
-        ours = {agent_spaces.OBSERVATION: "obs", ACTION_MASK: "mask"}.get(key, key)
+        ours = {OBSERVATION: "obs", ACTION_MASK: "mask"}.get(key, key)
         if ours == key or ours not in self:
             raise KeyError(key)
         return self[ours]
-
-
-def _common(own: dict[str, Any]) -> gym.Space[Any]:
-    """The space of any agent's value."""
-    spaces = list(own.values())
-    first: gym.Space[Any] = spaces[0]
-    return first if agent_spaces.all_equal(spaces) else SpaceOfSomeAgent(own)
-
-
-def _assert_alike(name: str, own: dict[str, Any]) -> None:
-    first = next(iter(own))
-    for agent, space in own.items():
-        if space != own[first]:
-            raise ValueError(
-                f"agent {agent!r}: {name} is {space}, but that of {first!r} is {own[first]};"
-                " heterogeneous=True takes agents whose spaces differ, and SuperSuit's pad_*"
-                " wrappers make them alike"
-            )

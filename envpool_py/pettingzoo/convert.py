@@ -1,57 +1,51 @@
-"""What a user hands over, as an AEC or as a parallel env; and its outside as that of its inside."""
+"""PettingZoo's two kinds of env made into one another, and what is inside their wrappers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 from pettingzoo import AECEnv, ParallelEnv
-from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
+from pettingzoo.utils import wrappers
+from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper, parallel_to_aec
+
+#: PettingZoo's wrappers that have none of an env's ``agents``, ``rewards``, ... as their own.
+_TRANSPARENT = {
+    wrappers.AssertOutOfBoundsWrapper,
+    wrappers.BaseWrapper,
+    wrappers.CaptureStdoutWrapper,
+    wrappers.ClipOutOfBoundsWrapper,
+    wrappers.OrderEnforcingWrapper,
+    wrappers.TerminateIllegalWrapper,
+}
 
 
 def as_aec(env: Any) -> Any:
-    """The env as an AEC env; a parallel one is converted.
-
-    Raises:
-        TypeError: not PettingZoo's.
-        ValueError: it does not name its possible agents.
-    """
-    if isinstance(env, ParallelEnv):
-        agents_of(env)
-        return parallel_to_aec(env)
-    if not isinstance(env, AECEnv):
-        raise TypeError(_not_pettingzoo(env))
-    agents_of(env)
-    return env
+    """The env as an AEC env; a parallel one is converted. TypeError, ValueError: it is unfit."""
+    check_agents(env)
+    return parallel_to_aec(env) if isinstance(env, ParallelEnv) else env
 
 
 def as_parallel(env: Any) -> Any:
-    """The env as a parallel env; an AEC one is converted where that is safe.
-
-    Raises:
-        TypeError: not PettingZoo's, or turn-based.
-        ValueError: it does not name its possible agents.
-    """
-    if isinstance(env, AECEnv):
-        if not getattr(env, "metadata", {}).get("is_parallelizable", False):
-            raise TypeError(
-                f"{env} is turn-based (its metadata has no is_parallelizable);"
-                " put PettingZooEnv around it and use any of the pools"
-            )
-        agents_of(env)
-        return aec_to_parallel(env)
-    if not isinstance(env, ParallelEnv):
-        raise TypeError(_not_pettingzoo(env))
-    agents_of(env)
-    return env
+    """The env as a parallel env; an AEC one is converted, TypeError if it is turn-based."""
+    is_aec = isinstance(env, AECEnv)
+    if is_aec and not getattr(env, "metadata", {}).get("is_parallelizable", False):
+        raise TypeError(
+            f"{env} is turn-based (its metadata has no is_parallelizable);"
+            " put PettingZooEnv around it and use any of the pools"
+        )
+    check_agents(env)
+    return aec_to_parallel(env) if is_aec else env
 
 
-def agents_of(env: Any) -> list[str]:
-    """The names of all agents that may ever appear.
-
-    Raises:
-        TypeError: a name is no str.
-        ValueError: there are none, or one stands twice.
-    """
+def check_agents(env: Any) -> None:
+    """Raise unless this is an env of PettingZoo that names all agents that may ever appear."""
+    if not isinstance(env, (AECEnv, ParallelEnv)):
+        raise TypeError(
+            f"got {type(env).__name__}, which is neither a PettingZoo AECEnv nor a ParallelEnv;"
+            " a Gymnasium env goes into a pool unchanged"
+        )
     agents = list(getattr(env, "possible_agents", None) or ())
     if not agents:
         raise ValueError(
@@ -62,52 +56,80 @@ def agents_of(env: Any) -> list[str]:
             raise TypeError(f"{env}: the name of an agent must be a str, got {agent!r}")
     if len(set(agents)) != len(agents):
         raise ValueError(f"{env}: a name stands twice in possible_agents {agents}")
-    return agents
 
 
-def set_inside(env: Any, name: str, value: Any) -> None:
-    """Set an attribute on the outermost layer that has it as its own, else on the base env."""
-    layer = env
-    while name not in vars(layer) and not hasattr(type(layer), name):
-        inner = vars(layer).get("env", vars(layer).get("aec_env"))
-        if inner is None:
-            break
-        layer = inner
-    setattr(layer, name, value)
+def unknown_agent(agent: Hashable, agents: Iterable[str]) -> str:
+    """The message about a name that no agent has."""
+    return f"unknown agent {agent!r}; the agents are {', '.join(map(repr, agents))}"
 
 
-def get_inside(env: Any, name: str) -> Any:
-    """An attribute of the env, or of what it has been converted from: where ``set_inside`` sets it.
-
-    Raises:
-        AttributeError: none of them has it.
-    """
-    try:
-        return getattr(env, name)
-    except AttributeError:
-        # What PettingZoo converts hides what it has converted.
-        converted = next(
-            (vars(one)["aec_env"] for one in layers_of(env) if _is_converted(one)), None
-        )
-        if converted is None or name.startswith("_"):
-            raise
-        return getattr(converted, name)
-
-
-def _is_converted(env: Any) -> bool:
-    return vars(env).get("aec_env") is not None
+# ---------------------------------------------------------------------------- inside the wrappers
 
 
 def layers_of(env: Any) -> list[Any]:
-    """The wrappers of the env, the outermost first, and the base env."""
+    """The wrappers and converters of the env, the outermost first, and the base env."""
     layers = [env]
     while (inner := vars(layers[-1]).get("env", vars(layers[-1]).get("aec_env"))) is not None:
         layers.append(inner)
     return layers
 
 
-def _not_pettingzoo(env: Any) -> str:
-    return (
-        f"got {type(env).__name__}, which is neither a PettingZoo AECEnv nor a ParallelEnv;"
-        " a Gymnasium env goes into a pool as it is"
-    )
+def set_inside(env: Any, name: str, value: Any) -> None:
+    """Set an attribute on the outermost layer that has it as its own, else on the base env."""
+    layers = layers_of(env)
+    own = (layer for layer in layers if name in vars(layer) or hasattr(type(layer), name))
+    setattr(next(own, layers[-1]), name, value)
+
+
+def get_inside(env: Any, name: str) -> Any:
+    """An attribute of the env, or of what it was converted from, which the converter hides."""
+    converter = next((layer for layer in layers_of(env) if "aec_env" in vars(layer)), None)
+    if converter is None or name.startswith("_") or hasattr(env, name):
+        return getattr(env, name)
+    return getattr(converter.aec_env, name)
+
+
+class Direct:
+    """An AEC env after its reset, whose attributes are read past PettingZoo's own wrappers.
+
+    These wrappers look up every attribute in the next layer, some microseconds each, and a row
+    needs ten. ``step`` goes through all wrappers, and a custom wrapper is never passed by.
+    A step takes 20 % longer without this in ``simple_spread``, 13 % in ``knights_archers_zombies``,
+    and 43 % in ``tictactoe`` (in process, with the env's own time).
+    """
+
+    __slots__ = ("__dict__", "_core", "last", "observe", "step")
+
+    def __init__(self, env: Any) -> None:
+        self._core = _below(env, _TRANSPARENT)
+        self.__dict__ = self._core.__dict__  # the same: attributes are read without a call
+        self.step = env.step
+        self.observe = _below(env, _TRANSPARENT - {wrappers.TerminateIllegalWrapper}).observe
+        # An outermost custom wrapper may have a `last` of its own.
+        self.last = env.last if self._core is env else MethodType(AECEnv.last, self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+
+def _below(env: Any, passed_by: set[Any]) -> Any:
+    while type(env) in passed_by:
+        env = env.env
+    return env
+
+
+def converted_step(env: Any) -> Callable[[dict[str, Any]], Any] | None:
+    """PettingZoo's ``step`` of a converted parallel env, on a ``Direct`` of its AEC env.
+
+    It may be called until the next reset. None: the env was not converted.
+    """
+    if type(env) is not aec_to_parallel_wrapper or "step" in vars(env):
+        return None
+    inner = SimpleNamespace(aec_env=Direct(env.aec_env))
+
+    def step(actions: dict[str, Any]) -> Any:
+        result = aec_to_parallel_wrapper.step(inner, actions)
+        env.agents = inner.agents
+        return result
+
+    return step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +20,9 @@ from envpool_py.pool import BaseVectorEnv
 def find_env(name: str) -> Callable[..., Any] | None:
     """What makes the env of this name; None if PettingZoo knows none.
 
-    Args:
-        name: an id of PettingZoo's registry (``classic/tictactoe-v3``), after ``module:`` also of
-            one that importing the module fills; or a module with an ``env`` or a ``parallel_env``,
-            as ``mpe2.simple_spread_v3`` or ``mpe2:simple_spread_v3``.
+    A name is an id of PettingZoo's registry (``classic/tictactoe-v3``), after ``module:`` also of
+    one that importing the module fills; or a module with an ``env`` or a ``parallel_env``, as
+    ``mpe2.simple_spread_v3`` or ``mpe2:simple_spread_v3``.
     """
     module, _, rest = name.rpartition(":")
     if module:
@@ -32,7 +32,7 @@ def find_env(name: str) -> Callable[..., Any] | None:
             return None
     for kind in ("aec", "parallel"):
         if rest in getattr(pettingzoo, f"{kind}_registry", ()):
-            return _Registered(kind, rest)
+            return functools.partial(pettingzoo.make, kind, rest)
     try:
         path = f"{module}.{rest}" if module else rest
         found = importlib.import_module(path) if importlib.util.find_spec(path) else None
@@ -41,24 +41,10 @@ def find_env(name: str) -> Callable[..., Any] | None:
     return getattr(found, "env", getattr(found, "parallel_env", None))
 
 
-class _Registered:
-    """Makes an env of PettingZoo's registry."""
-
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind = kind
-        self.name = name
-
-    def __call__(self, **kwargs: Any) -> Any:
-        return pettingzoo.make(self.kind, self.name, **kwargs)
-
-
 class MakeByName:
-    """An env_fn: the env of this name, with rows of live agents alone.
+    """An env_fn: the env of this name, as for ``find_env``, with rows of live agents alone.
 
-    Args:
-        name: as for ``find_env``.
-        kwargs: for what makes the env.
-        wrappers: put around the PettingZoo env, the innermost first.
+    ``kwargs`` are for what makes the env; ``wrappers`` go around it, the innermost first.
     """
 
     def __init__(
@@ -72,7 +58,7 @@ class MakeByName:
         self.wrappers = list(wrappers)
 
     def __call__(self) -> PettingZooEnv:
-        """Make it; runs where the env is to live."""
+        """Make it; called in the env's process."""
         make = find_env(self.name)
         if make is None:
             raise ValueError(f"PettingZoo knows no env {self.name!r}")
@@ -85,34 +71,26 @@ class MakeByName:
 class RandomLegalPolicy:
     """Random actions that are legal, for a pool of ``PettingZooEnv`` with ``columns=True``.
 
-    The ``n``-th action of an agent of env ``i`` depends on ``seed``, ``i``, ``n`` and the masks
-    alone: not on which other envs are in a batch, nor on when it comes.
-
-    Args:
-        pool: whose action spaces are drawn from.
-        seed: 0 or more; None: from the operating system.
+    The ``n``-th action of an agent of env ``i`` depends on ``seed`` (0 or more; None: from the
+    operating system), ``i``, ``n`` and the masks alone: not on which other envs are in a batch.
     """
 
     def __init__(self, pool: BaseVectorEnv, seed: int | None = None) -> None:
         entropy = np.random.SeedSequence(seed).entropy
         self._spaces: list[dict[str, Any]] = []
         spaces: list[Any] = pool.action_space
-        for i, space in enumerate(spaces):
-            agents = pool.get_env_attr("possible_agents", id=i)[0]
-            own = {}
-            for n, agent in enumerate(agents):
-                own[agent] = space(agent)
+        for i, agents in enumerate(pool.get_env_attr("possible_agents")):
+            self._spaces.append({agent: spaces[i](agent) for agent in agents})
+            for n, space in enumerate(self._spaces[i].values()):
                 # A stream of its own: with the env's seed it would repeat what the env draws.
                 state = np.random.SeedSequence(entropy, spawn_key=(i, n)).generate_state(1)
-                own[agent].seed(int(state[0]))
-            self._spaces.append(own)
+                space.seed(int(state[0]))
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:
         """Draw ``k`` actions.
 
-        Args:
-            obs: ``{"agent_id": (k,), "obs": (k, ...)}`` and, where there are any, ``"mask"``.
-            env_ids: ``(k,)``.
+        ``obs`` is ``{"agent_id": (k,), "obs": (k, ...)}``, with ``"mask"`` where there is any;
+        ``env_ids`` is ``(k,)``.
         """
         masks = obs.get("mask", [None] * len(env_ids))
         return [

@@ -2,36 +2,81 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
-from numpy.typing import NDArray
 
 from envpool_py import seeding, spaces
-from envpool_py.arguments import Options
+from envpool_py.arguments import Options, check_env_fns
 from envpool_py.block import StepResult
 from envpool_py.errors import name_ids
 from envpool_py.ids import IdArray, Ids
-from envpool_py.pettingzoo import packing
-from envpool_py.pettingzoo.agent_spaces import unknown_agent
-from envpool_py.pettingzoo.groups import ALIVE, TERMINATED, TRUNCATED, VALID, groups_of, names_of
-from envpool_py.pettingzoo.packed_pool import packed_pool
-from envpool_py.pettingzoo.packing import AgentDict, Rows
+from envpool_py.pettingzoo.actions import action_columns
+from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike, odd_one_out
+from envpool_py.pettingzoo.convert import unknown_agent
+from envpool_py.pettingzoo.packed_env import (
+    AGENTS,
+    ALIVE,
+    FLAGS,
+    INFOS,
+    MASKS,
+    STATE,
+    TERMINATED,
+    TRUNCATED,
+    VALID,
+    MakePacked,
+    PackedEnv,
+)
+from envpool_py.pool import BaseVectorEnv
+from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 from envpool_py.seeding import Seed
+from envpool_py.spaces import Array
 
+#: ``{agent: (k, ...)}``
+ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
-AgentStep = tuple[AgentDict, AgentDict, AgentDict, AgentDict, dict[str, Any]]
+AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
+
+_BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
+    "dummy": DummyVectorEnv,
+    "subproc": SubprocVectorEnv,
+    "shmem": ShmemVectorEnv,
+}
+#: By ``on_error``: the keys under which an info says that an env was recreated, and why.
+RECOVERIES = {"restart": ("env_error",), "replay": ("env_error", "env_replayed")}
+
+_R = TypeVar("_R")
+
+
+def _of_pool(method: Callable[..., _R]) -> Callable[..., _R]:
+    """A method of the pool as one of ``ParallelVectorEnv``."""
+
+    @functools.wraps(method)
+    def call(self: ParallelVectorEnv, *args: Any, **kwargs: Any) -> _R:
+        return method(self.pool, *args, **kwargs)
+
+    return call
+
+
+def _property_of_pool(name: str) -> Any:
+    """A property of the pool as one of ``ParallelVectorEnv``."""
+    own: property = getattr(BaseVectorEnv, name)
+    setter = None if own.fset is None else lambda self, value: setattr(self.pool, name, value)
+    return property(lambda self: getattr(self.pool, name), setter, doc=own.__doc__)
 
 
 class ParallelVectorEnv:
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
     A batch has one row per env, and the agents of an env are never split over two batches. An agent
-    that is not there, not yet or no longer, has zeros and reward 0.
+    that is not there, not yet or no longer, has zeros and reward 0. Methods, arguments and errors
+    without a text here are as in ``BaseVectorEnv``.
 
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
@@ -39,18 +84,19 @@ class ParallelVectorEnv:
         backend: ``"dummy"``, ``"subproc"`` or ``"shmem"``.
         wait_num: the rows that ``step`` and ``recv`` wait for; None is all.
         timeout: seconds after which a batch comes with fewer rows.
-        autoreset_mode: None: the caller resets; ``"next_step"``, ``"same_step"``: as in Gymnasium,
-            when no agent is left.
+        autoreset_mode: who resets an env when no agent is left; None: the caller.
         num_processes: over how many processes the envs are spread; None is one for each env. Not
             for ``"dummy"``.
         state_in_info: bring ``env.state()`` with every row, as ``info["state"]``.
-        **options: of the pool: ``context``, ``episode_seeds``, ``reset_fn``, ``copy``,
-            ``strict_timeout``, ``on_error``, ...
+        copy: False: observations, masks and states are valid only until the next call.
+        **options: of the pool: ``context``, ``episode_seeds``, ``on_error``, ``measure``, ...
 
     Attributes:
         pool: the pool that steps the envs, one row per env.
         possible_agents: the names of all agents.
         groups: the agents of one kind and equal spaces, by the name they share but for its number.
+        metadata: that of env 0.
+        state_space: the space of ``state``; None where the envs declare none.
 
     Raises:
         TypeError: an argument is wrong, or an env is not PettingZoo's, or turn-based.
@@ -68,114 +114,82 @@ class ParallelVectorEnv:
         num_processes: int | None = None,
         *,
         state_in_info: bool = False,
+        copy: bool = True,
         **options: Any,
     ) -> None:
-        self.pool, self._facts = packed_pool(
-            env_fns,
-            backend,
-            wait_num,
-            timeout,
-            autoreset_mode,
-            num_processes,
-            options,
-            with_state=state_in_info,
-        )
-        self._groups = groups_of(self._facts)
-        self.possible_agents = list(self._facts.agents)
-        self.groups = names_of(self._groups)
-        self.metadata = self._facts.metadata
-        self._recovers = options.get("on_error", "raise") != "raise"
+        if backend not in _BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
+        if "columns" in options:
+            raise TypeError("columns: batches of agents are arrays in any case")
+        if backend != "dummy":
+            options["num_processes"] = num_processes
+        elif num_processes is not None:
+            raise TypeError("num_processes: the dummy backend has no processes")
+        make = [MakePacked(env_fn, with_state=state_in_info) for env_fn in check_env_fns(env_fns)]
+        options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
+        self.pool = _BACKENDS[backend](make, wait_num, timeout, **options)
+        try:
+            rows: list[Any] = self.pool.observation_space
+            self._spaces = _common_spaces([row.own for row in rows])
+            self.metadata, self.state_space = self.pool.apply(_facts, id=0)[0]
+        except BaseException:
+            self.pool.close()
+            raise
+        self._copies = copy
+        self._recoveries = RECOVERIES.get(options.get("on_error", ""), ())
+        self.possible_agents = list(self._spaces)
+        self.groups = _groups_of(self._spaces)
         # One for each agent, though equal ones are sent as one: drawing from one leaves the others.
-        self._action_spaces = {
-            agent: copy.deepcopy(space) for agent, space in self._facts.action_spaces.items()
-        }
+        self._action_spaces = {a: deepcopy(space) for a, (_, space) in self._spaces.items()}
         self._alive = np.zeros((self.num_envs, len(self.possible_agents)), dtype=np.bool_)
-        self._place = {agent: n for n, agent in enumerate(self.possible_agents)}
 
-    # -------------------------------------------------------------------------------- properties
+    num_envs = _property_of_pool("num_envs")
+    wait_num = _property_of_pool("wait_num")
+    timeout = _property_of_pool("timeout")
+    is_async = _property_of_pool("is_async")
+    autoreset_mode = _property_of_pool("autoreset_mode")
+    waiting_id = _property_of_pool("waiting_id")
+    ready_id = _property_of_pool("ready_id")
+    batch_ids = _property_of_pool("batch_ids")
 
-    def __len__(self) -> int:
-        return len(self.pool)
-
-    @property
-    def num_envs(self) -> int:
-        """The number of envs."""
-        return self.pool.num_envs
-
-    @property
-    def wait_num(self) -> int:
-        """The number of rows that a batch waits for; it may be set between calls."""
-        return self.pool.wait_num
-
-    @wait_num.setter
-    def wait_num(self, wait_num: int | None) -> None:
-        self.pool.wait_num = wait_num
-
-    @property
-    def timeout(self) -> float | None:
-        """Seconds after which a batch comes with fewer rows; it may be set between calls."""
-        return self.pool.timeout
-
-    @timeout.setter
-    def timeout(self, timeout: float | None) -> None:
-        self.pool.timeout = timeout
-
-    @property
-    def is_async(self) -> bool:
-        """Whether ``step`` may return fewer rows than envs."""
-        return self.pool.is_async
-
-    @property
-    def autoreset_mode(self) -> gym.vector.AutoresetMode | None:
-        """Who resets an env when no agent is left; None: the caller."""
-        return self.pool.autoreset_mode
-
-    @property
-    def waiting_id(self) -> list[int]:
-        """The envs in flight, the oldest request first."""
-        return self.pool.waiting_id
-
-    @property
-    def ready_id(self) -> list[int]:
-        """The envs that take a request, in the order in which their rows were handed out."""
-        return self.pool.ready_id
+    send_reset = _of_pool(BaseVectorEnv.send_reset)
+    cancel = _of_pool(BaseVectorEnv.cancel)
+    restart = _of_pool(BaseVectorEnv.restart)
+    stats = _of_pool(BaseVectorEnv.stats)
+    call = _of_pool(BaseVectorEnv.call)
+    get_env_attr = _of_pool(BaseVectorEnv.get_env_attr)
+    set_env_attr = _of_pool(BaseVectorEnv.set_env_attr)
+    render = _of_pool(BaseVectorEnv.render)
+    close = _of_pool(BaseVectorEnv.close)
 
     @property
     def is_closed(self) -> bool:
         """Whether this was closed."""
         return self.pool.is_closed
 
+    def __len__(self) -> int:
+        return len(self.pool)
+
+    def __enter__(self) -> Any:
+        self.pool.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
-        """The observation space of an agent; the same object at every call.
-
-        Raises:
-            KeyError: there is no such agent.
-        """
-        return self._of(self._facts.observation_spaces, agent)
+        """The observation space of an agent, always the same object; KeyError: no such agent."""
+        return _of_agent(self._spaces, agent)[0]
 
     def action_space(self, agent: str) -> gym.Space[Any]:
-        """The action space of an agent; the same object at every call.
+        """The action space of an agent, always the same object; KeyError: no such agent.
 
         ``reset`` and ``seed`` seed it where they are given seeds, from the first of these.
-
-        Raises:
-            KeyError: there is no such agent.
         """
-        return self._of(self._action_spaces, agent)
-
-    @property
-    def state_space(self) -> gym.Space[Any] | None:
-        """The space of ``state``; None where the envs declare none."""
-        space: gym.Space[Any] | None = self._facts.state_space
-        return space
-
-    def _of(self, own: dict[str, gym.Space[Any]], agent: str) -> gym.Space[Any]:
-        if agent not in own:
-            raise KeyError(unknown_agent(agent, self.possible_agents))
-        return own[agent]
+        return _of_agent(self._action_spaces, agent)
 
     # ---------------------------------------------------------------------------- reset and step
 
@@ -186,29 +200,17 @@ class ParallelVectorEnv:
         id: Ids = None,  # noqa: A002 - Tianshou's name
         seed: Seed = None,
         options: Options = None,
-    ) -> tuple[AgentDict, dict[str, Any]]:
-        """Reset envs and wait for all of them.
+    ) -> tuple[ByAgent, dict[str, Any]]:
+        """Reset envs and wait for all of them; the agents of an env share its seed.
 
-        Args:
-            env_id: which; None is all.
-            id: another name of ``env_id``.
-            seed: None, an int ``s`` (env ``i`` takes ``s + i``), or one entry for each id; the
-                agents of an env share its seed.
-            options: one dict for all, or a sequence of one for each id.
-
-        Returns:
-            ``{agent: (k, ...)}`` and the info, as of ``step``; rows in the order of the ids.
-
-        Raises:
-            AlreadyPendingCallError: an env is in flight.
-            EnvError: an env raised.
-            IndexError, TypeError, ValueError: ids, seeds or options are wrong; nothing was sent.
+        Return the observations and the info, as of ``step``, with rows in the order of the ids.
         """
         obs, infos = self.pool.reset(env_id, id=id, seed=seed, options=options)
         self._seed_action_spaces(seed)
-        flat = np.zeros(len(infos), dtype=np.bool_)
-        reward = np.zeros((len(infos), len(self.possible_agents)))
-        batch = self._handed_out((obs, reward, flat, flat, infos))
+        flags = np.zeros(len(infos), dtype=np.bool_)
+        batch = self._by_agent(
+            (obs, np.zeros((len(infos), len(self._spaces))), flags, flags, infos)
+        )
         return batch[0], batch[4]
 
     def step(self, actions: Any, id: Ids = None) -> AgentStep:  # noqa: A002 - Tianshou's name
@@ -224,194 +226,102 @@ class ParallelVectorEnv:
         Returns:
             Five values of ``k`` rows each:
 
-            * observations ``{agent: (k, *shape)}`` (for Dict and Tuple spaces a dict or tuple of
-              arrays), zeros for the absent;
+            * observations ``{agent: (k, *shape)}``, for Dict and Tuple spaces a dict or tuple of
+              arrays;
             * rewards ``{agent: float64 (k,)}`` of this step;
-            * ``terminated`` and ``truncated``, ``{agent: bool (k,)}``, which stay True until the
-              env is reset;
+            * ``terminated`` and ``truncated``, ``{agent: bool (k,)}``, True until the next reset;
             * info: ``env_id`` ``(k,)``; ``alive`` ``{agent: bool (k,)}``: who must act next;
               ``valid`` likewise: for whom this row is a transition; ``env_done`` bool ``(k,)``: no
-              agent is left; ``is_reset`` bool ``(k,)``: the row is that of a reset that was asked
-              for; ``agent_infos``, an object array ``(k,)`` of dicts ``{agent: info}`` of the infos
-              that are not empty; ``action_mask`` ``{agent: bool (k, n)}`` of those whose actions
-              are discrete or masked; with ``state_in_info`` also ``state`` ``(k, ...)``; with
+              agent is left; ``is_reset`` bool ``(k,)``: the row of a reset that was asked for;
+              ``agent_infos``, an object array ``(k,)`` of dicts ``{agent: info}`` of the infos that
+              are not empty; ``action_mask`` ``{agent: bool (k, n)}`` of those whose actions are
+              discrete or masked; with ``state_in_info`` also ``state`` ``(k, ...)``; with
               ``autoreset_mode="same_step"`` also ``final_obs`` and ``final_infos``, object arrays
-              ``(k,)`` of dicts by agent where ``env_done``, and of None; with
-              ``on_error="restart"`` and ``on_error="replay"`` also ``env_error``, an object array
-              ``(k,)`` of the texts of errors and of None.
+              ``(k,)`` of dicts by agent where ``env_done``, else of None; with
+              ``on_error="restart"`` and ``"replay"`` also ``env_error``, an object array ``(k,)``
+              of the texts of errors that ended an env, else of None; with ``"replay"`` likewise
+              ``env_replayed``, of errors after which an env was restored.
 
         Raises:
             ResetNeeded: no agent is left in an env, or it was never reset, or has raised since.
-            AlreadyPendingCallError: an env is in flight.
             EnvError: an env raised; the rows of the others are kept for the next ``recv``.
-            IndexError, TypeError, ValueError: ids or actions are wrong, nothing was sent; or there
-                is nothing to fetch.
+            TypeError, ValueError: actions are wrong, nothing was sent; or nothing is in flight.
         """
         if actions is None:
-            return self._handed_out(self.pool.step(None, id))
+            return self._by_agent(self.pool.step(None, id))
         ids, columns = self._checked(actions, id)
-        return self._handed_out(self.pool.step(columns, ids))
+        return self._by_agent(self.pool.step(columns, ids))
 
     def send(self, actions: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Send envs their actions and return at once; ``recv`` brings the rows.
-
-        Args:
-            actions: as for ``step``, but not None.
-            id: which envs; None is all.
-
-        Raises:
-            ResetNeeded, AlreadyPendingCallError, IndexError, TypeError, ValueError: as ``step``.
-        """
+        """Send envs their actions, as for ``step`` but not None; ``recv`` returns the rows."""
         if actions is None:
             raise TypeError("send needs actions, got None; recv() and step(None) fetch rows")
         ids, columns = self._checked(actions, id)
         self.pool.send(columns, ids)
 
-    def send_reset(
-        self,
-        env_id: Ids = None,
-        *,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        seed: Seed = None,
-        options: Options = None,
-    ) -> None:
-        """Reset envs and return at once; their rows come with later batches.
-
-        Such a row has reward 0, all flags but ``alive`` False, and ``is_reset`` True.
-
-        Args:
-            env_id: which; None is all.
-            id: another name of ``env_id``.
-            seed: as for ``reset``.
-            options: as for ``reset``.
-
-        Raises:
-            AlreadyPendingCallError, IndexError, TypeError, ValueError: as ``reset``.
-        """
-        self.pool.send_reset(env_id, id=id, seed=seed, options=options)
-
     def recv(self) -> AgentStep:
-        """The next batch of rows, of steps and resets in flight; as ``step``.
-
-        Raises:
-            ValueError: nothing is in flight.
-            EnvError: an env raised; the other rows are kept for the next ``recv``.
-        """
-        return self._handed_out(self.pool.recv())
+        """The next batch of rows, of steps and resets in flight, as ``step(None)``."""
+        return self._by_agent(self.pool.recv())
 
     def drain(self) -> AgentStep:
-        """Wait for everything in flight and return it as one batch, empty if nothing is.
+        """Wait for everything in flight and return it as one batch, empty if nothing is."""
+        return self._by_agent(self.pool.drain())
 
-        Raises:
-            EnvError: as ``recv``.
-        """
-        return self._handed_out(self.pool.drain())
+    def group(self, values: Mapping[str, Any], name: str | None = None) -> Any:
+        """The values of a group of agents side by side: ``(k, n, ...)``.
 
-    # ----------------------------------------------------------------------------- side by side
-
-    def group(self, values: AgentDict | dict[str, Any], name: str | None = None) -> Any:
-        """The agents of a group side by side: ``(k, n, ...)``.
-
-        Of what ``reset`` and ``step`` return it is a slice, and no copy, where the agents of the
-        group lie together, as those of equal spaces do.
+        Observations that ``reset`` and ``step`` return are slices of it, and it is no copy.
 
         Args:
             values: ``{agent: (k, ...)}``: observations, rewards, flags, masks, or your own.
-            name: a key of ``groups``; None is all agents, whose spaces must then be equal.
+            name: a key of ``groups``, else KeyError; None is all agents, ValueError if their
+                spaces differ.
 
         Returns:
             An array; for Dict and Tuple spaces a dict or tuple of arrays.
-
-        Raises:
-            KeyError: there is no such group.
-            ValueError: the spaces of the agents differ.
         """
-        agents = self._agents_of_group(name)
-        side = packing.side_of(values, agents)
-        if side is None:
-            return _stacked([values[agent] for agent in agents])
-        if side.matrix is not None:
-            places = [self._place[agent] for agent in agents]
-            return side.matrix[:, _as_slice(places)]
-        n, group = next((n, g) for n, g in enumerate(self._groups) if agents[0] in g.agents)
-        places = [group.agents.index(agent) for agent in agents]
-        return _sliced(side.by_group[n], _as_slice(places))
-
-    def _agents_of_group(self, name: str | None) -> Sequence[str]:
         if name is None:
-            if len(self._groups) > 1:
-                raise ValueError(
-                    f"the spaces of the agents differ; name one of the groups"
-                    f" {', '.join(self.groups)}"
-                )
-            return self.possible_agents
-        if name not in self.groups:
+            assert_alike(self._spaces, f"name one of the groups {', '.join(self.groups)}")
+        elif name not in self.groups:
             raise KeyError(f"unknown group {name!r}; the groups are {', '.join(self.groups)}")
-        return self.groups[name]
+        agents = self.possible_agents if name is None else self.groups[name]
+        return side_by_side([values[agent] for agent in agents])
 
-    # --------------------------------------------------------------------- requests without rows
+    # -------------------------------------------------------------------- requests without rows
 
     def state(self, id: Ids = None) -> Any:  # noqa: A002 - Tianshou's name
-        """The global state of envs, for a centralised critic.
+        """The global state of envs ``(k, ...)``, for a centralised critic.
 
         ``state_in_info=True`` brings it with every row, through shared memory.
-
-        Args:
-            id: which envs; None is all.
-
-        Returns:
-            ``(k, ...)``.
-
-        Raises:
-            EnvError: an env has no ``state``, or it raised.
-            AlreadyPendingCallError: an env is in flight.
         """
-        return spaces.stack_objects(
-            self.pool.call("state", id=id), spaces.Leaf((), (), None, stacked=True)
-        )
+        states = self.pool.call("state", id=id)
+        return spaces.stack_objects(states, spaces.Leaf((), (), None, stacked=True))
 
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
-        """Seed all envs, each by one reset whose observation is dropped.
-
-        Args:
-            seed: None, an int ``s`` (env ``i`` takes ``s + i``), or a list of one for each env.
-
-        Returns:
-            ``[[seed of env 0], [seed of env 1], ...]``.
-        """
+        """Seed all envs, each by one reset whose observation is dropped, and the action spaces."""
         seeds = self.pool.seed(seed)
         self._seed_action_spaces(seed)
         self._alive[:] = self.pool.get_env_attr("alive")
         return seeds
 
-    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:  # noqa: A002 - Tianshou's name
-        """The attribute ``key`` of each env, as ``BaseVectorEnv.get_env_attr``."""
-        return self.pool.get_env_attr(key, id)
+    def apply(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        **kwargs: Any,
+    ) -> list[Any]:
+        """Call ``function(env, *args, **kwargs)`` with each parallel env, in its process.
 
-    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Set the attribute ``key`` of each env, as ``BaseVectorEnv.set_env_attr``."""
-        self.pool.set_env_attr(key, value, id)
+        The function is sent by cloudpickle. Return the results; EnvError if it raised.
+        """
 
-    def call(self, method: str, *args: Any, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002
-        """Call a method of each env, as ``BaseVectorEnv.call``."""
-        return self.pool.call(method, *args, id=id, **kwargs)
+        def on_inner(env: PackedEnv, /, *args: Any, **kwargs: Any) -> Any:
+            return function(env.env, *args, **kwargs)
 
-    def render(self, id: Ids = None) -> list[Any]:  # noqa: A002 - Tianshou's name
-        """Render each env, as ``BaseVectorEnv.render``."""
-        return self.pool.render(id)
+        return self.pool.apply(on_inner, *args, id=id, **kwargs)
 
-    def close(self) -> None:
-        """Close all envs and end all processes, in bounded time; a second call does nothing."""
-        self.pool.close()
-
-    def __enter__(self) -> Any:
-        self.pool.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # -------------------------------------------------------------------------------- the inside
+    # ------------------------------------------------------------------------------- the inside
 
     def _checked(self, actions: Any, id: Ids) -> tuple[IdArray, dict[str, Any]]:  # noqa: A002
         """The ids, and the actions as columns of the pool; nothing has been sent."""
@@ -424,8 +334,7 @@ class ParallelVectorEnv:
                 raise ResetNeeded(
                     f"{name_ids(over.tolist())}: no agent is alive; reset before step"
                 )
-        columns = packing.action_columns(self._groups, self.possible_agents, actions, ids, alive)
-        return ids, columns
+        return ids, action_columns(self._spaces, actions, ids.tolist(), alive)
 
     def _seed_action_spaces(self, seed: Seed) -> None:
         if isinstance(seed, (list, tuple, np.ndarray)):
@@ -437,77 +346,122 @@ class ParallelVectorEnv:
                 state = np.random.SeedSequence(first, spawn_key=(n,)).generate_state(1)
                 space.seed(int(state[0]))
 
-    def _rows(self, batch: StepResult) -> Rows:
-        rows = packing.rows_of(batch)
-        self._alive[rows.env_id] = rows.flags[:, ALIVE]
-        return rows
-
-    def _handed_out(self, batch: StepResult) -> AgentStep:
-        rows = self._rows(batch)
-        agents = self.possible_agents
-        groups = self._groups
+    def _by_agent(self, batch: StepResult) -> AgentStep:
+        """A batch of the pool as it is returned, all of it new if so asked."""
+        row, reward, terminated, truncated, infos = batch
         info: dict[str, Any] = {
-            "env_id": rows.env_id,
-            "alive": self._flag(rows, ALIVE),
-            "valid": self._flag(rows, VALID),
-            "env_done": rows.env_done,
-            "is_reset": rows.is_reset,
-            "agent_infos": packing.objects(rows.infos),
+            "env_id": np.array([each["env_id"] for each in infos], dtype=np.intp),
+            "env_done": terminated | truncated,
+            "is_reset": np.array(["is_reset" in each for each in infos], dtype=np.bool_),
+            "agent_infos": _objects([each.get(INFOS, {}) for each in infos]),
         }
-        if any(group.mask is not None for group in groups):
-            info["action_mask"] = packing.masks_by_agent(groups, agents, rows.fields)
-        state = packing.state_of(rows.fields)
-        if state is not None:
-            info["state"] = state
-        if self._recovers:
-            errors = [rows.errors.get(k) for k in range(len(rows.infos))]
-            info["env_error"] = packing.objects(errors)
-        if self.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP:
-            info["final_obs"] = packing.objects(
-                [
-                    packing.final_obs_by_agent(groups, agents, rows.finals[k])
-                    if k in rows.finals
-                    else None
-                    for k in range(len(rows.infos))
-                ]
-            )
-            info["final_infos"] = packing.objects(
-                [rows.final_infos.get(k) for k in range(len(rows.infos))]
-            )
-        return (
-            packing.obs_by_agent(groups, agents, rows.fields),
-            packing.matrix_by_agent(rows.reward, agents),
-            self._flag(rows, TERMINATED),
-            self._flag(rows, TRUNCATED),
-            info,
+        flags = row[FLAGS].copy()
+        for k, each in enumerate(infos):
+            last = flags[k]
+            if "final_obs" in each:  # the flags of the step are those before the automatic reset
+                last = each["final_obs"][FLAGS]
+                flags[k, VALID:] = last[VALID:]
+            if "env_error" in each and truncated[k]:  # the episode was lost for who was alive
+                flags[k, VALID] = last[ALIVE]
+                flags[k, TRUNCATED] |= last[ALIVE]
+                flags[k, ALIVE] &= "final_obs" in each
+        self._alive[info["env_id"]] = flags[:, ALIVE]
+        info["alive"], info["valid"], terminations, truncations = (
+            self._columns(flags[:, flag]) for flag in (ALIVE, VALID, TERMINATED, TRUNCATED)
         )
+        obs, masks = row[AGENTS], row[MASKS]
+        if self._copies:
+            obs = dict(obs)
+            for agents in self.groups.values():
+                block = side_by_side([obs[agent] for agent in agents])
+                obs.update((agent, _column(block, n)) for n, agent in enumerate(agents))
+            masks = {agent: mask.copy() for agent, mask in masks.items()}
+        if masks:
+            info["action_mask"] = masks
+        if STATE in row:
+            info["state"] = deepcopy(row[STATE]) if self._copies else row[STATE]
+        for key in self._recoveries:
+            info[key] = _objects([each.get(key) for each in infos])
+        if self.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP:
+            finals = [each if "final_obs" in each else None for each in infos]
+            info["final_obs"] = _objects([each and each["final_obs"][AGENTS] for each in finals])
+            info["final_infos"] = _objects(
+                [each and each.get("final_info", {}).get(INFOS, {}) for each in finals]
+            )
+        return obs, self._columns(reward.copy()), terminations, truncations, info
 
-    def _flag(self, rows: Rows, which: int) -> AgentDict:
-        matrix: NDArray[np.bool_] = rows.flags[:, which]
-        return packing.matrix_by_agent(matrix, self.possible_agents)
+    def _columns(self, matrix: Array) -> ByAgent:
+        return dict(zip(self.possible_agents, matrix.T, strict=True))
 
 
-def _as_slice(places: Sequence[int]) -> Any:
-    """A slice where the places lie together, which views; else the places."""
-    first = places[0]
-    together = list(places) == list(range(first, first + len(places)))
-    return slice(first, first + len(places)) if together else list(places)
+def _facts(env: PackedEnv) -> tuple[Any, gym.Space[Any] | None]:
+    return getattr(env, "metadata", None), getattr(env, "state_space", None)
 
 
-def _sliced(tree: Any, place: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _sliced(part, place) for key, part in tree.items()}
-    if isinstance(tree, tuple):
-        return tuple(_sliced(part, place) for part in tree)
-    if tree is None:
-        raise KeyError("the agents of this group have no action_mask")
-    return tree[:, place]
+def _of_agent(own: Mapping[str, _R], agent: str) -> _R:
+    if agent not in own:
+        raise KeyError(unknown_agent(agent, own))
+    return own[agent]
 
 
-def _stacked(values: Sequence[Any]) -> Any:
-    """Batches ``(k, ...)`` of agents as one ``(k, n, ...)``."""
-    if isinstance(values[0], dict):
-        return {key: _stacked([value[key] for value in values]) for key in values[0]}
-    if isinstance(values[0], tuple):
-        return tuple(_stacked(parts) for parts in zip(*values, strict=True))
+def _common_spaces(found: Sequence[AgentSpaces]) -> AgentSpaces:
+    """The agents of all envs, whose order counts, and their spaces; ValueError if envs differ."""
+    i = odd_one_out({i: list(own.items()) for i, own in enumerate(found)})
+    if i is None:
+        return found[0]
+    first, other = found[0], found[i]
+    if list(other) != list(first):
+        raise ValueError(
+            f"env {i}: possible_agents is {list(other)}, but that of env 0 is {list(first)}"
+        )
+    agent = next(agent for agent in first if other[agent] != first[agent])
+    text = "env {}: the spaces of agent {!r} are {} and {}, but those of env 0 are {} and {}"
+    raise ValueError(text.format(i, agent, *other[agent], *first[agent]))
+
+
+def _groups_of(own: AgentSpaces) -> dict[str, tuple[str, ...]]:
+    """The agents of one kind and equal spaces, by the name they share but for its number.
+
+    Where agents of one name have different spaces, each such group is called by its first agent.
+    """
+    stems = {agent: re.sub(r"_?\d+$", "", agent) or agent for agent in own}
+    groups: list[list[str]] = []
+    for agent in own:
+        for group in groups:
+            if stems[group[0]] == stems[agent] and own[group[0]] == own[agent]:
+                group.append(agent)
+                break
+        else:
+            groups.append([agent])
+    firsts = [stems[group[0]] for group in groups]
+    return {
+        group[0] if firsts.count(first) > 1 else first: tuple(group)
+        for first, group in zip(firsts, groups, strict=True)
+    }
+
+
+def _objects(values: Sequence[Any]) -> Array:
+    """An object array ``(k,)``."""
+    return np.fromiter(values, dtype=object, count=len(values))
+
+
+def side_by_side(values: Sequence[Any]) -> Any:
+    """Batches ``(k, ...)`` as one ``(k, n, ...)``, which they view if they are its columns."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: side_by_side([value[key] for value in values]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(side_by_side(parts) for parts in zip(*values, strict=True))
+    block = getattr(first, "base", None)
+    if isinstance(block, np.ndarray) and block.shape[1:2] == (len(values),):
+        columns = [block[:, n].__array_interface__ for n in range(len(values))]
+        if columns == [np.asarray(value).__array_interface__ for value in values]:
+            return block
     return np.stack(values, axis=1)
+
+
+def _column(tree: Any, n: int) -> Any:
+    """A view of the ``n``-th batch of what ``side_by_side`` returned."""
+    if isinstance(tree, dict):
+        return {key: _column(part, n) for key, part in tree.items()}
+    return tuple(_column(part, n) for part in tree) if isinstance(tree, tuple) else tree[:, n]

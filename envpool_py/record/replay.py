@@ -98,7 +98,7 @@ def replay(
         pool = backend([env_fns[i] for i in chosen], **recorded, **options)
     except EnvError as error:
         fields = header["observations"]
-        if isinstance(error, TypeError) and "flags of shape" in fields and "group0." in fields:
+        if isinstance(error, TypeError) and "flags of shape" in fields and "agents/" in fields:
             raise ValueError(
                 f"the record {path} is of a ParallelVectorEnv, whose pool steps a PackedEnv for"
                 " each PettingZoo env; pass env_fns that create one: MakePacked(env_fn,"

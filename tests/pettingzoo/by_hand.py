@@ -102,6 +102,18 @@ class AECByHand:
         return rng.uniform(space.low, space.high).astype(space.dtype)
 
 
+def check_row(row: dict, obs: dict, info: dict, stepped: Any = None, **more: Any) -> None:
+    """Assert that a row is that of ``AECByHand``; ``stepped`` are reward and flags."""
+    assert obs["agent_id"] == row["agent"]
+    assert same(obs["obs"], row["obs"])
+    assert ("mask" in obs) == (row["mask"] is not None)
+    assert row["mask"] is None or same(obs["mask"], row["mask"])
+    assert same(info, {**row["info"], **more})
+    if stepped is not None:
+        assert same(stepped[0], row["rewards"])
+        assert (stepped[1], stepped[2]) == (row["terminated"], row["truncated"])
+
+
 class ParallelByHand:
     """One raw parallel env, and the row that it should have."""
 

@@ -10,6 +10,35 @@ from gymnasium import spaces
 from pettingzoo import AECEnv, ParallelEnv
 
 
+class SmallEnv(ParallelEnv):
+    """Agents with the spaces ``seen`` and ``acts``, all there from the first step on."""
+
+    metadata: ClassVar = {"name": "small_v0", "is_parallelizable": True}
+    render_mode = None
+    seen: ClassVar[spaces.Space]
+    acts: ClassVar[spaces.Space]
+
+    def observation_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
+        return self.seen
+
+    def action_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
+        return self.acts
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        del seed, options
+        self.agents, self.t = list(self.possible_agents), 0
+        return self.look(), self.of_all({})
+
+    def look(self) -> dict:
+        return self.of_all(np.full(self.seen.shape, self.t, self.seen.dtype))
+
+    def of_all(self, value: Any) -> dict:
+        return dict.fromkeys(self.possible_agents, value)
+
+    def close(self) -> None:
+        pass
+
+
 class MeadowEnv(ParallelEnv):
     """Two kinds of agents with spaces of their own.
 
@@ -110,17 +139,20 @@ class MeadowEnv(ParallelEnv):
         pass
 
 
+class QuietMeadowEnv(MeadowEnv):
+    """Its infos are masks, of agents with different spaces that are born and die."""
+
+    def tell(self, agent: str) -> dict:
+        return {"action_mask": self.bits(4)} if agent.startswith("hunter") else {}
+
+
 class PlainMeadowEnv(MeadowEnv):
     """The same, with equal spaces for all, so that it goes into a VecEnv; masks in the infos."""
 
-    def observation_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return self.seen
-
-    def action_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return self.done
-
     seen = spaces.Box(-np.inf, np.inf, (3,), np.float32)
-    done = spaces.Discrete(4)
+    acts = spaces.Discrete(4)
+    observation_space = SmallEnv.observation_space
+    action_space = SmallEnv.action_space
 
     def see(self, agent: str) -> np.ndarray:  # noqa: ARG002
         return np.array([self.t, self.total, self.rng.random()], np.float32)
@@ -213,9 +245,6 @@ class TableEnv(AECEnv):
         self.agent_selection = (alive or order)[0]
         self._deads_step_first()
 
-    def render(self) -> None:
-        return None
-
     def close(self) -> None:
         pass
 
@@ -233,81 +262,39 @@ class FaultyMeadowEnv(PlainMeadowEnv):
         return seen[:2] if self.level == 3 else seen
 
 
-class MatchEnv(ParallelEnv):
+class MatchEnv(SmallEnv):
     """10 steps; a point for doing what one sees; one of the two wrong actions is masked."""
 
-    metadata: ClassVar = {"name": "match_v0"}
-    render_mode = None
     possible_agents: ClassVar = ["scout_0", "scout_1", "scout_2"]
     seen = spaces.Box(0, 1, (3,), np.float32)
-    done = spaces.Discrete(3)
-
-    def __init__(self) -> None:
-        self.rng = np.random.default_rng(0)
-
-    def observation_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return self.seen
-
-    def action_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return self.done
+    acts = spaces.Discrete(3)
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        del options
-        if seed is not None:
-            self.rng = np.random.default_rng(seed)
-        self.t, self.agents = 0, list(self.possible_agents)
-        return self.look()
+        super().reset(seed, options)
+        self.rng = np.random.default_rng(seed)
+        return self.draw()
 
-    def look(self) -> tuple[dict, dict]:
+    def draw(self) -> tuple[dict, dict]:
         self.wanted = {a: int(self.rng.integers(3)) for a in self.possible_agents}
-        wrong = {a: (w + 1) % 3 for a, w in self.wanted.items()}
         eye = np.eye(3, dtype=np.float32)
-        masks = {a: {"action_mask": eye[w] == 0} for a, w in wrong.items()}
+        masks = {a: {"action_mask": eye[(w + 1) % 3] == 0} for a, w in self.wanted.items()}
         return {a: eye[w] for a, w in self.wanted.items()}, masks
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         self.t += 1
         rewards = {a: float(actions[a] == w) for a, w in self.wanted.items()}
         over = self.t == 10
-        obs, infos = self.look()
-        nobody = dict.fromkeys(self.possible_agents, False)
+        obs, infos = self.draw()
         self.agents = [] if over else self.agents
-        return obs, rewards, nobody, dict.fromkeys(self.possible_agents, over), infos
-
-    def render(self) -> None:
-        return None
-
-    def close(self) -> None:
-        pass
+        return obs, rewards, self.of_all(False), self.of_all(over), infos
 
 
-class GhostEnv(ParallelEnv):
+class GhostEnv(SmallEnv):
     """Two agents; the first dies in the second step, and still sees, and is still paid."""
 
-    metadata: ClassVar = {"name": "ghost_v0"}
-    render_mode = None
     possible_agents: ClassVar = ["ghost_0", "ghost_1"]
-    sight = spaces.Box(0, 9, (1,), np.float32)
-    moves = spaces.Discrete(2)
-
-    def observation_space(self, agent: str) -> spaces.Space:
-        del agent
-        return self.sight
-
-    def action_space(self, agent: str) -> spaces.Space:
-        del agent
-        return self.moves
-
-    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        del seed, options
-        self.agents, self.t = list(self.possible_agents), 0
-        return self.look(), self.of_all({})
-
-    def look(self) -> dict:
-        return self.of_all(np.full(1, self.t, np.float32))
-
-    def of_all(self, value: object) -> dict:
-        return dict.fromkeys(self.possible_agents, value)
+    seen = spaces.Box(0, 9, (1,), np.float32)
+    acts = spaces.Discrete(2)
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
         assert list(actions) == self.agents
@@ -316,36 +303,17 @@ class GhostEnv(ParallelEnv):
         self.agents = [agent for agent in self.agents if not dead[agent]]
         return self.look(), self.of_all(1.0), dead, self.of_all(False), self.of_all({})
 
-    def close(self) -> None:
-        pass
 
-
-class TalkEnv(ParallelEnv):
+class TalkEnv(SmallEnv):
     """Two agents, each hearing what the other has said: texts of any length."""
 
-    metadata: ClassVar = {"name": "talk_v0"}
-    render_mode = None
     possible_agents: ClassVar = ["talker_0", "talker_1"]
-    text = spaces.Text(8, min_length=0)
+    seen = acts = spaces.Text(8, min_length=0)
 
-    def observation_space(self, agent: str) -> spaces.Space:
-        del agent
-        return self.text
-
-    def action_space(self, agent: str) -> spaces.Space:
-        del agent
-        return self.text
-
-    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
-        del seed, options
-        self.agents = list(self.possible_agents)
-        return dict.fromkeys(self.agents, ""), {a: {} for a in self.agents}
+    def look(self) -> dict:
+        return self.of_all("")
 
     def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
-        first, second = self.agents
-        heard = {first: actions[second], second: actions[first]}
-        no = dict.fromkeys(self.agents, False)
-        return heard, dict.fromkeys(self.agents, 0.0), no, dict(no), {a: {} for a in self.agents}
-
-    def close(self) -> None:
-        pass
+        heard = dict(zip(self.agents, reversed(actions.values()), strict=True))
+        no = self.of_all(False)
+        return heard, self.of_all(0.0), no, no, self.of_all({})

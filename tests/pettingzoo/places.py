@@ -8,7 +8,7 @@ import pettingzoo
 from mpe2 import simple_adversary_v3, simple_spread_v3
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
-from tests.pettingzoo.envs import MeadowEnv, TableEnv
+from tests.pettingzoo.envs import MeadowEnv, QuietMeadowEnv, TableEnv
 
 POOLS = {"dummy": DummyVectorEnv, "subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
 BACKENDS = list(POOLS)
@@ -27,8 +27,8 @@ def make_aec(name: str) -> Any:
 
 def make_parallel(name: str) -> Any:
     """Make a parallel env."""
-    if name == "meadow":
-        return MeadowEnv()
+    if name in ("meadow", "quiet_meadow"):
+        return MeadowEnv() if name == "meadow" else QuietMeadowEnv()
     if name in MPE:
         return MPE[name].parallel_env(max_cycles=8)
     return pettingzoo.make("parallel", name, **KWARGS.get(name, {}))

@@ -14,7 +14,6 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from pettingzoo.utils.conversions import aec_to_parallel
-from pettingzoo.utils.wrappers import BaseWrapper
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
 from envpool_py.pettingzoo import PettingZooEnv
@@ -62,13 +61,13 @@ def test_spaces_are_pettingzoos_when_called() -> None:
     env = tictactoe()
     assert env.action_space.n == 9
     assert env.action_space("player_1") is env.env.action_space("player_1")
-    assert env.observation_space("player_2") is env.env.observation_space("player_2")
-    assert env.observation_space["observation"] == env.observation_space["obs"]
-    assert env.observation_space.spaces["action_mask"] == env.observation_space["mask"]
+    own = env.observation_space
+    assert own("player_2") is env.env.observation_space("player_2")
+    assert (own["observation"], own.spaces["action_mask"]) == (own["obs"], own["mask"])
     with pytest.raises(KeyError, match="unknown agent 'nobody'; the agents are 'player_1'"):
         env.action_space("nobody")
     with pytest.raises(KeyError):
-        _ = env.observation_space["nothing"]
+        _ = own["nothing"]
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda space: pickle.loads(pickle.dumps(space))])
@@ -87,9 +86,10 @@ def test_spaces_can_be_sent(clone: Any) -> None:
 def test_attributes_are_pettingzoos() -> None:
     env = tictactoe()
     assert isinstance(env, pettingzoo.AECEnv)
-    assert isinstance(env, BaseWrapper)
     assert env.agents == env.possible_agents == ["player_1", "player_2"]
     assert env.agent_idx == {"player_1": 0, "player_2": 1}
+    with pytest.raises(ResetNeeded, match="never reset"):
+        env.step(0)
     played(env, *WIN)
     assert env.rewards == {"player_1": 1, "player_2": -1}
     assert env.terminations == {"player_1": True, "player_2": True}
@@ -146,19 +146,14 @@ def test_seed_serves_the_next_reset() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_seed_of_a_pool_resets_once(backend: str) -> None:
+def test_seeds_and_attributes_in_a_pool(backend: str) -> None:
     raw = TableEnv()
     raw.reset(seed=9)
     raw.reset()
-    with POOLS[backend]([lambda: PettingZooEnv(TableEnv())]) as pool:
-        assert pool.seed(9) == [[9]]
+    with POOLS[backend]([lambda: PettingZooEnv(TableEnv())] * 2) as pool:
+        assert pool.seed(9) == [[9], [10]]  # each by one reset
         obs, _ = pool.reset()
         assert same(obs[0]["mask"], raw.infos["player_0"]["action_mask"] != 0)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_attributes_of_the_inner_env_are_set_there(backend: str) -> None:
-    with POOLS[backend]([lambda: PettingZooEnv(TableEnv())] * 2) as pool:
         pool.set_env_attr("level", 5, id=[1])
         assert pool.get_env_attr("level") == [1, 5]
         assert [env.level for env in pool.get_env_attr("unwrapped")] == [1, 5]
@@ -180,10 +175,8 @@ def test_a_loop_over_agent_iter_is_pettingzoos() -> None:
 
 
 def test_a_parallel_env_is_converted() -> None:
-    parallel = aec_to_parallel(make_aec(KAZ))
-    env = PettingZooEnv(parallel)
-    obs, _ = env.reset(seed=1)
-    assert obs["agent_id"] == "archer_0"
+    env = PettingZooEnv(aec_to_parallel(make_aec(KAZ)))
+    assert env.reset(seed=1)[0]["agent_id"] == "archer_0"
     env.close()
     mixed = PettingZooEnv(MeadowEnv(), heterogeneous=True)
     obs, _ = mixed.reset(seed=1)
@@ -194,21 +187,33 @@ def test_a_parallel_env_is_converted() -> None:
     assert mixed.action_space.sample() in mixed.action_space
 
 
-def test_what_is_refused() -> None:
-    with pytest.raises(TypeError, match="got CartPoleEnv, which is neither"):
-        PettingZooEnv(gym.make("CartPole-v1").unwrapped)
-    with pytest.raises(ValueError, match="heterogeneous=True"):
-        PettingZooEnv(MeadowEnv())
-    with pytest.raises(ValueError, match="dead_steps must be 'caller' or 'skip', got 'always'"):
-        tictactoe(dead_steps="always")
-    nameless = TableEnv()
-    nameless.possible_agents = []
-    with pytest.raises(ValueError, match="table_v0 has no possible_agents"):
-        PettingZooEnv(nameless)
-    numbered = TableEnv()
-    numbered.possible_agents = [1, 2]
-    with pytest.raises(TypeError, match="must be a str, got 1"):
-        PettingZooEnv(numbered)
+def table(agents: list) -> TableEnv:
+    env = TableEnv()
+    env.possible_agents = agents
+    return env
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "error", "text"),
+    [
+        (lambda: gym.make("CartPole-v1").unwrapped, {}, TypeError, "got CartPoleEnv, which is nei"),
+        (MeadowEnv, {}, ValueError, "'fawn_0' has the spaces .* heterogeneous=True"),
+        (
+            TableEnv,
+            {"dead_steps": "always"},
+            ValueError,
+            "must be 'caller' or 'skip', got 'always'",
+        ),
+        (lambda: table([]), {}, ValueError, "table_v0 has no possible_agents"),
+        (lambda: table([1, 2]), {}, TypeError, "must be a str, got 1"),
+        (lambda: table(["a", "a"]), {}, ValueError, "a name stands twice"),
+    ],
+)
+def test_what_is_refused(make: Any, options: dict, error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        PettingZooEnv(make(), **options)
+    with pytest.raises(error, match=f"env 1: env_fn raised {error.__name__}: .*{text}"):
+        DummyVectorEnv([tictactoe, lambda: PettingZooEnv(make(), **options)])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -243,11 +248,6 @@ def test_an_action_for_a_dead_agent(backend: str) -> None:
         _, rewards, _, _, infos = pool.step(None, [0])
         assert same(rewards, np.zeros((1, 2)))
         assert not infos[0]["env_done"]
-
-
-def test_an_env_fn_that_makes_none() -> None:
-    with pytest.raises(TypeError, match="env 1: env_fn raised TypeError: got CartPoleEnv"):
-        DummyVectorEnv([tictactoe, lambda: PettingZooEnv(gym.make("CartPole-v1").unwrapped)])
 
 
 def test_rows_travel_in_the_block() -> None:

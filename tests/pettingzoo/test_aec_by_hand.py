@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envpool_py.pettingzoo import PettingZooEnv
-from tests.pettingzoo.by_hand import AECByHand, same
+from tests.pettingzoo.by_hand import AECByHand, check_row
 from tests.pettingzoo.places import ACTS, BACKENDS, KAZ, POOLS, make_aec
 
 NUM = 3
@@ -36,33 +36,13 @@ def wrapped(name: str, dead_steps: str) -> Any:
     return PettingZooEnv(make_aec(name), dead_steps=dead_steps, heterogeneous=name in MIXED)
 
 
-def by_hand(name: str, *, skip: bool) -> AECByHand:
-    # What is converted from a parallel env is by hand converted likewise.
-    return AECByHand(
-        PettingZooEnv(make_aec(name), heterogeneous=True).env, skip=skip, acts=ACTS.get(name)
-    )
-
-
-def check(row: dict[str, Any], obs: dict, info: dict, env_id: int, stepped: Any = None) -> None:
-    assert obs["agent_id"] == row["agent"]
-    assert same(obs["obs"], row["obs"])
-    assert ("mask" in obs) == (row["mask"] is not None)
-    if row["mask"] is not None:
-        assert same(obs["mask"], row["mask"])
-    assert same(info, {**row["info"], "env_id": env_id})
-    if stepped is not None:
-        rewards, terminated, truncated = stepped
-        assert same(rewards, row["rewards"])
-        assert (terminated, truncated) == (row["terminated"], row["truncated"])
-
-
 def drive(pool: Any, hands: list[AECByHand], num_rows: int) -> int:
     """Step all envs that many times; return how many episodes ended."""
     rngs = [np.random.default_rng(i) for i in range(NUM)]
     obs, info = pool.reset(seed=[7 + 10 * i for i in range(NUM)])
     rows = [hand.reset(7 + 10 * i) for i, hand in enumerate(hands)]
     for i in range(NUM):
-        check(rows[i], obs[i], info[i], i)
+        check_row(rows[i], obs[i], info[i], env_id=i)
     left = [num_rows] * NUM
     free, ended = list(range(NUM)), 0
     while any(left) or pool.waiting_id:
@@ -70,7 +50,7 @@ def drive(pool: Any, hands: list[AECByHand], num_rows: int) -> int:
             ended += 1
             obs, info = pool.reset([i])
             rows[i] = hands[i].reset(None)
-            check(rows[i], obs[0], info[0], i)
+            check_row(rows[i], obs[0], info[0], env_id=i)
         ids = [i for i in free if left[i]]
         if ids:
             actions = [hands[i].choose(rows[i], rngs[i]) for i in ids]
@@ -84,20 +64,29 @@ def drive(pool: Any, hands: list[AECByHand], num_rows: int) -> int:
         assert rewards.dtype == np.float64
         free = [info["env_id"] for info in infos]
         for k, i in enumerate(free):
-            check(rows[i], obs[k], infos[k], i, (rewards[k], terminated[k], truncated[k]))
+            stepped = rewards[k], terminated[k], truncated[k]
+            check_row(rows[i], obs[k], infos[k], stepped, env_id=i)
     return ended
+
+
+def run(name: str, backend: str, wait_num: int | None, dead_steps: str) -> None:
+    fns = [functools.partial(wrapped, name, dead_steps)] * NUM
+    # What is converted from a parallel env is by hand converted likewise.
+    hands = [
+        AECByHand(wrapped(name, "caller").env, skip=dead_steps == "skip", acts=ACTS.get(name))
+        for _ in range(NUM)
+    ]
+    with POOLS[backend](fns, wait_num=wait_num) as pool:
+        assert drive(pool, hands, ROWS[name]) >= (0 if name == "classic/chess-v6" else NUM)
+    for hand in hands:
+        hand.env.close()
 
 
 @pytest.mark.parametrize("wait_num", [None, 2])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_are_those_of_the_raw_env(name: str, backend: str, wait_num: int | None) -> None:
-    fns = [functools.partial(wrapped, name, "caller")] * NUM
-    hands = [by_hand(name, skip=False) for _ in range(NUM)]
-    with POOLS[backend](fns, wait_num=wait_num) as pool:
-        assert drive(pool, hands, ROWS[name]) >= (0 if name == "classic/chess-v6" else NUM)
-    for hand in hands:
-        hand.env.close()
+    run(name, backend, wait_num, "caller")
 
 
 @pytest.mark.parametrize("backend", ["dummy", "shmem"])
@@ -105,9 +94,4 @@ def test_rows_are_those_of_the_raw_env(name: str, backend: str, wait_num: int | 
     "name", [KAZ, "classic/connect_four-v3", "simple_spread", "table", "meadow"]
 )
 def test_skipped_dead_steps(name: str, backend: str) -> None:
-    fns = [functools.partial(wrapped, name, "skip")] * NUM
-    hands = [by_hand(name, skip=True) for _ in range(NUM)]
-    with POOLS[backend](fns) as pool:
-        assert drive(pool, hands, ROWS[name]) >= NUM
-    for hand in hands:
-        hand.env.close()
+    run(name, backend, None, "skip")

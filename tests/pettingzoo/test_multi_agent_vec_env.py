@@ -96,7 +96,7 @@ def venv() -> Any:
 def test_it_is_a_vec_env(venv: Any) -> None:
     assert isinstance(venv, VecEnv)
     assert venv.observation_space == PlainMeadowEnv.seen
-    assert venv.action_space == PlainMeadowEnv.done
+    assert venv.action_space == PlainMeadowEnv.acts
     assert venv.render_mode == "rgb_array"
     assert venv.possible_agents == MeadowEnv.possible_agents
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -36,38 +37,29 @@ def pool(request: pytest.FixtureRequest) -> Any:
 def test_agents_of_equal_spaces_lie_side_by_side(pool: Any) -> None:
     assert pool.groups == {"hunter": ("hunter_0", "hunter_1"), "fawn": ("fawn_0", "fawn_1")}
     obs, info = pool.reset(seed=1)
-    hunters = pool.group(obs, "hunter")
-    assert hunters.shape == (3, 2, 3)
+    hunters, fawns = pool.group(obs, "hunter"), pool.group(obs, "fawn")["observation"]
     assert np.shares_memory(hunters, obs["hunter_1"])
-    assert same(hunters[:, 1], obs["hunter_1"])
-    fawns = pool.group(obs, "fawn")
-    assert fawns["observation"].shape == (3, 2, 2, 2)
-    assert np.shares_memory(fawns["observation"], obs["fawn_0"]["observation"])
-    assert pool.group(info["action_mask"], "hunter").shape == (3, 2, 4)
-    _, rewards, terminated, _, info = pool.step([LEGAL] * 3)
-    # Their places in possible_agents are 0 and 2.
-    assert same(pool.group(rewards, "hunter")[:, 1], rewards["hunter_1"])
-    assert pool.group(terminated, "fawn").shape == (3, 2)
+    assert np.shares_memory(fawns, obs["fawn_0"]["observation"])
+    assert same(hunters, np.stack([obs["hunter_0"], obs["hunter_1"]], axis=1))
+    assert same(fawns, np.stack([obs[f]["observation"] for f in ("fawn_0", "fawn_1")], axis=1))
+    _, rewards, terminated, _, _ = pool.step([LEGAL] * 3)
     own = {a: np.arange(3) for a in pool.possible_agents}
-    assert pool.group(own, "hunter").shape == (3, 2)
+    for values in (rewards, terminated, own, info["alive"], info["action_mask"]):
+        both = np.stack([values["hunter_0"], values["hunter_1"]], axis=1)
+        assert same(pool.group(values, "hunter"), both)
     with pytest.raises(KeyError, match="unknown group 'wolf'; the groups are hunter, fawn"):
         pool.group(obs, "wolf")
-    with pytest.raises(ValueError, match="the spaces of the agents differ"):
+    with pytest.raises(ValueError, match="'fawn_0' has the spaces .* one of the groups hunter, f"):
         pool.group(obs)
 
 
 def test_side_by_side_are_the_values_that_are_in_the_dict(pool: Any) -> None:
-    obs, info = pool.reset(seed=1)
+    obs, _ = pool.reset(seed=1)
     obs["hunter_1"] = obs["hunter_1"] + 1
     assert same(pool.group(obs, "hunter"), np.stack([obs["hunter_0"], obs["hunter_1"]], axis=1))
-    obs["fawn_0"]["observation"] = obs["fawn_0"]["observation"] + 1
+    obs["fawn_0"], obs["fawn_1"] = obs["fawn_1"], obs["fawn_0"]
     both = [obs[fawn]["observation"] for fawn in ("fawn_0", "fawn_1")]
     assert same(pool.group(obs, "fawn")["observation"], np.stack(both, axis=1))
-    masks = [info["action_mask"][hunter] for hunter in ("hunter_0", "hunter_1")]
-    info["action_mask"]["hunter_1"] = masks[0]
-    assert same(pool.group(info["action_mask"], "hunter"), np.stack([masks[0]] * 2, axis=1))
-    info["alive"]["hunter_0"] = ~info["alive"]["hunter_0"]
-    assert same(pool.group(info["alive"], "hunter")[:, 0], info["alive"]["hunter_0"])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -84,21 +76,19 @@ def test_what_an_env_returns_for_the_dead_is_not_shown(backend: str) -> None:
         assert info["valid"]["ghost_0"].tolist() == [False]
 
 
-def test_attributes_of_a_converted_env() -> None:
+def test_a_converted_env() -> None:
     env_fn = functools.partial(make_parallel, "simple_spread")
     with ParallelVectorEnv([env_fn] * 2, "dummy") as pool:
-        raw = env_fn().unwrapped
-        assert pool.get_env_attr("max_cycles") == [raw.max_cycles] * 2
+        assert pool.get_env_attr("max_cycles") == [env_fn().unwrapped.max_cycles] * 2
         pool.set_env_attr("mood", "merry", id=1)
         assert pool.get_env_attr("mood", id=1) == ["merry"]
         with pytest.raises(EnvError, match="env 0.*mood"):
             pool.get_env_attr("mood", id=0)
-
-
-def test_all_agents_side_by_side() -> None:
-    with ParallelVectorEnv([functools.partial(make_parallel, "simple_spread")] * 2) as pool:
-        obs, _ = pool.reset(seed=1)
-        assert pool.group(obs).shape == (2, 3, 18)
+        assert pool.group(pool.reset(seed=1)[0]).shape == (2, 3, 18)
+    with ParallelVectorEnv([functools.partial(make_aec, "classic/rps-v2")] * 2, "dummy") as pool:
+        pool.reset(seed=1)
+        _, rewards, _, _, _ = pool.step({a: [0, 1] for a in pool.possible_agents})
+        assert rewards["player_0"].tolist() == [0, 0]
 
 
 def test_spaces(pool: Any) -> None:
@@ -111,21 +101,16 @@ def test_spaces(pool: Any) -> None:
     assert (len(pool), pool.num_envs, pool.is_async) == (3, 3, False)
 
 
-def test_state(pool: Any) -> None:
-    pool.reset(seed=1)
-    pool.step([LEGAL], [1])
-    assert pool.state()[:, 0].tolist() == [0, 1, 0]
-    assert pool.state([1]).shape == (1, 3)
-    assert pool.state_space == MeadowEnv.state_space
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_state_in_info(backend: str) -> None:
-    with ParallelVectorEnv([MeadowEnv] * 2, backend, state_in_info=True) as pool:
+def test_state(backend: str) -> None:
+    with ParallelVectorEnv([MeadowEnv] * 3, backend, state_in_info=True) as pool:
         _, info = pool.reset(seed=1)
-        assert info["state"].shape == (2, 3)
-        _, _, _, _, info = pool.step([LEGAL] * 2)
-        assert same(info["state"], pool.state())
+        before = info["state"].copy()
+        info_1 = pool.step([LEGAL], [1])[4]
+        assert same(info["state"], before)
+        assert pool.state()[:, 0].tolist() == [0, 1, 0]
+        assert same(info_1["state"], pool.state([1]))
+        assert pool.state_space == MeadowEnv.state_space
 
 
 def test_what_is_returned_does_not_change(pool: Any) -> None:
@@ -177,27 +162,22 @@ def test_agents_may_be_left_out_where_they_are_not_alive(pool: Any) -> None:
     pool.reset(seed=1)
     pool.step({"hunter_0": [0, 1, 2], "hunter_1": np.array([0, 1, 2]), "fawn_0": (0, 1, 2)})
     pool.step([{**LEGAL, "fawn_1": None}] * 3)
-
-
-def test_empty_ids(pool: Any) -> None:
-    pool.reset(seed=1)
     obs, rewards, terminated, _, info = pool.step([], [])
     assert obs["hunter_0"].shape == (0, 3)
     assert obs["fawn_0"]["observation"].shape == (0, 2, 2)
-    assert rewards["fawn_0"].shape == terminated["fawn_0"].shape == (0,)
-    assert info["env_id"].shape == (0,)
+    assert rewards["fawn_0"].shape == terminated["fawn_0"].shape == info["env_id"].shape == (0,)
 
 
 BAD_ACTIONS = [
     ([{**LEGAL, "wolf_0": 1}], ValueError, "env 1: unknown agent 'wolf_0'"),
     ([{"hunter_0": 0, "fawn_0": 0}], ValueError, "env 1: no action for agent 'hunter_1', which is"),
     ([{**LEGAL, "fawn_1": 1}], ValueError, "env 1: an action for agent 'fawn_1', which is not"),
-    ([{**LEGAL, "fawn_0": None}], ValueError, "env 1: the action of agent 'fawn_0' is None"),
+    ([{**LEGAL, "fawn_0": None}], ValueError, "env 1: no action for agent 'fawn_0', which is"),
     ([LEGAL, LEGAL], ValueError, "got 2 actions for 1 envs"),
     ([3], TypeError, "env 1: actions must be a dict {agent: action}, got int"),
     (3, TypeError, "actions: got a int; pass a dict"),
-    ([{**LEGAL, "fawn_0": [1, 2]}], ValueError, "env 1: action of agent 'fawn_0' has shape"),
-    ([{**LEGAL, "fawn_0": "up"}], TypeError, "env 1: action of agent 'fawn_0' is 'up'"),
+    ([{**LEGAL, "fawn_0": [1, 2]}], ValueError, "env 1: action['fawn_0'] has shape"),
+    ([{**LEGAL, "fawn_0": "up"}], TypeError, "env 1: action['fawn_0'] is 'up'"),
     ({**{a: [0] for a in LEGAL}, "wolf_0": [1]}, ValueError, "actions: unknown agent 'wolf_0'"),
     ({"hunter_0": [0], "fawn_0": [0]}, ValueError, "env 1: no action for agent 'hunter_1'"),
     (
@@ -205,12 +185,8 @@ BAD_ACTIONS = [
         ValueError,
         "agent 'fawn_0': got 2 actions for",
     ),
-    (
-        {**{a: [0] for a in LEGAL}, "fawn_0": [None]},
-        ValueError,
-        "agent 'fawn_0': env 1: the action",
-    ),
-    ({**{a: [0] for a in LEGAL}, "fawn_0": [0.5]}, ValueError, "agent 'fawn_0': env 1: action"),
+    ({**{a: [0] for a in LEGAL}, "fawn_0": [None]}, ValueError, "env 1: no action for agent"),
+    ({**{a: [0] for a in LEGAL}, "fawn_0": [0.5]}, ValueError, "env 1: action['fawn_0'] has dtype"),
 ]
 
 
@@ -224,6 +200,49 @@ def test_bad_actions_are_refused_before_any_env_steps(
     assert str(caught.value).startswith(text)
     assert pool.state()[:, 0].tolist() == [0, 0, 0]
     pool.step([LEGAL] * 3)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_it_offers_what_a_pool_offers(backend: str) -> None:
+    with ParallelVectorEnv([MeadowEnv] * 3, backend, wait_num=3, measure=True) as pool:
+        pool.reset(seed=1)
+        pool.step([LEGAL] * 3)
+        assert pool.stats().steps.tolist() == [1, 1, 1]
+        assert pool.apply(lambda env, by: (type(env).__name__, env.t + by), 5, id=[2]) == [
+            ("MeadowEnv", 6)
+        ]
+        pool.set_env_attr("level", 4)
+        pool.send([LEGAL] * 2, [0, 2])
+        pool.cancel([2])
+        assert pool.drain()[4]["env_id"].tolist() == pool.batch_ids.tolist() == [0]
+        with pytest.raises(ResetNeeded):
+            pool.step([LEGAL], [2])
+        pool.restart([2])
+        assert pool.get_env_attr("level") == [4, 4, 1]
+        with pytest.raises(ResetNeeded):
+            pool.step([LEGAL], [2])
+        obs, _ = pool.reset([2], seed=[3])
+        assert same(obs["hunter_1"][0], MeadowEnv().reset(seed=3)[0]["hunter_1"])
+        pool.step([LEGAL], [2])
+        pool.wait_num, pool.timeout = 1, 0.5
+        assert pool.is_async
+        assert (pool.wait_num, pool.timeout, pool.pool.wait_num) == (1, 0.5, 1)
+        with pytest.raises(AttributeError):
+            pool.num_envs = 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_views_are_valid_until_the_next_call(backend: str) -> None:
+    with ParallelVectorEnv([PlainMeadowEnv] * 2, backend, copy=False) as pool:
+        raw = PlainMeadowEnv()
+        obs, info = pool.reset(seed=1)
+        view = obs["hunter_0"]
+        assert same(view[0], raw.reset(seed=1)[0]["hunter_0"])
+        alive = {a: flags.copy() for a, flags in info["alive"].items()}
+        obs, *_ = pool.step([LEGAL] * 2)
+        assert same(view, obs["hunter_0"]), "it is a view"
+        assert same(obs["hunter_0"][0], raw.step(LEGAL)[0]["hunter_0"])
+        assert same(alive, dict(info["alive"]))
 
 
 def test_bad_ids(pool: Any) -> None:
@@ -274,12 +293,12 @@ def test_a_fault_names_the_env_and_the_others_go_on(backend: str) -> None:
         pool.reset(seed=1)
         pool.set_env_attr("level", 3, [1])
         with pytest.raises(
-            ValueError, match="env 1: step raised ValueError: obs of 'hunter_0'"
+            ValueError, match=r"env 1: step raised ValueError: obs\['agents'\]\['hunter_0'\]"
         ) as e:
             pool.step([legal] * 3)
         assert isinstance(e.value, EnvError)
         assert e.value.env_ids == (1,)
-        assert "has shape (2,), but its space has (3,)" in str(e.value)
+        assert "has shape (2,), but observation_space has (3,)" in str(e.value)
         batch = pool.recv()
         assert batch[4]["env_id"].tolist() == [0, 2]
         with pytest.raises(ResetNeeded):
@@ -320,6 +339,42 @@ def test_an_env_that_is_made_anew(backend: str, mode: str | None) -> None:
         elif mode == "next_step":
             assert pool.step(acts)[4]["is_reset"].tolist() == [False, True]
         assert pool.step([legal], [1])[4]["env_error"].tolist() == [None]
+
+
+class OnceMeadowEnv(PlainMeadowEnv):
+    """Raises in its third step, but for the file that says that it has done so."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    def step(self, actions: dict) -> tuple:
+        if self.t == 2 and not self.path.exists():
+            self.path.touch()
+            raise ValueError("the meadow burns once")
+        return super().step(actions)
+
+
+@pytest.mark.parametrize("mode", [None, "same_step"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_env_that_is_restored(backend: str, mode: str | None, tmp_path: Path) -> None:
+    fns = [PlainMeadowEnv, functools.partial(OnceMeadowEnv, tmp_path / "burnt")]
+    raw = PlainMeadowEnv()
+    with ParallelVectorEnv(fns, backend, autoreset_mode=mode, on_error="replay") as pool:
+        _, info = pool.reset(seed=1)
+        assert info["env_replayed"].tolist() == [None, None]
+        raw.reset(seed=2)
+        for t in range(5):
+            acts = {agent: [0, 0] for agent in pool.possible_agents}
+            obs, rewards, *_, info = pool.step(acts)
+            seen, paid, *_ = raw.step(dict.fromkeys(raw.agents, 0))
+            assert info["env_error"].tolist() == [None, None]
+            assert info["env_replayed"][0] is None
+            assert (info["env_replayed"][1] is not None) == (t == 2)
+            assert t != 2 or "the meadow burns once" in info["env_replayed"][1]
+            assert info["valid"]["hunter_1"].all()
+            assert same(obs["hunter_1"][1], seen["hunter_1"])
+            assert rewards["hunter_1"][1] == paid["hunter_1"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -366,10 +421,10 @@ class Wider(MeadowEnv):
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (Renamed, "env 1: possible_agents is ['hunter_0', 'fawn_0', 'hunter_1', 'fawn_9']"),
-        (Reordered, "env 1: observation_space is {fawn_0: Dict("),
-        (Bounded, "env 1: observation_space of agent 'hunter_0' is Box(-9"),
-        (Wider, "env 1: observation_space is {hunter_0: Box("),
+        (Renamed, "env 1: observation_space is {'hunter_0': (Box("),
+        (Reordered, "env 1: possible_agents is ['fawn_0', 'hunter_0', 'hunter_1', 'fawn_1']"),
+        (Bounded, "env 1: the spaces of agent 'hunter_0' are Box(-9"),
+        (Wider, "env 1: observation_space is {'hunter_0': (Box("),
     ],
 )
 def test_envs_with_other_agents_or_spaces_are_refused(other: Any, text: str) -> None:
@@ -417,13 +472,6 @@ def test_wrong_arguments() -> None:
         ParallelVectorEnv([MeadowEnv], "dummy", 2)
 
 
-def test_an_aec_env_that_can_be_converted() -> None:
-    with ParallelVectorEnv([functools.partial(make_aec, "classic/rps-v2")] * 2, "dummy") as pool:
-        pool.reset(seed=1)
-        _, rewards, _, _, _ = pool.step({a: [0, 1] for a in pool.possible_agents})
-        assert rewards["player_0"].tolist() == [0, 0]
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_values_without_a_fixed_shape(backend: str) -> None:
     with ParallelVectorEnv([TalkEnv] * 2, backend) as pool:
@@ -435,6 +483,25 @@ def test_values_without_a_fixed_shape(backend: str) -> None:
         assert "action_mask" not in info
         obs, *_ = pool.step({"talker_0": ["x", "y"], "talker_1": ["p", "q"]})
         assert obs["talker_1"].tolist() == ["x", "y"]
+
+
+class HighMeadowEnv(PlainMeadowEnv):
+    """Zeros, which absent agents have, are not in its space; nor is what it sees later."""
+
+    seen = spaces.Box(1, 9, (3,), np.float32)
+
+    def see(self, agent: str) -> np.ndarray:  # noqa: ARG002
+        return np.full(3, 1 + 5 * self.t, np.float32)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_agents_see_is_validated(backend: str) -> None:
+    with ParallelVectorEnv([HighMeadowEnv], backend, validate="always") as pool:
+        obs, _ = pool.reset()
+        assert not obs["fawn_1"].any()
+        pool.step([LEGAL])
+        with pytest.raises(EnvError, match=r"env 0: .* is 11.0, but observation_space has 1.0 to"):
+            pool.step([LEGAL])
 
 
 def test_repr() -> None:

@@ -23,6 +23,7 @@ STEPS = {
     "butterfly/cooperative_pong-v6": 20,
     KAZ: 70,
     "meadow": 30,
+    "quiet_meadow": 30,
 }
 
 
@@ -81,7 +82,7 @@ def run(name: str, backend: str, wait_num: int | None, mode: str | None) -> None
 
 @pytest.mark.parametrize("wait_num", [None, 2])
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("name", sorted(STEPS.keys() - {"quiet_meadow"}))
 def test_rows_are_those_of_the_raw_env(name: str, backend: str, wait_num: int | None) -> None:
     run(name, backend, wait_num, None)
 

