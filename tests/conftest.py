@@ -35,6 +35,8 @@ PEERS = [
         "test_tensors.py",
         "test_tianshou.py",
         "wrappers/test_against_tianshou.py",
+        "envpool_face/test_examples.py",
+        "envpool_face/test_coming_from.py",
     )
 ]
 """What imports other libraries, torch among them: a run of its own, since to fork a process that

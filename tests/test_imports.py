@@ -34,12 +34,12 @@ LAYERS: list[set[str]] = [
     {"arguments", "assembly", "auto", "calls", "pool", "pools", "stats"}
     | {"record.replay", "testing"},
     # What is built on pools.
-    {"wrappers", "collector", "sb3", "pettingzoo"},
+    {"wrappers", "collector", "sb3", "pettingzoo", "envpool"},
     {"bench", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Packages that are one row each: their own modules may import each other.
-WHOLE = ("wrappers", "collector", "cli", "sb3", "pettingzoo", "bench")
+WHOLE = ("wrappers", "collector", "cli", "sb3", "pettingzoo", "envpool", "bench")
 
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path
@@ -168,12 +168,12 @@ def test_the_package_ships_its_types() -> None:
 
 
 def test_optional_packages_are_not_imported() -> None:
-    code = "import sys, envpool_py, envpool_py.testing; print(*sys.modules)"
+    code = "import sys, envpool_py, envpool_py.envpool, envpool_py.testing; print(*sys.modules)"
     environ = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
     )
     top = {name.split(".")[0] for name in done.stdout.split()}
     optional = {"ray", "stable_baselines3", "pettingzoo", "matplotlib", "rich", "torch"}
-    optional |= {"tianshou", "pytest", "hypothesis", "ale_py"}
+    optional |= {"tianshou", "pytest", "hypothesis", "ale_py", "dm_env"}
     assert not top & optional
