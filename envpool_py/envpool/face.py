@@ -156,9 +156,9 @@ class EnvPool(abc.ABC):
         env_id, infos = ids.astype(np.int32), batch[4].tolist()
         elapsed = self._elapsed[ids] + np.int32(1)
         info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}
-        if max(map(len, infos), default=0) > 1:
-            elapsed[[k for k, one in enumerate(infos) if "is_reset" in one]] = 0
-            info.update(_arrays(infos, "env_id", "is_reset"))
+        longer = [(k, one) for k, one in enumerate(infos) if len(one) > 1]
+        elapsed[[k for k, one in longer if "is_reset" in one]] = 0
+        info.update(_arrays(longer, len(infos), "env_id", "is_reset"))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
         return self._result(tuple(batch[:4]), info, reset=reset)
 
@@ -177,29 +177,27 @@ def _take(rows: Any, index: Any) -> Any:
     return _each(lambda leaf: leaf[index], rows)
 
 
-def _arrays(infos: Sequence[Mapping[str, Any]], *leave_out: str) -> dict[str, Any]:
-    """One array ``(k, ...)`` per key: numbers and arrays of one shape stacked, others as objects.
+def _arrays(rows: list[tuple[int, Any]], count: int, *leave_out: str) -> dict[str, Any]:
+    """One array per key: numbers and arrays of one shape stacked, dicts of arrays, else objects.
 
-    Dicts are dicts of arrays. If a row lacks the key, the array has 0 or None there, and ``_key``
-    says which rows have it.
+    Rows that lack the key have 0 or None, and ``_key`` says which rows have it.
     """
     arrays: dict[str, Any] = {}
-    for key in dict.fromkeys(key for info in infos for key in info if key not in leave_out):
-        mask = np.array([key in info for info in infos])
-        values = [info[key] for info in infos if key in info]
+    for key in dict.fromkeys(key for _, info in rows for key in info if key not in leave_out):
+        places, values = zip(*((k, info[key]) for k, info in rows if key in info), strict=True)
         if all(isinstance(value, Mapping) for value in values):
-            arrays[key] = _arrays([info.get(key, {}) for info in infos])
+            arrays[key] = _arrays(list(zip(places, values, strict=True)), count)
         else:
             column = _column(values)
             empty = np.zeros if column.dtype != object else np.empty  # of objects: None
-            arrays[key] = empty((len(infos), *column.shape[1:]), column.dtype)
-            arrays[key][mask] = column
-        if not mask.all():
-            arrays[f"_{key}"] = mask
+            arrays[key] = empty((count, *column.shape[1:]), column.dtype)
+            arrays[key][list(places)] = column
+        if len(places) < count:
+            arrays[f"_{key}"] = np.isin(np.arange(count), places)
     return arrays
 
 
-def _column(values: list[Any]) -> Any:
+def _column(values: Sequence[Any]) -> Any:
     if all(isinstance(value, _NUMERIC) for value in values):
         with contextlib.suppress(ValueError):  # arrays of different shapes
             column = np.array(values)
