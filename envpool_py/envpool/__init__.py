@@ -56,7 +56,7 @@ def make(
     if max_num_players != 1 or not gym_reset_return_info:
         raise ValueError("max_num_players must be 1, and gym_reset_return_info True")
     config["batch_size"] = size = batch_size or num_envs
-    if not 1 <= size <= num_envs:
+    if not 0 <= size <= num_envs:
         raise ValueError(f"batch_size must be 0 to num_envs={num_envs}, got {batch_size}")
     config["env_seed"] = [] if np.ndim(seed) == 0 else list(seed)
     config["seed"] = 0 if config["env_seed"] else seed

@@ -38,7 +38,7 @@ def mean_return(name: str, *args: str, timeout: float = 40) -> float:
 
 
 def test_ppo_over_partial_batches() -> None:
-    assert mean_return("ppo_envpool", "--updates", "10") > 35  # random actions give 22
+    assert mean_return("ppo_envpool", "--updates", "6") > 28  # random actions give 22
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

@@ -155,6 +155,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "num_processes must be 1 or more, got -1",
     ),
+    "no envs": ({"num_envs": 0}, ValueError, "num_envs must be 1 or more, got 0"),
     "players": ({"max_num_players": 2}, ValueError, "max_num_players must be 1"),
     "no info": ({"gym_reset_return_info": False}, ValueError, "gym_reset_return_info True"),
     "seeds": ({"seed": [1, 2, 3]}, ValueError, "got 3 seeds for 2 envs"),
