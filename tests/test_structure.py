@@ -35,7 +35,7 @@ OUTSIDE = {"sb3", "pettingzoo", "bench", "cli", "collector", "envpool", "wrapper
 
 # The budgets are 4 200 and 8 000 lines: these limits are to be lowered with every line that goes.
 MAX_CORE_LINES = 5_904
-MAX_LINES = 9_654
+MAX_LINES = 9_650
 MAX_FILE_LINES = 600
 MAX_METHODS = 30
 MAX_ATTRIBUTES = 20
