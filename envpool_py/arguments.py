@@ -30,6 +30,21 @@ AUTORESET_MODES = {
     SAME_STEP: gym.vector.AutoresetMode.SAME_STEP,
 }
 
+#: Arguments of other libraries' pools, and what ours are called.
+FOREIGN = {
+    "asynchronous": "ShmemVectorEnv, or backend='shmem' in envpool_py.make",
+    "batch_size": "wait_num",
+    "n_envs": "num_envs in envpool_py.make; a pool class has one env per env_fn",
+    "num_workers": "num_processes",
+    "vectorization_mode": "backend in envpool_py.make, or a pool class",
+}
+
+
+def check_foreign(options: Mapping[str, Any]) -> None:
+    """Raise a TypeError that names our argument if one of these is another library's."""
+    for name in sorted(FOREIGN.keys() & options.keys()):
+        raise TypeError(f"{name} is an argument of other libraries; here it is {FOREIGN[name]}")
+
 
 def _check_number(what: str, value: object, kinds: tuple[type, ...]) -> None:
     """Raise a TypeError unless ``value`` is of one of these kinds, and no bool."""
@@ -40,16 +55,24 @@ def _check_number(what: str, value: object, kinds: tuple[type, ...]) -> None:
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
     """The env_fns as a list, which is not empty."""
     if callable(env_fns) or isinstance(env_fns, (str, Mapping)):
-        raise TypeError(f"env_fns must be a sequence of callables, got {type(env_fns).__name__}")
+        text = f"env_fns must be a sequence of callables, got {type(env_fns).__name__}"
+        raise TypeError(text + _hint(env_fns))
     listed = list(env_fns)
     if not listed:
         raise ValueError("env_fns is empty; a pool needs one env at least")
     for i, env_fn in enumerate(listed):
         if not callable(env_fn):
-            is_env = hasattr(env_fn, "step")
-            hint = "; pass a callable that makes the env: lambda: env" if is_env else ""
-            raise TypeError(f"env {i}: env_fn must be callable, got {type(env_fn).__name__}{hint}")
+            text = f"env {i}: env_fn must be callable, got {type(env_fn).__name__}"
+            raise TypeError(text + _hint(env_fn))
     return listed
+
+
+def _hint(env_fn: object) -> str:
+    """What to pass in place of an id or an env."""
+    if isinstance(env_fn, str):
+        return f"; envpool_py.make({env_fn!r}, num_envs) makes a pool of an id"
+    is_env = not callable(env_fn) and hasattr(env_fn, "step")
+    return "; pass a callable that makes the env: lambda: env" if is_env else ""
 
 
 def check_wait_num(wait_num: int | None, num_envs: int) -> int:
@@ -84,6 +107,7 @@ def _check_count(name: str, value: int | None) -> int | None:
 
 def check_worker_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a worker class, those checked that are numbers."""
+    check_foreign(options)
     checked = dict(options)
     for name in options.keys() & {"num_processes", "num_threads", "step_timeout"}:
         check = check_timeout if name == "step_timeout" else _check_count

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from envpool_py import auto
-from envpool_py.arguments import check_env_fns
+from envpool_py.arguments import check_env_fns, check_foreign
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
@@ -30,6 +30,7 @@ class DummyVectorEnv(BaseVectorEnv):
         **options: Any,
     ) -> None:
         # Checked before the workers, which make the envs.
+        check_foreign(options)
         unknown = options.keys() - (BaseVectorEnv.__init__.__kwdefaults__ or {}).keys()
         if unknown:
             text = f"{type(self).__name__} does not take {', '.join(sorted(unknown))}"
@@ -165,6 +166,7 @@ def make(
         EnvError: making or stepping the env raised.
         gymnasium.error.Error: no such id.
     """
+    check_foreign(options)
     if num_envs < 1:
         raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
     if backend != "auto" and backend not in BACKENDS:

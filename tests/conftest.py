@@ -40,10 +40,10 @@ from tests.support.helpers import (  # noqa: E402
 )
 
 PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
+PEERS += ("tests/envpool_face/test_examples.py", "tests/envpool_face/test_coming_from.py")
 """The files and folders that import the libraries which are compared with or adapted to."""
 
-SLOW = ("tests/cli", "tests/soak", "tests/test_examples.py")
-SLOW += ("tests/bench/test_drivers.py", "tests/bench/test_ceiling.py")
+SLOW = ("tests/cli", "tests/soak", "tests/test_examples.py", "tests/bench")
 """The files and folders whose tests start commands or many processes; others are marked."""
 
 ONLY_QUICK = "not (slow or peers or soak)"

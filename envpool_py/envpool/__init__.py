@@ -1,0 +1,92 @@
+"""EnvPool's interface on any Gymnasium env: change the import, keep the script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py import pools
+from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
+
+__all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
+
+
+def make(
+    task_id: str | Callable[..., Any],
+    env_type: str = "gymnasium",
+    *,
+    num_envs: int = 1,
+    batch_size: int | None = None,
+    num_threads: int = 0,
+    seed: Any = 42,
+    thread_affinity_offset: int = -1,
+    max_num_players: int = 1,
+    gym_reset_return_info: bool = True,
+    pool_options: Mapping[str, Any] | None = None,
+    **env_kwargs: Any,
+) -> Any:
+    """Make a pool with EnvPool's interface.
+
+    Args:
+        task_id: an id of Gymnasium's registry, or a callable that makes the env.
+        env_type: ``"gymnasium"`` or ``"gym"``: a ``GymnasiumEnvPool``; ``"dm"``: ``dm_env``.
+        num_envs: how many envs.
+        batch_size: the rows of a batch; None or 0 is ``num_envs``.
+        num_threads: the number of worker processes; 0 measures a throw-away env and chooses.
+        seed: env ``i`` takes ``seed + i``, or entry ``i``, at its first reset; None: no seed.
+        thread_affinity_offset: from 0 on each worker process stays on one core.
+        max_num_players: must be 1.
+        gym_reset_return_info: must be True.
+        pool_options: others of ``envpool_py.make``: ``backend``, ``wrappers``, ``on_error``, ...
+        **env_kwargs: for ``gymnasium.make``, for example ``max_episode_steps``, or the callable.
+
+    Raises:
+        TypeError, ValueError: an argument is wrong, or the envs' spaces differ.
+        ImportError: ``env_type="dm"`` without the package ``dm_env``.
+        EnvError, gymnasium.error.Error: the env cannot be made.
+    """
+    config = {**locals()}
+    for name in ("task_id", "env_type", "pool_options", "env_kwargs"):
+        del config[name]
+    if env_type not in ("gymnasium", "gym", "dm"):
+        raise ValueError(f"env_type must be 'gymnasium', 'gym' or 'dm', got {env_type!r}")
+    if max_num_players != 1 or not gym_reset_return_info:
+        raise ValueError("max_num_players must be 1, and gym_reset_return_info True")
+    config["batch_size"] = size = batch_size or num_envs
+    if not 0 <= size <= num_envs:
+        raise ValueError(f"batch_size must be 0 to num_envs={num_envs}, got {batch_size}")
+    config["env_seed"] = [] if np.ndim(seed) == 0 else list(seed)
+    config["seed"] = 0 if config["env_seed"] else seed
+    face: Any = GymnasiumEnvPool
+    if env_type == "dm":
+        from envpool_py.envpool.dm import DMEnvPool as face  # noqa: N813, PLC0415 - an extra
+    own: Any = {"affinity": True} if thread_affinity_offset >= 0 else {}
+    own |= {"num_processes": num_threads, "backend": "shmem"} if num_threads else {}
+    fixed: Any = {"wait_num": size, "autoreset_mode": "next_step", "columns": True, "copy": True}
+    pool = pools.make(
+        task_id, num_envs, env_kwargs=env_kwargs, **fixed, **{**own, **(pool_options or {})}
+    )
+    try:
+        spec = gym.spec(task_id.rpartition(":")[2]) if isinstance(task_id, str) else None
+        for name in ("max_episode_steps", "reward_threshold"):
+            config[name] = getattr(spec, name, None)
+        return face(pool, {**config, **env_kwargs}, task_id)
+    except BaseException:
+        pool.close()
+        raise
+
+
+def make_gymnasium(task_id: str | Callable[..., Any], **kwargs: Any) -> GymnasiumEnvPool:
+    """``make`` with ``env_type="gymnasium"``."""
+    return make(task_id, "gymnasium", **kwargs)  # type: ignore[no-any-return]
+
+
+def make_dm(task_id: str | Callable[..., Any], **kwargs: Any) -> EnvPool:
+    """``make`` with ``env_type="dm"``: batches are a ``dm_env.TimeStep`` of arrays."""
+    return make(task_id, "dm", **kwargs)  # type: ignore[no-any-return]
+
+
+make_gym = make_gymnasium

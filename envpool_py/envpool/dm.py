@@ -1,0 +1,73 @@
+"""``env_type="dm"``: the interface of ``dm_env``, for batches."""
+
+from __future__ import annotations
+
+import functools
+from collections import namedtuple
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py.envpool.face import EnvPool
+
+try:
+    import dm_env
+    from dm_env import specs
+except ImportError as error:
+    raise ImportError("env_type='dm' needs the package dm_env: pip install dm-env") from error
+
+
+class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc]
+    """``env_type="dm"``.
+
+    ``reset``, ``step`` and ``recv`` return a ``dm_env.TimeStep`` of arrays: ``step_type`` int32
+    ``(k,)`` (0 first, 1 mid, 2 last), ``reward`` and ``discount`` float32 ``(k,)``, and an
+    ``observation`` with the fields ``env_id``, ``obs`` (for a Dict space its keys) and the infos.
+    """
+
+    def observation_spec(self) -> Any:
+        """The observation as ``dm_env.specs``, without the infos."""
+        env_id = specs.Array((), np.int32, "env_id")
+        return _state(env_id, _as_spec(self.spec.observation_space, "obs"), {})
+
+    def action_spec(self) -> Any:
+        """The action as ``dm_env.specs``."""
+        return _as_spec(self.spec.action_space, "action")
+
+    def _result(self, batch: Any, info: Any, *, reset: bool) -> Any:  # noqa: ARG002
+        obs, reward, terminated, truncated = batch
+        over, begun = terminated | truncated, info.pop("elapsed_step") > 0
+        step_type = np.where(over, 2, begun).astype(np.int32)
+        floats = reward.astype(np.float32), (~over).astype(np.float32)
+        return dm_env.TimeStep(step_type, *floats, _state(info["env_id"], obs, info))
+
+
+def _state(env_id: Any, obs: Any, info: dict[str, Any]) -> Any:
+    """A named tuple; keys that cannot be the name of a field are left out."""
+    players = _type_of("players", ("env_id",))(env_id)
+    fields = {**info, "env_id": env_id, "players": players}
+    fields |= obs if isinstance(obs, dict) else {"obs": obs}
+    names = tuple(key for key in fields if key.isidentifier() and not key.startswith("_"))
+    return _type_of("State", names)(*(fields[key] for key in names))
+
+
+@functools.lru_cache(maxsize=256)
+def _type_of(name: str, fields: tuple[str, ...]) -> Any:
+    return namedtuple(name, fields, rename=True)  # noqa: PYI024
+
+
+def _as_spec(space: Any, name: str) -> Any:
+    """A space as ``dm_env.specs``; Dict and Tuple as a dict and a tuple of them."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _as_spec(each, key) for key, each in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_as_spec(each, name) for each in space)
+    if isinstance(space, gym.spaces.Discrete) and space.start == 0:
+        return specs.DiscreteArray(int(space.n), space.dtype, name)
+    low, high = getattr(space, "low", getattr(space, "start", 0)), getattr(space, "high", 1)
+    if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete)):
+        high = low + getattr(space, "nvec", getattr(space, "n", 1)) - 1
+    elif not isinstance(space, (gym.spaces.Box, gym.spaces.MultiBinary)):
+        raise TypeError(f"{name}: dm_env has no spec for {space}")
+    return specs.BoundedArray(space.shape, space.dtype, low, high, name)

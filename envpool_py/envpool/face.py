@@ -1,0 +1,235 @@
+"""EnvPool's methods over a pool."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.error import AlreadyPendingCallError
+
+from envpool_py import ids as ids_
+from envpool_py import seeding
+from envpool_py.ids import IdArray, Ids
+from envpool_py.pool import BaseVectorEnv
+from envpool_py.seeding import Seed
+
+_NUMERIC = (bool, int, float, complex, np.ndarray, np.generic)
+
+
+class EnvPool(abc.ABC):
+    """Many envs with EnvPool's methods; ``make`` makes them.
+
+    An env resets itself: the action after the end of an episode is ignored, and the row is the
+    first of the next episode, with reward 0. With ``batch_size < num_envs`` a batch is the first
+    ``batch_size`` rows that are ready, in the order in which envs finished; otherwise all envs, in
+    the order sent. A batch is smaller only if fewer envs are in flight.
+
+    The call raises the error of an env; the others' rows come with ``recv()``, and the env accepts
+    ``reset(env_id)``.
+
+    Attributes:
+        pool: the pool underneath, for ``restart``, ``call``, ``render`` and ``stats``.
+        config: a dict of the arguments of ``make``, completed.
+        spec: ``config`` as a named tuple, ``id``, ``reward_threshold`` and the spaces of one env.
+    """
+
+    def __init__(self, pool: BaseVectorEnv, config: Mapping[str, Any], task_id: Any) -> None:
+        self.pool = pool
+        self.config = dict(config)
+        self.num_envs = pool.num_envs
+        self.all_env_ids = np.arange(pool.num_envs, dtype=np.int32)
+        self._size: int = config["batch_size"]
+        self.is_async = self._size != pool.num_envs
+        self._elapsed = np.zeros_like(self.all_env_ids)
+        self._kept: Any = None  # a batch and its ids: what the pool returned beyond batch_size
+        seed = config["env_seed"] or config["seed"]  # for the first resets
+        self._seeds = seeding.per_env(seed, range(pool.num_envs))
+        record = namedtuple("Config", self.config)(**self.config)  # noqa: PYI024
+        self.spec: Any = SimpleNamespace(id=task_id, config=record)
+        self.spec.reward_threshold = config["reward_threshold"]
+        self.spec.observation_space = pool.single_observation_space
+        self.spec.action_space = pool.single_action_space
+
+    @abc.abstractmethod
+    def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
+        """What ``recv`` returns: observations, rewards, both flags, and the info in its form."""
+
+    def async_reset(self) -> None:
+        """Begin a reset of all envs; ``recv`` returns the rows. What is in flight is cancelled."""
+        self._reset(None, None, None, self.pool.send_reset)
+
+    def send(self, action: Any, env_id: Ids = None) -> None:
+        """Send one action per id and return at once; ``recv`` returns the rows.
+
+        ``action`` may also be a dict with the keys ``action`` and ``env_id``; no ids: all envs.
+        """
+        self.pool.send(*self._actions(action, env_id))
+
+    def recv(self, reset: bool = False, return_info: bool = True) -> Any:  # noqa: ARG002
+        """Wait for the next batch; with ``reset`` in the form that ``reset`` returns."""
+        pool, rows = self.pool, self._kept
+        if not pool.is_async:
+            return self._convert(pool.recv(), pool.batch_ids, reset=reset)
+        missing = self._size - (0 if rows is None else len(rows[-1]))
+        if rows is None or (missing > 0 and pool.waiting_id):
+            pool.wait_num = missing
+            try:
+                new = (*pool.recv(), pool.batch_ids)
+            finally:
+                pool.wait_num = self._size
+            rows = new if rows is None else _each(lambda *of: np.concatenate(of), rows, new)
+        self._kept = _take(rows, slice(self._size, None)) if len(rows[-1]) > self._size else None
+        *batch, ids = _take(rows, slice(self._size))
+        return self._convert(batch, ids, reset=reset)
+
+    def step(self, action: Any, env_id: Ids = None) -> Any:
+        """``send``, then ``recv``."""
+        if self.pool.is_async:
+            self.send(action, env_id)
+            return self.recv()
+        return self._convert(self.pool.step(*self._actions(action, env_id)), self.pool.batch_ids)
+
+    def reset(self, env_id: Ids = None, *, seed: Seed = None, options: Any = None) -> Any:
+        """Reset envs; what they have in flight is cancelled.
+
+        Args:
+            env_id: which envs. Their rows are returned in this order. None: all, of which the
+                first ``batch_size`` rows are returned, and the others by ``recv``.
+            seed: as in the pool. By default the first reset of an env takes the seed of ``make``.
+            options: for the envs' ``reset``; ``reset_mask``, a bool array, replaces ``env_id``.
+        """
+        if options is not None and env_id is None and "reset_mask" in options:
+            env_id = np.asarray(options["reset_mask"], dtype=bool)
+            options = {key: value for key, value in options.items() if key != "reset_mask"} or None
+        if env_id is None and self.pool.is_async:
+            self._reset(None, seed, options, self.pool.send_reset)
+            return self.recv(reset=True)
+        obs, infos = self._reset(env_id, seed, options, self.pool.reset)
+        ids, no = self.pool.batch_ids, np.zeros(len(infos), dtype=bool)
+        self._elapsed[ids] = -1
+        return self._convert((obs, no, no, no, infos), ids, reset=True)
+
+    def close(self, **_: Any) -> None:
+        """Close the pool."""
+        self.closed = True
+        self.pool.close()
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
+        """Reset these envs by ``call``, whatever they are doing."""
+        ids = ids_.resolve(env_id, self.num_envs)
+        if self._kept is not None:
+            others = ~np.isin(self._kept[-1], ids)
+            self._kept = _take(self._kept, others) if others.any() else None
+        self.pool.cancel(ids)
+        if seed is None:
+            first = [self._seeds[i] for i in ids.tolist()]
+            seed = None if first.count(None) == len(first) else first
+        result = call(ids, seed=seed, options=options)
+        for i in ids.tolist():
+            self._seeds[i] = None
+        return result
+
+    def _actions(self, action: Any, env_id: Ids) -> tuple[Any, Ids]:
+        """Actions and ids for the pool, in the space's dtype: EnvPool casts them too."""
+        if isinstance(action, dict) and "env_id" in action:
+            env_id, action = action["env_id"], action["action"]
+        if isinstance(action, np.ndarray):
+            action = action.astype(getattr(self.spec.action_space, "dtype", None) or action.dtype)
+        if self._kept is not None:
+            unread = np.intersect1d(self._kept[-1], ids_.resolve(env_id, self.num_envs))
+            if len(unread):
+                text = f"envs {', '.join(map(str, unread))}: a row is still unread; call recv()"
+                raise AlreadyPendingCallError(text, "send")
+        return action, env_id
+
+    def _convert(self, batch: Sequence[Any], ids: IdArray, *, reset: bool = False) -> Any:
+        """A batch of the pool in EnvPool's form."""
+        env_id, infos = ids.astype(np.int32), batch[4].tolist()
+        elapsed = self._elapsed[ids] + np.int32(1)
+        info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}
+        longer = [(k, one) for k, one in enumerate(infos) if len(one) > 1]
+        elapsed[[k for k, one in longer if "is_reset" in one]] = 0
+        info.update(_arrays(longer, len(infos), "env_id", "is_reset"))
+        self._elapsed[ids] = info["elapsed_step"] = elapsed
+        return self._result(tuple(batch[:4]), info, reset=reset)
+
+
+def _each(function: Callable[..., Any], *trees: Any) -> Any:
+    """The same tree of dicts and tuples, of what the function returns for the leaves."""
+    tree = trees[0]
+    if isinstance(tree, dict):
+        return {key: _each(function, *(one[key] for one in trees)) for key in tree}
+    if isinstance(tree, tuple):
+        return tuple(_each(function, *parts) for parts in zip(*trees, strict=True))
+    return function(*trees)
+
+
+def _take(rows: Any, index: Any) -> Any:
+    return _each(lambda leaf: leaf[index], rows)
+
+
+def _arrays(rows: list[tuple[int, Any]], count: int, *leave_out: str) -> dict[str, Any]:
+    """One array per key: numbers and arrays of one shape stacked, dicts of arrays, else objects.
+
+    Rows that lack the key have 0 or None, and ``_key`` says which rows have it.
+    """
+    arrays: dict[str, Any] = {}
+    for key in dict.fromkeys(key for _, info in rows for key in info if key not in leave_out):
+        places, values = zip(*((k, info[key]) for k, info in rows if key in info), strict=True)
+        if all(isinstance(value, Mapping) for value in values):
+            arrays[key] = _arrays(list(zip(places, values, strict=True)), count)
+        else:
+            column = _column(values)
+            empty = np.zeros if column.dtype != object else np.empty  # of objects: None
+            arrays[key] = empty((count, *column.shape[1:]), column.dtype)
+            arrays[key][list(places)] = column
+        if len(places) < count:
+            arrays[f"_{key}"] = np.isin(np.arange(count), places)
+    return arrays
+
+
+def _column(values: Sequence[Any]) -> Any:
+    if all(isinstance(value, _NUMERIC) for value in values):
+        with contextlib.suppress(ValueError):  # arrays of different shapes
+            column = np.array(values)
+            if column.dtype.kind in "biufc":
+                return column
+    column = np.empty(len(values), dtype=object)
+    for k, value in enumerate(values):
+        column[k] = value
+    return column
+
+
+class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[misc]
+    """``env_type="gymnasium"`` and ``"gym"``.
+
+    The spaces are those of one env. ``reset`` returns ``obs, info``; ``step`` and ``recv`` return
+    ``obs, reward, terminated, truncated, info``: observations in the dtype of their space (dicts
+    and tuples of arrays for Dict and Tuple spaces), float32 rewards, bool flags, and a dict of
+    arrays with ``env_id``, ``elapsed_step`` and the envs' own infos.
+    """
+
+    is_vector_env = True
+    _mode = gym.vector.AutoresetMode.NEXT_STEP
+    metadata: Any = {"render_modes": ["rgb_array"], "autoreset_mode": _mode}  # noqa: RUF012
+
+    def __init__(self, pool: BaseVectorEnv, config: Mapping[str, Any], task_id: Any) -> None:
+        super().__init__(pool, config, task_id)
+        self.observation_space = self.single_observation_space = self.spec.observation_space
+        self.action_space = self.single_action_space = self.spec.action_space
+        self.render_mode = config.get("render_mode")
+
+    def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
+        obs, reward, terminated, truncated = batch
+        return (
+            (obs, info) if reset else (obs, reward.astype(np.float32), terminated, truncated, info)
+        )

@@ -1,0 +1,229 @@
+"""What make takes, and the types of what comes back."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import envpool_py
+from envpool_py import envpool
+from tests.support import envs
+from tests.envpool_face.by_hand import SeededEnv
+
+DUMMY = {"backend": "dummy"}
+
+
+@pytest.fixture
+def cartpole() -> Any:
+    pool = envpool.make("CartPole-v1", "gym", num_envs=3, seed=1, pool_options=DUMMY)
+    yield pool
+    pool.close()
+
+
+def test_shapes_and_dtypes(cartpole: Any) -> None:
+    obs, info = cartpole.reset()
+    assert (obs.shape, obs.dtype) == ((3, 4), np.float32)
+    assert set(info) == {"env_id", "players", "elapsed_step"}
+    obs, reward, terminated, truncated, info = cartpole.step(np.zeros(3))  # floats are cast
+    assert (reward.shape, reward.dtype) == ((3,), np.float32)
+    assert terminated.dtype == truncated.dtype == np.bool_
+    assert set(info) == {"env_id", "players", "elapsed_step"}
+    assert info["players"]["env_id"].dtype == info["elapsed_step"].dtype == np.int32
+
+
+def test_config_and_spec(cartpole: Any) -> None:
+    assert cartpole.config == {
+        "num_envs": 3,
+        "batch_size": 3,
+        "num_threads": 0,
+        "seed": 1,
+        "env_seed": [],
+        "thread_affinity_offset": -1,
+        "max_num_players": 1,
+        "gym_reset_return_info": True,
+        "max_episode_steps": 500,
+        "reward_threshold": 475.0,
+    }
+    assert cartpole.spec.config.num_envs == 3
+    assert cartpole.spec.id == "CartPole-v1"
+    assert cartpole.spec.reward_threshold == 475.0
+    raw = gym.make("CartPole-v1")
+    assert cartpole.observation_space == cartpole.single_observation_space == raw.observation_space
+    assert cartpole.action_space == cartpole.spec.action_space == raw.action_space
+    assert len(cartpole) == cartpole.num_envs == 3
+    assert cartpole.all_env_ids.tolist() == [0, 1, 2]
+    assert not cartpole.is_async
+    assert cartpole.metadata["autoreset_mode"] is gym.vector.AutoresetMode.NEXT_STEP
+
+
+def test_actions_with_ids_in_a_dict(cartpole: Any) -> None:
+    cartpole.reset()
+    ids = np.array([2, 0], np.int32)
+    cartpole.send({"env_id": ids, "players": {"env_id": ids}, "action": np.array([1, 0])})
+    assert cartpole.recv()[4]["env_id"].tolist() == [2, 0]
+
+
+def test_gymnasium_takes_it_for_an_env_and_for_a_vector_env(cartpole: Any) -> None:
+    assert gym.Wrapper(cartpole).env is cartpole
+    counted = gym.wrappers.vector.RecordEpisodeStatistics(cartpole)
+    counted.reset()
+    lengths = np.zeros(3)
+    for _ in range(60):
+        _, _, terminated, truncated, info = counted.step(np.ones(3))
+        for k in np.flatnonzero(terminated | truncated):
+            assert info["episode"]["l"][k] == lengths[k] + 1
+        lengths = info["elapsed_step"].copy()
+
+
+def test_env_kwargs_and_wrappers_reach_the_env() -> None:
+    options = {**DUMMY, "wrappers": [functools.partial(envs.Tagger, label="x")]}
+    pool = envpool.make_gym(
+        "Pendulum-v1", num_envs=2, max_episode_steps=2, g=5.0, pool_options=options
+    )
+    pool.reset()
+    assert pool.pool.get_env_attr("label") == ["x", "x"]
+    assert pool.pool.get_env_attr("g") == [5.0, 5.0]
+    assert pool.config["max_episode_steps"] == 2
+    pool.step(np.zeros((2, 1)))
+    assert pool.step(np.zeros((2, 1)))[3].tolist() == [True, True]
+    pool.close()
+
+
+def test_threads_are_processes() -> None:
+    pool = envpool.make("CartPole-v1", num_envs=4, batch_size=2, num_threads=2)
+    assert isinstance(pool.pool, envpool_py.ShmemVectorEnv)
+    assert "num_processes=2" in repr(pool.pool)
+    assert pool.is_async
+    pool.close()
+    pool = envpool.make("CartPole-v1", num_envs=2, num_threads=2, thread_affinity_offset=0)
+    cores = pool.pool.apply(lambda _: len(__import__("os").sched_getaffinity(0)))
+    assert cores == [1, 1]
+    pool.close()
+
+
+class ToldEnv(SeededEnv):
+    """Infos of every kind, some of them in some rows alone."""
+
+    def step(self, action: Any) -> tuple:
+        *row, _ = super().step(action)
+        info = {
+            "int or float": 0 if self.tag == 0 else 0.5,
+            "array": np.full((2, 2), self.tag, np.int16),
+            "ragged": np.zeros(1 + self.tag),
+            "text": f"env {self.tag}",
+            "maybe": None if self.tag else 3,
+            "flag": self.tag == 1,
+            "list": [self.tag],
+            "deep": {"a": self.tag, "only 2": 1.5} if self.tag == 2 else {"a": self.tag},
+        }
+        if self.tag == 1:
+            info |= {"number": 7, "word": "x"}
+        return *row, info
+
+
+def test_infos_are_arrays_that_say_which_rows_have_them() -> None:
+    pool = envpool.make(ToldEnv, num_envs=3, seed=0, pool_options=DUMMY)
+    pool.reset()
+    info = pool.step(np.zeros(3))[4]
+    assert info["int or float"].tolist() == [0.0, 0.5, 0.5]
+    assert (info["array"].shape, info["array"].dtype) == ((3, 2, 2), np.int16)
+    assert [one.tolist() for one in info["ragged"]] == [[0], [0, 0], [0, 0, 0]]
+    assert info["text"].tolist() == ["env 0", "env 1", "env 2"]
+    assert info["maybe"].tolist() == [3, None, None]
+    assert (info["flag"].dtype, info["flag"].tolist()) == (np.bool_, [False, True, False])
+    assert info["list"].tolist() == [[0], [1], [2]]
+    assert info["deep"]["a"].tolist() == [0, 1, 2]
+    assert info["deep"]["only 2"].tolist() == [0, 0, 1.5]
+    assert info["deep"]["_only 2"].tolist() == [False, False, True]
+    assert info["number"].tolist() == [0, 7, 0]
+    assert info["_number"].tolist() == info["_word"].tolist() == [False, True, False]
+    assert info["word"].tolist() == [None, "x", None]
+    assert "_array" not in info
+    pool.close()
+
+
+BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "env_type": ({"env_type": "jax"}, ValueError, "'gymnasium', 'gym' or 'dm', got 'jax'"),
+    "batch_size": ({"batch_size": 5}, ValueError, "batch_size must be 0 to num_envs=2, got 5"),
+    "threads": (
+        {"num_threads": -1, "pool_options": None},
+        ValueError,
+        "num_processes must be 1 or more, got -1",
+    ),
+    "no envs": ({"num_envs": 0}, ValueError, "num_envs must be 1 or more, got 0"),
+    "players": ({"max_num_players": 2}, ValueError, "max_num_players must be 1"),
+    "no info": ({"gym_reset_return_info": False}, ValueError, "gym_reset_return_info True"),
+    "seeds": ({"seed": [1, 2, 3]}, ValueError, "got 3 seeds for 2 envs"),
+    "seed": ({"seed": "a"}, TypeError, "seed must be an int"),
+    "decided": ({"pool_options": {"columns": False}}, TypeError, "columns"),
+    "id": ({"task_id": "CartPol-v1"}, gym.error.Error, "CartPole"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name: str) -> None:
+    options, error, text = BAD[name]
+    options = {"task_id": "CartPole-v1", "num_envs": 2, "pool_options": DUMMY, **options}
+    with pytest.raises(error, match=text):
+        envpool.make(**options)
+
+
+# ---------------------------------------------------------------------------------------- dm_env
+
+
+def test_without_dm_env_an_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dm_env", None)
+    monkeypatch.delitem(sys.modules, "envpool_py.envpool.dm", raising=False)
+    with pytest.raises(ImportError, match="pip install dm-env"):
+        envpool.make_dm("CartPole-v1")
+
+
+def test_time_steps() -> None:
+    dm_env = pytest.importorskip("dm_env")
+    pool = envpool.make_dm("Pendulum-v1", num_envs=2, max_episode_steps=2, pool_options=DUMMY)
+    assert isinstance(pool, dm_env.Environment)
+    by_hand = [gym.make("Pendulum-v1") for _ in range(2)]
+    first = [env.reset(seed=42 + i)[0] for i, env in enumerate(by_hand)]
+    step = pool.reset()
+    assert isinstance(step, dm_env.TimeStep)
+    assert [part.dtype for part in step[:3]] == [np.int32, np.float32, np.float32]
+    assert (step.step_type.tolist(), step.reward.tolist()) == ([0, 0], [0, 0])
+    np.testing.assert_array_equal(step.observation.obs, np.stack(first))
+    assert step.observation.env_id.tolist() == [0, 1]
+    assert step.observation.players.env_id.tolist() == [0, 1]
+    steps = [pool.step(np.zeros((2, 1), np.float32)) for _ in range(3)]
+    rows = [[env.step(np.zeros(1, np.float32)) for env in by_hand] for _ in range(2)]
+    for step, row in zip(steps, rows, strict=False):
+        np.testing.assert_array_equal(step.observation.obs, np.stack([one[0] for one in row]))
+        np.testing.assert_array_equal(step.reward, np.float32([one[1] for one in row]))
+    assert [step.step_type.tolist() for step in steps] == [[1, 1], [2, 2], [0, 0]]
+    assert [step.discount.tolist() for step in steps] == [[1, 1], [0, 0], [1, 1]]
+    pool.close()
+
+
+def test_specs() -> None:
+    specs = pytest.importorskip("dm_env").specs
+    pool = envpool.make_dm("CartPole-v1", num_envs=2, pool_options=DUMMY)
+    assert pool.action_spec() == specs.DiscreteArray(2, np.int64, "action")
+    spec = pool.observation_spec()
+    assert spec._fields == ("env_id", "players", "obs")
+    assert spec.obs.validate(pool.reset().observation.obs[0]).shape == (4,)
+    pool.close()
+    for name in ("dict", "tuple", "discrete-start", "multi-discrete", "multi-binary"):
+        make_env = functools.partial(envs.SpaceEnv, 0, name)
+        pool = envpool.make_dm(make_env, num_envs=2, pool_options=DUMMY)
+        obs, own = pool.reset().observation, pool.observation_spec()
+        if name == "dict":
+            for key in ("image", "speed"):
+                getattr(own, key).validate(getattr(obs, key)[0])
+        elif name == "tuple":
+            for each, value in zip(own.obs, obs.obs, strict=True):
+                each.validate(value[0])
+        else:
+            own.obs.validate(obs.obs[0])
+        pool.close()
