@@ -12,8 +12,8 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
 from envpool_py import envpool
-from tests.support import envs
 from tests.envpool_face.by_hand import ByHand, SeededEnv, SeededGateEnv, check_row, same
+from tests.support import envs
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,8 +12,8 @@ import pytest
 
 import envpool_py
 from envpool_py import envpool
-from tests.support import envs
 from tests.envpool_face.by_hand import SeededEnv
+from tests.support import envs
 
 DUMMY = {"backend": "dummy"}
 

@@ -67,7 +67,6 @@ REFUSED: list[tuple[gym_spaces.Space, Any]] = [
     (BOOLS, np.array([2, 0])),
     (FIVE, 3.5),
     (FIVE, None),
-    (SCALAR, np.array([0.5])),
     (FLOATS, [[1.0], [2.0, 3.0]]),
 ]
 
@@ -81,6 +80,12 @@ def test_a_cast_that_loses_nothing_is_made(space: gym_spaces.Space, value: Any) 
     found = fitted(space, value)
     assert same(np.asarray(found), np.asarray(value).astype(space.dtype))
     assert type(found) is type(space.sample())
+
+
+@pytest.mark.parametrize("value", [np.array([3]), np.array([[3]]), [3]])
+def test_one_element_stands_for_a_scalar(value: Any) -> None:
+    found = fitted(FIVE, value)
+    assert (found, type(found)) == (3, np.int64)
 
 
 @pytest.mark.parametrize(("space", "value"), REFUSED, ids=lambda x: f"{x}"[:40])

@@ -279,12 +279,12 @@ def test_the_package_ships_its_types() -> None:
 
 
 def test_optional_packages_are_not_imported() -> None:
-    code = "import sys, envpool_py, envpool_py.testing; print(*sys.modules)"
+    code = "import sys, envpool_py.envpool, envpool_py.testing; print(*sys.modules)"
     environ = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
     )
     top = {name.split(".")[0] for name in done.stdout.split()}
     optional = {"ray", "stable_baselines3", "pettingzoo", "matplotlib", "rich", "torch"}
-    optional |= {"tianshou", "pytest", "hypothesis", "ale_py"}
+    optional |= {"tianshou", "pytest", "hypothesis", "ale_py", "dm_env"}
     assert not top & optional
