@@ -81,7 +81,8 @@ def test_a_custom_space_without_shared_memory(mode: AutoresetMode) -> None:
         VectorEnv(fns, context="fork")
 
 
-@pytest.mark.parametrize("name", SPACES)
+# Gymnasium's own envs cannot take the actions of an empty Dict.
+@pytest.mark.parametrize("name", sorted(SPACES.keys() - {"empty"}))
 def test_every_action_space(name: str) -> None:
     fns = env_fns(spaces.Discrete(3), SPACES[name])
     ours = VectorEnv(fns, context="fork", num_processes=1)
