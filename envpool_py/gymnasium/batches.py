@@ -45,17 +45,8 @@ def put(space: Space[Any], batch: Any, ids: IdArray, rows: Any) -> Any:
     if isinstance(space, _FIXED):
         batch[ids] = rows
         return batch
-    values = dict(enumerate(batch)) | dict(zip(ids.tolist(), rows, strict=True))
-    return tuple(values.values())
-
-
-def empty(space: Space[Any], n: int) -> Any:
-    """A batch of ``n`` observations of zeros and None."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        columns = {key: empty(part, n) for key, part in _parts(space)}
-        return columns if isinstance(space, spaces.Dict) else tuple(columns.values())
-    is_fixed = isinstance(space, _FIXED)
-    return np.zeros((n, *(space.shape or ())), space.dtype) if is_fixed else (None,) * n
+    values = dict(enumerate(batch or ())) | dict(zip(ids.tolist(), rows, strict=True))
+    return tuple(value for _, value in sorted(values.items()))
 
 
 def _parts(space: Any) -> Any:

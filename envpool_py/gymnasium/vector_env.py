@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy as copy_
 import functools
 import multiprocessing
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +12,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import logger
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
-from gymnasium.vector.utils import iterate
+from gymnasium.vector.utils import create_empty_array, iterate
 
 from envpool_py.errors import EnvError, WorkerDiedError
-from envpool_py.gymnasium import batches, inside
+from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine
 from envpool_py.ids import IdArray
 from envpool_py.pool import BaseVectorEnv
@@ -33,8 +31,10 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3
 
 
-class VectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
+class VectorEnv(AsyncVectorEnv[Any, Any]):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
+
+    Gymnasium's own class checks the arguments and the order of calls; a pool does the rest.
 
     After a ``TimeoutError`` of ``reset_wait`` or ``step_wait``, call the same method again to wait
     on, or ``reset``, which cancels the call. An env that has raised, or whose process has ended,
@@ -82,13 +82,12 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
         if worker is not None:
             raise ValueError("A custom `worker` is not supported; pass a pool of your EnvWorker")
         if max_concurrency is not None:
-            if not isinstance(max_concurrency, (int, np.integer)):
-                kind = type(max_concurrency)
-                raise ValueError(f"`max_concurrency` must be an integer or None, got {kind}.")
-            if max_concurrency < 1:
-                text = f"`max_concurrency` must be a positive or None, got {max_concurrency}."
-                raise ValueError(text)
-            options["num_processes"] = max_concurrency
+            text, given = "`max_concurrency` must be", max_concurrency
+            if not isinstance(given, (int, np.integer)):
+                raise ValueError(f"{text} an integer or None, got {type(given)}.")
+            if given < 1:
+                raise ValueError(f"{text} a positive or None, got {given}.")
+            options["num_processes"] = given
         if not isinstance(env_fns, BaseVectorEnv):
             options = self.pool_options({"autoreset_mode": autoreset_mode, **options})
             try:
@@ -107,11 +106,13 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             self.pool.close()
             raise
         self.copy = copy
-        self._obs = batches.empty(self.single_observation_space, self.num_envs)
+        self._obs = create_empty_array(self.single_observation_space, self.num_envs)
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
         self._state = AsyncState.DEFAULT
         self._late = False  # the pending call has timed out once
-        self._call: tuple[Any, ...] = ()  # the pending call of a method
+        self._sent: list[Any] = []  # what AsyncVectorEnv has sent last
+        pipe: Any = SimpleNamespace(send=self._sent.append, recv=lambda: (None, True))
+        self.parent_pipes = [pipe] * self.num_envs
         self._ids = self._all = np.arange(self.num_envs)  # the envs of the pending reset or step
         self._rows: list[Array] = []  # reward, flags and info of those that have answered
         self._failed: set[int] = set()  # the envs whose error was raised
@@ -126,205 +127,131 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     def _describe(self, observation_mode: Any, *, shared_memory: bool) -> None:
         """Set the public attributes, checked as ``SyncVectorEnv`` does for envs like these."""
         pool = self.pool
-        metadata, render_mode = pool.apply(inside.describe, id=0)[0]
-        envs: list[Any] = [
+        metadata, render_mode = (pool.get_env_attr(k, 0)[0] for k in ("metadata", "render_mode"))
+        # Copies: resets seed the pool's own.
+        spaces = copy_.deepcopy((pool.observation_space, pool.action_space))
+        envs: Any = iter(
             SimpleNamespace(
-                metadata=metadata,
-                render_mode=render_mode,
-                # Copies: resets seed the pool's own.
-                observation_space=copy_.deepcopy(observed),
-                action_space=copy_.deepcopy(acted),
+                metadata=metadata, render_mode=render_mode, observation_space=obs, action_space=act
             )
-            for observed, acted in zip(pool.observation_space, pool.action_space, strict=True)
-        ]
+            for obs, act in zip(*spaces, strict=True)
+        )
         model = SyncVectorEnv(
-            [functools.partial(_same, env) for env in envs],
+            [functools.partial(next, envs)] * pool.num_envs,
             observation_mode=observation_mode,
             autoreset_mode=pool.autoreset_mode or AutoresetMode.DISABLED,
         )
         vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(("_", "env"))})
-        for custom in batches.custom_spaces(self.single_observation_space):
-            if shared_memory:
-                raise ValueError(
-                    f"Using `{type(self).__name__}(..., shared_memory=True)` with a space of type"
-                    f" `{type(custom)}`: pass `shared_memory=False`, and its values are pickled."
-                )
+        custom = next(batches.custom_spaces(self.single_observation_space), None)
+        if shared_memory and custom is not None:
+            raise ValueError(
+                f"Using `{type(self).__name__}(..., shared_memory=True)` with a space of type"
+                f" `{type(custom)}`: pass `shared_memory=False`, and its values are pickled."
+            )
 
-    # --------------------------------------------------------------------------------- reset, step
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Reset envs; return the observations of all, and the infos of those that were reset.
+    def reset_async(self, seed: Any = None, options: Any = None) -> None:
+        """Begin to reset envs.
 
         Args:
             seed: None, an int ``s`` (env ``i`` takes ``s + i``), or a list of one per env.
-            options: passed to each env, without ``"reset_mask"``, a bool array ``(num_envs,)``:
-                which envs; by default all.
+            options: passed to each env, without ``"reset_mask"``, a bool array ``(num_envs,)`` that
+                says which envs are reset; by default all.
         """
-        self.reset_async(seed, options)
-        return self.reset_wait()
-
-    def reset_async(self, seed: Any = None, options: Any = None) -> None:
-        """Begin to reset envs, as ``reset``; ``reset_wait`` returns the results."""
-        self._check_idle("reset_async")
-        n, ids = self.num_envs, self._all
-        if isinstance(seed, (int, np.integer)):
-            seed = [seed + i for i in range(n)]
-        if seed is not None and len(seed) != n:
-            text = f"If seeds are passed as a list the length must match num_envs={n}"
-            raise ValueError(f"{text} but got length={len(seed)}.")
-        if options is not None and "reset_mask" in options:
-            options = dict(options)
-            ids = np.flatnonzero(_checked_mask(options.pop("reset_mask"), n))
-        if self._late:
+        late, self._late = self._late, False
+        if late:
             self.pool.cancel()
-        self._state, self._late = AsyncState.DEFAULT, False
-        seed = None if seed is None else [seed[i] for i in ids.tolist()]
-        each = None if options is None else [options] * len(ids)
+            self._state = AsyncState.DEFAULT
+        seed = int(seed) if isinstance(seed, np.integer) else seed
+        asked = self._asked(super().reset_async, seed, options and dict(options))
+        requests = {i: data for i, data in enumerate(asked) if data is not None}
+        self._ids, self._rows = np.array(list(requests)), []
+        names = ("seed", "options")
+        given: Any = {name: [data[name] for data in requests.values()] for name in names}
         while True:
+            reported = frozenset(self._failed)
             try:
-                self.pool.send_reset(ids, seed=seed, options=each)
+                self._noting(self.pool.send_reset, self._ids, **given)
                 break
-            except EnvError as error:
-                known = self._failed.issuperset(error.env_ids)
-                if not isinstance(error, WorkerDiedError) or not known:
-                    self._note_failure(error)
+            except WorkerDiedError as error:
+                if not reported.issuperset(error.env_ids):
                     raise
                 self._failed.difference_update(error.env_ids)
                 self.pool.restart(list(error.env_ids))
-        self._over[ids] = True  # until their rows are there
-        self._ids, self._rows, self._state = ids, [], AsyncState.WAITING_RESET
+        self._over[self._ids] = True  # until their rows are there
+        self._state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Return what ``reset`` returns; ``multiprocessing.TimeoutError`` after ``timeout``."""
+        """Return the observations of all envs, and the infos of those that were reset."""
         step = self._wait(AsyncState.WAITING_RESET, timeout)
         return step[0], step[4]
 
     def step(self, actions: Any) -> Step:
         """Step all envs and return the batch."""
-        self._check_idle("step_async")
-        try:
-            obs, reward, terminated, truncated, infos = self.pool.step(self._checked(actions))
-        except EnvError as error:
-            self._note_failure(error)
-            raise
+        self._check_idle(actions)
+        obs, *row, infos = self._noting(self.pool.step, self._checked(actions))
+        reward, terminated, truncated = (part.copy() for part in row)
         listed = self._took(self._all, obs, terminated | truncated, infos)
-        combined = _combined(self._all.tolist(), listed, self.num_envs)
-        return self._returned(), reward.copy(), terminated.copy(), truncated.copy(), combined
+        return self._returned(), reward, terminated, truncated, self._combined(self._all, listed)
 
     def step_async(self, actions: Any) -> None:
         """Begin to step all envs; ``step_wait`` returns the batch."""
-        self._check_idle("step_async")
-        try:
-            self.pool.send(self._checked(actions))
-        except EnvError as error:
-            self._note_failure(error)
-            raise
+        self._check_idle(actions)
+        self._noting(self.pool.send, self._checked(actions))
         self._ids, self._rows, self._state = self._all, [], AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> Step:
         """Return what ``step`` returns; ``multiprocessing.TimeoutError`` after ``timeout``."""
         return self._wait(AsyncState.WAITING_STEP, timeout)
 
-    # ---------------------------------------------------------------------------- calls of methods
-
-    call: Any = AsyncVectorEnv.call
-    get_attr: Any = AsyncVectorEnv.get_attr
-    render: Any = AsyncVectorEnv.render
-    np_random: Any = AsyncVectorEnv.np_random
-    np_random_seed: Any = AsyncVectorEnv.np_random_seed
-
-    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
-        """Set the method of the envs that ``call_wait`` calls, or the attribute that it reads."""
-        self._check_idle("call_async")
-        if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
-            text = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
-            raise ValueError(text)
-        self._call, self._state = (name, args, kwargs), AsyncState.WAITING_CALL
-
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Carry out the call of ``call_async`` and return one result per env.
+        """Carry out the call that ``call_async`` has set, and return one result per env.
 
         Raises:
             multiprocessing.TimeoutError: they took longer than ``timeout`` seconds. The call is
                 cancelled; its results are dropped, however late they come.
         """
         self._check_waiting(AsyncState.WAITING_CALL)
-        self._state = AsyncState.DEFAULT
-        return self._ask(None, inside.call, *self._call, timeout=timeout)
-
-    def set_attr(self, name: str, values: Any) -> None:
-        """Set an attribute of each env; a list or tuple has one value per env."""
-        self._check_idle("set_attr")
-        if not isinstance(values, (list, tuple)):
-            self._ask(None, inside.set_attribute, name, values)
-            return
-        if len(values) != self.num_envs:
-            raise ValueError(
-                "Values must be a list or tuple with length equal to the number of environments."
-                f" Got `{len(values)}` values for {self.num_envs} environments."
-            )
-        for i, value in enumerate(values):
-            self._ask(i, inside.set_attribute, name, value)
-
-    def _ask(self, i: int | None, *call: Any, timeout: float | None = None) -> tuple[Any, ...]:
-        engine = self.pool.engine
+        self._state, engine = AsyncState.DEFAULT, self.pool.engine
+        call = self._sent[-1][1]
+        self._sent.clear()
         engine.call_timeout = None if timeout is None else max(timeout, _LOOK)
         try:
-            return tuple(self.pool.apply(*call, id=i))
-        except EnvError as error:
-            self._note_failure(error)
-            raise
-        except TimeoutError:
+            return tuple(self._noting(self.pool.apply, _call, *call))
+        except TimeoutError as error:
+            if isinstance(error, EnvError):
+                raise
             text = f"The call to `call_wait` has timed out after {timeout} second(s)."
             raise multiprocessing.TimeoutError(text) from None
         finally:
             engine.call_timeout = None
 
-    # --------------------------------------------------------------------------------------- close
+    def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of each env; a list or tuple has one value per env."""
+        for i, (_, value) in enumerate(self._asked(super().set_attr, name, values)):
+            self._noting(self.pool.call, "set_wrapper_attr", name, value, id=i)
 
-    def close_extras(self, **_: Any) -> None:
-        """Close the pool, within a bounded time; Gymnasium's arguments have no effect."""
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Close the pool, within a bounded time; the arguments have no effect."""
+        del timeout, terminate
         self._obs = None  # views of the pool's memory
-        try:
-            if self._state is not AsyncState.DEFAULT and not self._late:
-                call = self._state.value
-                logger.warn(
-                    f"Calling `close` while waiting for a pending call to `{call}` to complete."
-                )
-        finally:
-            self.pool.close()
+        self.pool.close()
+        if self._state is not AsyncState.DEFAULT and not self._late:
+            text = f"while waiting for a pending call to `{self._state.value}` to complete."
+            logger.warn(f"Calling `close` {text}")
 
-    def __del__(self) -> None:
-        if hasattr(self, "_failed") and not self.closed and not sys.is_finalizing():
-            self.pool.close()
+    def _asked(self, method: Callable[..., Any], *args: Any) -> list[Any]:
+        """What a method of ``AsyncVectorEnv`` sends to its processes."""
+        self._sent.clear()
+        method(*args)
+        return [data for _, data in self._sent]
 
-    # ------------------------------------------------------------------------------------ internal
-
-    def _check_idle(self, call: str) -> None:
-        """Raise if the env is closed or a call is pending; a reset may follow one that is late."""
-        if self._state is AsyncState.DEFAULT and not self.closed:
-            return
-        self._check_open()
-        if self._late and call == "reset_async":
-            return
-        state = self._state.value
-        text = f"Calling `{call}` while waiting for a pending call to `{state}` to complete"
-        text += "." if call != "reset_async" else ""
-        if self._late:
-            text += f" The call has timed out; call `{state}_wait` again, or `reset`."
-        raise AlreadyPendingCallError(text, state)
+    def _check_idle(self, actions: Any) -> None:
+        if self.closed or self._state is not AsyncState.DEFAULT:
+            super().step_async(actions)  # raises
 
     def _check_waiting(self, state: AsyncState) -> None:
-        self._check_open()
-        if self._state is not state:
-            call = state.value
-            text = f"Calling `{call}_wait` without any prior call to `{call}_async`."
-            raise NoAsyncCallError(text, call)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            text = f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
-            raise ClosedEnvironmentError(text)
+        if self.closed or self._state is not state:
+            getattr(super(), f"{state.value}_wait")()  # raises
 
     def _checked(self, actions: Any) -> Any:
         """The actions for the pool; AssertionError if an env has ended and nobody resets it."""
@@ -337,21 +264,15 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
     def _wait(self, state: AsyncState, timeout: float | None) -> Step:
         """The batch of the pending call."""
         self._check_waiting(state)
-        pool = self.pool
-        try:
-            while pool.waiting_id:
-                self._take(timeout)
-                if timeout is not None and pool.waiting_id:
-                    self._late = True
-                    raise multiprocessing.TimeoutError(
-                        f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
-                    )
-        except EnvError as error:
-            self._note_failure(error)
-            raise
+        while self.pool.waiting_id:
+            self._noting(self._take, timeout)
+            if timeout is not None and self.pool.waiting_id:
+                self._late = True
+                text = f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
+                raise multiprocessing.TimeoutError(text)
         self._state, self._late = AsyncState.DEFAULT, False
         reward, terminated, truncated, infos = self._rows
-        combined = _combined(self._ids.tolist(), infos[self._ids].tolist(), self.num_envs)
+        combined = self._combined(self._ids, infos[self._ids].tolist())
         return self._returned(), reward, terminated, truncated, combined
 
     def _take(self, timeout: float | None) -> None:
@@ -387,6 +308,17 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             return self._obs
         return self._obs.copy() if type(self._obs) is np.ndarray else snapshot(self._obs)
 
+    def _noting(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the pool; note which envs have failed if it raises."""
+        try:
+            return call(*args, **kwargs)
+        except BaseException as error:
+            if isinstance(error, EnvError):
+                self._note_failure(error)
+            elif not self.pool.waiting_id:  # an interrupt has cancelled it, or nothing was sent
+                self._state, self._late = AsyncState.DEFAULT, False
+            raise
+
     def _note_failure(self, error: EnvError) -> None:
         """Note whose error is raised; take the other envs' rows, and cancel what is to come."""
         self._failed.update(error.env_ids)
@@ -398,29 +330,19 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Array]):
             except EnvError as other:
                 self._failed.update(other.env_ids)
 
-
-def _same(env: Any) -> Any:
-    return env
-
-
-def _combined(ids: Sequence[int], infos: list[dict[str, Any]], num_envs: int) -> dict[str, Any]:
-    """The infos of a batch; a pool's info with nothing but the env's id is an empty one."""
-    if max(map(len, infos)) == 1:
-        return {}
-    for info in infos:
-        info.pop("env_id", None)
-    return combine(ids, infos, num_envs)
+    def _combined(self, ids: IdArray, infos: list[dict[str, Any]]) -> dict[str, Any]:
+        """The infos of a batch; a pool's info with nothing but the env's id is an empty one."""
+        if max(map(len, infos)) == 1:
+            return {}
+        for info in infos:
+            info.pop("env_id", None)
+        return combine(ids.tolist(), infos, self.num_envs)
 
 
-def _checked_mask(mask: Any, n: int) -> Array:
-    if not isinstance(mask, np.ndarray):
-        raise TypeError(f"`options['reset_mask']` must be a numpy array, got {type(mask)}")
-    if mask.shape != (n,):
-        text = f"`options['reset_mask']` must have shape `({n},)`, got {mask.shape}"
+def _call(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The attribute of an env, where the env lives; if it can be called, what the call returns."""
+    if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
+        text = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
         raise ValueError(text)
-    if mask.dtype != np.bool_:
-        raise TypeError(f"`options['reset_mask']` must have `dtype=np.bool_`, got {mask.dtype}")
-    if not mask.any():
-        text = "must contain a boolean array with at least one True value"
-        raise ValueError(f"`options['reset_mask']` {text}, got reset_mask={mask}")
-    return mask
+    found = env.get_wrapper_attr(name)
+    return found(*args, **kwargs) if callable(found) else found
