@@ -26,25 +26,23 @@ def ask(
         EnvError: one has failed; needs no reset.
         TimeoutError: they took longer than ``engine.call_timeout``; the replies are dropped.
     """
-    if not observed:
-        return _ask(engine, ids, requests, None)
-    if engine.recovery is not None:
+    if engine.recovery is not None and observed:
         engine.recovery.mend(ids)
-    notes = [note for o in engine.observers if (note := o.asks(ids.tolist(), requests)) is not None]
+    notes = [o.asks(ids.tolist(), requests) for o in engine.observers] if observed else []
+    failed: Any = None
     try:
-        replies = _ask(engine, ids, requests, engine.call_timeout)
+        replies = _ask(engine, ids, requests, engine.call_timeout if observed else None)
+        failed = ()
     except EnvError as error:
-        for note in notes:
-            note(error.env_ids)
+        failed = error.env_ids
         raise
-    for note in notes:
-        note(())
+    finally:
+        for note in filter(None, notes if failed is not None else ()):
+            note(failed)
     return replies
 
 
-def _ask(
-    engine: Engine, ids: IdArray, requests: Sequence[Request], timeout: float | None
-) -> list[Any]:
+def _ask(engine: Engine, ids: IdArray, requests: Sequence[Request], timeout: Any) -> list[Any]:
     left, begun = timeout, time.monotonic()
     states, arrivals, hosts = engine.states, engine.arrivals, engine.hosts
     tokens = states.tokens | ASK

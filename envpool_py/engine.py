@@ -7,8 +7,7 @@
     deliver    gather the rows into a batch, set the states, complete the infos
 
 Synchronous and partial batches, all envs or some, steps and resets differ in what is dispatched and
-in how many results are enough. What the block cannot hold (object actions, reset options, calls) is
-dispatched pickled: the second and last way.
+in how many results are enough. What the block cannot hold (objects, options, calls) is pickled.
 
 What holds:
 
@@ -76,8 +75,7 @@ class Engine:
         scheduled: bool,
         prompt: bool,
     ) -> None:
-        self.prompt = prompt
-        self._scheduled = scheduled
+        self.prompt, self._scheduled = prompt, scheduled
         self.closed = False
         self.recovery: Any = None
         self.observers: list[Observer] = []
