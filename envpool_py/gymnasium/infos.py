@@ -1,7 +1,6 @@
-"""Infos of many envs as one dict of arrays, each with a mask of the envs that have the key.
+"""Infos of many envs as one dict of arrays and masks, in Gymnasium's form.
 
-The form is Gymnasium's. Gymnasium takes the dtype of an array from the first env alone; here it is
-one that holds the values of all envs, or ``object``.
+Each array has a dtype that holds the values of all envs; Gymnasium looks at the first env alone.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ from envpool_py.spaces import Array
 
 
 def combine(ids: Sequence[int], infos: Sequence[dict[str, Any]], num_envs: int) -> dict[str, Any]:
-    """The infos of the envs ``ids``: for each key an array ``(num_envs, ...)``, and its mask.
-
-    Dicts in infos are combined likewise into a dict.
-    """
+    """The infos of the envs ``ids``: for each key an array ``(num_envs, ...)``, and its mask."""
     columns: dict[str, tuple[list[int], list[Any]]] = {}
     for i, info in zip(ids, infos, strict=True):
         for key, value in info.items():
@@ -34,19 +30,16 @@ def combine(ids: Sequence[int], infos: Sequence[dict[str, Any]], num_envs: int) 
 
 
 def _column(key: str, owners: list[int], values: list[Any], num_envs: int) -> Any:
-    if key == "final_obs":  # one object per env, whatever it is
-        stacked = None
-    elif all(isinstance(value, dict) for value in values):
-        return combine(owners, values, num_envs)
-    else:
+    if key != "final_obs":  # always one object per env
+        if all(isinstance(value, dict) for value in values):
+            return combine(owners, values, num_envs)
         stacked = _stack(values)
-    if stacked is not None:
-        column = np.zeros((num_envs, *stacked.shape[1:]), stacked.dtype)
-        column[owners] = stacked
-    else:
-        column = np.full(num_envs, None, dtype=object)
-        for i, value in zip(owners, values, strict=True):
-            column[i] = value
+        if stacked is not None:
+            column = np.zeros((num_envs, *stacked.shape[1:]), stacked.dtype)
+            column[owners] = stacked
+            return column
+    column = np.full(num_envs, None, dtype=object)
+    column[owners] = np.fromiter(values, object, len(values))
     return column
 
 
@@ -62,16 +55,15 @@ def _stack(values: list[Any]) -> Array | None:
         arrays = [np.array(v, dtype=type(v)) for v in values] if are_numbers else values
         if len({array.shape for array in arrays}) > 1:
             return None
-        stacked = np.array(arrays, dtype=np.result_type(*{array.dtype for array in arrays}))
+        stacked = np.array(arrays, dtype=np.result_type(*(array.dtype for array in arrays)))
     except (OverflowError, TypeError):  # an int of more than 64 bits, dtypes without a common one
         return None
-    return stacked if all(map(_equal, stacked, arrays)) else None
+    dtypes = {array.dtype for array in arrays}
+    return stacked if len(dtypes) == 1 or all(map(_equal, stacked, arrays)) else None
 
 
 def _equal(held: Any, array: Array) -> bool:
     """Whether ``held``, an element of an array of maybe another dtype, still has the values."""
-    if held.dtype == array.dtype:
-        return True
     with np.errstate(all="ignore"):
         restored = np.asarray(held).astype(array.dtype)
     return bool(((restored == array) | (array != array)).all())  # noqa: PLR0124 - NaN

@@ -15,7 +15,6 @@ from envpool_py.gymnasium.vector_env import VectorEnv
 from envpool_py.pools import make
 
 _BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}
-_OF_FACE = ("shared_memory", "copy", "observation_mode")
 
 
 def make_vec(
@@ -46,7 +45,7 @@ def make_vec(
         if module:
             importlib.import_module(module)
         id = gym.spec(name)  # noqa: A001
-    if not isinstance(id, EnvSpec):
+    elif not isinstance(id, EnvSpec):
         raise gym.error.Error(f"Invalid id type: {type(id)}. Expected `str` or `EnvSpec`")
     spec = copy.deepcopy(id)
     own, spec.kwargs = spec.kwargs, {}
@@ -57,10 +56,12 @@ def make_vec(
         "vector_kwargs": dict(options),
         "wrappers": tuple(own.pop("wrappers", wrappers) or ()),
     }
-    mode = getattr(stated["vectorization_mode"], "value", stated["vectorization_mode"])
+    mode = stated["vectorization_mode"]
+    mode = stated["vectorization_mode"] = getattr(mode, "value", mode)  # of Gymnasium's enum
     if mode not in _BACKENDS:
         raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {list(_BACKENDS)}")
-    face = {name: options.pop(name) for name in _OF_FACE if name in options}
+    face = options.keys() & {"shared_memory", "copy", "observation_mode"}
+    face_options = {name: options.pop(name) for name in face}
     pool = make(
         functools.partial(gym.make, spec),
         stated["num_envs"],
@@ -69,7 +70,7 @@ def make_vec(
         wrappers=stated["wrappers"],
         **VectorEnv.pool_options(options),
     )
-    envs = VectorEnv(pool, **face)
+    envs = VectorEnv(pool, **face_options)
     envs.spec = copy.deepcopy(spec)
     envs.spec.kwargs = {**own, **kwargs, **stated}
     return envs
