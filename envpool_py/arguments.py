@@ -117,7 +117,7 @@ def check_record(path: str | os.PathLike[str] | None) -> Path | None:
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
     if os.path.lexists(path):
-        raise FileExistsError(f"record: {path} exists; it is never overwritten: name another file")
+        raise FileExistsError(f"record: {path} exists, and a record is never overwritten; move it")
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"record: {Path(path).parent} is no directory")
     return Path(path)

@@ -1,8 +1,4 @@
-"""A pool's observations in the form of Gymnasium's batched spaces. Pure functions.
-
-Both have an array ``(n, ...)`` for each ``Box``, ``Discrete``, ``MultiDiscrete`` and
-``MultiBinary``. Of any other space, Gymnasium has a tuple of ``n`` values.
-"""
+"""A pool's observations as elements of batched spaces: arrays, or tuples of ``n`` values."""
 
 from __future__ import annotations
 

@@ -58,12 +58,9 @@ def _stack(values: list[Any]) -> Array | None:
         stacked = np.array(arrays, dtype=np.result_type(*(array.dtype for array in arrays)))
     except (OverflowError, TypeError):  # an int of more than 64 bits, dtypes without a common one
         return None
-    dtypes = {array.dtype for array in arrays}
-    return stacked if len(dtypes) == 1 or all(map(_equal, stacked, arrays)) else None
-
-
-def _equal(held: Any, array: Array) -> bool:
-    """Whether ``held``, an element of an array of maybe another dtype, still has the values."""
-    with np.errstate(all="ignore"):
-        restored = np.asarray(held).astype(array.dtype)
-    return bool(((restored == array) | (array != array)).all())  # noqa: PLR0124 - NaN
+    for held, array in zip(stacked, arrays, strict=True):
+        with np.errstate(all="ignore"):
+            restored = np.asarray(held).astype(array.dtype)
+        if not ((restored == array) | (array != array)).all():  # noqa: PLR0124 - NaN
+            return None
+    return stacked

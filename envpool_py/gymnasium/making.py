@@ -28,17 +28,13 @@ def make_vec(
     """Make a ``VectorEnv`` of ``num_envs`` copies of one env; the arguments are Gymnasium's.
 
     Args:
-        id: an id of Gymnasium's registry, maybe with the module that registers it, or a spec.
+        id: an id of Gymnasium's registry, maybe with its module, or a spec.
         num_envs: how many.
         vectorization_mode: ``"sync"``: in this process; ``"async"``: in worker processes; None:
             measured, as by ``envpool_py.make``.
         vector_kwargs: arguments of ``VectorEnv`` and of the pool.
         wrappers: applied to each env, the first innermost.
         **kwargs: passed to ``gymnasium.make``.
-
-    Raises:
-        ValueError: an unknown ``vectorization_mode``, or a wrong option.
-        gymnasium.error.Error: no such id.
     """
     if isinstance(id, str):
         module, _, name = id.rpartition(":")
@@ -60,8 +56,8 @@ def make_vec(
     mode = stated["vectorization_mode"] = getattr(mode, "value", mode)  # of Gymnasium's enum
     if mode not in _BACKENDS:
         raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {list(_BACKENDS)}")
-    face = options.keys() & {"shared_memory", "copy", "observation_mode"}
-    face_options = {name: options.pop(name) for name in face}
+    names = options.keys() & {"shared_memory", "copy", "observation_mode"}
+    own_options = {name: options.pop(name) for name in names}
     pool = make(
         functools.partial(gym.make, spec),
         stated["num_envs"],
@@ -70,7 +66,7 @@ def make_vec(
         wrappers=stated["wrappers"],
         **VectorEnv.pool_options(options),
     )
-    envs = VectorEnv(pool, **face_options)
+    envs = VectorEnv(pool, **own_options)
     envs.spec = copy.deepcopy(spec)
     envs.spec.kwargs = {**own, **kwargs, **stated}
     return envs

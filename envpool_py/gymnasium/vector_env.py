@@ -24,17 +24,12 @@ from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import ShmemVectorEnv
 from envpool_py.spaces import Array, snapshot
 
-#: (obs, rewards, terminations, truncations, infos)
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
-
-#: Seconds that a wait of no length takes, to look at what is there.
-_LOOK = 1e-3
+_LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
 class VectorEnv(AsyncVectorEnv[Any, Any]):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
-
-    Gymnasium's own class checks the arguments and the order of calls; a pool does the rest.
 
     After a ``TimeoutError`` of ``reset_wait`` or ``step_wait``, call the same method again to wait
     on, or ``reset``, which cancels the call. An env that has raised, or whose process has ended,
@@ -42,29 +37,22 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
     an ended process again.
 
     Args:
-        env_fns: one callable per env, or a pool that waits for all rows, with the options of
-            ``VectorEnv.pool_options({})`` for speed and a step before the first reset.
+        env_fns: one callable per env, or a pool that waits for all rows; see ``pool_options``.
         shared_memory: False allows spaces that are none of Gymnasium's; no other effect.
         copy: False: observations are views that the next call changes.
-        context: start method of the processes; None is multiprocessing's default.
         daemon: no effect. The processes end with this one, and may have children.
         worker: not supported.
-        observation_mode: ``"same"``, ``"different"`` (other bounds in each env), or a tuple of the
-            batched and the single observation space.
-        autoreset_mode: an ``AutoresetMode`` or its value.
         max_concurrency: how many envs may be at work at a time: the number of processes.
-        **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ...
+        **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
+            other arguments are Gymnasium's.
 
     Attributes:
         pool: the pool; do not use it while a call is pending.
 
     Raises:
         RuntimeError: the envs have different spaces.
-        TypeError, ValueError: an argument is wrong.
         EnvError: an env_fn raised; also an instance of the original exception's class.
     """
-
-    autoreset_mode: AutoresetMode
 
     def __init__(
         self,
@@ -127,14 +115,12 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
     def _describe(self, observation_mode: Any, *, shared_memory: bool) -> None:
         """Set the public attributes, checked as ``SyncVectorEnv`` does for envs like these."""
         pool = self.pool
-        metadata, render_mode = (pool.get_env_attr(k, 0)[0] for k in ("metadata", "render_mode"))
+        first = {key: pool.get_env_attr(key, 0)[0] for key in ("metadata", "render_mode")}
+        names = ("observation_space", "action_space")
         # Copies: resets seed the pool's own.
-        spaces = copy_.deepcopy((pool.observation_space, pool.action_space))
-        envs: Any = iter(
-            SimpleNamespace(
-                metadata=metadata, render_mode=render_mode, observation_space=obs, action_space=act
-            )
-            for obs, act in zip(*spaces, strict=True)
+        spaces = zip(*(copy_.deepcopy(getattr(pool, name)) for name in names), strict=True)
+        envs: Any = (
+            SimpleNamespace(**first, **dict(zip(names, own, strict=True))) for own in spaces
         )
         model = SyncVectorEnv(
             [functools.partial(next, envs)] * pool.num_envs,
@@ -144,23 +130,14 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(("_", "env"))})
         custom = next(batches.custom_spaces(self.single_observation_space), None)
         if shared_memory and custom is not None:
-            raise ValueError(
-                f"Using `{type(self).__name__}(..., shared_memory=True)` with a space of type"
-                f" `{type(custom)}`: pass `shared_memory=False`, and its values are pickled."
-            )
+            text = "Using `shared_memory=True` caused an error, pass `shared_memory=False`"
+            raise ValueError(f"{text}: space of type {type(custom)}")
 
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
-        """Begin to reset envs.
-
-        Args:
-            seed: None, an int ``s`` (env ``i`` takes ``s + i``), or a list of one per env.
-            options: passed to each env, without ``"reset_mask"``, a bool array ``(num_envs,)`` that
-                says which envs are reset; by default all.
-        """
-        late, self._late = self._late, False
-        if late:
+        """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
+        if self._late:
             self.pool.cancel()
-            self._state = AsyncState.DEFAULT
+            self._state, self._late = AsyncState.DEFAULT, False
         seed = int(seed) if isinstance(seed, np.integer) else seed
         asked = self._asked(super().reset_async, seed, options and dict(options))
         requests = {i: data for i, data in enumerate(asked) if data is not None}
@@ -182,12 +159,11 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the observations of all envs, and the infos of those that were reset."""
-        step = self._wait(AsyncState.WAITING_RESET, timeout)
-        return step[0], step[4]
+        return self._wait(AsyncState.WAITING_RESET, timeout)[::4]
 
     def step(self, actions: Any) -> Step:
         """Step all envs and return the batch."""
-        self._check_idle(actions)
+        self._check(AsyncState.DEFAULT, "step_async", actions)
         obs, *row, infos = self._noting(self.pool.step, self._checked(actions))
         reward, terminated, truncated = (part.copy() for part in row)
         listed = self._took(self._all, obs, terminated | truncated, infos)
@@ -195,7 +171,7 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
 
     def step_async(self, actions: Any) -> None:
         """Begin to step all envs; ``step_wait`` returns the batch."""
-        self._check_idle(actions)
+        self._check(AsyncState.DEFAULT, "step_async", actions)
         self._noting(self.pool.send, self._checked(actions))
         self._ids, self._rows, self._state = self._all, [], AsyncState.WAITING_STEP
 
@@ -204,13 +180,8 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         return self._wait(AsyncState.WAITING_STEP, timeout)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Carry out the call that ``call_async`` has set, and return one result per env.
-
-        Raises:
-            multiprocessing.TimeoutError: they took longer than ``timeout`` seconds. The call is
-                cancelled; its results are dropped, however late they come.
-        """
-        self._check_waiting(AsyncState.WAITING_CALL)
+        """Carry out the call of ``call_async``; one result per env. A timeout cancels the call."""
+        self._check(AsyncState.WAITING_CALL, "call_wait")
         self._state, engine = AsyncState.DEFAULT, self.pool.engine
         call = self._sent[-1][1]
         self._sent.clear()
@@ -245,13 +216,9 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         method(*args)
         return [data for _, data in self._sent]
 
-    def _check_idle(self, actions: Any) -> None:
-        if self.closed or self._state is not AsyncState.DEFAULT:
-            super().step_async(actions)  # raises
-
-    def _check_waiting(self, state: AsyncState) -> None:
+    def _check(self, state: AsyncState, call: str, *args: Any) -> None:
         if self.closed or self._state is not state:
-            getattr(super(), f"{state.value}_wait")()  # raises
+            getattr(super(), call)(*args)  # raises
 
     def _checked(self, actions: Any) -> Any:
         """The actions for the pool; AssertionError if an env has ended and nobody resets it."""
@@ -263,7 +230,7 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
 
     def _wait(self, state: AsyncState, timeout: float | None) -> Step:
         """The batch of the pending call."""
-        self._check_waiting(state)
+        self._check(state, f"{state.value}_wait")
         while self.pool.waiting_id:
             self._noting(self._take, timeout)
             if timeout is not None and self.pool.waiting_id:
@@ -304,31 +271,26 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         return listed
 
     def _returned(self) -> Any:
-        if not self.copy:
-            return self._obs
-        return self._obs.copy() if type(self._obs) is np.ndarray else snapshot(self._obs)
+        return snapshot(self._obs) if self.copy else self._obs
 
     def _noting(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the pool; note which envs have failed if it raises."""
+        """Call a method of the pool; after an error of an env nothing is pending."""
         try:
             return call(*args, **kwargs)
         except BaseException as error:
-            if isinstance(error, EnvError):
-                self._note_failure(error)
-            elif not self.pool.waiting_id:  # an interrupt has cancelled it, or nothing was sent
+            failed: BaseException | None = error
+            while isinstance(failed, EnvError):
+                self._failed.update(failed.env_ids)
+                failed = None
+                try:  # take the rows of the other envs, and cancel those that are to come
+                    if self.pool.waiting_id:
+                        self._take(_LOOK)
+                        self.pool.cancel()
+                except EnvError as another:
+                    failed = another
+            if not self.pool.waiting_id:  # an interrupt may have cancelled all, too
                 self._state, self._late = AsyncState.DEFAULT, False
             raise
-
-    def _note_failure(self, error: EnvError) -> None:
-        """Note whose error is raised; take the other envs' rows, and cancel what is to come."""
-        self._failed.update(error.env_ids)
-        self._state, self._late = AsyncState.DEFAULT, False
-        while not self.pool.is_closed and self.pool.waiting_id:
-            try:
-                self._take(_LOOK)
-                self.pool.cancel()
-            except EnvError as other:
-                self._failed.update(other.env_ids)
 
     def _combined(self, ids: IdArray, infos: list[dict[str, Any]]) -> dict[str, Any]:
         """The infos of a batch; a pool's info with nothing but the env's id is an empty one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import time
 from typing import Any
 
@@ -139,8 +140,6 @@ class Trouble(gym.Env):
         if action == 1:
             raise LookupError(f"no such step {self.t}")
         if action == 2:
-            import os
-
             os._exit(7)
         if action == 3:
             time.sleep(self.delay)

@@ -191,8 +191,8 @@ def test_every_space_as_observation_and_action(maker: Any, name: str) -> None:
     try:
         envs = maker([functools.partial(Plain, SPACES[name], SPACES[name])] * 3)
     except TypeError as error:
-        assert "has a dynamic shape" in str(error)
-        assert not maker.ours, "ours takes every space, with shared memory on"
+        if maker.ours or "has a dynamic shape" not in str(error):
+            raise  # ours takes every space, with shared memory on
         return
     assert envs.observation_space == envs.action_space
     assert envs.reset()[0] in envs.observation_space
@@ -405,7 +405,7 @@ def test_wrong_numbers_of_actions(maker: Any) -> None:
         envs.step(1)
     if maker.ours:  # Gymnasium's has sent some actions by then
         for wrong in ([0, 1], [0, 1, 0, 1]):
-            with pytest.raises(ValueError):
+            with pytest.raises(ValueError, match="actions for 3 envs"):
                 envs.step(wrong)
         envs.step([0, 1, 0])
 
@@ -529,9 +529,9 @@ def test_an_error_of_an_env_keeps_its_type(maker: Any) -> None:
         envs = maker([Failing] * 2)
         envs.reset(seed=[0, 0])
         # Gymnasium logs the traceback; ours is in the message of the error.
-        with pytest.warns() if not maker.ours else _nothing(), pytest.raises(ValueError) as caught:
+        warned = _nothing() if maker.ours else pytest.warns()
+        with warned, pytest.raises(ValueError, match="Error in ") as caught:
             fail(envs)
-        assert "Error in " in str(caught.value)
         if maker.ours:
             assert "Traceback" in str(caught.value)
         envs.close(terminate=not maker.ours)

@@ -140,12 +140,11 @@ def test_an_exception_in_a_step(parts: bool, options: dict) -> None:
     envs = make(**options)
     for _ in range(2):
         envs.reset()
+        if parts:
+            envs.step_async([0, 1, 0])
+        wait = (lambda: envs.step_wait(timeout=10)) if parts else (lambda: envs.step([0, 1, 0]))
         with pytest.raises(LookupError, match="no such step 1") as caught:
-            if parts:
-                envs.step_async([0, 1, 0])
-                envs.step_wait(timeout=10)
-            else:
-                envs.step([0, 1, 0])
+            wait()
         assert caught.value.env_ids == (1,)
         assert "Traceback" in str(caught.value) or "File" in str(caught.value)
         with pytest.raises(ResetNeeded, match="env 1"):
@@ -230,7 +229,7 @@ def test_an_env_that_hangs() -> None:
 # ------------------------------------------------------------------------------ interrupts
 
 
-class Interrupt(Exception):
+class InterruptError(Exception):
     pass
 
 
@@ -239,14 +238,14 @@ def test_an_interrupted_wait_may_be_repeated() -> None:
     envs.reset()
 
     def ring(*_: Any) -> None:
-        raise Interrupt
+        raise InterruptError
 
     previous = signal.signal(signal.SIGUSR1, ring)
     try:
         envs.step_async([0, 3, 0])
         timer = multiprocessing.get_context("fork").Process(target=_kill_later, args=(os.getpid(),))
         timer.start()
-        with pytest.raises(Interrupt):
+        with pytest.raises(InterruptError):
             envs.step_wait()
         timer.join()
     finally:
