@@ -86,7 +86,7 @@ class Plain(gym.Env):
 
     def step(self, action: Any) -> tuple:
         # Gymnasium passes NumPy's scalars where a space has arrays without dimensions.
-        assert np.shape(action) == () or action in self.action_space
+        assert isinstance(action, np.floating) or action in self.action_space
         return self.observation_space.sample(), 0, False, False, {}
 
 
