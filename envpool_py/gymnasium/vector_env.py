@@ -50,8 +50,7 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         pool: the pool; do not use it while a call is pending.
 
     Raises:
-        RuntimeError: the envs have different spaces.
-        EnvError: an env_fn raised; also an instance of the original exception's class.
+        RuntimeError: the envs have different spaces. EnvError: an env_fn raised.
     """
 
     def __init__(
@@ -142,8 +141,7 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         asked = self._asked(super().reset_async, seed, options and dict(options))
         requests = {i: data for i, data in enumerate(asked) if data is not None}
         self._ids, self._rows = np.array(list(requests)), []
-        names = ("seed", "options")
-        given: Any = {name: [data[name] for data in requests.values()] for name in names}
+        given: Any = {k: [data[k] for data in requests.values()] for k in ("seed", "options")}
         while True:
             reported = frozenset(self._failed)
             try:
@@ -302,7 +300,6 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
 
 
 def _call(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The attribute of an env, where the env lives; if it can be called, what the call returns."""
     if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
         text = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
         raise ValueError(text)
