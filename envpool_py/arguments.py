@@ -141,9 +141,7 @@ def check_record(path: str | os.PathLike[str] | None) -> Path | None:
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
     if os.path.lexists(path):
-        raise FileExistsError(
-            f"record: {path} exists, and a record is never overwritten; move it, or name another"
-        )
+        raise FileExistsError(f"record: {path} exists, and a record is never overwritten; move it")
     if not Path(path).parent.is_dir():
         raise FileNotFoundError(f"record: {Path(path).parent} is no directory")
     return Path(path)
@@ -212,10 +210,8 @@ def reset_requests(
     if options is None or isinstance(options, Mapping):
         options = [options] * len(ids)
     if isinstance(options, (str, bytes)) or not isinstance(options, Iterable):
-        raise TypeError(
-            "options must be a dict or a sequence of one for each env,"
-            f" got {type(options).__name__} {options!r}"
-        )
+        kind = type(options).__name__
+        raise TypeError(f"options must be a dict or one for each env, got {kind} {options!r}")
     options = list(options)
     if len(options) != len(ids):
         raise ValueError(f"got {len(options)} options for {len(ids)} envs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,25 +24,26 @@ def ask(
 
     Raises:
         EnvError: one has failed; needs no reset.
+        TimeoutError: they took longer than ``engine.call_timeout``; the replies are dropped.
     """
     if engine.recovery is not None and observed:
         engine.recovery.mend(ids)
     notes = [o.asks(ids.tolist(), requests) for o in engine.observers] if observed else []
-    failed: Sequence[int] | None = None
+    failed: Any = None
     try:
-        replies = _ask(engine, ids, requests)
+        replies = _ask(engine, ids, requests, engine.call_timeout if observed else None)
         failed = ()
     except EnvError as error:
         failed = error.env_ids
         raise
     finally:
-        for note in notes:
-            if note is not None and failed is not None:
-                note(failed)
+        for note in filter(None, notes if failed is not None else ()):
+            note(failed)
     return replies
 
 
-def _ask(engine: Engine, ids: IdArray, requests: Sequence[Request]) -> list[Any]:
+def _ask(engine: Engine, ids: IdArray, requests: Sequence[Request], timeout: Any) -> list[Any]:
+    left, begun = timeout, time.monotonic()
     states, arrivals, hosts = engine.states, engine.arrivals, engine.hosts
     tokens = states.tokens | ASK
     messages = hosts.pack(ids, tokens, requests)
@@ -58,7 +60,9 @@ def _ask(engine: Engine, ids: IdArray, requests: Sequence[Request]) -> list[Any]
                     engine.asked[i] = hosts.of(i).take_item(int(tokens[i]), kinds[i])
             missing = {i for i in missing if engine.asked[i] is None}
             if missing:
-                engine.advance(1, None, missing)
+                if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
+                    raise TimeoutError(f"no reply after {timeout} seconds")  # noqa: TRY301
+                engine.advance(1, left, missing)
         replies = dict(engine.asked)
     except BaseException:
         # What is still to come is stale; a row that is there is not.

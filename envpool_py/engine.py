@@ -7,8 +7,7 @@
     deliver    gather the rows into a batch, set the states, complete the infos
 
 Synchronous and partial batches, all envs or some, steps and resets differ in what is dispatched and
-in how many results are enough. What the block cannot hold (object actions, reset options, attribute
-calls) is dispatched as a pickled request, the second and last way.
+in how many results are enough. What the block cannot hold (objects, options, calls) is pickled.
 
 What holds:
 
@@ -58,6 +57,7 @@ class Engine:
     Attributes:
         all_ids: every env id, in order; "all envs" is recognised by this very array.
         beside: what lies beside rows, or their errors, until they are returned.
+        call_timeout: seconds that a request of the pool's without a row may take; None: any time.
         asked: the envs with a request that brings no row, and their replies, once known.
         batch_ids: the envs of the batch that was returned last.
         counts: how many batches were returned, and rows in them.
@@ -75,8 +75,7 @@ class Engine:
         scheduled: bool,
         prompt: bool,
     ) -> None:
-        self.prompt = prompt
-        self._scheduled = scheduled
+        self.prompt, self._scheduled = prompt, scheduled
         self.closed = False
         self.recovery: Any = None
         self.observers: list[Observer] = []
@@ -87,6 +86,7 @@ class Engine:
         self.counts = [0, 0]
         self.beside: dict[int, Beside | EnvError] = {}
         self.asked: dict[int, Any] = {}
+        self.call_timeout: float | None = None
         self.all_ids: IdArray = np.arange(hosts.num_envs)
         self.all_ids.setflags(write=False)
         try:

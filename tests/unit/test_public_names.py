@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PUBLIC = [
-    "envpool_py",
-    *(f"envpool_py.{name}" for name in ("collector", "envpool", "pettingzoo", "sb3", "worker")),
-]
+_PARTS = ("collector", "envpool", "gymnasium", "pettingzoo", "sb3", "worker")
+PUBLIC = ["envpool_py", *(f"envpool_py.{name}" for name in _PARTS)]
 DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
 
 
