@@ -40,11 +40,31 @@ from tests.support.helpers import (  # noqa: E402
 )
 
 PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
-PEERS += ("tests/envpool_face/test_examples.py", "tests/envpool_face/test_coming_from.py")
+PEERS += tuple(
+    f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "coming_from", "examples")
+)
 """The files and folders that import the libraries which are compared with or adapted to."""
 
-SLOW = ("tests/cli", "tests/soak", "tests/test_examples.py", "tests/bench")
-"""The files and folders whose tests start commands or many processes; others are marked."""
+SLOW = ("tests/bench", "tests/cli", "tests/soak", "tests/test_examples.py")
+SLOW += tuple(
+    f"tests/{name}.py"
+    for name in (
+        "backends/test_matrix",
+        "collector/test_collect",
+        "envpool_face/test_faults",
+        "faults/test_lifecycle",
+        "gymnasium_face/test_as_async",
+        "gymnasium_face/test_equal_to_sync",
+        "gymnasium_face/test_faults",
+        "gymnasium_face/test_wrappers",
+        "pool/test_determinism",
+        "pool/test_findings",
+        "pool/test_rows_change",
+        "record/test_on_error_replay",
+        "record/test_replay",
+    )
+)
+"""The files and folders whose tests take long together; single tests are marked."""
 
 ONLY_QUICK = "not (slow or peers or soak)"
 EVERYTHING = "not soak"

@@ -138,7 +138,7 @@ def test_the_policy_may_be_in_the_working_directory(tmp_path: Path) -> None:
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
-        timeout=40,
+        timeout=170,
         check=False,
         text=True,
     )
@@ -201,7 +201,7 @@ def test_a_bar_on_a_terminal() -> None:
             pass
         finally:
             os.close(reader)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "steps/s" in shown.decode()
     assert " %" in shown.decode()
@@ -311,14 +311,14 @@ def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
 
 
 def test_ctrl_c_while_envs_hang(tmp_path: Path) -> None:
     out = tmp_path / "a.npz"
     with hanging(tmp_path) as process:
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert stderr.splitlines()[-1] == f"envpool-py: interrupted; kept 4 whole episodes in {out}"
     assert "episodes" in stdout
@@ -346,7 +346,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
         cwd=ROOT,
         preexec_fn=little_room,
         capture_output=True,
-        timeout=40,
+        timeout=170,
         check=False,
         text=True,
     )

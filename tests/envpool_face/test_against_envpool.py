@@ -1,9 +1,10 @@
-"""The same calls on EnvPool itself, where it is installed: the same types, ids and reset rows."""
+"""The same calls on EnvPool itself: the same types, ids and reset rows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import envpool as theirs
 import numpy as np
 import pytest
 
@@ -12,7 +13,6 @@ from envpool_py import envpool as ours
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-theirs = pytest.importorskip("envpool", reason="EnvPool is no dependency of the tests")
 pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision lowered:UserWarning")
 
 TASKS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")
@@ -99,5 +99,4 @@ def test_partial_batches(task: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_dm(task: str) -> None:
-    pytest.importorskip("dm_env")
     assert run(ours, time_steps, task, "dm") == run(theirs, time_steps, task, "dm")

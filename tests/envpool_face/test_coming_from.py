@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -29,13 +28,10 @@ def test_each_library_has_its_two_programs() -> None:
         assert ("envpool_py" in code) == name.endswith("after")
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+# PufferLib comes as a source package that is built for minutes.
+@pytest.mark.parametrize("name", [name for name in BLOCKS if name != "PufferLib before"])
 def test_the_program_runs(name: str, tmp_path: Path) -> None:
     code = BLOCKS[name]
-    for module in re.findall(r"^(?:import|from) ([\w.]+)", code, re.MULTILINE):
-        top = "envpool_py.gymnasium" if module == "envpool_py.gymnasium" else module.split(".")[0]
-        if importlib.util.find_spec(top) is None:
-            pytest.skip(f"{top} is not installed")
     program = tmp_path / "program.py"
     program.write_text(code, encoding="utf-8")
     ours = name.endswith("after")  # what the others warn of, and leave behind, is theirs
@@ -49,7 +45,7 @@ def test_the_program_runs(name: str, tmp_path: Path) -> None:
         capture_output=True,
         check=False,
         text=True,
-        timeout=44,
+        timeout=170,
     )
     assert done.returncode == 0, done.stderr
     if ours:

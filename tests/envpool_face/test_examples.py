@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 import envpool_py
 
 ROOT = Path(envpool_py.__file__).parent.parent
-HAS_VECTOR_ENV = importlib.util.find_spec("envpool_py.gymnasium") is not None
 
 
 def run(name: str, *args: str, timeout: float = 40, warnings: str = "error") -> str:
@@ -46,18 +44,14 @@ def test_ppo_over_a_vector_env(mode: str) -> None:
     args = ("--updates", "3", "--mode", mode)
     over_gymnasium = mean_return("ppo_vector_env", "--vector", "gymnasium", *args)
     assert over_gymnasium > 20
-    if HAS_VECTOR_ENV:
-        assert mean_return("ppo_vector_env", *args) == over_gymnasium
+    assert mean_return("ppo_vector_env", *args) == over_gymnasium
 
 
 def test_torchrl_takes_our_vector_env_as_it_takes_gymnasiums() -> None:
-    if importlib.util.find_spec("torchrl") is None:  # an import here would set the start method
-        pytest.skip("torchrl is not installed")
     args = ("torchrl_rollout", "--mode", "sync", "--vector")
     lines = [run(*args, "gymnasium", warnings="ignore").splitlines()[-1]]
     assert re.match(r"400 steps  [1-9]\d* episodes  checksum ", lines[0])
-    if HAS_VECTOR_ENV:
-        lines.append(run(*args, "ours", warnings="ignore").splitlines()[-1])
+    lines.append(run(*args, "ours", warnings="ignore").splitlines()[-1])
     assert len(set(lines)) == 1
 
 

@@ -6,6 +6,8 @@ import functools
 import sys
 from typing import Any
 
+import dm_env
+import dm_env.specs
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -184,7 +186,6 @@ def test_without_dm_env_an_error_names_it(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_time_steps() -> None:
-    dm_env = pytest.importorskip("dm_env")
     pool = envpool.make_dm("Pendulum-v1", num_envs=2, max_episode_steps=2, pool_options=DUMMY)
     assert isinstance(pool, dm_env.Environment)
     by_hand = [gym.make("Pendulum-v1") for _ in range(2)]
@@ -207,7 +208,7 @@ def test_time_steps() -> None:
 
 
 def test_specs() -> None:
-    specs = pytest.importorskip("dm_env").specs
+    specs = dm_env.specs
     pool = envpool.make_dm("CartPole-v1", num_envs=2, pool_options=DUMMY)
     assert pool.action_spec() == specs.DiscreteArray(2, np.int64, "action")
     spec = pool.observation_spec()

@@ -147,7 +147,7 @@ def run_script(folder: Path, text: str, *args: str) -> subprocess.CompletedProce
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             stdout=out,
             stderr=err,
-            timeout=40,
+            timeout=170,
             check=False,
             start_new_session=True,
         )

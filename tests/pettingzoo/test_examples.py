@@ -34,7 +34,7 @@ def test_example(name: str, args: list[str], last: str) -> None:
         capture_output=True,
         check=False,
         text=True,
-        timeout=40,
+        timeout=170,
     )
     assert run.returncode == 0, run.stderr
     assert re.match(last, run.stdout.splitlines()[-1])

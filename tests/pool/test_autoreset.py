@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from gymnasium.vector import AutoresetMode
 
 from envpool_py import DummyVectorEnv, EnvError
 from tests.support import envs
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
 from tests.support.reference import HandStepped, Pending, check, check_reset, same, spread
 
 SUBJECTS: dict[str, Callable[..., Any]] = {
@@ -203,13 +204,16 @@ THIRD: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("third", list(THIRD)[1:])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(
+    ("place", "third"),
+    [
+        *itertools.product(QUICK, list(THIRD)[1:-1]),
+        *((place, "cannot be pickled") for place in PROCESSES),
+    ],
+)
 def test_the_error_of_a_reset_behind_plain_rows_comes_with_the_next_step(
     place: str, third: str
 ) -> None:
-    if third == "cannot be pickled" and place in ("dummy", "shmem-fork-caller"):
-        pytest.skip("nothing is pickled there")
     fns = [functools.partial(PlainEnv, third if tag == 1 else "is well") for tag in range(3)]
     actions = np.zeros(3, dtype=np.int64)
     with PLACES[place](fns, autoreset_mode="same_step") as pool:

@@ -287,7 +287,7 @@ def test_the_default_start_method_needs_its_guard(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=40,
+        timeout=170,
     )
     assert done.returncode == 1
     assert '__name__ == "__main__"' in done.stderr
