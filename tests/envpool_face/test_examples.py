@@ -14,7 +14,7 @@ import envpool_py
 ROOT = Path(envpool_py.__file__).parent.parent
 
 
-def run(name: str, *args: str, timeout: float = 40, warnings: str = "error") -> str:
+def run(name: str, *args: str, timeout: float = 170, warnings: str = "error") -> str:
     """Run an example; return what it prints."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / f"{name}.py"), *args],
@@ -29,7 +29,7 @@ def run(name: str, *args: str, timeout: float = 40, warnings: str = "error") -> 
     return done.stdout
 
 
-def mean_return(name: str, *args: str, timeout: float = 40) -> float:
+def mean_return(name: str, *args: str, timeout: float = 170) -> float:
     """Run an example; return the last mean return that it prints."""
     out = run(name, *args, timeout=timeout)
     return float(re.search(r"mean return (\d+\.\d)\n$", out).group(1))
