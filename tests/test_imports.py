@@ -34,12 +34,12 @@ LAYERS: list[set[str]] = [
     {"arguments", "assembly", "auto", "calls", "pool", "pools", "stats"}
     | {"record.replay", "testing"},
     # What is built on pools.
-    {"wrappers", "collector", "sb3", "pettingzoo"},
+    {"wrappers", "collector", "sb3", "pettingzoo", "ray"},
     {"bench", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Packages that are one row each: their own modules may import each other.
-WHOLE = ("wrappers", "collector", "cli", "sb3", "pettingzoo", "bench")
+WHOLE = ("wrappers", "collector", "cli", "sb3", "pettingzoo", "ray", "bench")
 
 MODULES = {
     ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path

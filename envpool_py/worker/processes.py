@@ -161,6 +161,10 @@ class Processes:
             host.write(self._attach_message)
         self.timed = True
 
+    def describe(self) -> str:
+        """What a pool's ``repr`` says of its processes."""
+        return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
+
     def ended(self) -> list[ProcessHost]:
         """The processes that have ended, and whose end nobody has handled."""
         return [host for host in self.hosts if host.ended]
