@@ -32,6 +32,7 @@ PEERS = [
     for name in (
         "sb3",
         "pettingzoo",
+        "ray",
         "test_tensors.py",
         "test_tianshou.py",
         "wrappers/test_against_tianshou.py",

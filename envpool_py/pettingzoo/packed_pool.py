@@ -13,10 +13,25 @@ from envpool_py.pettingzoo.packed_env import MakePacked
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
 
+
+def _over_ray(
+    env_fns: Sequence[Callable[[], Any]],
+    *args: Any,
+    num_processes: int | None = None,
+    **options: Any,
+) -> BaseVectorEnv:
+    from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - an extra
+
+    if num_processes is not None:
+        options["envs_per_actor"] = -(-len(env_fns) // num_processes)
+    return RayVectorEnv(env_fns, *args, **options)
+
+
 _BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
     "shmem": ShmemVectorEnv,
+    "ray": _over_ray,
 }
 
 
@@ -35,11 +50,11 @@ def packed_pool(
 
     Args:
         env_fns: each makes a ``ParallelEnv``, or an ``AECEnv`` that ``aec_to_parallel`` takes.
-        backend: ``"dummy"``, ``"subproc"`` or ``"shmem"``.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"`` or ``"ray"``.
         wait_num: of the pool.
         timeout: of the pool.
         autoreset_mode: of the pool.
-        num_processes: of the pool, where it has processes.
+        num_processes: of the pool, where it has processes; with Ray, of actors.
         options: of the pool.
         with_state: as in ``PackedEnv``.
 

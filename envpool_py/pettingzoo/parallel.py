@@ -36,7 +36,7 @@ class ParallelVectorEnv:
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
             PettingZoo's ``aec_to_parallel`` takes.
-        backend: ``"dummy"``, ``"subproc"`` or ``"shmem"``.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"`` or ``"ray"``.
         wait_num: the rows that ``step`` and ``recv`` wait for; None is all.
         timeout: seconds after which a batch comes with fewer rows.
         autoreset_mode: None: the caller resets; ``"next_step"``, ``"same_step"``: as in Gymnasium,

@@ -89,8 +89,7 @@ def main(
         show_stacks(shared.stacks)
     end = channel.ProcessEnd(stream, shared.results, channel.Looks(allowed=shared.look))
     EnvProcess(number, ids, end).run(env_fns, shared.memory)
-    # Left open: its end is not to be told before that of the process.
-    stream.detach()
+    stream.detach()  # left open: its end is not to be told before that of the process
 
 
 @dataclass

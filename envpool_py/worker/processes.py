@@ -101,7 +101,6 @@ class Processes:
 
     def start(self) -> None:
         """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
-        number = 0
         self._open()
         try:
             with _starting(warn=True):
