@@ -50,9 +50,6 @@ class ActorChannel(Channel):
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._noticed = False
 
-    def open(self) -> None:
-        """Nothing is to be opened."""
-
     def note(self, take: Take) -> None:
         """Have the caller call ``take``; in a thread of Ray."""
         self._arrived.append(take)
@@ -100,6 +97,7 @@ class ActorHost(ProcessHost):
         self.stream.read = lambda: items
         self.stuck, self.node, self.pid, self._cause = None, "", 0, ""
         self.process = self._shared.actor_class.remote(self.ids, self._shared.step_timeout)
+        self._handle = self.process.handle
         self._call(self.process.build, self._greeted, self._env_fns)
         self._call(self.process.watch.options(concurrency_group="watch"), self._found)
         if again:
@@ -160,7 +158,7 @@ class ActorHost(ProcessHost):
         kind = HEADER.unpack_from(data)[0] & ((1 << KIND_BITS) - 1)
         if kind == channel.CLOSE:
             if self.started and ray.is_initialized():
-                self._call(self.process.handle, self._closed, data)
+                self._call(self._handle, self._closed, data)
             else:
                 self.kill()
             return
@@ -170,7 +168,7 @@ class ActorHost(ProcessHost):
         elif kind == channel.ATTACH:  # restarted, it goes on counting
             data += self.rows.take(PLACES, np.array(self.ids))
         self.stream.sent += 1
-        self._call(self.process.handle, self._answered, data)
+        self._call(self._handle, self._answered, data)
 
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
         """End the actor; of signals there is this one."""

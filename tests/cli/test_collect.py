@@ -266,7 +266,10 @@ def test_help(args: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
             ["collect", "CartPole-v1", "--steps", "5", "--seed", str(2**63)],
             "--seed: must be below 2**63 - 8",
         ),
-        (["collect", "CartPole-v1", "--steps", "5", "--backend", "ray"], "invalid choice: 'ray'"),
+        (
+            ["collect", "CartPole-v1", "--steps", "5", "--backend", "cluster"],
+            "invalid choice: 'cluster'",
+        ),
         (["collect", "CartPole-v1", "--steps", "5", "--timeout", "0"], "must be a positive number"),
         (["collect", "CartPole-v1", "--steps", "5", "--timeout", "nan"], "must be a positive numb"),
         (["collect", "CartPole-v1", "--steps", "5", "--timeout", "x"], "must be a number of sec"),
