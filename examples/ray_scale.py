@@ -22,6 +22,10 @@ import ray
 from envpool_py import RayVectorEnv
 
 
+# Actors, envs in each, float32 in an observation.
+SHAPES = [(1, 1, 4), (1, 4096, 4), (4, 1, 4), (4, 64, 4), (1, 64, 4096)]
+
+
 class Idle(gym.Env):
     """An env of `size` float32 that takes no time, or `seconds`."""
 
@@ -42,6 +46,12 @@ class Idle(gym.Env):
         while self.seconds and time.perf_counter() < end:
             pass
         return self.row, 0.0, False, False, {}
+
+
+def start_ray() -> None:
+    """Start Ray here, with room for many actors and with workers that are not niced."""
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - the name that Ray reads
+    ray.init(num_cpus=64, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
 
 
 def measure(pool: Any, seconds: float) -> tuple[float, float]:
@@ -72,6 +82,7 @@ def against_tianshou(seconds: float) -> None:
     for name, env_fn in subjects.items():
         found = []
         for kind in ("Tianshou", "envpool_py"):
+            start_ray()  # a fresh one: actors that end, and workers that start, take its time
             fns = [env_fn] * 32
             if kind == "Tianshou":
                 pool = Theirs(fns)
@@ -80,6 +91,7 @@ def against_tianshou(seconds: float) -> None:
                 pool = RayVectorEnv(fns, autoreset_mode="same_step", validate="off", **options)
             wall, cpu = measure(pool, seconds)
             pool.close()
+            ray.shutdown()
             found.append((wall, cpu))
             print(f"{name} x 32, {kind}: {32 / wall:.0f} steps/s, {cpu / 32 * 1e6:.0f} µs CPU/step")
         ratios = [theirs / ours for theirs, ours in zip(*found, strict=True)]
@@ -89,7 +101,7 @@ def against_tianshou(seconds: float) -> None:
 def model(seconds: float) -> None:
     """Fit the cost of a call, of an env and of a byte, and print what follows."""
     rows = []
-    for actors, per_actor, size in [(1, 1, 4), (1, 64, 4), (4, 1, 4), (4, 64, 4), (1, 64, 4096)]:
+    for actors, per_actor, size in SHAPES:
         fns = [lambda size=size: Idle(size)] * (actors * per_actor)
         with RayVectorEnv(fns, envs_per_actor=per_actor, num_cpus=0.01, validate="off") as pool:
             _, cpu = measure(pool, seconds)
@@ -117,13 +129,12 @@ def main() -> None:
     parser.add_argument("--against-tianshou", action="store_true")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each measurement")
     args = parser.parse_args()
-    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - the name that Ray reads; 15 else
-    ray.init(num_cpus=64, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
     if args.against_tianshou:
         against_tianshou(args.seconds)
     else:
+        start_ray()
         model(args.seconds)
-    ray.shutdown()
+        ray.shutdown()
 
 
 if __name__ == "__main__":
