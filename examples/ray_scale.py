@@ -21,7 +21,6 @@ import ray
 
 from envpool_py import RayVectorEnv
 
-
 # Actors, envs in each, float32 in an observation.
 SHAPES = [(1, 1, 4), (1, 4096, 4), (4, 1, 4), (4, 64, 4), (1, 64, 4096)]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PUBLIC = [
     "envpool_py",
-    *(f"envpool_py.{name}" for name in ("collector", "pettingzoo", "sb3", "worker")),
+    *(f"envpool_py.{name}" for name in ("collector", "pettingzoo", "ray", "sb3", "worker")),
 ]
 DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
 
