@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from array import array
 from collections.abc import Callable
@@ -12,11 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from envpool_py import spaces
+from envpool_py.errors import WorkerDiedError
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.workers import SubprocEnvWorker
 
 #: Seconds for which the scratch env is stepped.
 PROBE_SECONDS = 0.1
+#: Seconds after which the scratch process is ended: the env hangs.
+LONGEST_PROBE = 20.0
 #: An env with a smaller share of its time on the processor mostly waits.
 BUSY = 0.5
 #: Seconds per batch that processes cost, whatever the envs do.
@@ -48,10 +52,15 @@ def probe(env_fn: Callable[[], Any], context: Any = None, seconds: float = PROBE
     """Step one env with random actions for so many seconds in a process of its own.
 
     The env is made there, stepped and thrown away; no env of a pool is used. An error of ``env_fn``
-    is raised as ``EnvError``.
+    is raised as ``EnvError``. An env that ends its process, or takes too long, counts as one that
+    waits: it is to have a process of its own.
     """
     with contextlib.closing(SubprocEnvWorker(env_fn, context=context)) as worker:
-        return Probe(*worker.request("apply", _measure, seconds))
+        assert worker.process is not None  # noqa: S101 - starts it, with the errors of env_fn
+        try:
+            return Probe(*worker.request("apply", _measure, seconds))
+        except WorkerDiedError:
+            return Probe(wall=1.0, cpu=0.0)
 
 
 def choose_processes(measured: Probe, num_envs: int) -> int:
@@ -80,6 +89,9 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     counts: a library's threads may spin while it starts. The time that it waited for a core does
     not: on a busy machine an env that computes would seem to wait.
     """
+    if hasattr(signal, "setitimer"):  # ends the process, also where the env holds the GIL
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)
     obs_bytes, steps, resets = 0, array("d"), array("d")
     sample = getattr(getattr(env, "action_space", None), "sample", lambda: None)
     with contextlib.suppress(Exception):
@@ -99,6 +111,8 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
                 env.reset()
                 resets.append(clock() - begun)
             wall, cpu = clock(), time.thread_time()
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
     burnt = cpu - start[1]
     # The two clocks are not read at the same time: a step takes at least its CPU time.
     taken = max(wall - start[0] - (_kept_from_core() - start[2]), burnt)

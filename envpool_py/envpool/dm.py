@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import keyword
 from collections import namedtuple
 from typing import Any
 
@@ -26,6 +27,21 @@ class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc]
     ``observation`` with the fields ``env_id``, ``obs`` (for a Dict space its keys) and the infos.
     """
 
+    def __init__(self, pool: Any, *args: Any) -> None:
+        space = pool.single_observation_space
+        for key in space.spaces if isinstance(space, gym.spaces.Dict) else ():
+            if not _is_name(key) or key in ("env_id", "players"):
+                raise ValueError(f"env_type='dm': {key!r} cannot be a field of the observation")
+        super().__init__(pool, *args)
+
+    def reward_spec(self) -> Any:
+        """The reward as ``dm_env.specs``."""
+        return specs.Array((), np.float32, "reward")
+
+    def discount_spec(self) -> Any:
+        """The discount as ``dm_env.specs``."""
+        return specs.BoundedArray((), np.float32, 0, 1, "discount")
+
     def observation_spec(self) -> Any:
         """The observation as ``dm_env.specs``, without the infos."""
         env_id = specs.Array((), np.int32, "env_id")
@@ -44,17 +60,22 @@ class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc]
 
 
 def _state(env_id: Any, obs: Any, info: dict[str, Any]) -> Any:
-    """A named tuple; keys that cannot be the name of a field are left out."""
-    players = _type_of("players", ("env_id",))(env_id)
-    fields = {**info, "env_id": env_id, "players": players}
+    """A named tuple; infos whose keys cannot be the name of a field are left out."""
+    fields = {key: value for key, value in info.items() if _is_name(key)}
+    fields |= {"env_id": env_id, "players": _type_of("players", ("env_id",))(env_id)}
     fields |= obs if isinstance(obs, dict) else {"obs": obs}
-    names = tuple(key for key in fields if key.isidentifier() and not key.startswith("_"))
-    return _type_of("State", names)(*(fields[key] for key in names))
+    return _type_of("State", tuple(fields))(*fields.values())
+
+
+def _is_name(key: Any) -> bool:
+    """Whether a named tuple can have a field of this name."""
+    name = isinstance(key, str) and key.isidentifier() and not key.startswith("_")
+    return name and not keyword.iskeyword(key)
 
 
 @functools.lru_cache(maxsize=256)
 def _type_of(name: str, fields: tuple[str, ...]) -> Any:
-    return namedtuple(name, fields, rename=True)  # noqa: PYI024
+    return namedtuple(name, fields)  # noqa: PYI024
 
 
 def _as_spec(space: Any, name: str) -> Any:

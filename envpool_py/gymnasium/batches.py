@@ -26,7 +26,9 @@ def custom_spaces(space: Space[Any]) -> Iterator[Space[Any]]:
 def from_pool(space: Space[Any], obs: Any) -> Any:
     """The observations of a pool, made with ``columns`` or without, in Gymnasium's form."""
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
-        return np.asarray(obs, space.dtype) if isinstance(space, _FIXED) else tuple(obs)
+        if not isinstance(space, _FIXED):
+            return tuple(obs)
+        return np.asarray(obs, space.dtype).reshape(len(obs), *(space.shape or ()))
     if isinstance(obs, (np.ndarray, list)):  # rows
         obs = {key: [row[key] for row in obs] for key, _ in _parts(space)}
     columns = {key: from_pool(part, obs[key]) for key, part in _parts(space)}

@@ -58,6 +58,8 @@ def make_vec(
         raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {list(_BACKENDS)}")
     names = options.keys() & {"shared_memory", "copy", "observation_mode"}
     own_options = {name: options.pop(name) for name in names}
+    if (limit := options.pop("max_concurrency", None)) is not None:
+        options["num_processes"] = limit
     pool = make(
         functools.partial(gym.make, spec),
         stated["num_envs"],
@@ -66,7 +68,11 @@ def make_vec(
         wrappers=stated["wrappers"],
         **VectorEnv.pool_options(options),
     )
-    envs = VectorEnv(pool, **own_options)
+    try:
+        envs = VectorEnv(pool, **own_options)
+    except BaseException:
+        pool.close()
+        raise
     envs.spec = copy.deepcopy(spec)
     envs.spec.kwargs = {**own, **kwargs, **stated}
     return envs

@@ -7,7 +7,7 @@ import functools
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -28,7 +28,13 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
-class VectorEnv(AsyncVectorEnv[Any, Any]):
+if TYPE_CHECKING:
+    _Base = AsyncVectorEnv[Any, Any]
+else:  # generic from Gymnasium 1.3 on
+    _Base = AsyncVectorEnv
+
+
+class VectorEnv(_Base):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
 
     After a ``TimeoutError`` of ``reset_wait`` or ``step_wait``, call the same method again to wait
@@ -62,7 +68,7 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         daemon: bool = True,  # noqa: ARG002 - Gymnasium's
         worker: None = None,
         observation_mode: str | tuple[gym.Space[Any], gym.Space[Any]] = "same",
-        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        autoreset_mode: str | AutoresetMode | None = None,
         max_concurrency: int | None = None,
         **options: Any,
     ) -> None:
@@ -76,18 +82,21 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
                 raise ValueError(f"{text} a positive or None, got {given}.")
             options["num_processes"] = given
         if not isinstance(env_fns, BaseVectorEnv):
-            options = self.pool_options({"autoreset_mode": autoreset_mode, **options})
+            mode = AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
+            options = self.pool_options({"autoreset_mode": mode, **options})
             try:
                 self.pool: BaseVectorEnv = ShmemVectorEnv(env_fns, context=context, **options)
             except ValueError as error:
                 if isinstance(error, EnvError) or "shapes and dtypes must agree" not in str(error):
                     raise
                 raise RuntimeError(str(error)) from None
-        elif options or context is not None or env_fns.is_async:
-            raise ValueError("give a pool its options itself, and neither wait_num nor timeout")
+        elif options or context is not None or autoreset_mode is not None:
+            raise ValueError("env_fns is a pool: give the options to the pool")
         else:
             self.pool = env_fns
         try:
+            if self.pool.is_async:
+                raise ValueError("wait_num and timeout: a VectorEnv waits for all envs")  # noqa: TRY301
             self._describe(observation_mode, shared_memory=shared_memory)
         except BaseException:
             self.pool.close()
@@ -143,15 +152,16 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         self._ids, self._rows = np.array(list(requests)), []
         given: Any = {k: [data[k] for data in requests.values()] for k in ("seed", "options")}
         while True:
-            reported = frozenset(self._failed)
+            reported, dead = frozenset(self._failed), tuple[int, ...]()
             try:
                 self._noting(self.pool.send_reset, self._ids, **given)
                 break
             except WorkerDiedError as error:
-                if not reported.issuperset(error.env_ids):
+                if not reported.issuperset(dead := error.env_ids):
                     raise
-                self._failed.difference_update(error.env_ids)
-                self.pool.restart(list(error.env_ids))
+            # Here, so that a forked process does not inherit the error that is being handled.
+            self._failed.difference_update(dead)
+            self.pool.restart(list(dead))
         self._over[self._ids] = True  # until their rows are there
         self._state = AsyncState.WAITING_RESET
 

@@ -228,3 +228,24 @@ def test_specs() -> None:
         else:
             own.obs.validate(obs.obs[0])
         pool.close()
+
+
+@pytest.mark.parametrize("key", ["joint-pos", "_v", "class", "env_id", "players"])
+def test_dm_refuses_keys_that_cannot_be_fields(key: str) -> None:
+    def make() -> gym.Env[Any, Any]:
+        env = gym.Env()
+        env.observation_space = gym.spaces.Dict({key: gym.spaces.Box(0, 9, (1,))})
+        env.action_space = gym.spaces.Discrete(2)
+        return env
+
+    with pytest.raises(ValueError, match=f"{key!r} cannot be a field"):
+        envpool.make_dm(make, num_envs=2, pool_options=DUMMY)
+
+
+def test_dm_specs_hold_for_what_comes() -> None:
+    pool = envpool.make_dm("CartPole-v1", num_envs=2, pool_options=DUMMY)
+    pool.reset()
+    step = pool.step(np.zeros(2, np.int64))
+    pool.reward_spec().validate(step.reward[0])
+    pool.discount_spec().validate(step.discount[0])
+    pool.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,9 +16,10 @@ import numpy as np
 import pytest
 
 import envpool_py
-from envpool_py import auto
+from envpool_py import auto, make
 from envpool_py.testing import CountingEnv
 from envpool_py.worker.limits import usable_cores
+from tests.support import envs
 
 CORES = len(usable_cores())
 
@@ -221,3 +223,31 @@ def test_processes_stay_on_a_core_each_where_asked() -> None:
 def test_an_id_may_name_the_module_that_registers_it() -> None:
     with envpool_py.make("gymnasium:CartPole-v1", 2, backend="dummy") as pool:
         assert pool.spec[0].id == "CartPole-v1"
+
+
+class DiesEnv(envs.CountEnv):
+    """Its first step ends its process, or hangs."""
+
+    how = "dies"
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        del action
+        if self.how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            time.sleep(60)
+
+
+class HangsEnv(DiesEnv):
+    how = "hangs"
+
+
+@pytest.mark.parametrize("kind", [DiesEnv, HangsEnv])
+def test_an_env_that_cannot_be_measured_has_a_process_of_its_own(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("envpool_py.auto.LONGEST_PROBE", 0.3)
+    with make(kind, 3, env_kwargs={"tag": 0}, on_error="restart", step_timeout=0.5) as pool:
+        assert len(pool.engine.hosts.processes.hosts) == 3
+        assert pool.reset()[0].shape == (3, 3)
+        assert pool.step([0] * 3)[3].all()
