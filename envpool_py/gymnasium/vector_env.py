@@ -7,7 +7,7 @@ import functools
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -28,13 +28,7 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
-if TYPE_CHECKING:
-    _Base = AsyncVectorEnv[Any, Any]
-else:  # generic from Gymnasium 1.3 on
-    _Base = AsyncVectorEnv
-
-
-class VectorEnv(_Base):
+class VectorEnv(AsyncVectorEnv[Any, Any]):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
 
     After a ``TimeoutError`` of ``reset_wait`` or ``step_wait``, call the same method again to wait

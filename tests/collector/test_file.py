@@ -232,9 +232,7 @@ def test_metadata_that_json_cannot_hold_is_refused_at_once(tmp_path: Path) -> No
         spaces.Box(np.float32(0.1), np.float32(0.7), (2, 2)),
         spaces.Box(2**60, 2**61, (2,), np.uint64),
         spaces.Text(5, charset="xyz", min_length=0),
-        spaces.Dict(
-            {"z": spaces.Discrete(2), "a": spaces.Discrete(2, dtype=np.int8)}, sort_keys=False
-        ),
+        spaces.Dict([("z", spaces.Discrete(2)), ("a", spaces.Discrete(2, dtype=np.int8))]),
     ],
 )
 def test_spaces_survive_json(tmp_path: Path, space: spaces.Space) -> None:
