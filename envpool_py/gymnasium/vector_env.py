@@ -93,7 +93,8 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
                 raise ValueError("wait_num and timeout: a VectorEnv waits for all envs")  # noqa: TRY301
             self._describe(observation_mode, shared_memory=shared_memory)
         except BaseException:
-            self.pool.close()
+            if self.pool is not env_fns:
+                self.pool.close()
             raise
         self.copy = copy
         self._obs = create_empty_array(self.single_observation_space, self.num_envs)

@@ -545,5 +545,5 @@ def test_a_step_before_the_first_reset_reaches_the_env(maker: Any) -> None:
 def test_a_custom_worker_is_refused() -> None:
     with pytest.raises(ValueError, match="EnvWorker"):
         VectorEnv(CARTS, worker=lambda *_: None)
-    with DummyVectorEnv(CARTS) as pool, pytest.raises(ValueError, match="itself"):
+    with DummyVectorEnv(CARTS) as pool, pytest.raises(ValueError, match="options to the pool"):
         VectorEnv(pool, num_processes=2)
