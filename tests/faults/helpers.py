@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support import envs
+from tests.support import broken, envs
 from tests.support.helpers import ROOT, wait_until_blocked
 from tests.support.places import PLACES
 
@@ -37,6 +37,14 @@ PROCESSES = ("shmem-fork", "shmem-fork-packed")
 EACH = ("dummy", *PROCESSES, "shmem-fork-caller")
 NEW = ("shmem-spawn-packed", "shmem-forkserver-packed")
 IN_CALLER = ("dummy", "shmem-fork-caller")
+
+
+BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
+
+
+def count_fns(num: int) -> list[Callable[[], Any]]:
+    """Return env_fns of CountEnvs with episodes of 50 steps."""
+    return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
 
 
 def slow(*values: Any) -> list[Any]:

@@ -19,7 +19,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
-from tests.faults.helpers import EACH, FNS, NEW, PROCESSES, kill, limited, reset_pool, running, slow
+from tests.faults.helpers import (
+    EACH,
+    FNS,
+    NEW,
+    PROCESSES,
+    count_fns,
+    kill,
+    limited,
+    reset_pool,
+    running,
+    slow,
+)
 from tests.support import broken, envs
 from tests.support.helpers import (
     descriptors,
@@ -31,18 +42,6 @@ from tests.support.places import PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
-
-
-def count_fns(num: int) -> list[Callable[[], Any]]:
-    return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
-
-
-@pytest.fixture
-def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have processes that hang be killed soon."""
-    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
 
 
 @pytest.mark.parametrize(

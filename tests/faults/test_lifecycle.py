@@ -25,18 +25,20 @@ from envpool_py import BaseVectorEnv, EnvError, ShmemVectorEnv
 from envpool_py.worker import processes
 from envpool_py.worker.channel import Channel
 from tests.faults.helpers import (
+    BROKEN,
     EACH,
     FNS,
     GOOD,
     NEW,
     SPACE,
+    count_fns,
     handling,
     reset_pool,
     running,
     slow,
     stopped,
 )
-from tests.support import broken, envs
+from tests.support import envs
 from tests.support.helpers import (
     descriptors,
     no_process_left,
@@ -48,19 +50,6 @@ from tests.support.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
-
-
-def count_fns(num: int) -> list[Callable[[], Any]]:
-    return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
-
-
-@pytest.fixture
-def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have processes that hang be killed soon."""
-    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1)
-
 
 # ---------------------------------------------------------------------------------- close
 
