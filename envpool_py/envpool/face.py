@@ -6,6 +6,7 @@ import abc
 import contextlib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from envpool_py import seeding
 from envpool_py.ids import IdArray, Ids
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.seeding import Seed
+from envpool_py.spaces import map_tree
 
 _NUMERIC = (bool, int, float, complex, np.ndarray, np.generic)
 
@@ -83,7 +85,7 @@ class EnvPool(abc.ABC):
                 new = (*pool.recv(), pool.batch_ids)
             finally:
                 pool.wait_num = self._size
-            rows = new if rows is None else _each(lambda *of: np.concatenate(of), rows, new)
+            rows = new if rows is None else map_tree(lambda *of: np.concatenate(of), rows, new)
         self._kept = _take(rows, slice(self._size, None)) if len(rows[-1]) > self._size else None
         *batch, ids = _take(rows, slice(self._size))
         return self._convert(batch, ids, reset=reset)
@@ -163,18 +165,8 @@ class EnvPool(abc.ABC):
         return self._result(tuple(batch[:4]), info, reset=reset)
 
 
-def _each(function: Callable[..., Any], *trees: Any) -> Any:
-    """The same tree of dicts and tuples, of what the function returns for the leaves."""
-    tree = trees[0]
-    if isinstance(tree, dict):
-        return {key: _each(function, *(one[key] for one in trees)) for key in tree}
-    if isinstance(tree, tuple):
-        return tuple(_each(function, *parts) for parts in zip(*trees, strict=True))
-    return function(*trees)
-
-
 def _take(rows: Any, index: Any) -> Any:
-    return _each(lambda leaf: leaf[index], rows)
+    return map_tree(itemgetter(index), rows)
 
 
 def _arrays(rows: list[tuple[int, Any]], count: int, *leave_out: str) -> dict[str, Any]:
