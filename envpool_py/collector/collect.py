@@ -14,6 +14,7 @@ What it guarantees:
 from __future__ import annotations
 
 import contextlib
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -298,8 +299,4 @@ def _stack_rows(layout: Any, rows: Any, what: str) -> list[Any]:
 
 def _select(obs: Any, rows: NDArray[np.bool_]) -> Any:
     """The rows of a batch of observations."""
-    if isinstance(obs, dict):
-        return {key: _select(part, rows) for key, part in obs.items()}
-    if isinstance(obs, tuple):
-        return tuple(_select(part, rows) for part in obs)
-    return obs[rows]
+    return spaces.map_tree(itemgetter(rows), obs)
