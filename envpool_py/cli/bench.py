@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         UsageError: bad input.
         OSError: the file of ``--json`` can't be written.
     """
-    args.whole_id = whole_id(args.env_id)
+    env_id = whole_id(args.env_id)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
     found: list[dict[str, Any]] = []
     ours_failed = False
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         for num_envs, settings in plan.items():
             results = Results()
             try:
-                _measure(args, settings, results)
+                _measure(args, env_id, settings, results)
             finally:  # after Ctrl-C too
                 show_results(f"{args.env_id} x {num_envs}", results, thinks_of(args))
                 found += _records(results)
@@ -118,15 +118,16 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
     return [each for each in found if each not in left_out]
 
 
-def _measure(args: argparse.Namespace, settings: list[Setting], results: Results) -> None:
+def _measure(
+    args: argparse.Namespace, env_id: str, settings: list[Setting], results: Results
+) -> None:
     """One setting after the other and over again, so that a change of speed hits all of them."""
     thinks, total = thinks_of(args), args.repeats * len(settings)
     now = 0.0, ""
     with showing(total, lambda: now):
         for k, setting in enumerate(settings * args.repeats):
             now = k, f"{k} of {total}: {setting.text}"
-            job = Job(setting, args.whole_id, thinks, args.seconds)
-            results.add(job, carry_out)
+            results.add(Job(setting, env_id, thinks, args.seconds), carry_out)
 
 
 def _records(results: Results) -> list[dict[str, Any]]:

@@ -189,15 +189,14 @@ class PackedEnv:
         row = {AGENTS: {**self._blanks, **seen}, FLAGS: self._flags, MASKS: masks}
         if self._with_state:
             row[STATE] = self.env.state()
-        kept = {agent: self._without_mask(agent, info) for agent, info in infos.items() if info}
-        kept = {agent: info for agent, info in kept.items() if info}
+        kept = {}
+        for agent, own in infos.items():
+            in_row = agent in self._masks and not self._masks[agent].in_obs
+            if own and in_row:  # without the mask that the row has
+                own = {key: part for key, part in own.items() if key != ACTION_MASK}  # noqa: PLW2901
+            if own:
+                kept[agent] = own
         return row, {INFOS: kept} if kept else {}
-
-    def _without_mask(self, agent: str, info: dict[str, Any]) -> dict[str, Any]:
-        """An agent's info without the mask that the row has."""
-        if agent not in self._masks or self._masks[agent].in_obs:
-            return info
-        return {key: part for key, part in info.items() if key != ACTION_MASK}
 
 
 class MakePacked:

@@ -137,9 +137,6 @@ def test_settings_that_fail_are_reported_and_not_tried_again() -> None:
     assert machine.results.errors == {SHMEM: "boom"}
     assert list(machine.results.measured) == [DUMMY]
     assert machine.asked.count(SHMEM) == 1
-    machine = Machine({}, SHMEM, DUMMY)
-    machine.run([SHMEM, DUMMY], 10)
-    assert machine.asked == [SHMEM, DUMMY]
 
 
 def test_every_setting_is_measured_for_real() -> None:

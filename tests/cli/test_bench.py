@@ -118,9 +118,6 @@ def test_numbers_have_units() -> None:
     assert durations == ["1.00 s", "12.3 ms", "4.50 µs"]
     sizes = [tables.size(each) for each in (16, 33_600, 98_765_432)]
     assert sizes == ["16 B", "33.6 kB", "98.8 MB"]
-
-
-def test_unknown_memory_is_a_dash() -> None:
     blind = measurement(memory_bytes=None)
     assert tables.memory([blind]) == "-"
     assert tables.memory([blind, measurement()]) == "50.0 MB"
