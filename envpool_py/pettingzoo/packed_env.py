@@ -182,7 +182,7 @@ class PackedEnv:
         masks = {}
         for agent, place in self._masks.items():
             mask = None
-            if agent in seen:
+            if agent in seen and (place.in_obs or infos.get(agent)):
                 mask = place.read(seen[agent], infos.get(agent, {}))
             plain = self._plain_masks[agent][agent in seen and agent in self._alive]
             masks[agent] = plain if mask is None else mask
@@ -190,12 +190,14 @@ class PackedEnv:
         if self._with_state:
             row[STATE] = self.env.state()
         kept = {}
-        for agent, own in infos.items():
-            in_row = agent in self._masks and not self._masks[agent].in_obs
-            if own and in_row:  # without the mask that the row has
-                own = {key: part for key, part in own.items() if key != ACTION_MASK}  # noqa: PLW2901
-            if own:
-                kept[agent] = own
+        for agent, info in infos.items():
+            if info and agent in self._masks and not self._masks[agent].in_obs:
+                # Without the mask that the row has.
+                rest = {key: part for key, part in info.items() if key != ACTION_MASK}
+            else:
+                rest = info
+            if rest:
+                kept[agent] = rest
         return row, {INFOS: kept} if kept else {}
 
 

@@ -110,6 +110,27 @@ def test_the_end_of_an_episode() -> None:
     assert not info["terminations"].any()
 
 
+class WritesOverTableEnv(TableEnv):
+    """Its last dead step changes what everybody has seen."""
+
+    def step(self, action: int | None) -> None:
+        super().step(action)
+        if not self.agents:
+            self.buffer[:] = -1
+
+
+def test_the_last_row_shows_what_was_seen_before_the_last_dead_step() -> None:
+    env = PettingZooEnv(WritesOverTableEnv())
+    obs, info = env.reset(seed=1)
+    dead = False
+    while not info["env_done"]:
+        last = np.array(obs["obs"])
+        action = None if dead else int(np.flatnonzero(obs["mask"])[0])
+        obs, _, terminated, truncated, info = env.step(action)
+        dead = terminated or truncated
+    assert same(obs["obs"], last)
+
+
 def test_seed_serves_the_next_reset() -> None:
     env = PettingZooEnv(TableEnv())
     env.reset(seed=4)
