@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import contextlib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -16,12 +15,11 @@ from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py import ids as ids_
 from envpool_py import seeding
+from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray, Ids
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.seeding import Seed
 from envpool_py.spaces import map_tree
-
-_NUMERIC = (bool, int, float, complex, np.ndarray, np.generic)
 
 
 class EnvPool(abc.ABC):
@@ -141,11 +139,9 @@ class EnvPool(abc.ABC):
         return result
 
     def _actions(self, action: Any, env_id: Ids) -> tuple[Any, Ids]:
-        """Actions and ids for the pool, in the space's dtype: EnvPool casts them too."""
+        """Actions and ids for the pool."""
         if isinstance(action, dict) and "env_id" in action:
             env_id, action = action["env_id"], action["action"]
-        if isinstance(action, np.ndarray):
-            action = action.astype(getattr(self.spec.action_space, "dtype", None) or action.dtype)
         if self._kept is not None:
             unread = np.intersect1d(self._kept[-1], ids_.resolve(env_id, self.num_envs))
             if len(unread):
@@ -158,47 +154,14 @@ class EnvPool(abc.ABC):
         env_id, infos = ids.astype(np.int32), batch[4].tolist()
         elapsed = self._elapsed[ids] + np.int32(1)
         info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}
-        longer = [(k, one) for k, one in enumerate(infos) if len(one) > 1]
-        elapsed[[k for k, one in longer if "is_reset" in one]] = 0
-        info.update(_arrays(longer, len(infos), "env_id", "is_reset"))
+        elapsed[[k for k, one in enumerate(infos) if "is_reset" in one]] = 0
+        info |= combine_rows(range(len(infos)), infos, len(infos))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
         return self._result(tuple(batch[:4]), info, reset=reset)
 
 
 def _take(rows: Any, index: Any) -> Any:
     return map_tree(itemgetter(index), rows)
-
-
-def _arrays(rows: list[tuple[int, Any]], count: int, *leave_out: str) -> dict[str, Any]:
-    """One array per key: numbers and arrays of one shape stacked, dicts of arrays, else objects.
-
-    Rows that lack the key have 0 or None, and ``_key`` says which rows have it.
-    """
-    arrays: dict[str, Any] = {}
-    for key in dict.fromkeys(key for _, info in rows for key in info if key not in leave_out):
-        places, values = zip(*((k, info[key]) for k, info in rows if key in info), strict=True)
-        if all(isinstance(value, Mapping) for value in values):
-            arrays[key] = _arrays(list(zip(places, values, strict=True)), count)
-        else:
-            column = _column(values)
-            empty = np.zeros if column.dtype != object else np.empty  # of objects: None
-            arrays[key] = empty((count, *column.shape[1:]), column.dtype)
-            arrays[key][list(places)] = column
-        if len(places) < count:
-            arrays[f"_{key}"] = np.isin(np.arange(count), places)
-    return arrays
-
-
-def _column(values: Sequence[Any]) -> Any:
-    if all(isinstance(value, _NUMERIC) for value in values):
-        with contextlib.suppress(ValueError):  # arrays of different shapes
-            column = np.array(values)
-            if column.dtype.kind in "biufc":
-                return column
-    column = np.empty(len(values), dtype=object)
-    for k, value in enumerate(values):
-        column[k] = value
-    return column
 
 
 class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[misc]

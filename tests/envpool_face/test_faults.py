@@ -122,16 +122,6 @@ def test_a_restarted_env_is_a_truncated_row_and_then_a_reset(make: Any, fault: s
     assert rows[2] == (2002, False, False, 2, False)
 
 
-@pytest.mark.parametrize("make", ["partial"], indirect=True)
-def test_close_returns_while_an_env_hangs(make: Any) -> None:
-    pool = make()
-    pool.reset(range(4))
-    pool.send(np.full(4, HANGS))
-    begun = time.monotonic()
-    pool.close()
-    assert time.monotonic() - begun < 10
-
-
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_after_a_timeout_a_batch_is_smaller(size: int | None, gates: list[envs.Gate]) -> None:
     pool = envpool.make(

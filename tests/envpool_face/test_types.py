@@ -14,7 +14,7 @@ import pytest
 
 import envpool_py
 from envpool_py import envpool
-from tests.envpool_face.by_hand import SeededEnv
+from tests.envpool_face.by_hand import ByHand, SeededEnv
 from tests.support import envs
 
 DUMMY = {"backend": "dummy"}
@@ -31,11 +31,15 @@ def test_shapes_and_dtypes(cartpole: Any) -> None:
     obs, info = cartpole.reset()
     assert (obs.shape, obs.dtype) == ((3, 4), np.float32)
     assert set(info) == {"env_id", "players", "elapsed_step"}
-    obs, reward, terminated, truncated, info = cartpole.step(np.zeros(3))  # floats are cast
+    obs, reward, terminated, truncated, info = cartpole.step(
+        np.zeros(3)
+    )  # floats, but whole numbers
     assert (reward.shape, reward.dtype) == ((3,), np.float32)
     assert terminated.dtype == truncated.dtype == np.bool_
     assert set(info) == {"env_id", "players", "elapsed_step"}
     assert info["players"]["env_id"].dtype == info["elapsed_step"].dtype == np.int32
+    with pytest.raises(ValueError, match="0.5.*can't hold without loss"):
+        cartpole.step(np.array([0, 0.5, 1]))
 
 
 def test_config_and_spec(cartpole: Any) -> None:
@@ -145,7 +149,14 @@ def test_infos_are_arrays_that_say_which_rows_have_them() -> None:
     assert info["number"].tolist() == [0, 7, 0]
     assert info["_number"].tolist() == info["_word"].tolist() == [False, True, False]
     assert info["word"].tolist() == [None, "x", None]
-    assert "_array" not in info
+    assert info["_array"].tolist() == [True] * 3
+    pool.close()
+    pool = envpool.make_dm(ToldEnv, num_envs=3, seed=0, pool_options=DUMMY)
+    pool.reset()
+    found = pool.step(np.zeros(3)).observation
+    assert found.number.tolist() == [0, 7, 0]
+    assert found.number_mask.tolist() == found.word_mask.tolist() == [False, True, False]
+    assert found.array_mask.tolist() == [True] * 3
     pool.close()
 
 
@@ -162,7 +173,14 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no info": ({"gym_reset_return_info": False}, ValueError, "gym_reset_return_info True"),
     "seeds": ({"seed": [1, 2, 3]}, ValueError, "got 3 seeds for 2 envs"),
     "seed": ({"seed": "a"}, TypeError, "seed must be an int"),
-    "decided": ({"pool_options": {"columns": False}}, TypeError, "columns"),
+    "decided": ({"pool_options": {"columns": False}}, TypeError, "columns is decided by EnvPool's"),
+    "wait_num": (
+        {"pool_options": {"wait_num": 1}},
+        TypeError,
+        "wait_num is decided by the argument batch_size",
+    ),
+    "envs": ({"num_envs": "3"}, TypeError, "num_envs must be an int, got '3'"),
+    "size": ({"batch_size": "1"}, TypeError, "batch_size must be an int or None, got '1'"),
     "id": ({"task_id": "CartPol-v1"}, gym.error.Error, "CartPole"),
 }
 
@@ -188,22 +206,19 @@ def test_without_dm_env_an_error_names_it(monkeypatch: pytest.MonkeyPatch) -> No
 def test_time_steps() -> None:
     pool = envpool.make_dm("Pendulum-v1", num_envs=2, max_episode_steps=2, pool_options=DUMMY)
     assert isinstance(pool, dm_env.Environment)
-    by_hand = [gym.make("Pendulum-v1") for _ in range(2)]
-    first = [env.reset(seed=42 + i)[0] for i, env in enumerate(by_hand)]
-    step = pool.reset()
-    assert isinstance(step, dm_env.TimeStep)
-    assert [part.dtype for part in step[:3]] == [np.int32, np.float32, np.float32]
-    assert (step.step_type.tolist(), step.reward.tolist()) == ([0, 0], [0, 0])
-    np.testing.assert_array_equal(step.observation.obs, np.stack(first))
-    assert step.observation.env_id.tolist() == [0, 1]
-    assert step.observation.players.env_id.tolist() == [0, 1]
-    steps = [pool.step(np.zeros((2, 1), np.float32)) for _ in range(3)]
-    rows = [[env.step(np.zeros(1, np.float32)) for env in by_hand] for _ in range(2)]
-    for step, row in zip(steps, rows, strict=False):
-        np.testing.assert_array_equal(step.observation.obs, np.stack([one[0] for one in row]))
-        np.testing.assert_array_equal(step.reward, np.float32([one[1] for one in row]))
-    assert [step.step_type.tolist() for step in steps] == [[1, 1], [2, 2], [0, 0]]
-    assert [step.discount.tolist() for step in steps] == [[1, 1], [0, 0], [1, 1]]
+    by_hand = ByHand(functools.partial(gym.make, "Pendulum-v1", max_episode_steps=2), 2, seed=42)
+    actions = np.zeros((2, 1), np.float32)
+    for number in range(4):
+        step = pool.step(actions) if number else pool.reset()
+        rows = [by_hand.step(i, actions[i]) if number else by_hand.reset(i) for i in range(2)]
+        assert isinstance(step, dm_env.TimeStep)
+        assert [part.dtype for part in step[:3]] == [np.int32, np.float32, np.float32]
+        np.testing.assert_array_equal(step.observation.obs, np.stack([row[0] for row in rows]))
+        np.testing.assert_array_equal(step.reward, np.float32([row[1] for row in rows]))
+        assert step.step_type.tolist() == [(0, 1, 2, 0)[number]] * 2
+        assert step.discount.tolist() == [float(number != 2)] * 2
+        assert step.observation.env_id.tolist() == [0, 1]
+        assert step.observation.players.env_id.tolist() == [0, 1]
     pool.close()
 
 
@@ -214,6 +229,9 @@ def test_specs() -> None:
     spec = pool.observation_spec()
     assert spec._fields == ("env_id", "players", "obs")
     assert spec.obs.validate(pool.reset().observation.obs[0]).shape == (4,)
+    step = pool.step(np.zeros(2, np.int64))
+    pool.reward_spec().validate(step.reward[0])
+    pool.discount_spec().validate(step.discount[0])
     pool.close()
     for name in ("dict", "tuple", "discrete-start", "multi-discrete", "multi-binary"):
         make_env = functools.partial(envs.SpaceEnv, 0, name)
@@ -240,12 +258,3 @@ def test_dm_refuses_keys_that_cannot_be_fields(key: str) -> None:
 
     with pytest.raises(ValueError, match=f"{key!r} cannot be a field"):
         envpool.make_dm(make, num_envs=2, pool_options=DUMMY)
-
-
-def test_dm_specs_hold_for_what_comes() -> None:
-    pool = envpool.make_dm("CartPole-v1", num_envs=2, pool_options=DUMMY)
-    pool.reset()
-    step = pool.step(np.zeros(2, np.int64))
-    pool.reward_spec().validate(step.reward[0])
-    pool.discount_spec().validate(step.discount[0])
-    pool.close()

@@ -120,13 +120,6 @@ def test_other_start_methods(context: str) -> None:
     ours.close()
 
 
-def test_a_pool_that_does_not_wait_for_all_rows_is_refused() -> None:
-    with DummyVectorEnv(env_fns(SPACES["box"]), wait_num=1) as pool:
-        with pytest.raises(ValueError, match="wait_num"):
-            VectorEnv(pool)
-        assert not pool.is_closed
-
-
 def test_a_batch_with_copy_is_the_callers_own() -> None:
     ours = VectorEnv(env_fns(SPACES["box"]), context="fork")
     first = ours.reset(seed=0)[0]
@@ -150,20 +143,3 @@ def test_a_batch_without_copy_is_a_view() -> None:
     assert not equal(held, before)
     del held
     ours.close()
-
-
-def test_stepping_an_ended_env_that_nobody_resets_is_gymnasiums_error() -> None:
-    fns = env_fns(SPACES["discrete"])
-    ours = VectorEnv(fns, autoreset_mode="Disabled", context="fork")
-    theirs = SyncVectorEnv(fns, autoreset_mode="Disabled")
-    for envs in (ours, theirs):
-        envs.reset(seed=1)
-        over = np.zeros(NUM_ENVS, bool)
-        while not over.any():
-            _, _, terminated, truncated, _ = envs.step([0] * NUM_ENVS)
-            over = terminated | truncated
-        with pytest.raises(AssertionError, match="self._autoreset_envs=array"):
-            envs.step([0] * NUM_ENVS)
-        envs.reset(options={"reset_mask": over})
-        envs.step([0] * NUM_ENVS)
-        envs.close()

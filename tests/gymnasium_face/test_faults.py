@@ -9,16 +9,16 @@ import signal
 import time
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.error import (
     AlreadyPendingCallError,
     ClosedEnvironmentError,
-    NoAsyncCallError,
     ResetNeeded,
 )
 
-from envpool_py import WorkerDiedError
+from envpool_py import SubprocVectorEnv, WorkerDiedError
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.gymnasium import VectorEnv
 from tests.gymnasium_face.envs import Trouble
@@ -107,30 +107,6 @@ def test_a_late_reset_may_be_waited_for_again() -> None:
     assert_works(envs)
 
 
-def test_a_call_that_is_late_is_cancelled() -> None:
-    envs = make()
-    envs.reset()
-    for k in (1, 2, 3):
-        envs.call_async("think", 0.4)
-        with pytest.raises(multiprocessing.TimeoutError, match="`call_wait` has timed out after"):
-            envs.call_wait(0.05)
-        assert envs.call("think", 0) == (0, 1, 2)
-        assert steps(envs.step(NOTHING)[0]) == [k] * 3
-    envs.call_async("think", 0)
-    assert envs.call_wait(20) == (0, 1, 2)
-    assert_works(envs)
-
-
-def test_close_after_a_timeout() -> None:
-    envs = make()
-    envs.reset()
-    envs.step_async([0, 3, 0])
-    with pytest.raises(multiprocessing.TimeoutError):
-        envs.step_wait(0.05)
-    envs.close()
-    assert envs.closed
-
-
 # ------------------------------------------------------------------------------- exceptions
 
 
@@ -195,14 +171,6 @@ def test_a_process_that_is_killed_between_two_calls() -> None:
     assert_works(envs)
 
 
-def test_two_processes_that_end_at_once() -> None:
-    envs = make()
-    envs.reset()
-    with pytest.raises(WorkerDiedError):
-        envs.step([2, 0, 2])
-    assert_works(envs)
-
-
 def test_restarts_by_the_pool() -> None:
     envs = make(on_error="restart", restart_backoff=0)
     envs.reset()
@@ -259,21 +227,35 @@ def _kill_later(pid: int) -> None:
     os.kill(pid, signal.SIGUSR1)
 
 
-def test_nothing_pending_after_an_error_of_use() -> None:
-    envs = make()
-    envs.reset()
-    for bad, error in ((0, TypeError), ([0, 0], ValueError), ([0, 0, 0.5], ValueError)):
-        with pytest.raises(error):
-            envs.step(bad)
-        with pytest.raises(error):
-            envs.step_async(bad)
-        with pytest.raises(NoAsyncCallError):
-            envs.step_wait()
-    assert_works(envs)
-
-
 def test_an_envs_last_reference_closes_it_silently() -> None:
     envs = make()
     pool = envs.pool
     del envs
     assert pool.is_closed
+
+
+def test_no_row_in_time_of_a_pool_without_columns() -> None:
+    space = gym.spaces.Dict(x=gym.spaces.Box(0, 10**6, (3,), np.int64))
+
+    def slow(tag: int) -> gym.Env:
+        return gym.wrappers.TransformObservation(Trouble(tag), lambda obs: {"x": obs}, space)
+
+    envs = VectorEnv(SubprocVectorEnv([functools.partial(slow, tag) for tag in range(2)]))
+    envs.reset()
+    envs.step_async([3, 3])
+    with pytest.raises(multiprocessing.TimeoutError):
+        envs.step_wait(timeout=0.01)
+    assert envs.step_wait()[0]["x"].tolist() == [[0, 0, 1], [1, 0, 1]]
+    envs.close()
+
+
+def test_an_error_after_a_restart_shows_nothing_of_the_death() -> None:
+    envs = make()
+    envs.reset()
+    with pytest.raises(WorkerDiedError):
+        envs.step([2, 0, 2])
+    envs.reset(options={"reset_mask": np.array([True, False, True])})
+    with pytest.raises(LookupError) as caught:
+        envs.step([1, 0, 0])
+    assert "WorkerDiedError" not in str(caught.value)
+    envs.close()
