@@ -104,7 +104,7 @@ class EnvPool(abc.ABC):
             seed: as in the pool. By default the first reset of an env takes the seed of ``make``.
             options: for the envs' ``reset``; ``reset_mask``, a bool array, replaces ``env_id``.
         """
-        if options is not None and env_id is None and "reset_mask" in options:
+        if isinstance(options, Mapping) and env_id is None and "reset_mask" in options:
             env_id = np.asarray(options["reset_mask"], dtype=bool)
             options = {key: value for key, value in options.items() if key != "reset_mask"} or None
         if env_id is None and self.pool.is_async:
@@ -117,7 +117,7 @@ class EnvPool(abc.ABC):
 
     def close(self, **_: Any) -> None:
         """Close the pool."""
-        self.closed = True
+        self.closed, self._kept = True, None
         self.pool.close()
 
     def __len__(self) -> int:
@@ -142,6 +142,8 @@ class EnvPool(abc.ABC):
         """Actions and ids for the pool."""
         if isinstance(action, dict) and "env_id" in action:
             env_id, action = action["env_id"], action["action"]
+        if action is None:
+            raise TypeError("action: expected one per env, got None; recv() returns rows")
         if self._kept is not None:
             unread = np.intersect1d(self._kept[-1], ids_.resolve(env_id, self.num_envs))
             if len(unread):

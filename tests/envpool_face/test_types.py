@@ -67,14 +67,11 @@ def test_config_and_spec(cartpole: Any) -> None:
     assert cartpole.metadata["autoreset_mode"] is gym.vector.AutoresetMode.NEXT_STEP
 
 
-def test_actions_with_ids_in_a_dict(cartpole: Any) -> None:
-    cartpole.reset()
+def test_gymnasium_takes_it_for_an_env_and_for_a_vector_env(cartpole: Any) -> None:
     ids = np.array([2, 0], np.int32)
+    cartpole.reset()
     cartpole.send({"env_id": ids, "players": {"env_id": ids}, "action": np.array([1, 0])})
     assert cartpole.recv()[4]["env_id"].tolist() == [2, 0]
-
-
-def test_gymnasium_takes_it_for_an_env_and_for_a_vector_env(cartpole: Any) -> None:
     assert gym.Wrapper(cartpole).env is cartpole
     counted = gym.wrappers.vector.RecordEpisodeStatistics(cartpole)
     counted.reset()
@@ -113,20 +110,11 @@ def test_threads_are_processes() -> None:
 
 
 class ToldEnv(SeededEnv):
-    """Infos of every kind, some of them in some rows alone."""
+    """Infos that some rows lack."""
 
     def step(self, action: Any) -> tuple:
         *row, _ = super().step(action)
-        info = {
-            "int or float": 0 if self.tag == 0 else 0.5,
-            "array": np.full((2, 2), self.tag, np.int16),
-            "ragged": np.zeros(1 + self.tag),
-            "text": f"env {self.tag}",
-            "maybe": None if self.tag else 3,
-            "flag": self.tag == 1,
-            "list": [self.tag],
-            "deep": {"a": self.tag, "only 2": 1.5} if self.tag == 2 else {"a": self.tag},
-        }
+        info = {"array": np.full((2, 2), self.tag, np.int16), "deep": {"a": self.tag}}
         if self.tag == 1:
             info |= {"number": 7, "word": "x"}
         return *row, info
@@ -136,16 +124,8 @@ def test_infos_are_arrays_that_say_which_rows_have_them() -> None:
     pool = envpool.make(ToldEnv, num_envs=3, seed=0, pool_options=DUMMY)
     pool.reset()
     info = pool.step(np.zeros(3))[4]
-    assert info["int or float"].tolist() == [0.0, 0.5, 0.5]
     assert (info["array"].shape, info["array"].dtype) == ((3, 2, 2), np.int16)
-    assert [one.tolist() for one in info["ragged"]] == [[0], [0, 0], [0, 0, 0]]
-    assert info["text"].tolist() == ["env 0", "env 1", "env 2"]
-    assert info["maybe"].tolist() == [3, None, None]
-    assert (info["flag"].dtype, info["flag"].tolist()) == (np.bool_, [False, True, False])
-    assert info["list"].tolist() == [[0], [1], [2]]
     assert info["deep"]["a"].tolist() == [0, 1, 2]
-    assert info["deep"]["only 2"].tolist() == [0, 0, 1.5]
-    assert info["deep"]["_only 2"].tolist() == [False, False, True]
     assert info["number"].tolist() == [0, 7, 0]
     assert info["_number"].tolist() == info["_word"].tolist() == [False, True, False]
     assert info["word"].tolist() == [None, "x", None]
@@ -156,7 +136,6 @@ def test_infos_are_arrays_that_say_which_rows_have_them() -> None:
     found = pool.step(np.zeros(3)).observation
     assert found.number.tolist() == [0, 7, 0]
     assert found.number_mask.tolist() == found.word_mask.tolist() == [False, True, False]
-    assert found.array_mask.tolist() == [True] * 3
     pool.close()
 
 
