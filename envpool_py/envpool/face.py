@@ -153,7 +153,7 @@ class EnvPool(abc.ABC):
 
     def _convert(self, batch: Sequence[Any], ids: IdArray, *, reset: bool = False) -> Any:
         """A batch of the pool in EnvPool's form."""
-        env_id, infos = ids.astype(np.int32), batch[4].tolist()
+        env_id, infos = ids.astype(np.int32), batch[4]
         elapsed = self._elapsed[ids] + np.int32(1)
         info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}
         elapsed[[k for k, one in enumerate(infos) if "is_reset" in one]] = 0

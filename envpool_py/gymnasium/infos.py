@@ -13,14 +13,14 @@ import numpy as np
 from envpool_py.spaces import Array
 
 
-def combine_rows(
-    ids: Sequence[int], infos: Sequence[dict[str, Any]], num_envs: int
-) -> dict[str, Any]:
+def combine_rows(ids: Sequence[int], infos: Array, num_envs: int) -> dict[str, Any]:
     """As ``combine``, for the infos of a pool, without the keys that every pool adds."""
-    if max(map(len, infos), default=0) <= 1:  # nothing but the env's id
-        return {}
-    own = [{k: v for k, v in info.items() if k not in ("env_id", "is_reset")} for info in infos]
-    return combine(ids, own, num_envs)
+    own = {
+        i: {key: value for key, value in info.items() if key not in ("env_id", "is_reset")}
+        for i, info in zip(ids, infos, strict=True)
+        if len(info) > 1  # than the env's id
+    }
+    return combine(list(own), list(own.values()), num_envs)
 
 
 def combine(ids: Sequence[int], infos: Sequence[dict[str, Any]], num_envs: int) -> dict[str, Any]:

@@ -29,8 +29,6 @@ from envpool_py.spaces import Array, snapshot
 from envpool_py.worker.base import Request
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
-_FACTS = ("num_envs", "metadata", "render_mode", "observation_mode", "autoreset_mode")
-_SPACES = ("observation_space", "action_space", "single_observation_space", "single_action_space")
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
@@ -59,7 +57,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         RuntimeError: the envs have different spaces. EnvError: an env_fn raised.
     """
 
-    observation_mode: str | tuple[gym.Space[Any], gym.Space[Any]]
     autoreset_mode: AutoresetMode
 
     def __init__(
@@ -141,8 +138,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             )
         except AssertionError as error:  # of Gymnasium 1.2
             raise RuntimeError(str(error)) from None
-        for name in (*_FACTS, *_SPACES):
-            setattr(self, name, getattr(model, name))
+        hidden = ("_", "env")  # what is not public, and the envs
+        vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(hidden)})
         if shared_memory and batches.has_custom_space(self.single_observation_space):
             text = "Using `shared_memory=True` caused an error, pass `shared_memory=False`"
             raise ValueError(f"{text}: {self.single_observation_space} has a custom space")
@@ -154,10 +151,10 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
         """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
+        self._assert_open()
         if self._late:
             self.pool.cancel()
             self._pending, self._late = None, False
-        self._assert_open()
         is_list = seed is not None and np.ndim(seed) > 0
         if is_list and len(seed) != self.num_envs:
             text = "If seeds are passed as a list the length must match"
@@ -357,7 +354,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """What ``step`` returns; ``infos`` are those of the envs ``ids``."""
         reward, terminated, truncated = row
         obs = snapshot(self._obs) if self.copy else self._obs
-        combined = combine_rows(ids.tolist(), infos.tolist(), self.num_envs)
+        combined = combine_rows(ids.tolist(), infos, self.num_envs)
         return obs, reward, terminated, truncated, combined
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
