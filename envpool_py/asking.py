@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envpool_py import faults
 from envpool_py.errors import EnvError, combine
 from envpool_py.ids import IdArray
-from envpool_py.states import RAISED, READY
+from envpool_py.states import HELD, RAISED, READY
 from envpool_py.worker.base import Request
 from envpool_py.worker.channel import ASK, GENERATION
 
@@ -56,7 +56,9 @@ class Call:
         messages = engine.hosts.pack(ids, self._tokens, requests)
         engine.asked = dict.fromkeys(self._kinds)
         try:
-            self._held = engine.states.hold(ids) if hold else None
+            if hold:
+                self._held = ids, engine.states.state[ids]
+                engine.states.state[ids] = HELD
             for post, message in messages:
                 post(message)
         except BaseException:
@@ -118,9 +120,11 @@ class Call:
 
     def _end(self, failed: Collection[int]) -> None:
         """The call is over."""
-        self._engine.asked = {}
+        self._engine.asked, state = {}, self._engine.states.state
         if self._held is not None:
-            self._engine.states.release(self._held)
+            ids, before = self._held
+            held = state[ids] == HELD  # those that have not died or been recreated since
+            state[ids[held]] = before[held]
         for note in filter(None, self._notes):
             note(list(failed))
 

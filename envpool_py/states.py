@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from envpool_py.errors import EnvError, WorkerDiedError, name_ids
 from envpool_py.ids import IdArray
-from envpool_py.spaces import Array
 from envpool_py.worker.channel import ASK, GENERATION, ID_MASK, RESET, TOKEN_BYTES
 
 # Only READY takes a step; every state below STEPPING takes a reset. STEPPING and RESETTING are in
@@ -167,23 +166,6 @@ class States:
         flying = np.flatnonzero(self.flying())
         self.in_flight = len(flying)
         self.unread.intersection_update(flying.tolist())
-
-    def hold(self, ids: IdArray) -> tuple[IdArray, Array]:
-        """These envs take no request before ``release``, which is given what this returns.
-
-        Raises:
-            AlreadyPendingCallError, EnvError: as ``check_free``.
-        """
-        self.check_free(ids)
-        before = ids, self.state[ids]
-        self.state[ids] = HELD
-        return before
-
-    def release(self, before: tuple[IdArray, Array]) -> None:
-        """Undo ``hold``, but for envs that have died or were recreated since."""
-        ids, state = before
-        held = self.state[ids] == HELD
-        self.state[ids[held]] = state[held]
 
     def died(self, i: int, error: EnvError) -> None:
         """The process of env ``i`` has ended; what is in flight is still to be returned."""

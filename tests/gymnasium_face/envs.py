@@ -73,7 +73,7 @@ class RandomEnv(gym.Env):
     Infos have every type, keys that come and go, and dicts in dicts.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012
 
     def __init__(self, space: gym.Space, action: gym.Space | None = None) -> None:
         self.observation_space = copy.deepcopy(space)  # each env samples from its own

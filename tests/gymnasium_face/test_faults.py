@@ -117,7 +117,8 @@ def test_a_wait_of_no_length_returns_what_is_there(make: Any) -> None:
     assert steps(envs.step_wait(timeout=0)) == [1, 1, 1]
 
 
-def test_close_while_an_env_is_at_work(gates: Any) -> None:
+def test_close_while_an_env_is_at_work(gates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.2)
     fns = [functools.partial(Trouble, tag, gates[tag]) for tag in range(2)]
     envs = VectorEnv(fns, context="fork")
     envs.reset()
