@@ -105,7 +105,8 @@ class States:
             death = self.deaths[int(ids[dead.argmax()])]
             raise WorkerDiedError(death.message, death.env_ids)  # with a traceback of its own
         if (state == HELD).any():
-            raise AlreadyPendingCallError("a call is under way; wait for its replies first", "call")
+            text = "a call is under way; wait for its replies first"
+            raise AlreadyPendingCallError(f"{name_ids(ids[busy].tolist())}: {text}", "call")
         kind = "resetting" if state[busy.argmax()] == RESETTING else "stepping"
         raise AlreadyPendingCallError(
             f"{name_ids(ids[busy].tolist())}: still {kind}; its row must be fetched first,"

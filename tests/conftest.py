@@ -40,9 +40,7 @@ from tests.support.helpers import (  # noqa: E402
 )
 
 PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
-PEERS += tuple(
-    f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "coming_from", "examples")
-)
+PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
 """The files and folders that import the libraries which are compared with or adapted to."""
 
 SLOW = ("tests/bench", "tests/cli", "tests/soak", "tests/test_examples.py")

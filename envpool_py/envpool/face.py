@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -22,7 +21,7 @@ from envpool_py.seeding import Seed
 from envpool_py.spaces import map_tree
 
 
-class EnvPool(abc.ABC):
+class EnvPool:
     """Many envs with EnvPool's methods; ``make`` makes them.
 
     An env resets itself: the action after the end of an episode is ignored, and the row is the
@@ -56,9 +55,10 @@ class EnvPool(abc.ABC):
         self.spec.observation_space = pool.single_observation_space
         self.spec.action_space = pool.single_action_space
 
-    @abc.abstractmethod
     def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
-        """What ``recv`` returns: observations, rewards, both flags, and the info in its form."""
+        """What ``recv`` returns; what ``reset`` returns if ``reset``."""
+        obs, reward, *flags = batch
+        return (obs, info) if reset else (obs, reward.astype(np.float32), *flags, info)
 
     def async_reset(self) -> None:
         """Begin a reset of all envs; ``recv`` returns the rows. What is in flight is cancelled."""
@@ -184,9 +184,3 @@ class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[
         self.observation_space = self.single_observation_space = self.spec.observation_space
         self.action_space = self.single_action_space = self.spec.action_space
         self.render_mode = config.get("render_mode")
-
-    def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
-        obs, reward, terminated, truncated = batch
-        return (
-            (obs, info) if reset else (obs, reward.astype(np.float32), terminated, truncated, info)
-        )
