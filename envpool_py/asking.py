@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from envpool_py import faults
 from envpool_py.errors import EnvError, combine
 from envpool_py.ids import IdArray
-from envpool_py.states import HELD, RAISED, READY
+from envpool_py.states import RAISED, READY
 from envpool_py.worker.base import Request
 from envpool_py.worker.channel import ASK, GENERATION
 
@@ -31,8 +31,8 @@ def ask(
 class Call:
     """A request to each of these envs, which take one; the envs carry it out from now on.
 
-    With ``hold`` they take no other request before ``wait`` has returned or raised; without it the
-    caller makes sure of that.
+    With ``hold`` no env takes another request before ``wait`` has returned or raised; without it
+    the caller makes sure of that.
     """
 
     def __init__(
@@ -52,13 +52,10 @@ class Call:
         self._notes = [o.asks(ids.tolist(), requests) for o in engine.observers if observed]
         self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
         self._tokens = engine.states.tokens | ASK
-        self._held: Any = None
         messages = engine.hosts.pack(ids, self._tokens, requests)
         engine.asked = dict.fromkeys(self._kinds)
         try:
-            if hold:
-                self._held = ids, engine.states.state[ids]
-                engine.states.state[ids] = HELD
+            engine.states.held = hold
             for post, message in messages:
                 post(message)
         except BaseException:
@@ -120,11 +117,7 @@ class Call:
 
     def _end(self, failed: Collection[int]) -> None:
         """The call is over."""
-        self._engine.asked, state = {}, self._engine.states.state
-        if self._held is not None:
-            ids, before = self._held
-            held = state[ids] == HELD  # those that have not died or been recreated since
-            state[ids[held]] = before[held]
+        self._engine.asked, self._engine.states.held = {}, False
         for note in filter(None, self._notes):
             note(list(failed))
 

@@ -265,12 +265,17 @@ def test_envs_of_this_process_drop_a_call_that_is_late(make: Any) -> None:
     assert envs.call_wait(20) == (None, None, None)
 
 
-def test_a_process_that_ends_in_a_call(make: Any) -> None:
-    envs = make()
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_a_process_that_ends_in_a_call(make: Any, on_error: str) -> None:
+    envs = make(on_error=on_error)
     envs.reset()
     envs.call_async("die", 1)
     with pytest.raises(WorkerDiedError, match="exited with code 7"):
         envs.call_wait()
+    if on_error == "restart":
+        assert envs.step(NOTHING)[3].tolist() == [False, True, False]
+        assert steps(envs.step(NOTHING)) == [2, 0, 2]
+        return
     with pytest.raises(WorkerDiedError):
         envs.call_async("tag")
     assert steps(envs.reset(options=ONE)) == [0, 0, 0]
