@@ -16,26 +16,6 @@ if TYPE_CHECKING:
     from tests.support.envs import Gate
 
 
-class Letters(gym.Space):
-    """A space that is none of Gymnasium's."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None)
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        del mask, probability
-        return "abcdef"[int(self.np_random.integers(6))]
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, str)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Letters)
-
-    def __hash__(self) -> int:
-        return 0
-
-
 SPACES: dict[str, gym.Space] = {
     "box": spaces.Box(-1, 1, (3,), np.float32),
     "scalar": spaces.Box(-1, 1, (), np.float64),

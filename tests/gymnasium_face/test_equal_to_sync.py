@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.gymnasium import VectorEnv
-from tests.gymnasium_face.envs import SPACES, Letters, RandomEnv, equal
+from tests.gymnasium_face.envs import SPACES, RandomEnv, equal
+from tests.support.envs import Cards
 
 NUM_ENVS = 3
 MODES = list(AutoresetMode)
@@ -73,7 +74,7 @@ def test_every_space_of_observations_and_actions(name: str, mode: AutoresetMode)
 
 
 def test_a_custom_space_without_shared_memory() -> None:
-    fns = env_fns(spaces.Dict({"l": Letters(), "x": spaces.Box(0, 1)}), Letters())
+    fns = env_fns(spaces.Dict({"l": Cards(5), "x": spaces.Box(0, 1)}), Cards(9))
     mode = AutoresetMode.SAME_STEP
     ours = VectorEnv(fns, shared_memory=False, autoreset_mode=mode, context="fork")
     run(ours, SyncVectorEnv(fns, autoreset_mode=mode), 30)
