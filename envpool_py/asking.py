@@ -105,7 +105,8 @@ class Call:
         engine = self._engine
         # What is still to come is stale; a row that is there is not.
         engine.settle()
-        engine.arrivals.stale.update((i, int(engine.states.tokens[i])) for i in missing)
+        to_come = [i for i in missing if engine.hosts.may_answer(i)]
+        engine.arrivals.stale.update((i, int(engine.states.tokens[i])) for i in to_come)
         engine.states.tokens[list(missing)] += GENERATION
         engine.hosts.forget_messages()
         failed = missing
