@@ -109,6 +109,7 @@ class OverPool(VecEnv):
         Warns:
             RuntimeWarning: closing an env raised.
         """
+        self._stepping = False
         self.pool.close()
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
