@@ -273,6 +273,7 @@ def interrupted_at(
             call()
         except kind as caught:
             assert caught is error  # noqa: PT017 - it may raise or not
+            caught.__traceback__ = None  # which holds what was half made
         finally:
             sys.settrace(before)
     return left <= 0

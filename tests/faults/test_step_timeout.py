@@ -70,7 +70,7 @@ def test_an_env_that_hangs_is_named_with_its_stack(name: str, where: str) -> Non
         assert isinstance(error, EnvError)
         assert f"step_timeout={LIMIT} seconds" in str(error)
         assert "most recent call first" in str(error)
-        assert ("in _fault" if name == "hang" else "in sleep_for_ever") in str(error)
+        assert ("in _fault" if name == "hang" else f"in do_{name}") in str(error)
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
         if where == "step":  # the rows of the others are kept
