@@ -293,11 +293,14 @@ def test_custom_workers(worker: type, restores: bool, tmp_path: Path) -> None:
         assert ("env_error" in batches[2][4][1]) != restores
 
 
-def test_restart_by_hand_makes_new_envs() -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_restart_by_hand_makes_new_envs(dies: bool) -> None:
     with PLACES["shmem-fork-packed"](FAULTY, **REPLAY) as pool:
         pool.reset(seed=1)
         pool.step(["", "", ""])
+        if dies:
+            kill(pool, 1)
         pool.restart()
         obs, infos = pool.reset()
         assert obs.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
-        assert not any("env_replayed" in info for info in infos)
+        assert dies or not any("env_replayed" in info for info in infos)
