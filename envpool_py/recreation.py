@@ -155,14 +155,12 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
     Raises:
         EnvError: an env_fn raised, or the process ended while it started.
     """
-    states = engine.states
-    deaths = {i: states.deaths[i] for i in host.ids if i in states.deaths}
+    states, deaths = engine.states, dict(engine.states.deaths)
     try:
         error = engine.hosts.end_restart(host)
         if error is None:
             engine.batches.forget_forms(host.ids)
-            for i in deaths:
-                del states.deaths[i]
+            states.deaths = {i: death for i, death in deaths.items() if i not in host.ids}
             _configure_again(engine, host.ids)
             _note_recreated(engine, host.ids)
     except BaseException:
