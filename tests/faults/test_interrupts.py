@@ -248,10 +248,12 @@ def interrupted_at(
 ) -> bool:
     """Whether ``call`` came to its ``number``-th line in these files of the package.
 
-    There a signal handler raises. A line counts for as many visits.
+    There a signal handler raises, and what it raises must come out. A line counts for as many
+    visits.
     """
     seen: collections.Counter[tuple[str, int]] = collections.Counter()
     counted, pid, left = tuple(str(PACKAGE / file) for file in files), os.getpid(), number
+    came_out = False
 
     def trace(frame: Any, event: str, arg: Any) -> Any:  # noqa: ARG001 - the signature of a tracer
         nonlocal left
@@ -274,9 +276,11 @@ def interrupted_at(
         except kind as caught:
             assert caught is error  # noqa: PT017 - it may raise or not
             caught.__traceback__ = None  # which holds what was half made
+            came_out = True
         finally:
             sys.settrace(before)
-    return left <= 0
+    assert came_out == (not left), "what the handler raised was swallowed"
+    return came_out
 
 
 @pytest.mark.slow
