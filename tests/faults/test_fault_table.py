@@ -222,6 +222,7 @@ def test_a_process_ends(place: str, where: str, name: str, tmp_path: Path) -> No
         if name == "mute":  # it is waited for without spinning
             assert time.process_time() - began < process.DISCONNECTED_FOR / 2
         assert set(caught.value.env_ids) == set(mates)
+        assert name != "orphan" or wait_until(lambda: not running(int(path.read_text())))
         pool.cancel()
         asks: list[Callable[[int], Any]] = [
             lambda i: pool.step([""], [i]),
@@ -237,7 +238,6 @@ def test_a_process_ends(place: str, where: str, name: str, tmp_path: Path) -> No
         goes_on(pool, [i for i in range(3) if i not in mates])
         pool.restart([1])
         goes_on(pool, [0, 1, 2])
-    assert name != "orphan" or wait_until(lambda: not running(int(path.read_text())))
 
 
 def test_what_reaches_a_process_is_corrupt() -> None:
