@@ -106,7 +106,6 @@ def test_close_ends_what_does_not_end(place: str, tmp_path: Path) -> None:
     pool.close()
 
 
-@pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize(
     ("place", "options", "hangs"),
     [
@@ -117,7 +116,12 @@ def test_close_ends_what_does_not_end(place: str, tmp_path: Path) -> None:
     ],
 )
 def test_another_thread_may_close_the_pool(
-    place: str, options: dict[str, Any], hangs: bool, gates: list[envs.Gate], beside: Callable
+    place: str,
+    options: dict[str, Any],
+    hangs: bool,
+    gates: list[envs.Gate],
+    beside: Callable,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Finding 28: of all calls, close() is the one that may come while another is under way."""
 
@@ -128,13 +132,18 @@ def test_another_thread_may_close_the_pool(
             assert wait_until(lambda: pool.is_closed)
             if hangs:
                 closing.finish()
+            elif place != "dummy":
+                assert refused.wait(60), "the call waits for the env"
         closing.finish()
 
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.1 if hangs else 120.0)
+    refused = threading.Event()
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
     with no_process_left(), reset_pool(place, fns, **options) as pool:
         closer = beside(close)
         with pytest.raises(ClosedEnvironmentError):
             pool.step([envs.BLOCK], [1])
+        refused.set()
         closer.finish()
 
 
