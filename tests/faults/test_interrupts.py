@@ -343,17 +343,35 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(first: int
     assert number > 100, "the tracer has seen hardly a line"
 
 
+def list_env(tag: int) -> envs.ChangedEnv:
+    """Make an env whose observations are lists, with an object in its infos."""
+
+    def change(row: tuple) -> tuple:
+        return row[0].tolist(), *row[1:-1], {**row[-1], "card": envs.Card("hearts", tag)}
+
+    steps = {"step": lambda _env, _action, row: change(row), "reset": lambda _env, row: change(row)}
+    return envs.ChangedEnv(tag, 1, **steps)
+
+
+def mixed_env(tag: int) -> envs.SpaceEnv:
+    return envs.SpaceEnv(tag, "mixed", length=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("place", "kind"),
-    [("dummy", TypeError), ("dummy", NotImplementedError), ("shmem-fork-caller", ValueError)],
+    ("place", "make", "kind"),
+    [
+        ("dummy", mixed_env, NotImplementedError),
+        ("dummy", list_env, TypeError),
+        ("shmem-fork-caller", mixed_env, ValueError),
+    ],
 )
 def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(
-    place: str, kind: type[Exception]
+    place: str, make: Callable[[int], Any], kind: type[Exception]
 ) -> None:
     """Finding 11: such an error is neither swallowed nor taken for one of the env."""
     files = "spaces.py", "row_writer.py", "obs_writer.py", "checks.py", "worker/executor.py"
-    fns = [functools.partial(envs.SpaceEnv, tag, "mixed", length=1) for tag in range(2)]
+    fns = [functools.partial(make, tag) for tag in range(2)]
     with reset_pool(place, fns, autoreset_mode="same_step", validate="always") as pool:
         actions = [space.sample() for space in pool.action_space]
         for number in itertools.count(1):

@@ -323,11 +323,11 @@ class OwnFinal(SampleEnv):
     """Uses our key for something else."""
 
     def step(self, action: Any) -> tuple:
-        return (*super().step(action)[:4], {"final_obs": "mine"})
+        return (*super().step(action)[:4], {"final_obs": 5.0})
 
 
 def test_an_env_with_a_final_obs_of_its_own_keeps_it() -> None:
     with DummyVectorEnv([lambda: OwnFinal("float32", length=1)]) as venv:
         shifted = Shifted(venv)
         shifted.reset()
-        assert shifted.step([0])[-1][0]["final_obs"] == "mine"
+        assert shifted.step([0])[-1][0]["final_obs"] == 5.0
