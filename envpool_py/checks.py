@@ -59,7 +59,9 @@ def reward_complaint(reward: Any) -> str | None:
     """What is wrong with a reward: NaN. None if nothing is, or if it is no number at all."""
     try:
         numbers = np.asarray(reward)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if from_signal_handler(error):
+            raise
         return None
     found = numbers.dtype.kind == "f" and bool(np.isnan(numbers).any())
     return f"reward is {reward}" if found else None

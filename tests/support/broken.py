@@ -121,6 +121,7 @@ class BrokenEnv(envs.FaultEnv):
 
     def do_stop(self, _: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
+        sleep_for_ever()
 
     def do_rubbish(self, _: str) -> None:
         worker_process()._socket.sendall(b"what an env has no business to write\n" * 9)
