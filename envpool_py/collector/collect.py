@@ -289,8 +289,9 @@ class AsyncCollector:
             if kept:
                 for k in last:
                     kept[k] = self._kept({**infos[k]["final_info"], "env_id": int(ids[k])})
-        rewards = None if begins.all() else rewards
-        return _Batch(*(ids, obs, infos, parts, kept, rewards, terminated, truncated, begins, ends))
+        of_steps = None if begins.all() else rewards
+        flags = terminated, truncated, begins, ends
+        return _Batch(ids, obs, infos, parts, kept, of_steps, *flags)
 
     def _with_last_obs(
         self, parts: list[Any], rows: NDArray[np.intp], last: list[Any]
@@ -509,7 +510,7 @@ def _stack(layout: Any, tree: Any) -> Any:
     """Columns whose objects are stacked where they are alike, as an ``Episode`` has them."""
 
     def stack(leaf: spaces.Leaf, column: Any) -> Any:
-        return column if leaf.dtype is not None else spaces.stackobjects(list(column), leaf)
+        return column if leaf.dtype is not None else spaces.stack_objects(list(column), leaf)
 
     return spaces.map_tree(stack, layout, tree)
 
