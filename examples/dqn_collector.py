@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--goal", type=float, default=450, help="mean return of 50 episodes")
+    parser.add_argument("--goal", type=float, default=300, help="mean return of 50 episodes")
     parser.add_argument("--max-steps", type=int, default=150_000)
     parser.add_argument("--sync", action="store_true", help="step all envs, one after another")
     args = parser.parse_args()
