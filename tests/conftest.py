@@ -39,7 +39,8 @@ from tests.support.helpers import (  # noqa: E402
     wait_until,
 )
 
-PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
+PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers")
+PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
 PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
 """The files and folders that import the libraries which are compared with or adapted to."""
 
