@@ -79,7 +79,7 @@ def _ask(engine: Engine, ids: IdArray, requests: Sequence[Request], timeout: Any
     errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
     if errors:
         raise combine(errors)
-    faults.warn_of(replies)
+    faults.warn_of(engine, replies)
     return [reply["reply"] for reply in replies.values()]
 
 
