@@ -376,7 +376,7 @@ def test_actions_of_composite_spaces_in_either_form(act: Callable[[int], Any]) -
         ([0], "got 1 actions for 2 envs"),
         (np.zeros((2, 3)), "env 0: action has shape"),
         ([0, None], "None as an action"),
-        (0, "got a int"),
+        (0, "got int"),
     ],
 )
 def test_wrong_actions_are_refused(actions: Any, message: str) -> None:

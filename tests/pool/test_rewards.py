@@ -9,8 +9,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from envpool_py import DummyVectorEnv, ShmemVectorEnv
+from envpool_py import BaseVectorEnv
+from tests.backends.test_worker_contract import ThreadWorker
 from tests.support.envs import CountEnv
+from tests.support.places import PLACES, QUICK
+
+POOLS: dict[str, Any] = {name: PLACES[name] for name in QUICK}
+POOLS["custom worker"] = functools.partial(BaseVectorEnv, worker_fn=ThreadWorker)
 
 
 class ShapedReward(CountEnv):
@@ -27,7 +32,7 @@ class ShapedReward(CountEnv):
         return (obs, np.full(self.shape, 2.5, np.float32), *rest)
 
 
-@pytest.mark.parametrize("kind", [DummyVectorEnv, ShmemVectorEnv])
+@pytest.mark.parametrize("kind", POOLS.values(), ids=POOLS)
 @pytest.mark.parametrize(
     ("shape", "declared", "expected"),
     [

@@ -63,7 +63,7 @@ def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("place", QUICK)
 def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
-    text = f'env 1: {WRONG[name][2]}(.|\n)*; validate="off" takes it in silence'
+    text = f'env 1: {WRONG[name][2]}(.|\n)*; pass validate="off" to silence this'
     with PLACES[place](shows(name, reset=1)) as pool:
         with pytest.warns(UserWarning, match=text) as warned:
             obs, _ = pool.reset()

@@ -55,7 +55,7 @@ def test_ids_are_the_callers_to_change() -> None:
 def test_many_ids_are_checked_like_few() -> None:
     many = np.random.default_rng(0).permutation(3000)
     assert ids.resolve(many, 3000).tolist() == many.tolist()
-    with pytest.raises(ValueError, match="env id 7 stands twice"):
+    with pytest.raises(ValueError, match="env id 7 is given twice"):
         ids.resolve([*range(2000), 7], 3000)
     with pytest.raises(IndexError, match="env id 3000 is out of range"):
         ids.resolve(many + 1, 3000)
