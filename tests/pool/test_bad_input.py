@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import re
-import subprocess
-import sys
-import textwrap
 import threading
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +16,10 @@ import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ShmemVectorEnv, SubprocVectorEnv
+from tests.faults.helpers import run_script
 from tests.support import envs
-from tests.support.helpers import ROOT, no_process_left
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.helpers import no_process_left
+from tests.support.places import BACKENDS, PLACES
 from tests.support.reference import HandStepped, check_reset
 
 NUM = 3
@@ -40,7 +38,7 @@ def unharmed(pool: BaseVectorEnv, counts: list[tuple[int, int]]) -> None:
     assert obs[:, 2].tolist() == [1, 1, 1]
 
 
-@pytest.fixture(params=QUICK)
+@pytest.fixture(params=BACKENDS)
 def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
     with PLACES[request.param](FNS) as pool:
         pool.reset()
@@ -50,19 +48,19 @@ def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
 # ------------------------------------------------- what is sent; see `tests/unit` for every form
 
 
-@pytest.mark.parametrize("actions", [[1, 2], np.zeros(4, np.int64), 5, [1, 2.5, 1], [object()] * 3])
-def test_wrong_actions(pool: BaseVectorEnv, actions: Any) -> None:
+def test_wrong_actions(pool: BaseVectorEnv) -> None:
     counts = pool.call("counts")
-    for call in (pool.step, pool.send):
-        with pytest.raises((TypeError, ValueError), match="action"):
-            call(actions)
+    for actions in ([1, 2], np.zeros(4, np.int64), 5, [1, 2.5, 1], [object()] * 3):
+        for call in (pool.step, pool.send):
+            with pytest.raises((TypeError, ValueError), match="action"):
+                call(actions)
     with pytest.raises(ValueError, match="got 1 actions for 2 envs"):
         pool.step([1], [0, 2])
     unharmed(pool, counts)
 
 
 @pytest.mark.parametrize(("name", "text"), [("box-float32", "shape"), ("nested", "env 1: action")])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_wrong_actions_of_arrays_and_trees(place: str, name: str, text: str) -> None:
     fns = [functools.partial(envs.SpaceEnv, tag, name, 50) for tag in range(2)]
     good = [envs.draw(fns[0]().action_space, np.random.default_rng(i)) for i in range(2)]
@@ -72,13 +70,6 @@ def test_wrong_actions_of_arrays_and_trees(place: str, name: str, text: str) -> 
             pool.step([good[0], 7])
         assert pool.call("counts") == [(0, 1)] * 2
         assert len(pool.step(good)[1]) == 2
-
-
-def test_no_actions_in_a_synchronous_pool(pool: BaseVectorEnv) -> None:
-    counts = pool.call("counts")
-    with pytest.raises(ValueError, match="no env is in flight"):
-        pool.step(None)
-    unharmed(pool, counts)
 
 
 def test_wrong_seeds_and_options(pool: BaseVectorEnv) -> None:
@@ -164,26 +155,20 @@ def test_envs_whose_spaces_differ(place: str, which: str) -> None:
         PLACES[place](fns)
 
 
-class LowerBoundEnv(envs.CountEnv):
-    """Its observation space has the shape and dtype of the others, and bounds of its own."""
-
-    def __init__(self, tag: int) -> None:
-        super().__init__(tag)
-        self.observation_space = gym.spaces.Box(-1 - tag, 10**6, (3,), np.int64)
-        self.action_space = gym.spaces.Discrete(100 + tag)
-
-
 @pytest.mark.parametrize("place", BACKENDS)
 def test_spaces_may_differ_in_their_bounds(place: str) -> None:
-    fns = [functools.partial(LowerBoundEnv, tag) for tag in range(3)]
+    lower = [gym.spaces.Box(-1 - tag, 10**6, (3,), np.int64) for tag in range(3)]
+    fns = [functools.partial(envs.ChangedEnv, tag, space=lower[tag]) for tag in range(3)]
     hand = HandStepped(fns)
     with PLACES[place](fns) as pool:
-        assert pool.observation_space == [env.observation_space for env in hand.envs]
-        assert pool.action_space == [env.action_space for env in hand.envs]
+        assert pool.observation_space == lower
         check_reset(pool.reset(), hand.reset(), SPACE)
 
 
-@pytest.mark.parametrize("make", [envs.NoResetEnv, envs.NoStepEnv, envs.return_none, int])
+NO_ENVS = [functools.partial(types.SimpleNamespace, **{name: print}) for name in ("step", "reset")]
+
+
+@pytest.mark.parametrize("make", [*NO_ENVS, int])
 @pytest.mark.parametrize("place", BACKENDS)
 def test_what_is_no_env(place: str, make: Callable[[], Any]) -> None:
     text = r"env 1: env_fn .*(reset|step)"
@@ -193,16 +178,12 @@ def test_what_is_no_env(place: str, make: Callable[[], Any]) -> None:
     assert caught.value.env_ids == (1,)
 
 
-@pytest.mark.parametrize("name", ["wait_num", "timeout"])
-@pytest.mark.parametrize("value", [0, -1, "2"])
-def test_wrong_values_may_not_be_set_later(pool: BaseVectorEnv, name: str, value: Any) -> None:
-    before = getattr(pool, name)
-    with pytest.raises((ValueError, TypeError), match=name):
-        setattr(pool, name, value)
-    if name == "wait_num":
-        with pytest.raises(ValueError, match=r"wait_num.*4"):
-            pool.wait_num = 4
-    assert getattr(pool, name) == before
+def test_wrong_values_may_not_be_set_later(pool: BaseVectorEnv) -> None:
+    for name, value in (("wait_num", 0), ("wait_num", 4), ("timeout", 0), ("timeout", "2")):
+        before = getattr(pool, name)
+        with pytest.raises((ValueError, TypeError), match=rf"{name}.*{value}"):
+            setattr(pool, name, value)
+        assert getattr(pool, name) == before
     unharmed(pool, pool.call("counts"))
 
 
@@ -244,7 +225,7 @@ def test_a_spoilt_reset_is_the_error_of_its_env(place: str, name: str) -> None:
 # ---------------------------------------------------------------------------------- order
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_step_before_the_first_reset(place: str) -> None:
     with PLACES[place](FNS) as pool:
         with pytest.raises(ResetNeeded, match=r"env.* 0"):
@@ -333,44 +314,26 @@ def test_closures_and_lambdas_reach_every_start_method(context: str) -> None:
         assert pool.reset()[0].tolist() == [[3, 0, 0]]
 
 
-UNGUARDED = """
+PROGRAM = """
+    import sys
+
     from gymnasium.envs.classic_control import CartPoleEnv
 
     import envpool_py
 
-    pool = envpool_py.{pool}([CartPoleEnv] * 2, context="{context}")
-    print(pool.reset()[0].shape)
-    pool.close()
+    if {guard}:
+        pool = envpool_py.ShmemVectorEnv([CartPoleEnv] * 2, context=sys.argv[1])
+        print(pool.reset()[0].shape)
+        pool.close()
 """
-GUARDED = """
-    from gymnasium.envs.classic_control import CartPoleEnv
-
-    import envpool_py
-
-    if __name__ == "__main__":
-        with envpool_py.{pool}([CartPoleEnv] * 2, context="{context}") as pool:
-            print(pool.reset()[0].shape)
-"""
-
-
-def run_script(path: Path, text: str, **names: str) -> subprocess.CompletedProcess:
-    path.write_text(textwrap.dedent(text).format(**names))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, str(path)],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
+UNGUARDED = PROGRAM.format(guard="True")
+GUARDED = PROGRAM.format(guard="__name__ == '__main__'")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
 def test_no_main_guard(tmp_path: Path, context: str) -> None:
-    names = {"pool": "ShmemVectorEnv", "context": context}
-    done = run_script(tmp_path / "unguarded.py", UNGUARDED, **names)
+    done = run_script(tmp_path, UNGUARDED, context)
     assert done.returncode == 1
     text = r"WorkerDiedError: env [01]: the worker process exited with code 1"  # both do
     assert re.search(text, done.stderr)
@@ -381,6 +344,5 @@ def test_no_main_guard(tmp_path: Path, context: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("context", ["spawn", "forkserver", "fork"])
 def test_a_main_guard(tmp_path: Path, context: str) -> None:
-    names = {"pool": "SubprocVectorEnv", "context": context}
-    done = run_script(tmp_path / "guarded.py", GUARDED, **names)
+    done = run_script(tmp_path, GUARDED, context)
     assert (done.returncode, done.stdout, done.stderr) == (0, "(2, 4)\n", "")

@@ -19,7 +19,6 @@ from envpool_py import EnvError
 from tests.support import envs
 from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, QUICK
-from tests.support.reference import same
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
@@ -60,8 +59,9 @@ def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]
     return [good, functools.partial(ShowsEnv, space, obs, reset, step)]
 
 
-@pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(
+    ("place", "name"), [*((place, "nan") for place in QUICK), ("shmem-fork-packed", "text")]
+)
 def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
     text = f'env 1: {WRONG[name][2]}(.|\n)*; validate="off" takes it in silence'
     with PLACES[place](shows(name, reset=1)) as pool:
@@ -78,17 +78,8 @@ def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
         pool.step([0, 0])
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_later_rows_pass(place: str) -> None:
-    with PLACES[place](shows("nan", reset=2, step=2)) as pool:
-        for bad in (False, True):
-            assert np.isnan(pool.reset()[0][1]).any() == bad
-            pool.step([0, 0])
-            assert np.isnan(pool.step([0, 0])[0][1]).any()
-
-
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
     with PLACES[place](shows(name, reset=2, step=2), validate="always") as pool:
         pool.reset()
@@ -100,24 +91,18 @@ def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
             pool.reset()
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_off_takes_everything(place: str) -> None:
-    with PLACES[place](shows("nan", reset=1, step=1), validate="off") as pool:
-        assert np.isnan(pool.reset()[0][1]).any()
-        assert np.isnan(pool.step([0, 0])[0][1]).any()
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_what_fits_another_dtype_is_right(place: str) -> None:
-    right = [BOX.high * np.float64(0.1), [[0, 1]] * 2]
-    fns = [functools.partial(ShowsEnv, BOX, shown, 1, 1) for shown in right]
-    with PLACES[place](fns, validate="always") as pool:
-        for obs in (pool.reset()[0], pool.step([0, 0])[0]):
-            assert same(obs, np.array(right, np.float32))
+@pytest.mark.parametrize(("validate", "since"), [("off", 1), ("first", 2)])
+@pytest.mark.parametrize("place", BACKENDS)
+def test_later_rows_pass_and_with_off_all(place: str, validate: str, since: int) -> None:
+    with PLACES[place](shows("nan", reset=since, step=since), validate=validate) as pool:
+        for n in range(1, 3):
+            assert np.isnan(pool.reset()[0][1]).any() == (n >= since)
+            pool.step([0, 0])
+            assert np.isnan(pool.step([0, 0])[0][1]).any()
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_automatic_resets_are_looked_at_too(place: str, mode: str) -> None:
     fns = shows("nan", reset=2)
     with PLACES[place](fns, validate="always", autoreset_mode=mode) as pool:
@@ -137,7 +122,7 @@ NO_NUMBER = functools.partial(envs.ChangedEnv, step=no_number)
 """Makes an env whose rewards are NaN."""
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_reward_that_is_nan(place: str) -> None:
     with PLACES[place]([envs.CountEnv, NO_NUMBER]) as pool:
         pool.reset()
@@ -203,7 +188,7 @@ def test_what_is_warned_of_comes_with_its_row(
             pool.step([0, envs.BLOCK])
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_warning_that_is_made_an_error_leaves_the_pool_usable(place: str) -> None:
     with PLACES[place](shows("nan", reset=1)) as pool:
         with warnings.catch_warnings():
