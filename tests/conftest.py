@@ -61,7 +61,6 @@ SLOW += tuple(
         "gymnasium_face/test_equal_to_sync",
         "gymnasium_face/test_faults",
         "gymnasium_face/test_wrappers",
-        "pool/test_rows_change",
         "record/test_on_error_replay",
         "record/test_replay",
     )

@@ -157,8 +157,8 @@ CELLS = [
     *itertools.product(QUICK, ("reused-buffers", "shared-buffers", "kept-actions"), ("same_step",)),
 ]
 SLOW_CELLS = [
-    *((place, name, MODES[n % 3]) for place in QUICK for n, name in enumerate(SUBJECTS)),
-    *((place, name, "same_step") for place in PLACES if place not in QUICK for name in FEW[1:5]),
+    *((place, name, MODES[n % 3]) for place in BACKENDS for n, name in enumerate(SUBJECTS)),
+    *((place, name, "same_step") for place in PLACES if place not in BACKENDS for name in FEW[1:5]),
 ]
 
 
@@ -179,6 +179,13 @@ def test_every_call_gives_what_raw_envs_give(place: str, subject: str, mode: str
 @pytest.mark.parametrize("place", BACKENDS)
 def test_columns_are_the_same_rows_leaf_by_leaf(place: str, subject: str) -> None:
     Session(PLACES[place], make_fns(subject, 3), columns=True).run(script(1))
+
+
+@pytest.mark.parametrize("on_error", ["restart", "replay"])
+@pytest.mark.parametrize("subject", ["own-env-done", "mixed"])
+def test_recovery_changes_nothing_where_no_env_fails(subject: str, on_error: str) -> None:
+    fns = make_fns(subject, 3)
+    Session(PLACES["shmem-fork-packed"], fns, "same_step", on_error=on_error).run(script(4))
 
 
 @pytest.mark.parametrize("place", BACKENDS)

@@ -289,35 +289,6 @@ def test_an_env_in_flight_takes_nothing_else(gates: list[envs.Gate]) -> None:
 
 
 @pytest.mark.parametrize("place", QUICK)
-@pytest.mark.parametrize("wait_num", [None, 2])
-def test_the_other_rows_are_kept_after_an_error(place: str, wait_num: int | None) -> None:
-    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(4)]
-    hand = HandStepped(fns)
-    pending = Pending(SPACE)
-    with PLACES[place](fns, wait_num=wait_num) as pool:
-        check_reset(pool.reset(), hand.reset(), SPACE)
-        pool.send(["", "value", "", ""])
-        pending.add(hand.step(["", "", ""], [0, 2, 3]))
-        raised = 0
-        while pending:
-            try:
-                pending.take(pool.recv())
-            except EnvError as error:
-                raised += error.env_ids == (1,)
-        if not raised:
-            with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
-                pool.recv()
-        with pytest.raises(ValueError, match="in flight"):
-            pool.recv()
-        with pytest.raises(ResetNeeded, match="env 1"):
-            pool.step([""], [1])
-        check_reset(pool.reset([1]), hand.reset([1]), SPACE)
-        pending.add(hand.step([""] * 4))
-        pool.send([""] * 4)
-        assert sorted(pending.take(pool.drain())) == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("place", QUICK)
 def test_a_reset_drops_the_rows_that_an_error_kept_back(place: str) -> None:
     with PLACES[place]([functools.partial(envs.FaultEnv, tag) for tag in range(4)]) as pool:
         pool.reset()
@@ -330,55 +301,6 @@ def test_a_reset_drops_the_rows_that_an_error_kept_back(place: str) -> None:
 
 
 # ---------------------------------------------------------------------------- interrupts
-
-
-class FromHandler(Exception):  # noqa: N818
-    """Raised by a signal handler."""
-
-
-@pytest.mark.parametrize("call", ["step", "reset"])
-def test_a_call_that_a_signal_handler_breaks_off_abandons_its_requests(
-    call: str, gates: list[envs.Gate], beside: Callable
-) -> None:
-    def handler(*_: Any) -> None:
-        raise FromHandler
-
-    asks: dict[str, Callable[[Any], Any]] = {
-        "step": lambda pool: pool.step([GO, GO, GO, BLOCK]),
-        "reset": lambda pool: pool.reset(options=[None, None, None, {"block": True}]),
-    }
-    ask = asks[call]
-    run = Run(gates)
-    go_on = threading.Event()
-
-    def interrupt() -> None:
-        # The last env is there, so the whole call has been sent, and the caller waits for it alone.
-        with gates[3].held():
-            wait_until_blocked(threading.main_thread())
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-            assert go_on.wait(120)
-
-    previous = signal.signal(signal.SIGUSR1, handler)
-    try:
-        with run.pool as pool:
-            helper = beside(interrupt)
-            with pytest.raises(FromHandler):
-                ask(pool)
-            with pytest.raises(ResetNeeded, match="env"):
-                pool.step([GO] * 4)
-            go_on.set()
-            helper.finish()
-            if call == "step":
-                run.hand.step([np.int64(GO)] * 4)
-            else:
-                run.hand.reset(options=[None, None, None, {"block": True}])
-            # Late answers of the broken call are nobody's: these are the resets' own.
-            check_reset(pool.reset(), run.hand.reset(), SPACE)
-            actions = [np.int64(GO)] * 4
-            check(pool.step(actions), run.hand.step(actions), SPACE)
-    finally:
-        go_on.set()
-        signal.signal(signal.SIGUSR1, previous)
 
 
 @pytest.mark.parametrize("place", BACKENDS)

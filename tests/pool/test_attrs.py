@@ -47,7 +47,7 @@ def wrapped(tag: int = 0) -> gym.Env:
     return Tagger(gym.wrappers.TimeLimit(envs.StoreEnv(tag, length=50), 3), f"env{tag}-")
 
 
-@pytest.fixture(params=QUICK)
+@pytest.fixture(params=BACKENDS)
 def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
     fns = [functools.partial(wrapped, tag) for tag in range(NUM)]
     with PLACES[request.param](fns) as pool:

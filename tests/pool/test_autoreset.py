@@ -19,25 +19,7 @@ from gymnasium.vector import AutoresetMode
 from envpool_py import DummyVectorEnv, EnvError
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
-from tests.support.reference import HandStepped, check, check_reset, same
-
-
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_reset_of_an_ended_env_ends_the_waiting_for_one(place: str, mode: str) -> None:
-    fns = [functools.partial(envs.CountEnv, tag, 3) for tag in range(3)]
-    hand = HandStepped(fns, mode)
-    space = hand.envs[0].observation_space
-    with PLACES[place](fns, autoreset_mode=mode) as pool:
-        check_reset(pool.reset(), hand.reset(), space)
-        actions = [np.int64(4)] * 3
-        for _ in range(3):
-            check(pool.step(actions), hand.step(actions), space)
-        check_reset(pool.reset([1]), hand.reset([1]), space)
-        pool.send_reset([2])
-        check(pool.recv(), [row.marked() for row in hand.reset([2])], space)
-        for _ in range(3):
-            check(pool.step(actions), hand.step(actions), space)
+from tests.support.reference import same
 
 
 @pytest.mark.parametrize("place", BACKENDS)

@@ -59,19 +59,6 @@ def test_wrong_actions(pool: BaseVectorEnv) -> None:
     unharmed(pool, counts)
 
 
-@pytest.mark.parametrize(("name", "text"), [("box-float32", "shape"), ("nested", "env 1: action")])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_wrong_actions_of_arrays_and_trees(place: str, name: str, text: str) -> None:
-    fns = [functools.partial(envs.SpaceEnv, tag, name, 50) for tag in range(2)]
-    good = [envs.draw(fns[0]().action_space, np.random.default_rng(i)) for i in range(2)]
-    with PLACES[place](fns) as pool:
-        pool.reset()
-        with pytest.raises((ValueError, TypeError), match=text):
-            pool.step([good[0], 7])
-        assert pool.call("counts") == [(0, 1)] * 2
-        assert len(pool.step(good)[1]) == 2
-
-
 def test_wrong_seeds_and_options(pool: BaseVectorEnv) -> None:
     counts = pool.call("counts")
     for seed, kind, text in (
@@ -136,33 +123,24 @@ def test_two_env_fns_that_return_one_instance(place: str) -> None:
         PLACES[place].pool([shared, shared, envs.CountEnv], **place_options)
 
 
-class OtherSpaceEnv(envs.CountEnv):
-    """Env 2 has another space than the others, of the name given."""
-
-    def __init__(self, tag: int, which: str) -> None:
-        super().__init__(tag)
-        self.observation_space = self.action_space = envs.box("float32")
-        if tag == 2:
-            setattr(self, which, envs.box("float64"))
-
-
-@pytest.mark.parametrize("which", ["observation_space", "action_space"])
 @pytest.mark.parametrize("place", BACKENDS)
-def test_envs_whose_spaces_differ(place: str, which: str) -> None:
-    fns = [functools.partial(OtherSpaceEnv, tag, which) for tag in range(3)]
-    text = rf"env 2.*{which}|{which}.*env 2"
-    with no_process_left(), pytest.raises((ValueError, EnvError), match=text):
-        PLACES[place](fns)
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_spaces_may_differ_in_their_bounds(place: str) -> None:
+def test_spaces_may_differ_in_their_bounds_alone(place: str) -> None:
     lower = [gym.spaces.Box(-1 - tag, 10**6, (3,), np.int64) for tag in range(3)]
     fns = [functools.partial(envs.ChangedEnv, tag, space=lower[tag]) for tag in range(3)]
-    hand = HandStepped(fns)
     with PLACES[place](fns) as pool:
         assert pool.observation_space == lower
-        check_reset(pool.reset(), hand.reset(), SPACE)
+        check_reset(pool.reset(), HandStepped(fns).reset(), SPACE)
+
+    def with_other_actions() -> gym.Env:
+        env = envs.CountEnv(2)
+        env.action_space = envs.box("float32")
+        return env
+
+    other_space = functools.partial(envs.ChangedEnv, 2, space=envs.box("int32", (3,)))
+    for which, fn in (("observation_space", other_space), ("action_space", with_other_actions)):
+        text = f"env 2.*{which}|{which}.*env 2"
+        with no_process_left(), pytest.raises((ValueError, EnvError), match=text):
+            PLACES[place]([*fns[:2], fn])
 
 
 NO_ENVS = [functools.partial(types.SimpleNamespace, **{name: print}) for name in ("step", "reset")]
@@ -185,41 +163,6 @@ def test_wrong_values_may_not_be_set_later(pool: BaseVectorEnv) -> None:
             setattr(pool, name, value)
         assert getattr(pool, name) == before
     unharmed(pool, pool.call("counts"))
-
-
-# ------------------------------ what resets return; see test_rows_change.py for that of steps
-
-
-RESETS: dict[str, Callable[[np.ndarray, dict], Any]] = {
-    "obs alone": lambda obs, info: obs,  # noqa: ARG005
-    "info list": lambda obs, info: (obs, [info]),
-    "info None": lambda obs, info: (obs, None),  # noqa: ARG005
-    "three": lambda obs, info: (obs, info, None),
-    "nothing": lambda obs, info: None,  # noqa: ARG005
-    "obs short": lambda obs, info: (obs[:2], info),
-    "obs fraction": lambda obs, info: (obs + 0.5, info),
-}
-
-
-@pytest.mark.parametrize("name", RESETS)
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_spoilt_reset_is_the_error_of_its_env(place: str, name: str) -> None:
-    def reset(_: Any, row: tuple) -> Any:
-        return RESETS[name](*row) if row[1]["options"] else row
-
-    fns = [functools.partial(envs.ChangedEnv, tag, reset=reset) for tag in range(3)]
-    with PLACES[place](fns) as pool:
-        pool.reset()
-        with pytest.raises(EnvError, match=r"env 1: reset raised ") as caught:
-            pool.reset([0, 1], options=[None, {"spoil": True}])
-        assert caught.value.env_ids == (1,)
-        assert caught.value.request == "reset"
-        with pytest.raises(ResetNeeded, match="env 1"):
-            pool.step([2], [1])
-        pool.drain()
-        obs, _ = pool.reset()
-        assert obs[:, 0].tolist() == [0, 1, 2]
-        assert pool.step([2, 2, 2])[0][:, 2].tolist() == [1, 1, 1]
 
 
 # ---------------------------------------------------------------------------------- order

@@ -98,15 +98,6 @@ def test_a_seed_of_reset_fn_may_be_numpys() -> None:
         assert pool.reset()[1][0]["seed"] == 6
 
 
-def test_a_refused_memfd_is_replaced_by_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> int:
-        raise PermissionError(errno.EPERM, "seccomp")
-
-    monkeypatch.setattr(shm.os, "memfd_create", refused)
-    with ShmemVectorEnv(FNS) as pool:
-        assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]
-
-
 def test_an_unpicklable_action_is_named_by_its_env() -> None:
     fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
     with SubprocVectorEnv(fns, num_processes=1) as pool:
@@ -114,3 +105,12 @@ def test_an_unpicklable_action_is_named_by_its_env() -> None:
         with pytest.raises(TypeError, match="env 2: the arguments of step cannot be pickled"):
             pool.step(["", "", (i for i in range(3))])
         assert pool.step([""] * 3)[0][:, 2].tolist() == [1, 1, 1]
+
+
+def test_a_refused_memfd_is_replaced_by_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EPERM, "seccomp")
+
+    monkeypatch.setattr(shm.os, "memfd_create", refused)
+    with ShmemVectorEnv(FNS) as pool:
+        assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]

@@ -150,3 +150,13 @@ def test_an_observation_that_is_the_info_as_well_is_left_as_it_is(place: str) ->
             assert list(obs) == [{"text": str(t - 1)}] * 3
             assert list(infos) == [{"text": str(t - 1), "env_id": i} for i in range(3)]
             obs, *_, infos = pool.step([0, 0, 0])
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_the_envs_own_info_is_left_alone(place: str) -> None:
+    for mode in (None, "same_step", "next_step"):
+        with PLACES[place]([functools.partial(envs.BufferEnv, 0, 2)], autoreset_mode=mode) as pool:
+            pool.reset()
+            for _ in range(5):
+                pool.step([0])
+            assert pool.call("told_keys") == [["array", "list", "step"]]

@@ -28,7 +28,7 @@ SUBJECTS: dict[str, Callable[..., Any]] = {
     "buffers": functools.partial(envs.BufferEnv, length=2),
     "rewards": functools.partial(envs.VectorRewardEnv, length=2),
 }
-EXAMPLES = {"dummy": 150, "subproc-fork": 40, "shmem-fork-packed": 60, "shmem-fork-caller": 60}
+EXAMPLES = {"dummy": 100, "subproc-fork": 40, "shmem-fork-packed": 60, "shmem-fork-caller": 60}
 
 
 @pytest.mark.parametrize("place", ["dummy", *slow(*QUICK[1:])])

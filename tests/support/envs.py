@@ -567,36 +567,31 @@ def return_none() -> None:
     return None
 
 
-class LedgerEnv(gym.Env):
+class LedgerEnv(CountEnv):
     """Observes (tag, episode, step, last action); what Tianshou's buffers can hold.
 
-    Episodes of env `tag` end after `3 + tag` steps, even ones terminated and odd ones truncated.
+    Episodes of env `tag` end after `3 + tag` steps.
     """
 
     def __init__(self, tag: int, as_dict: bool = False) -> None:
+        super().__init__(tag, length=3 + tag)
         counts = spaces.Box(-1, 10**6, (4,), np.float32)
-        self.observation_space = counts
-        if as_dict:
-            image = spaces.Box(0, 255, (2, 2), np.uint8)
-            self.observation_space = spaces.Dict({"counts": counts, "image": image})
+        both = spaces.Dict({"counts": counts, "image": spaces.Box(0, 255, (2, 2), np.uint8)})
+        self.observation_space = both if as_dict else counts
         self.action_space = spaces.Discrete(7)
-        self.tag, self.as_dict = tag, as_dict
-        self.episode, self.t = -1, 0
+        self.as_dict, self.action = as_dict, -1
 
-    def observe(self, action: int) -> Any:
-        counts = np.array([self.tag, self.episode, self.t, action], np.float32)
-        if not self.as_dict:
-            return counts
-        return {"counts": counts, "image": np.full((2, 2), self.t % 256, np.uint8)}
+    def observe(self) -> Any:
+        counts = np.array([self.tag, self.episode, self.t, self.action], np.float32)
+        image = np.full((2, 2), self.t % 256, np.uint8)
+        return {"counts": counts, "image": image} if self.as_dict else counts
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        super().reset(seed=seed, options=options)
-        self.episode, self.t = self.episode + 1, 0
-        return self.observe(-1), {"place": self.tag * 100.0}
+    def reset(self, **kwargs: Any) -> tuple:
+        self.action = -1
+        return super().reset(**kwargs)[0], {"place": self.tag * 100.0}
 
     def step(self, action: Any) -> tuple:
-        self.t += 1
-        ended, odd = self.t >= 3 + self.tag, self.episode % 2 == 1
-        reward = self.tag * 100 + self.t + 0.25 * float(action)
-        info = {"place": self.tag * 100.0 + self.t}
-        return self.observe(int(action)), reward, ended and not odd, ended and odd, info
+        self.action = int(action)
+        obs, _, *flags, _ = super().step(action)
+        place = self.tag * 100.0 + self.t
+        return obs, place + 0.25 * self.action, *flags, {"place": place}

@@ -222,7 +222,8 @@ class Session:
     def wait(self) -> None:
         if ids := self.some(list(self.pending.rows)):
             rows = [self.pending.rows.pop(i) for i in ids]
-            self.keep(check, self.pool.step(None, id=ids), rows)
+            form = [list, tuple, np.array][self.rng.integers(3)]
+            self.keep(check, self.pool.step(None, id=form(ids)), rows)
 
     def drain(self) -> None:
         if self.pending or self.space is not None:
