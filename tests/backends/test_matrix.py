@@ -102,7 +102,7 @@ class EmptyEnv(envs.CountEnv):
 
 
 class KeepsActionEnv(gym.Env):
-    """Observes its last action, of which it keeps no copy, and then writes into the one before."""
+    """Changes its action, keeps it without a copy, and observes the one before."""
 
     def __init__(self, tag: int = 0, name: str = "box-float32") -> None:
         self.tag = tag
@@ -115,10 +115,10 @@ class KeepsActionEnv(gym.Env):
         return self.kept[0], {}
 
     def step(self, action: Any) -> tuple:
-        self.kept.append(action)
         if isinstance(action, np.ndarray):
-            self.kept[-2][...] = -77
-        return action, 0.0, False, False, {"kept": copy.deepcopy(self.kept)}
+            action *= 0.5
+        self.kept.append(action)
+        return self.kept[-2], 0.0, False, False, {"kept": copy.deepcopy(self.kept)}
 
 
 SUBJECTS: dict[str, Callable[..., Any]] = {
