@@ -54,7 +54,7 @@ class TreeBufferEnv(envs.BufferEnv):
     """As BufferEnv; the observation is a dict of reused arrays and a reused list or tuple."""
 
     def __init__(self, tag: int, declared: bool = True) -> None:
-        super().__init__(tag)
+        super().__init__(tag, length=2)
         self.tree = {"counts": self.buffer, "letters": ("a", "b") if declared else ["a", "b"]}
         letters = spaces.Sequence(spaces.Text(3))
         self.observation_space = spaces.Dict(counts=self.observation_space, letters=letters)
@@ -73,7 +73,7 @@ class ReturnsItsStateEnv(envs.CountEnv):
     """Its observation is the very array it steps on, and its reward an array it writes to."""
 
     def __init__(self, tag: int) -> None:
-        super().__init__(tag)
+        super().__init__(tag, length=2)
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.state, self.gain = np.zeros(2), np.zeros(2)
 
@@ -121,15 +121,16 @@ class KeepsActionEnv(gym.Env):
         return self.kept[-2], 0.0, False, False, {"kept": copy.deepcopy(self.kept)}
 
 
+# Episodes are short, so that many end between two resets.
 SUBJECTS: dict[str, Callable[..., Any]] = {
-    **{name: functools.partial(envs.SpaceEnv, name=name) for name in envs.SPACES},
+    **{name: functools.partial(envs.SpaceEnv, name=name, length=2) for name in envs.SPACES},
     **{
-        f"undeclared-{kind}": functools.partial(envs.UndeclaredEnv, kind=kind)
+        f"undeclared-{kind}": functools.partial(envs.UndeclaredEnv, kind=kind, length=2)
         for kind in envs.UNDECLARED
     },
     "no-gymnasium-env": DuckEnv,
-    "reused-buffers": envs.BufferEnv,
-    "shared-buffers": SharedBufferEnv,
+    "reused-buffers": functools.partial(envs.BufferEnv, length=2),
+    "shared-buffers": functools.partial(SharedBufferEnv, length=2),
     "reused-trees": TreeBufferEnv,
     "reused-undeclared-trees": functools.partial(TreeBufferEnv, declared=False),
     "returned-state": ReturnsItsStateEnv,
@@ -141,13 +142,13 @@ SUBJECTS: dict[str, Callable[..., Any]] = {
     # The flags alone say that an ordinary episode is over.
     "own-env-done": functools.partial(
         envs.ChangedEnv,
-        length=3,
+        length=2,
         step=lambda env, action, row: (*row[:4], {"env_done": np.array([True, False])}),  # noqa: ARG005
     ),
     "own-randomness": envs.RandomEnv,
     "episodes-of-one-step": functools.partial(envs.CountEnv, length=1),
-    "vector-rewards": envs.VectorRewardEnv,
-    "vector-rewards-as-lists": functools.partial(envs.VectorRewardEnv, as_list=True),
+    "vector-rewards": functools.partial(envs.VectorRewardEnv, length=2),
+    "vector-rewards-as-lists": functools.partial(envs.VectorRewardEnv, as_list=True, length=2),
 }
 MODES = (None, "next_step", "same_step")
 # Every kind of row; a start method changes how an env gets into its process, and not what it does.

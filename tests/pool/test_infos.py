@@ -19,7 +19,7 @@ class InfoEnv(envs.CountEnv):
     """Its infos are of several forms, in an order of its own."""
 
     def __init__(self, tag: int) -> None:
-        super().__init__(tag)
+        super().__init__(tag, length=2)
         self.rng, self.count = np.random.default_rng(tag), 0
 
     def info(self) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def test_cleared_and_restarted(place: str) -> None:
 
 @pytest.mark.parametrize("place", QUICK)
 def test_a_measured_pool_gives_the_same_rows(place: str) -> None:
-    fns = [functools.partial(envs.BufferEnv, tag) for tag in range(3)]
+    fns = [functools.partial(envs.BufferEnv, tag, 2) for tag in range(3)]
     Session(PLACES[place], fns, "next_step", measure=True).run(script(2))
 
 

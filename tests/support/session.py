@@ -121,7 +121,9 @@ class Session:
     # What the details of a call are made of.
 
     def some(self, among: Sequence[int]) -> list[int]:
-        """Choose some of these, in any order."""
+        """Choose all of these, or some in any order."""
+        if self.rng.random() < 0.4:
+            return list(among)
         order = self.rng.permutation(among).tolist() if len(among) else []
         return [int(i) for i in order[: self.rng.integers(len(among) + 1)]]
 
@@ -130,13 +132,15 @@ class Session:
 
     def written(self, ids: list[int]) -> Any:
         """Write ids in one of the ways there are."""
+        if ids == self.all and self.rng.random() < 0.5:
+            return None
         forms: list[Any] = [ids, tuple(ids), np.array(ids, np.int64), np.array(ids, np.uint8)]
         if len(ids) == 1:
             forms += [ids[0], np.int32(ids[0])]
         if ids == sorted(ids):
             forms.append(np.isin(self.all, ids))
         if ids == self.all:
-            forms += [None, slice(None)]
+            forms.append(slice(None))
         if ids == self.all[::-1]:
             forms.append(slice(None, None, -1))
         return forms[self.rng.integers(len(forms))]
