@@ -92,7 +92,11 @@ class Session:
                 getattr(self, name)()
                 self.invariants()
             self.drain()
+            self.pool.wait_num = len(self.all)
             self.invariants()
+            for _ in range(3):  # whole batches, one after another
+                given, listed = self.actions(len(self.all))
+                self.keep(check, self.pool.step(given), self.hand.step(listed))
             if self.space is not None:
                 check_empty(self.pool.drain(), self.space, columns=self.columns)
             self.keep(check_reset, self.pool.reset(), self.hand.reset())
