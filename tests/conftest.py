@@ -48,7 +48,6 @@ SLOW = ("tests/bench", "tests/cli", "tests/soak", "tests/test_examples.py")
 SLOW += tuple(
     f"tests/{name}.py"
     for name in (
-        "backends/test_matrix",
         "collector/test_collect",
         "envpool_face/test_faults",
         "faults/test_lifecycle",
@@ -56,9 +55,6 @@ SLOW += tuple(
         "gymnasium_face/test_equal_to_sync",
         "gymnasium_face/test_faults",
         "gymnasium_face/test_wrappers",
-        "pool/test_determinism",
-        "pool/test_findings",
-        "pool/test_rows_change",
         "record/test_on_error_replay",
         "record/test_replay",
     )

@@ -174,6 +174,7 @@ def test_an_env_fn_that_takes_long_is_named(
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the fork beside a thread
         beside(lambda: wait_until(lambda: len(warned) > 0, 20) and gates[1].release())
         with PLACES["shmem-fork"]([envs.CountEnv, late]) as pool:
             assert pool.reset()[0][:, 0].tolist() == [0, 1]
