@@ -41,6 +41,7 @@ from tests.support.helpers import (  # noqa: E402
 )
 
 PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
+PEERS += ("tests/ray",)
 PEERS += tuple(
     f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "coming_from", "examples")
 )

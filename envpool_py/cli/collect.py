@@ -84,14 +84,23 @@ def register(commands: Any) -> None:
         "--timeout", type=seconds, metavar="SECONDS", help="that a batch waits for K rows"
     )
     parser.add_argument(
-        "--backend", choices=tuple(BACKENDS), default="shmem", help="default: %(default)s"
+        "--backend",
+        choices=(*BACKENDS, "ray"),
+        default="shmem",
+        help="default: %(default)s; ray: on the nodes of a Ray cluster",
+    )
+    parser.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="of the Ray cluster, as ray.init takes it, auto for the one on this machine; default:"
+        " that of RAY_ADDRESS, or a new one on this machine",
     )
     parser.add_argument(
         "--num-processes",
         type=integer(1),
         metavar="N",
-        help="processes that the envs are spread over; default: one per core. For envs that wait"
-        " rather than compute, as many as there are envs",
+        help="processes, or actors of Ray, that the envs are spread over; default: one per free"
+        " core. For envs that wait rather than compute, as many as there are envs",
     )
     parser.add_argument(
         "--balanced",
@@ -203,6 +212,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--wait-num is {args.wait_num}, but there are {args.num_envs} envs")
     if args.backend == "dummy" and args.num_processes is not None:
         raise UsageError("--num-processes: the dummy backend has no processes")
+    if args.backend != "ray" and args.address is not None:
+        raise UsageError("--address: only the ray backend has a cluster")
     names = [key for key, _ in args.env_kwarg]
     for name in names:
         if names.count(name) > 1:
@@ -220,12 +231,34 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
         "timeout": args.timeout,
         "columns": True,
     }
-    if args.backend != "dummy":
-        options["num_processes"] = min(args.num_processes or len(usable_cores()), args.num_envs)
+    if args.backend == "ray":
+        kind = _connect_to_ray(args.address)
+        if args.num_processes is not None:
+            options["envs_per_actor"] = -(-args.num_envs // args.num_processes)
+    else:
+        kind = BACKENDS[args.backend]
+        if args.backend != "dummy":
+            options["num_processes"] = min(args.num_processes or len(usable_cores()), args.num_envs)
     try:
-        return BACKENDS[args.backend](env_fns, **options)
+        return kind(env_fns, **options)
     except EnvError as error:
         raise UsageError(str(error).partition("\n")[0]) from None
+
+
+def _connect_to_ray(address: str | None) -> type[BaseVectorEnv]:
+    """Connect to the cluster, or start one here; return the class of pools over it."""
+    try:
+        import ray  # noqa: PLC0415 - an extra
+
+        from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - likewise
+    except ImportError:
+        raise UsageError('--backend ray: ray is missing; pip install "envpool-py[ray]"') from None
+    if not ray.is_initialized():
+        try:
+            ray.init(address, logging_level="ERROR", log_to_driver=False)
+        except (ConnectionError, ValueError) as error:
+            raise UsageError("--address: " + str(error).partition("\n")[0]) from None
+    return RayVectorEnv
 
 
 def _env_fn(args: argparse.Namespace) -> Callable[[], Any]:

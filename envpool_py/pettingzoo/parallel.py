@@ -43,10 +43,22 @@ ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
 AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
 
+
+def _over_ray(
+    env_fns: Sequence[Any], *args: Any, num_processes: int | None = None, **options: Any
+) -> BaseVectorEnv:
+    from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - an extra
+
+    if num_processes is not None:
+        options["envs_per_actor"] = -(-len(env_fns) // num_processes)
+    return RayVectorEnv(env_fns, *args, **options)
+
+
 _BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
     "shmem": ShmemVectorEnv,
+    "ray": _over_ray,
 }
 #: By ``on_error``: the keys under which an info says that an env was recreated, and why.
 RECOVERIES = {"restart": ("env_error",), "replay": ("env_error", "env_replayed")}
@@ -81,7 +93,7 @@ class ParallelVectorEnv:
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
             PettingZoo's ``aec_to_parallel`` takes.
-        backend: ``"dummy"``, ``"subproc"`` or ``"shmem"``.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"`` or ``"ray"``.
         wait_num: the rows that ``step`` and ``recv`` wait for; None is all.
         timeout: seconds after which a batch comes with fewer rows.
         autoreset_mode: who resets an env when no agent is left; None: the caller.

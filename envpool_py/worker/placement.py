@@ -190,9 +190,7 @@ class Hosts:
         """What a pool's ``repr`` says of where its envs live."""
         if self.processes is None:
             return ""
-        method = self.processes.context.get_start_method()
-        text = f", num_processes={len(self.processes.hosts)}, context={method!r}"
-        return text + (", caller_steps=True" if self.local else "")
+        return self.processes.describe() + (", caller_steps=True" if self.local else "")
 
     def wake(self) -> None:
         """End the sleep of a call that is under way in another thread."""
@@ -271,14 +269,12 @@ def hosts_of(
     if caller_steps and num_processes is None:
         raise ValueError("caller_steps: the caller has a share like a process; say num_processes")
     if caller_steps and options.get("step_timeout") is not None:
-        raise ValueError(
-            "step_timeout: an env that the caller steps can't be ended; leave caller_steps"
-        )
+        raise ValueError("step_timeout: an env that the caller steps can't be ended")
     first = count
     if caller_steps and spread < count:  # else there is none left for the caller
         first -= max(count // ((2 if prompt else 1) * spread + 1), 1)
     env_fns = [worker.env_fn for worker in workers]
-    processes = Processes(
+    processes = workers[0].make_processes(
         env_fns[:first],
         workers[0].context,
         min(spread, first),

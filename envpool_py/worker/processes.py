@@ -101,7 +101,6 @@ class Processes:
 
     def start(self) -> None:
         """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
-        number = 0
         self._open()
         try:
             with _starting(warn=True):
@@ -160,6 +159,10 @@ class Processes:
             host.start(again=True)
             host.write(self._attach_message)
         self.timed = True
+
+    def describe(self) -> str:
+        """What a pool's ``repr`` says of its processes."""
+        return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
 
     def ended(self) -> list[ProcessHost]:
         """The processes that have ended, and whose end nobody has handled."""

@@ -460,8 +460,8 @@ def test_what_is_no_parallel_env_is_refused(
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ValueError, match="backend must be one of dummy, subproc, shmem, got 'ray'"):
-        ParallelVectorEnv([MeadowEnv], "ray")
+    with pytest.raises(ValueError, match="one of dummy, subproc, shmem, ray, got 'cluster'"):
+        ParallelVectorEnv([MeadowEnv], "cluster")
     with pytest.raises(TypeError, match="num_processes"):
         ParallelVectorEnv([MeadowEnv], "dummy", num_processes=1)
     with pytest.raises(TypeError, match="columns"):
