@@ -1,6 +1,6 @@
 """A pytest plugin: every place of `tests.support.places` is Ray, for any test of a backend.
 
-python -m pytest -p tests.ray.plugin tests/test_values.py
+python -m pytest -p tests.ray.plugin tests/pool/test_values.py
 """
 
 from __future__ import annotations

@@ -12,10 +12,7 @@ import pytest
 import envpool_py
 from envpool_py import RayEnvWorker, RayVectorEnv
 from envpool_py.testing import EnvWorkerContract
-from tests.support import envs
-from tests.support.places import Place
-from tests.support.reference import HandStepped, check, check_reset, spread
-from tests.test_matrix import (
+from tests.backends.test_matrix import (
     SUBJECTS,
     Cell,
     drive_asynchronously,
@@ -23,6 +20,9 @@ from tests.test_matrix import (
     make_fns,
     read_and_set,
 )
+from tests.support import envs
+from tests.support.places import Place
+from tests.support.reference import HandStepped, check, check_reset, spread
 
 # Two actors, one of them with two envs.
 PLACE = Place(RayVectorEnv, {"envs_per_actor": 2, "num_cpus": 0.01}, 3)
