@@ -1,11 +1,10 @@
 """Envs on the nodes of a Ray cluster: ``RayVectorEnv``; needs the extra ``ray``."""
 
 try:
-    import ray as _ray
+    import ray as _ray  # noqa: F401 - found, or not
 except ImportError as error:
     raise ImportError("RayVectorEnv needs Ray: pip install 'envpool-py[ray]'") from error
-del _ray
 
-from envpool_py.ray.vector_env import RayEnvWorker, RayVectorEnv  # noqa: E402 - only with Ray
+from envpool_py.ray.vector_env import RayEnvWorker, RayVectorEnv
 
 __all__ = ["RayEnvWorker", "RayVectorEnv"]

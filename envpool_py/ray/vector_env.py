@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -65,9 +67,9 @@ class RayVectorEnv(BaseVectorEnv):
         envs_per_actor: int | str = "auto",
         num_cpus: float = 1,
         num_gpus: float = 0,
-        resources: Mapping[str, float] | None = None,
+        resources: dict[str, float] | None = None,
         scheduling_strategy: Any = "SPREAD",
-        runtime_env: Mapping[str, Any] | None = None,
+        runtime_env: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         env_fns = check_env_fns(env_fns)
@@ -79,22 +81,31 @@ class RayVectorEnv(BaseVectorEnv):
             RayEnvWorker,
             num_cpus=num_cpus,
             num_gpus=num_gpus,
-            resources=dict(resources or {}),
+            resources=resources,
             scheduling_strategy=scheduling_strategy,
-            runtime_env=None if runtime_env is None else dict(runtime_env),
+            runtime_env=runtime_env,
         )
         super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
 
 
 def _count(num_envs: int, envs_per_actor: int | str, needed: Mapping[str, float]) -> int:
     """How many actors, each of which needs these resources, to start."""
-    if isinstance(envs_per_actor, int) and envs_per_actor >= 1:
-        return -(-num_envs // envs_per_actor)
-    if envs_per_actor != "auto":
-        text = f"envs_per_actor must be an int, 1 or more, or 'auto', got {envs_per_actor!r}"
-        raise (ValueError if isinstance(envs_per_actor, int) else TypeError)(text)
-    if not ray.is_initialized():
-        ray.init()
-    free = ray.available_resources()
-    room = min((int(free.get(name, 0) // n) for name, n in needed.items() if n), default=num_envs)
-    return min(max(room, 1), num_envs)
+    auto = envs_per_actor == "auto"
+    if not auto and (not isinstance(envs_per_actor, int) or envs_per_actor < 1):
+        raise ValueError(f"envs_per_actor must be 1 or more, or 'auto', got {envs_per_actor!r}")
+    most = num_envs if auto else -(-num_envs // int(envs_per_actor))
+    in_all = _room(ray.cluster_resources(), needed, most)  # starts Ray where there is none
+    deadline = time.monotonic() + 1
+    while _room(ray.available_resources(), needed, most) < in_all and time.monotonic() < deadline:
+        time.sleep(0.02)  # what a pool had that was closed just now is free a moment later
+    room = _room(ray.available_resources(), needed, most)
+    count = max(room, 1) if auto else most
+    if count > room:
+        text = f"Ray has room for {room} of {count} actors now, and the pool waits for the others"
+        warnings.warn(f"{text}; pass a larger envs_per_actor or a smaller num_cpus", stacklevel=4)
+    return count
+
+
+def _room(resources: Mapping[str, float], needed: Mapping[str, float], most: int) -> int:
+    """For how many actors there are resources, ``most`` at the most."""
+    return min([most, *(int(resources.get(name, 0) // n) for name, n in needed.items() if n)])

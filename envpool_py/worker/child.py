@@ -92,7 +92,7 @@ def main(
     stream.detach()  # left open: its end is not to be told before that of the process
 
 
-@dataclass
+@dataclass(repr=False)
 class EnvProcess:
     """The envs of this process; ``_end`` is its way to the parent."""
 

@@ -269,7 +269,9 @@ def hosts_of(
     if caller_steps and num_processes is None:
         raise ValueError("caller_steps: the caller has a share like a process; say num_processes")
     if caller_steps and options.get("step_timeout") is not None:
-        raise ValueError("step_timeout: an env that the caller steps can't be ended")
+        raise ValueError(
+            "step_timeout: an env that the caller steps can't be ended; leave caller_steps"
+        )
     first = count
     if caller_steps and spread < count:  # else there is none left for the caller
         first -= max(count // ((2 if prompt else 1) * spread + 1), 1)

@@ -94,10 +94,13 @@ class Processes:
             num_threads,
             cores if affinity else (),
         )
+        self._add_hosts(ProcessHost, self.context, shared)
+
+    def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
         for number, share in enumerate(self._shares):
             ids = share.tolist()
             own = [self._fns[i] for i in ids]
-            self.hosts.append(ProcessHost(number, ids, own, self.context, shared, self.channel))
+            self.hosts.append(kind(number, ids, own, context, shared, self.channel))
 
     def start(self) -> None:
         """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
