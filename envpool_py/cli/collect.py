@@ -85,7 +85,7 @@ def register(commands: Any) -> None:
     )
     parser.add_argument(
         "--backend",
-        choices=(*BACKENDS, "ray"),
+        choices=tuple(BACKENDS),
         default="shmem",
         help="default: %(default)s; ray: on the nodes of a Ray cluster",
     )
@@ -99,8 +99,8 @@ def register(commands: Any) -> None:
         "--num-processes",
         type=integer(1),
         metavar="N",
-        help="processes, or actors of Ray, that the envs are spread over; default: one per free"
-        " core. For envs that wait rather than compute, as many as there are envs",
+        help="processes, or actors of Ray, that the envs are spread over; default: one per core."
+        " For envs that wait rather than compute, as many as there are envs",
     )
     parser.add_argument(
         "--balanced",
@@ -232,25 +232,20 @@ def _pool(args: argparse.Namespace) -> BaseVectorEnv:
         "columns": True,
     }
     if args.backend == "ray":
-        kind = _connect_to_ray(args.address)
-        if args.num_processes is not None:
-            options["envs_per_actor"] = -(-args.num_envs // args.num_processes)
-    else:
-        kind = BACKENDS[args.backend]
-        if args.backend != "dummy":
-            options["num_processes"] = min(args.num_processes or len(usable_cores()), args.num_envs)
+        _connect_to_ray(args.address)
+        options["num_processes"] = args.num_processes
+    elif args.backend != "dummy":
+        options["num_processes"] = min(args.num_processes or len(usable_cores()), args.num_envs)
     try:
-        return kind(env_fns, **options)
+        return BACKENDS[args.backend](env_fns, **options)
     except EnvError as error:
         raise UsageError(str(error).partition("\n")[0]) from None
 
 
-def _connect_to_ray(address: str | None) -> type[BaseVectorEnv]:
-    """Connect to the cluster, or start one here; return the class of pools over it."""
+def _connect_to_ray(address: str | None) -> None:
+    """Connect to the cluster, or start one here."""
     try:
         import ray  # noqa: PLC0415 - an extra
-
-        from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - likewise
     except ImportError:
         raise UsageError('--backend ray: ray is missing; pip install "envpool-py[ray]"') from None
     if not ray.is_initialized():
@@ -258,7 +253,6 @@ def _connect_to_ray(address: str | None) -> type[BaseVectorEnv]:
             ray.init(address, logging_level="ERROR", log_to_driver=False)
         except (ConnectionError, ValueError) as error:
             raise UsageError("--address: " + str(error).partition("\n")[0]) from None
-    return RayVectorEnv
 
 
 def _env_fn(args: argparse.Namespace) -> Callable[[], Any]:

@@ -34,7 +34,7 @@ from envpool_py.pettingzoo.packed_env import (
     PackedEnv,
 )
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.pools import BACKENDS
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 
@@ -43,23 +43,6 @@ ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
 AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
 
-
-def _over_ray(
-    env_fns: Sequence[Any], *args: Any, num_processes: int | None = None, **options: Any
-) -> BaseVectorEnv:
-    from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - an extra
-
-    if num_processes is not None:
-        options["envs_per_actor"] = -(-len(env_fns) // num_processes)
-    return RayVectorEnv(env_fns, *args, **options)
-
-
-_BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
-    "dummy": DummyVectorEnv,
-    "subproc": SubprocVectorEnv,
-    "shmem": ShmemVectorEnv,
-    "ray": _over_ray,
-}
 #: By ``on_error``: the keys under which an info says that an env was recreated, and why.
 RECOVERIES = {"restart": ("env_error",), "replay": ("env_error", "env_replayed")}
 
@@ -129,8 +112,8 @@ class ParallelVectorEnv:
         copy: bool = True,
         **options: Any,
     ) -> None:
-        if backend not in _BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
+        if backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
         if "columns" in options:
             raise TypeError("columns: batches of agents are arrays in any case")
         if backend != "dummy":
@@ -139,7 +122,7 @@ class ParallelVectorEnv:
             raise TypeError("num_processes: the dummy backend has no processes")
         make = [MakePacked(env_fn, with_state=state_in_info) for env_fn in check_env_fns(env_fns)]
         options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
-        self.pool = _BACKENDS[backend](make, wait_num, timeout, **options)
+        self.pool = BACKENDS[backend](make, wait_num, timeout, **options)
         try:
             rows: list[Any] = self.pool.observation_space
             self._spaces = _common_spaces([row.own for row in rows])
