@@ -35,9 +35,9 @@ def main() -> None:
     env_fns = [lambda: gym.make("CartPole-v1")] * args.num_envs
     options = {"envs_per_actor": args.envs_per_actor, "num_cpus": args.num_cpus}
     with RayVectorEnv(env_fns, autoreset_mode="same_step", on_error="restart", **options) as pool:
-        hosts = pool.engine.hosts.processes.hosts
-        for node, count in collections.Counter(host.node for host in hosts).items():
-            print(f"node {node}: {count} actors")
+        nodes = pool.apply(lambda _: ray.util.get_node_ip_address())
+        for node, count in collections.Counter(nodes).items():
+            print(f"node {node}: {count} envs")
         pool.reset(seed=0)
         rng = np.random.default_rng(0)
         steps = lost = 0

@@ -4,7 +4,8 @@
 
 A batch costs the driver some CPU for each remote call and some for each env. Both are fitted to
 runs of envs that do nothing, in few actors; the table says what they come to with many. With
-`--against-tianshou` the same envs are stepped by Tianshou's `RayVectorEnv`, in the same run.
+`--against-tianshou` the same envs are stepped by Tianshou's `RayVectorEnv`, in the same run and in
+both orders.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def against_tianshou(seconds: float) -> None:
         "1 ms": lambda: Idle(seconds=1e-3),
     }
     for name, env_fn in subjects.items():
-        found = []
-        for kind in ("Tianshou", "envpool_py"):
+        found: dict[str, list[tuple[float, float]]] = {"Tianshou": [], "envpool_py": []}
+        for kind in ("Tianshou", "envpool_py", "envpool_py", "Tianshou"):
             start_ray()  # a fresh one: actors that end, and workers that start, take its time
             fns = [env_fn] * 32
             if kind == "Tianshou":
@@ -91,10 +92,11 @@ def against_tianshou(seconds: float) -> None:
             wall, cpu = measure(pool, seconds)
             pool.close()
             ray.shutdown()
-            found.append((wall, cpu))
+            found[kind].append((wall, cpu))
             print(f"{name} x 32, {kind}: {32 / wall:.0f} steps/s, {cpu / 32 * 1e6:.0f} µs CPU/step")
-        ratios = [theirs / ours for theirs, ours in zip(*found, strict=True)]
-        print(f"{name} x 32: {ratios[0]:.1f} times the steps, 1/{ratios[1]:.1f} of the CPU")
+        theirs, ours = (np.mean(runs, axis=0) for runs in found.values())
+        steps, cpu = (theirs / ours).tolist()
+        print(f"{name} x 32: {steps:.1f} times the steps, 1/{cpu:.1f} of the CPU", flush=True)
 
 
 def model(seconds: float) -> None:
