@@ -26,9 +26,6 @@ from envpool_py.worker import channel
 from envpool_py.worker.channel import ASK, HEADER, ID_MASK, KIND_BITS
 from envpool_py.worker.child import EnvProcess
 
-# Bytes from which rows are an array, which the driver reads where Ray keeps it.
-_LARGE = 100_000
-
 ACTIONS, PLACES, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.
 _GROUPS = {"action": ACTIONS, "places": PLACES, "seeds": PLACES, "times": PLACES, "ends": ROWS}
@@ -113,7 +110,7 @@ class EnvActor(EnvProcess):
         if self._writer is not None and len(done):
             groups = self._groups_of(done)
             rows = self._rows.take(groups, done)
-        large = len(rows) >= _LARGE
+        large = len(rows) >= 100_000  # then the driver reads them where Ray keeps them, as an array
         return [outbox.tokens, groups, np.frombuffer(rows, "u1") if large else rows, outbox.items]
 
     def _make_block(self, block: Block, places: bytes) -> None:

@@ -83,6 +83,11 @@ class ActorChannel(Channel):
         self._bell.put(None)
 
 
+def _driver() -> str:
+    """The id of this driver, another one in each session; empty where Ray was shut down."""
+    return str(ray.get_runtime_context().get_worker_id()) if ray.is_initialized() else ""
+
+
 class ActorHost(ProcessHost):
     """Some envs in one actor; ``process`` is its handle."""
 
@@ -99,7 +104,7 @@ class ActorHost(ProcessHost):
         items: deque[Any] = deque()
         self.stream = SimpleNamespace(torn=False, garbled=False, ended=False, read=lambda: items)
         self.stuck, self._cause, self.name = None, "", "actor"
-        self.process = self._shared.make(self.ids)
+        self.process, self._driver = self._shared.make(self.ids), _driver()
         self._call(self.process.build, self._greeted, self._env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.step_timeout)
@@ -110,10 +115,10 @@ class ActorHost(ProcessHost):
     def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
         """Call a method of the actor; ``took`` is to take what it returns."""
         take = partial(self._take, self.process, took)
-        try:
+        future: Any = Future()
+        if self._driver == _driver():
             future = method.remote(*args).future()
-        except (AttributeError, RayError):  # the first without Ray, the second with another one
-            future = Future()
+        else:  # that would start another Ray, or raise there
             future.set_exception(RayError("Ray was shut down"))
         future.add_done_callback(lambda done: self._channel.note(partial(take, done)))
 
@@ -170,7 +175,7 @@ class ActorHost(ProcessHost):
         self.kill_reason = self.kill_reason or reason
         if self.exit is None and not self.ended and signum == signal.SIGKILL:
             self.ended = True
-            with contextlib.suppress(RayError):  # it has ended with Ray itself
+            if self._driver == _driver():  # else it has ended with Ray itself
                 ray.kill(self.process)
 
     def reap(self) -> None:

@@ -21,8 +21,7 @@ _NOT_OF_ACTORS = {"affinity", "context", "num_processes", "num_threads"}
 class RayEnvWorker(SubprocEnvWorker):
     """The env lives in an actor of Ray, in a pool together with others.
 
-    Nothing starts before the first request, or before a pool takes the worker. ``process`` is the
-    handle of the actor.
+    ``process`` is the handle of the actor, which starts with the first request, or with a pool.
 
     Args:
         env_fn: makes the env; called once, in the actor; sent by cloudpickle.
