@@ -51,7 +51,9 @@ class Idle(gym.Env):
 def start_ray() -> None:
     """Start Ray here, with room for many actors and with workers that are not niced."""
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - the name that Ray reads
-    ray.init(num_cpus=64, logging_level="ERROR", log_to_driver=False, include_dashboard=False)
+    ray.init(
+        "local", num_cpus=64, logging_level="ERROR", log_to_driver=False, include_dashboard=False
+    )
 
 
 def measure(pool: Any, seconds: float) -> tuple[float, float]:

@@ -85,7 +85,8 @@ class ActorChannel(Channel):
 
 def _driver() -> str:
     """The id of this driver, another one in each session; empty where Ray was shut down."""
-    return str(ray.get_runtime_context().get_worker_id()) if ray.is_initialized() else ""
+    context = ray.get_runtime_context() if ray.is_initialized() else None
+    return f"{context.get_job_id()} {context.get_node_id()}" if context else ""
 
 
 class ActorHost(ProcessHost):
@@ -131,7 +132,7 @@ class ActorHost(ProcessHost):
             return took(done.result())
         # The last line says why; what follows is advice.
         cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
-        self._cause, self.ended = self._cause or cause.strip(" ."), True
+        self._cause, self.ended = self._cause or cause.strip(" .\t"), True
         return b""
 
     def _greeted(self, reply: tuple[str, list[Any]]) -> bytes:

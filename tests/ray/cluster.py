@@ -67,6 +67,7 @@ def local_ray() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
+            "local",
             num_cpus=4,
             include_dashboard=False,
             log_to_driver=False,
