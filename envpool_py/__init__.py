@@ -38,11 +38,12 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_MULTI_AGENT = {"ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"}
+_EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"], "pettingzoo")
+_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray"}
 
 
 def __getattr__(name: str) -> _Any:
-    """The multi-agent classes, imported when asked for: PettingZoo is an extra."""
-    if name in _MULTI_AGENT:
-        return getattr(_importlib.import_module("envpool_py.pettingzoo"), name)
+    """The classes that need an extra (PettingZoo, Ray), imported when asked for."""
+    if name in _EXTRAS:
+        return getattr(_importlib.import_module(f"envpool_py.{_EXTRAS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -63,13 +63,13 @@ class Spec(NamedTuple):
 
 
 class Block:
-    """The fields over ``buffer``, ``nbytes(spec)`` bytes, all zero at first; None allocates it."""
+    """The ``fields`` over ``buffer``, ``nbytes(spec)`` zero bytes at first; None allocates it."""
 
     def __init__(self, spec: Spec, buffer: Any = None) -> None:
         fields, size = _fields(spec)
         if buffer is None:
             buffer = np.zeros(size, dtype=np.uint8)
-        arrays = {
+        self.fields = arrays = {
             name: np.ndarray(dims, dtype, buffer=buffer, offset=offset)
             for name, dims, dtype, offset in fields
         }

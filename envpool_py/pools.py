@@ -116,11 +116,29 @@ def _count(
     return auto.choose_processes(auto.probe(env_fns[0], context), len(env_fns))
 
 
-#: The pool classes by the names that ``backend`` takes.
-BACKENDS: dict[str, type[BaseVectorEnv]] = {
+def _over_ray(
+    env_fns: Sequence[Callable[[], Any]],
+    *args: Any,
+    num_processes: int | str | None = None,
+    context: Any = None,
+    **options: Any,
+) -> BaseVectorEnv:
+    """``RayVectorEnv`` with so many actors; with a string or None as many as there is room for."""
+    from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - an extra
+
+    if isinstance(num_processes, int):
+        options["envs_per_actor"] = -(-len(env_fns) // num_processes)
+    if context is not None:
+        options["context"] = context
+    return RayVectorEnv(env_fns, *args, **options)
+
+
+#: What makes a pool, by the names that ``backend`` takes.
+BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
     "shmem": ShmemVectorEnv,
+    "ray": _over_ray,
 }
 
 # Options that only processes have.
@@ -154,9 +172,10 @@ def make(
         env: an id of Gymnasium's registry, maybe with the module that registers it
             (``"ale_py:ALE/Pong-v5"``), or a callable that makes the env.
         num_envs: how many.
-        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, or ``"auto"``: shared memory, or no
-            processes if the envs are so few and cheap that this is faster, and no option is given
-            that only processes have. On Windows there are no worker processes.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (its actors in place of the
+            processes), or ``"auto"``: shared memory, or no processes if the envs are so few and
+            cheap that this is faster, and no option is given that only processes have. On
+            Windows there are no worker processes.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             process of its own, and takes one process per core if a step burns CPU, one per env if
             it mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and all

@@ -1,10 +1,11 @@
 """The tiers of the tests, and what holds after each test: nothing is left, nothing hangs.
 
-`pytest` runs the quick tests, `pytest -m peers` those of PEERS, `pytest -m soak` the soaks, and
-`pytest -m "not soak"` everything else: first what needs no other library, then, in a second
-pytest, the peers. A process that has torch in it takes twenty times as long to fork, which most
-tests do: so no process runs tests of both kinds. Tests that the command line names run whatever
-their tier, soaks excepted.
+`pytest` runs the quick tests, `pytest -m peers` those of PEERS, `pytest -m ray` those of RAY,
+`pytest -m soak` the soaks, and `pytest -m "not soak"` everything else: first what needs no other
+library, then, in a second and a third pytest, the peers and Ray. A process that has torch in it
+takes twenty times as long to fork, which most tests do, and one that has started Ray has its
+threads and processes: so no process runs tests of two kinds. Tests that the command line names run
+whatever their tier, soaks excepted.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
 PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
 """The files and folders that import the libraries which are compared with or adapted to."""
 
+RAY = ("tests/ray", "tests/backends", "tests/pool")
+"""The files and folders whose tests, all or those of any backend, run on Ray too."""
+
 SLOW = ("tests/bench", "tests/cli", "tests/soak", "tests/test_examples.py")
 SLOW += tuple(
     f"tests/{name}.py"
@@ -65,6 +69,7 @@ ONLY_QUICK = "not (slow or peers or soak)"
 EVERYTHING = "not soak"
 WITHOUT_PEERS = "not (peers or soak)"
 ONLY_PEERS = "peers and not soak"
+ONLY_RAY = "ray and not soak"
 
 WATCHDOG = 180.0
 """Seconds until a test is ended; many times what the slowest takes on an idle machine."""
@@ -91,6 +96,18 @@ def names_tests(config: pytest.Config) -> bool:
     return config.args_source is pytest.Config.ArgsSource.ARGS
 
 
+def is_ray(config: pytest.Config) -> bool:
+    """Return whether it is Ray's tests that run: they replace the places of the others."""
+    named = names_tests(config) and any("tests/ray" in arg for arg in config.args)
+    return named or config.option.markexpr.startswith("ray")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the other backends replaced by Ray before their tests are imported."""
+    if is_ray(config):
+        config.pluginmanager.import_plugin("tests.ray.plugin")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Any:
     """Choose the tier; run the peers in a second pytest once the first has run the others."""
@@ -102,23 +119,36 @@ def pytest_cmdline_main(config: pytest.Config) -> Any:
     status = yield
     if status == pytest.ExitCode.INTERRUPTED:
         return status
-    args = [ONLY_PEERS if arg == EVERYTHING else arg for arg in config.invocation_params.args]
-    peers = subprocess.run([sys.executable, "-m", "pytest", *args], check=False)
-    return status or peers.returncode
+    given = config.invocation_params.args
+    # Ray has processes enough.
+    alone = ["-n", "0"] if config.pluginmanager.hasplugin("xdist") else []
+    for tier, more in ((ONLY_PEERS, []), (ONLY_RAY, alone)):
+        args = [*(tier if arg == EVERYTHING else arg for arg in given), *more]
+        run = subprocess.run([sys.executable, "-m", "pytest", *args], check=False)
+        status = status or run.returncode
+    return status
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out the peers, or all others; what the command line names is collected in any case."""
     if any(is_in(Path(arg.partition("::")[0]).resolve(), PEERS) for arg in config.args):
         return None
-    wanted = config.option.markexpr.startswith("peers") == is_in(collection_path, PEERS)
+    if is_ray(config):
+        wanted = is_in(collection_path, RAY)
+    else:
+        wanted = config.option.markexpr.startswith("peers") == is_in(collection_path, PEERS)
+        wanted &= not is_in(collection_path, RAY[:1])
     return None if wanted or collection_path.is_dir() else True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of PEERS and SLOW."""
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Mark the tests of PEERS and SLOW, and of RAY where that is what runs."""
     for item in items:
-        for mark, places in (("peers", PEERS), ("slow", SLOW)):
+        for mark, places in (
+            ("peers", PEERS),
+            ("slow", SLOW),
+            ("ray", RAY if is_ray(config) else ()),
+        ):
             if is_in(item.path, places):
                 item.add_marker(mark)
 
@@ -151,9 +181,14 @@ def logs_of_peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(helpers_of_multiprocessing: None) -> Iterator[None]:
+def nothing_left(
+    helpers_of_multiprocessing: None, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """Check that the test leaves no process, no descriptor, no thread and no shared memory."""
     del helpers_of_multiprocessing
+    if is_ray(request.config):  # its plugin looks for what is left
+        yield
+        return
     gc.collect()
     # What is there now is no test's garbage: not to be looked through again after each of them.
     gc.freeze()

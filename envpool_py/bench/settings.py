@@ -14,7 +14,7 @@ from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import BACKENDS, make
 
 LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
-NAMES = (LOOP, SYNC, ASYNC, MAKE, *BACKENDS)
+NAMES = (LOOP, SYNC, ASYNC, MAKE, "dummy", "subproc", "shmem")
 
 #: Of all our pools: arrays for every leaf of an observation, and resets, as Gymnasium has them.
 _OPTIONS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}

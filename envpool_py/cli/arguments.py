@@ -172,7 +172,9 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
         UsageError: an env can't be made, or the options do not agree.
     """
     check_wait_num(args.wait_num, args.num_envs)
-    if args.backend != "dummy":
+    if args.backend == "ray":
+        options["num_processes"] = args.num_processes
+    elif args.backend != "dummy":
         cores = len(usable_cores())
         options["num_processes"] = min(args.num_processes or cores, args.num_envs)
     elif args.num_processes is not None:

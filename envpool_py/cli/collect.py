@@ -76,6 +76,12 @@ def register(commands: Any) -> None:
     )
     add_backend_options(parser)
     parser.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="of the Ray cluster, as ray.init takes it, auto for the one on this machine; default:"
+        " that of RAY_ADDRESS, or a new one on this machine",
+    )
+    parser.add_argument(
         "--balanced",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -119,6 +125,10 @@ def run(args: argparse.Namespace) -> int:
     writer: EpisodeWriter | None = None
     status = 0
     written: int | None = None  # episodes; None: it has not come to that
+    if args.backend == "ray":
+        _connect_to_ray(args.address)
+    elif args.address is not None:
+        raise UsageError("--address: only the ray backend has a cluster")
     env_fn = env_fn_of(args, pettingzoo=True)
     try:
         with pool_of(args, env_fn, timeout=args.timeout, columns=True) as pool:
@@ -187,6 +197,19 @@ def _kept(writer: EpisodeWriter | None, where: str) -> str:
     if writer is None or not writer.num_episodes:
         return "nothing is written"
     return f"kept {writer.num_episodes} whole episodes in {where}"
+
+
+def _connect_to_ray(address: str | None) -> None:
+    """Connect to the cluster, or start one here."""
+    try:
+        import ray  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise UsageError('--backend ray: ray is missing; pip install "envpool-py[ray]"') from None
+    if not ray.is_initialized():
+        try:
+            ray.init(address, logging_level="ERROR", log_to_driver=False)
+        except (ConnectionError, ValueError) as error:
+            raise UsageError("--address: " + str(error).partition("\n")[0]) from None
 
 
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:

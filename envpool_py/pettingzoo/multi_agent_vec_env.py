@@ -48,7 +48,7 @@ class SB3MultiAgentVecEnv(OverPool):
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
             PettingZoo's ``aec_to_parallel`` takes.
-        backend: ``"dummy"``, ``"subproc"`` or ``"shmem"``.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"`` or ``"ray"``.
         num_processes: over how many processes the envs are spread; None is one for each env.
         **options: of the pool: ``context``, ``episode_seeds``, ``reset_fn``.
 

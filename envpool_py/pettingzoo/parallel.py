@@ -82,7 +82,7 @@ class ParallelVectorEnv:
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
             PettingZoo's ``aec_to_parallel`` takes.
-        backend: ``"dummy"``, ``"subproc"`` or ``"shmem"``.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"`` or ``"ray"``.
         wait_num: the rows that ``step`` and ``recv`` wait for; None is all.
         timeout: seconds after which a batch comes with fewer rows.
         autoreset_mode: who resets an env when no agent is left; None: the caller.
@@ -128,7 +128,7 @@ class ParallelVectorEnv:
             raise TypeError("num_processes: the dummy backend has no processes")
         make = [MakePacked(env_fn, with_state=state_in_info) for env_fn in check_env_fns(env_fns)]
         options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
-        self.pool = BACKENDS[backend](make, wait_num=wait_num, timeout=timeout, **options)
+        self.pool = BACKENDS[backend](make, wait_num, timeout, **options)
         try:
             rows: list[Any] = self.pool.observation_space
             self._spaces = _common_spaces([row.own for row in rows])

@@ -59,8 +59,8 @@ def replay(
         env_ids: the envs to replay; None is all. Other envs are not created, and batches without a
             row of the chosen envs are left out.
         until: stop after this number of batches and keep the pool open; None replays to the end.
-        backend: ``"dummy"`` (all envs in the calling process), ``"subproc"``, ``"shmem"``, or a
-            pool class.
+        backend: ``"dummy"`` (all envs in the calling process), ``"subproc"``, ``"shmem"``,
+            ``"ray"``, or a pool class.
         reset_fn: called where the record does not hold the result of the run's ``reset_fn``,
             because the reset raised, or because the options had a type that no record can hold.
         deaths: also carry out the requests in which a process died or was killed, and, as a last

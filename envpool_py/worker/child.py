@@ -87,26 +87,26 @@ def main(
         os.sched_setaffinity(0, {shared.cores[number % len(shared.cores)]})
     if shared.stacks is not None:
         show_stacks(shared.stacks)
-    _Process(number, ids, stream, shared).run(env_fns)
+    end = channel.ProcessEnd(stream, shared.results, channel.Looks(allowed=shared.look))
+    EnvProcess(number, ids, end).run(env_fns, shared.memory)
+    stream.detach()  # left open: its end is not to be told before that of the process
 
 
-@dataclass
-class _Process:
-    """The envs of this process, and its ways to the parent."""
+@dataclass(repr=False)
+class EnvProcess:
+    """The envs of this process; ``_end`` is its way to the parent."""
 
     _number: int
     _ids: Sequence[int]
-    _socket: socket.socket
-    _shared: Shared
+    _end: Any
 
     def __post_init__(self) -> None:
-        looks = channel.Looks(allowed=self._shared.look)
-        self._end = channel.ProcessEnd(self._socket, self._shared.results, looks)
         self._executors: dict[int, Executor] = {}
         self._writer: RowWriter | None = None
         self._heartbeat: Heartbeat | None = None
 
-    def run(self, env_fns: Sequence[Any]) -> None:
+    def run(self, env_fns: Sequence[Any], memory: int) -> None:
+        """Carry out what the parent asks, until it asks no more."""
         if self._build(env_fns):
             frames = 0
             while True:
@@ -114,9 +114,9 @@ class _Process:
                 if kind <= channel.TOKENS_PROMPT:
                     self._carry_out(body, PUBLISH_AFTER if kind == channel.TOKENS_PROMPT else 0)
                 elif kind == channel.REQUESTS:
-                    self._answer(body)
+                    self._answer(pickle.loads(body))  # noqa: S301 - from our own parent
                 elif kind == channel.ATTACH:
-                    self._attach(body)
+                    self._attach(Block(pickle.loads(body), shm.attach(memory)))  # noqa: S301
                 else:
                     break
                 frames += 1
@@ -149,10 +149,8 @@ class _Process:
         self._end.send()
         return True
 
-    def _attach(self, spec: bytes) -> None:
+    def _attach(self, block: Block) -> None:
         """Keep rows in the block from now on."""
-        memory = shm.attach(self._shared.memory)
-        block = Block(pickle.loads(spec), memory)  # noqa: S301 - from our own parent
         if block.spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
         keep_info = Packer(*block.info_memory).pack
@@ -175,13 +173,13 @@ class _Process:
             self._end.publish(data[start:stop])
             start = stop
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self, pairs: Sequence[tuple[int, bytes]]) -> None:
         """Carry out requests with arguments; tell of those that are done every now and then."""
         writer, done, due = self._writer, b"", time.perf_counter() + PUBLISH_AFTER
-        for token, data in pickle.loads(body):  # noqa: S301 - from our own parent
+        for token, data in pairs:
             kind = "request"
             try:
-                request = pickle.loads(data)  # noqa: S301 - likewise; a copy for each env
+                request = pickle.loads(data)  # noqa: S301 - our own parent's; a copy for each env
                 kind = request.kind
                 if writer is not None:
                     writer.answer(token, request)
@@ -213,8 +211,6 @@ class _Process:
                 self._end.add(i, channel.CLOSE_FAILURE, failure)
         with contextlib.suppress(ConnectionError):  # the parent has gone: nobody is to be told
             self._end.send()
-        # Left open: its end is not to be told before that of the process.
-        self._socket.detach()
 
 
 def _die_with_parent(alive: int) -> None:

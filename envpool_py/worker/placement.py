@@ -190,9 +190,7 @@ class Hosts:
         """What a pool's ``repr`` says of where its envs live."""
         if self.processes is None:
             return ""
-        method = self.processes.context.get_start_method()
-        text = f", num_processes={len(self.processes.hosts)}, context={method!r}"
-        return text + (", caller_steps=True" if self.local else "")
+        return self.processes.describe() + (", caller_steps=True" if self.local else "")
 
     def wake(self) -> None:
         """End the sleep of a call that is under way in another thread."""
@@ -278,7 +276,7 @@ def hosts_of(
     if caller_steps and spread < count:  # else there is none left for the caller
         first -= max(count // ((2 if prompt else 1) * spread + 1), 1)
     env_fns = [worker.env_fn for worker in workers]
-    processes = Processes(
+    processes = workers[0].make_processes(
         env_fns[:first],
         workers[0].context,
         min(spread, first),

@@ -144,6 +144,7 @@ class ProcessHost:
         deadline: when it is to be killed unless it goes on; infinity for never.
         kill_reason: why the pool killed it, where it did.
         start_error: what an env_fn raised.
+        name: what an error calls the process.
         items: what the process sent beside rows, with the token of its request.
     """
 
@@ -168,6 +169,7 @@ class ProcessHost:
         self.spaces: dict[int, EnvSpaces] = {}
         self.start_error: EnvError | None = None
         self.kill_reason: str | None = None
+        self.name = "worker process"
         self._death_fd = -1
 
     # -------------------------------------------------------------------------------- start, end
@@ -252,10 +254,10 @@ class ProcessHost:
 
     def death_of(self, i: int) -> WorkerDiedError:
         """A new error that says how env ``i``'s process ended."""
-        text = f"the worker process {self.exit or self.kill_reason}"
+        text = f"the {self.name} {self.exit or self.kill_reason}"
         if not self.started:
             text += " while starting"
-            method = self._context.get_start_method()
+            method = "fork" if self._context is None else self._context.get_start_method()
             if method != "fork":
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
         others = [other for other in self.ids if other != i]

@@ -108,14 +108,16 @@ class Processes:
             num_threads,
             cores if affinity else (),
         )
+        self._add_hosts(ProcessHost, self.context, shared)
+
+    def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
         for number, share in enumerate(self._shares):
             ids = share.tolist()
             own = [self._fns[i] for i in ids]
-            self.hosts.append(ProcessHost(number, ids, own, self.context, shared, self.channel))
+            self.hosts.append(kind(number, ids, own, context, shared, self.channel))
 
     def start(self) -> None:
         """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
-        number = 0
         self._open()
         try:
             with _starting(warn=True):
@@ -174,6 +176,10 @@ class Processes:
             host.start(again=True)
             host.write(self._attach_message)
         self.timed = True
+
+    def describe(self) -> str:
+        """What a pool's ``repr`` says of its processes."""
+        return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
 
     def ended(self) -> list[ProcessHost]:
         """The processes that have ended, and whose end nobody has handled."""

@@ -64,6 +64,8 @@ class SubprocEnvWorker(EnvWorker):
             own choice.
     """
 
+    make_processes: type[Processes] = Processes
+
     def __init__(
         self,
         env_fn: Callable[[], Any],
@@ -125,7 +127,7 @@ class SubprocEnvWorker(EnvWorker):
 
     def _started(self) -> Processes:
         if self._processes is None:
-            processes = Processes([self.env_fn], self.context, 1)
+            processes = self.make_processes([self.env_fn], self.context, 1)
             try:
                 processes.start()
                 processes.await_started([], lambda: None)

@@ -20,7 +20,7 @@ COLLECT = [
     ("CartPole-v1 --steps many", "--steps: must be an int, got 'many'"),
     ("CartPole-v1 --seed -1", "--seed: must be 0 or more"),
     (f"CartPole-v1 --seed {2**63}", "--seed: must be below 2**63 - 8"),
-    ("CartPole-v1 --backend ray", "invalid choice: 'ray'"),
+    ("CartPole-v1 --backend cluster", "invalid choice: 'cluster'"),
     ("CartPole-v1 --timeout 0", "must be a positive number"),
     ("CartPole-v1 --timeout nan", "must be a positive number"),
     ("CartPole-v1 --timeout x", "must be a number of seconds"),

@@ -455,8 +455,8 @@ def test_what_is_no_parallel_env_is_refused(env_fn: Any, error: Any, text: str) 
 def test_arguments() -> None:
     with ParallelVectorEnv([MeadowEnv], "subproc") as pool:
         assert isinstance(pool.pool, SubprocVectorEnv)
-    with pytest.raises(ValueError, match="backend must be one of dummy, subproc, shmem, got 'ray'"):
-        ParallelVectorEnv([MeadowEnv], "ray")
+    with pytest.raises(ValueError, match="one of dummy, subproc, shmem, ray, got 'cluster'"):
+        ParallelVectorEnv([MeadowEnv], "cluster")
     with pytest.raises(TypeError, match="num_processes"):
         ParallelVectorEnv([MeadowEnv], "dummy", num_processes=1)
     with pytest.raises(TypeError, match="columns"):

@@ -381,7 +381,7 @@ def test_an_exception_that_does_not_come_again(tmp_path: Path) -> None:
     [
         ({"env_fns": RANDOM[:2]}, ValueError, "got 2 env_fns, but the record .* is of 3 envs"),
         ({"env_fns": FAULTY}, ValueError, r"observations: these .*\(3,\) and dtype int64"),
-        ({"backend": "ray"}, ValueError, "backend must be a pool class or one of dummy"),
+        ({"backend": "cluster"}, ValueError, "backend must be a pool class or one of dummy"),
         ({"until": -1}, ValueError, "until must be a number of batches"),
         ({"env_ids": [3]}, IndexError, "env id 3 is out of range"),
         ({"env_ids": []}, ValueError, "env_ids is empty"),

@@ -124,25 +124,25 @@ class BrokenEnv(envs.FaultEnv):
         sleep_for_ever()
 
     def do_rubbish(self, _: str) -> None:
-        worker_process()._socket.sendall(b"what an env has no business to write\n" * 9)
+        worker_process()._end._stream.sendall(b"what an env has no business to write\n" * 9)
         sleep_for_ever()
 
     def do_unreadable(self, _: str) -> None:
         """Write what looks like a message, up to its pickle."""
         process = worker_process()
-        process._socket.sendall(b"".join(self._item(process, b"no pickle", 9)))
+        process._end._stream.sendall(b"".join(self._item(process, b"no pickle", 9)))
         sleep_for_ever()
 
     def do_cut(self, _: str) -> None:
         """Die in the midst of a message that has come in several pieces."""
         process = worker_process()
         head, data = self._item(process, bytes(1 << 20), 1 << 30)
-        process._socket.sendall(head)
-        process._socket.sendall(data)
+        process._end._stream.sendall(head)
+        process._end._stream.sendall(data)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def do_results(self, _: str) -> None:
-        os.write(worker_process()._shared.results, b"not a multiple of four")
+        os.write(worker_process()._end._results, b"not a multiple of four")
         sleep_for_ever()
 
     def _item(self, process: Any, data: bytes, length: int) -> tuple[bytes, bytes]:

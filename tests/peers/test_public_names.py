@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-_PARTS = ("collector", "envpool", "gymnasium", "pettingzoo", "sb3", "worker")
+_PARTS = ("collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "worker")
 PUBLIC = ["envpool_py", *(f"envpool_py.{name}" for name in _PARTS)]
 DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
 

@@ -1,0 +1,148 @@
+"""What an actor runs: the envs of a worker process, with calls of Ray in place of its pipes.
+
+To an actor goes a frame of ``envpool_py.worker.channel``, then the actions. Back comes a list: the
+tokens, which groups of fields follow, the rows of the tokens' envs, and items.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import pickle
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from envpool_py.block import FINAL, FORM, Block
+from envpool_py.spaces import Array
+from envpool_py.watchdog import Watchdog
+from envpool_py.worker import channel
+from envpool_py.worker.channel import ASK, HEADER, ID_MASK, KIND_BITS
+from envpool_py.worker.child import EnvProcess
+
+ACTIONS, PLACES, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
+# By the first word of a field's name, or by all of it.
+_GROUPS = {"action": ACTIONS, "places": PLACES, "seeds": PLACES, "times": PLACES, "ends": ROWS}
+_GROUPS |= {"obs": ROWS, "final": FINALS, "info rows": INFOS, "info tables": TABLES}
+
+
+class Rows:
+    """The rows of a block as bytes, on their way between the driver's block and an actor's."""
+
+    def __init__(self, block: Block) -> None:
+        self._fields: list[tuple[int, NDArray[np.uint8]]] = []
+        for name, array in block.fields.items():
+            group = _GROUPS.get(name) or _GROUPS.get(name.split()[0], 0)
+            written = block.spec.scheduled or name not in ("places", "seeds")
+            if group and written and array.nbytes:
+                rows = array.reshape(-1).view(np.uint8).reshape(block.spec.num_envs, -1)
+                self._fields.append((group, rows))
+
+    def take(self, groups: int, tokens: Array) -> bytes:
+        """The rows of these envs, an array for each field."""
+        ids = tokens & ID_MASK
+        return b"".join([field[ids].tobytes() for group, field in self._fields if group & groups])
+
+    def put(self, groups: int, tokens: Array, data: Any) -> None:
+        """Write the rows of these envs."""
+        ids, start = tokens & ID_MASK, 0
+        for group, field in self._fields:
+            if group & groups:
+                size = len(ids) * field.shape[1]
+                field[ids] = np.frombuffer(data, np.uint8, size, start).reshape(len(ids), -1)
+                start += size
+
+
+class _Outbox:
+    """Keeps what a worker process would send until it goes out in a reply; see ``ProcessEnd``."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []  # token, status, data
+        self.tokens = b""
+
+    def add(self, token: int, status: int, data: bytes) -> None:
+        self.items.append((token, status, data))
+
+    def send(self) -> None:
+        """Wait for the reply."""
+
+    def publish(self, tokens: bytes) -> None:
+        self.tokens += tokens
+
+
+class EnvActor(EnvProcess):
+    """The envs ``ids``. Its block has rows for all envs, of which only theirs take memory."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        super().__init__(0, ids, _Outbox())
+        self._attached = threading.Event()
+
+    def build(self, env_fns: Sequence[bytes]) -> tuple[str, list[Any]]:
+        """Make the envs; return what an error calls the actor, and the spaces or an error."""
+        self._thread = threading.get_ident()
+        self._build(env_fns)
+        node = ray.get_runtime_context().get_node_id()[:8]
+        return f"actor on node {ray.util.get_node_ip_address()} ({node})", self._end.items
+
+    def handle(self, message: bytes) -> list[Any]:
+        """Carry out what a frame asks; return the reply."""
+        self._end = outbox = _Outbox()
+        (head,) = HEADER.unpack_from(message)
+        end = HEADER.size + (head >> KIND_BITS)
+        kind, body, rest = head & ((1 << KIND_BITS) - 1), message[HEADER.size : end], message[end:]
+        if kind <= channel.TOKENS_PROMPT:
+            if rest:
+                self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
+            self._carry_out(body, 0)
+        elif kind == channel.REQUESTS:
+            self._answer(pickle.loads(body))  # noqa: S301 - from our own driver
+        elif kind == channel.ATTACH:
+            self._make_block(Block(pickle.loads(body)), rest)  # noqa: S301 - likewise
+        else:
+            self._close()
+        done, groups, rows = np.frombuffer(outbox.tokens, np.int64), 0, b""
+        if self._writer is not None and len(done):
+            groups = self._groups_of(done)
+            rows = self._rows.take(groups, done)
+        large = len(rows) >= 100_000  # then the driver reads them where Ray keeps them, as an array
+        return [outbox.tokens, groups, np.frombuffer(rows, "u1") if large else rows, outbox.items]
+
+    def _make_block(self, block: Block, places: bytes) -> None:
+        self._attach(block)
+        self._block, self._rows = block, Rows(block)
+        self._rows.put(PLACES, np.array(self._ids), places)
+        self._known = np.zeros(block.spec.num_envs, np.int64)  # the forms that the driver knows
+        self._attached.set()
+
+    def _groups_of(self, tokens: Array) -> int:
+        """The groups of fields that have changed."""
+        if (tokens & ASK).any():  # the row of such an env may not have been returned yet
+            return PLACES
+        ids = tokens & ID_MASK
+        marks = self._block.mark[ids].astype(np.int64)
+        forms, known = marks // FORM, self._known[ids]
+        self._known[ids] = np.maximum(forms, known)
+        groups = PLACES | ROWS | FINALS * bool((marks & FINAL).any())
+        return groups | INFOS * bool(forms.any()) | TABLES * bool((forms > known).any())
+
+    def watch(self, limit: float | None) -> tuple[int | None, str]:
+        """Return as soon as an env is stuck: its id and stack. Else it goes on with the actor."""
+        self._attached.wait()
+        while limit is None:
+            time.sleep(1e6)
+        watchdog = Watchdog(limit)
+        watchdog.attach(self._block.heartbeats)
+        while True:
+            # While an env holds the GIL this loop stands still: then C code ends the process.
+            faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
+            for overdue in watchdog.look(lambda: [0]):
+                faulthandler.cancel_dump_traceback_later()
+                frame = sys._current_frames()[self._thread]  # noqa: SLF001 - just for this
+                return overdue.env_id, "".join(traceback.format_stack(frame)).rstrip()
+            time.sleep(watchdog.wait(limit))

@@ -1,0 +1,233 @@
+"""``Actors`` and ``ActorHost``: envs in actors of Ray, in the places of worker processes.
+
+A frame is the argument of a remote call, whose reply brings tokens, rows and what lies beside them.
+The block is the driver's own; the caller copies rows into it. A second call, ``watch``, goes on as
+long as the actor: it tells its end, or that an env is stuck.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import math
+import pickle
+import queue
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
+from multiprocessing import util
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from envpool_py.block import Block, Spec
+from envpool_py.ray.actor import ACTIONS, PLACES, EnvActor, Rows
+from envpool_py.watchdog import Overdue
+from envpool_py.worker import channel, process
+from envpool_py.worker.channel import HEADER, KIND_BITS, RESET, Channel
+from envpool_py.worker.process import ProcessHost
+from envpool_py.worker.processes import Processes
+
+# What runs at exit, ``Processes.close`` among it, has to run before Ray's own end.
+atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+class ActorChannel(Channel):
+    """Replies of all actors of a pool, and their ends, which threads of Ray only note."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: For each call that has ended: what takes that in and returns its tokens, then the tokens.
+        self._arrived: deque[Any] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._noticed = False
+
+    def note(self, take: Callable[[], bytes]) -> None:
+        """Have the caller call ``take``; in a thread of Ray."""
+        self._arrived.append(take)
+        self._bell.put(None)
+
+    def fetch(self, chunks: list[bytes], look_for: float, timeout: float | None) -> bool:  # noqa: ARG002
+        """Wait for replies, or for anything else; see ``Channel``."""
+        if not self._noticed and not self._arrived:
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=min(1e6 if timeout is None else timeout, 1e6))
+        self.collect(chunks)
+        noticed, self._noticed = self._noticed, False
+        return noticed
+
+    def collect(self, chunks: list[bytes]) -> bool:
+        """Take what is there; return whether there were any results."""
+        count = len(chunks)
+        while not self._bell.empty():
+            self._bell.get()
+        while self._arrived:
+            take = self._arrived[0]
+            # Should an interrupt come before this is noted, it is taken once more.
+            tokens = take if isinstance(take, bytes) else take()
+            self._noticed |= not tokens
+            with contextlib.suppress(IndexError):  # a signal handler has closed the pool
+                self._arrived[0] = tokens
+                # In one call: no interrupt can come between the queue and the list.
+                chunks.extend(map(deque.popleft, (self._arrived,)))
+        return len(chunks) > count
+
+    def wake(self) -> None:
+        """End a sleep that is under way in another thread."""
+        self._bell.put(None)
+
+
+def _driver() -> str:
+    """The id of this driver, another one in each session; empty where Ray was shut down."""
+    context = ray.get_runtime_context() if ray.is_initialized() else None
+    return f"{context.get_job_id()} {context.get_node_id()}" if context else ""
+
+
+class ActorHost(ProcessHost):
+    """Some envs in one actor; ``process`` is its handle."""
+
+    _shared: Any
+    _channel: Any
+    stream: Any
+    rows: Rows
+    #: The env that has not ended its request in time, and its stack.
+    stuck: tuple[int, str] | None = None
+
+    def start(self, *, again: bool = False) -> None:
+        """Have Ray start an actor, which makes its envs meanwhile."""
+        self._reset()
+        items: deque[Any] = deque()
+        self.stream = SimpleNamespace(torn=False, garbled=False, ended=False, read=lambda: items)
+        self.stuck, self._cause, self.name = None, "", "actor"
+        self.process, self._driver = self._shared.make(self.ids), _driver()
+        self._call(self.process.build, self._greeted, self._env_fns)
+        watch = self.process.watch.options(concurrency_group="watch")
+        self._call(watch, self._found, self._shared.step_timeout)
+        if again:
+            self.restarting, self.deadline = True, time.monotonic() + process.SLOW_START
+        self.exit = None
+
+    def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:
+        """Call a method of the actor; ``took`` is to take what it returns."""
+        take = partial(self._take, self.process, took)
+        future: Any = Future()
+        if self._driver == _driver():
+            future = method.remote(*args).future()
+        else:  # that would start another Ray, or raise there
+            future.set_exception(RayError("Ray was shut down"))
+        future.add_done_callback(lambda done: self._channel.note(partial(take, done)))
+
+    def _take(self, actor: Any, took: Callable[[Any], bytes], done: Any) -> bytes:
+        """Take in the end of a call, or of the actor; what an earlier actor says is dropped."""
+        if actor is not self.process or self.exit:
+            return b""
+        error = done.exception()
+        if error is None:
+            return took(done.result())
+        # The last line says why; what follows is advice.
+        cause = str(error).strip().rpartition("\n")[2].partition(" Some common causes")[0]
+        self._cause, self.ended = self._cause or cause.strip(" .\t"), True
+        return b""
+
+    def _greeted(self, reply: tuple[str, list[Any]]) -> bytes:
+        self.name, items = reply
+        return self._answered([b"", 0, b"", items])
+
+    def _found(self, stuck: tuple[int, str]) -> bytes:
+        self.stuck = stuck
+        return b""
+
+    def _answered(self, reply: list[Any]) -> bytes:
+        tokens, groups, rows, items = reply
+        if groups:
+            self.rows.put(groups, np.frombuffer(tokens, np.int64), rows)
+        self.stream.read().extend(items)
+        self.read()
+        return bytes(tokens)
+
+    def _closed(self, reply: list[Any]) -> bytes:
+        self.kill()
+        return self._answered(reply)
+
+    def write(self, data: bytes) -> None:
+        """Send a frame, with what it needs of the block."""
+        if self.exit is not None:
+            return
+        kind = HEADER.unpack_from(data)[0] & ((1 << KIND_BITS) - 1)
+        if kind == channel.CLOSE and not self.started:
+            self.kill()
+            return
+        if kind <= channel.TOKENS_PROMPT:
+            tokens = np.frombuffer(data, np.int64, offset=HEADER.size)
+            data += b"" if tokens[0] & RESET else self.rows.take(ACTIONS, tokens)
+        elif kind == channel.ATTACH:  # restarted, it goes on counting
+            data += self.rows.take(PLACES, np.array(self.ids))
+        took = self._closed if kind == channel.CLOSE else self._answered
+        self._call(self.process.handle, took, data)
+
+    def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
+        """End the actor: nothing that it still says counts. Of signals there is this one."""
+        self.kill_reason = self.kill_reason or reason
+        if self.exit is None and not self.ended and signum == signal.SIGKILL:
+            self.ended = True
+            if self._driver == _driver():  # else it has ended with Ray itself
+                ray.kill(self.process)
+
+    def reap(self) -> None:
+        """The actor has ended, or is not needed any more."""
+        if self.exit is None:
+            self.kill()
+            self.deadline = math.inf
+            self.exit = self.kill_reason or f"died: {self._cause}"
+
+
+class Actors(Processes):
+    """The actors over which the envs of ``env_fns`` are spread; ``options`` are Ray's."""
+
+    hosts: list[Any]  # of ActorHost
+
+    def __init__(
+        self, env_fns: Sequence[Any], remote_options: Mapping[str, Any], count: int, **options: Any
+    ) -> None:
+        super().__init__(env_fns, "spawn", count, **options)  # pickles env_fns
+        self.channel, self.timed = ActorChannel(), False
+        self._remote_options, self._limit = remote_options, options.get("step_timeout")
+
+    def _open(self) -> None:
+        remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)
+        shared: Any = SimpleNamespace(make=remote(EnvActor).remote, step_timeout=self._limit)
+        self._add_hosts(ActorHost, None, shared)
+
+    def make_block(self, spec: Spec) -> Block:
+        """A block in the driver's own memory; each actor has another, for its own envs."""
+        spec = spec._replace(num_processes=int(self._limit is not None))  # each is number 0
+        block = Block(spec)
+        rows = Rows(block)
+        self._attach_message = channel.frame(channel.ATTACH, pickle.dumps(spec))
+        for host in self.hosts:
+            host.rows = rows
+            host.write(self._attach_message)
+        return block
+
+    def describe(self) -> str:
+        """What a pool's ``repr`` says of its actors."""
+        return f", num_actors={len(self.hosts)}"
+
+    def look(self) -> list[tuple[ProcessHost, Overdue]]:
+        """End what must not go on; return the actors of which an env is stuck."""
+        super().look()
+        found = [host for host in self.hosts if host.exit is None and host.stuck]
+        return [(host, Overdue(host.number, host.stuck[0])) for host in found]
+
+    def end_stuck(self, host: Any, overdue: Overdue) -> tuple[list[int], str]:  # noqa: ARG002
+        """End the actor of a stuck env; return the env, and what to tell of it."""
+        i, stack = host.stuck
+        fact = f"did not end its request within step_timeout={self._limit} seconds"
+        host.end(f"was killed: env {i} {fact}")
+        return [i], f"{fact}; its actor was killed here:\n\n{stack}"

@@ -1,0 +1,98 @@
+"""A local Ray with few resources, and actors that serve one pool after another."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from envpool_py.ray import actors as module
+from envpool_py.ray.actor import EnvActor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_idle: list[tuple[Any, int]] = []
+_open, _closed = module.Actors._open, module.ActorHost._closed
+
+
+class KeptEnvActor(EnvActor):
+    """An actor that can begin afresh: to start a process takes a second of CPU time."""
+
+    def again(self, ids: Sequence[int]) -> None:
+        super().__init__(ids)
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def _open_with_kept(self: Any) -> None:
+    _open(self)
+    shared = self.hosts[0]._shared
+    make = shared.make
+
+    def take(ids: Sequence[int]) -> Any:
+        if not _idle or shared.step_timeout is not None:
+            return make(ids)
+        actor, _ = _idle.pop()
+        actor.again.remote(ids)
+        return actor
+
+    shared.make = take
+
+
+def _keep(self: Any, reply: Any) -> bytes:
+    if self._shared.step_timeout is not None:  # something watches it
+        return _closed(self, reply)
+    self.ended = True
+    _idle.append((self.process, ray.get(self.process.pid.remote())))
+    return self._answered(reply)
+
+
+@contextlib.contextmanager
+def local_ray() -> Iterator[None]:
+    """Have a Ray that takes little memory, whose actors are kept when a pool has closed its envs.
+
+    A pool whose actor died, hung or has a ``step_timeout`` ends it as usual.
+    """
+    module.EnvActor, module.Actors._open, module.ActorHost._closed = (
+        KeptEnvActor,
+        _open_with_kept,
+        _keep,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init(
+            "local",
+            num_cpus=4,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=80 * 2**20,
+        )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        _idle.clear()
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def actors() -> set[int]:
+    """Return the processes of actors with envs, of this process's Ray, that no pool has closed."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"EnvActor" in (path / "cmdline").read_bytes():
+                raylet = parent_of(int(path.name))
+                if parent_of(raylet) == os.getpid():
+                    found.add(int(path.name))
+    return found - {pid for _, pid in _idle}

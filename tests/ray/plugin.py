@@ -1,0 +1,72 @@
+"""The tier of Ray: every place of `tests.support.places` is Ray, for any test of a backend.
+
+`tests/conftest.py` has pytest import this where `-m` or the command line asks for Ray's tests.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from envpool_py import RayVectorEnv
+from tests.ray.cluster import actors, local_ray
+from tests.support import envs, places
+from tests.support.helpers import ROOT, descriptors, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PLACE = places.Place(RayVectorEnv, {"envs_per_actor": 2, "num_cpus": 0.01}, 3)
+"""Two actors, one of them with two envs."""
+
+
+class Places(dict):
+    """The place of Ray, also by the names of others."""
+
+    def __missing__(self, name: str) -> places.Place:
+        return PLACE
+
+
+places.PLACES = Places(ray=PLACE)
+places.QUICK = places.PROCESSES = places.BACKENDS = ("ray",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Keep the tests of Ray, and those of any backend; let Ray's own warnings pass."""
+    kept, left_out = [], []
+    for item in items:
+        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        own = item.path.is_relative_to(ROOT / "tests/ray")
+        (kept if own or "ray" in list(map(str, params)) else left_out).append(item)
+        for kind in ("ResourceWarning", "FutureWarning"):
+            item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ray_is_there() -> Iterator[None]:
+    """Start Ray, and have it open what it keeps open, before a test looks at what it leaves."""
+    with local_ray():
+        with PLACE([envs.CountEnv] * 2) as pool:
+            pool.reset()
+        yield
+
+
+def there() -> set[object]:
+    """Return what a test must not leave; Ray opens and closes sockets as it pleases."""
+    files = {what for what in descriptors().values() if not what.startswith("socket")}
+    return {*actors(), *files, *threading.enumerate()}
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_on_ray(ray_is_there: None) -> Iterator[None]:
+    """Check that the test leaves no actor, no descriptor and no thread."""
+    del ray_is_there
+    before = there()
+    yield
+    gc.collect()
+    assert wait_until(lambda: there() <= before, 10), there() - before
