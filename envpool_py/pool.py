@@ -31,6 +31,7 @@ from envpool_py.calls import one_at_a_time
 from envpool_py.engine import Engine
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
+from envpool_py.images import render_grid
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker import processes
@@ -362,6 +363,8 @@ class BaseVectorEnv:
     def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002 - Tianshou's name
         """Return the result of ``env.render(**kwargs)`` of each env."""
         return self._ask(id, Request("render", kwargs=kwargs))
+
+    render_grid = render_grid
 
     def __len__(self) -> int:
         return self.env_num

@@ -26,9 +26,8 @@ import numpy as np
 
 from envpool_py.bench.settings import Setting, draw_actions, env_fns_of, start
 
-#: The part of the measured time that is run before it, and the most that it may be.
-_WARM_UP = 1 / 3
-_LONGEST_WARM_UP = 1.0
+#: The part of the measured time that is run before it, and the most that it may be, seconds.
+_WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0
 
 #: A measurement may take so much longer than asked for: imports, the start, the end.
 _ALLOWANCE = 120.0
@@ -52,8 +51,8 @@ class Job(NamedTuple):
     """How long each is measured, after a warm-up."""
 
 
-class Timing(NamedTuple):
-    """Batches that were stepped. Times are in seconds."""
+class Measurement(NamedTuple):
+    """Batches that were stepped, and what the pool cost. Times are in seconds."""
 
     think: float
     steps: int
@@ -64,21 +63,15 @@ class Timing(NamedTuple):
     step_p50: float
     """Of one batch, without the caller's time."""
     step_p99: float
-
-
-class Measurement(NamedTuple):
-    """A timing, and what the pool cost."""
-
-    timing: Timing
-    startup_seconds: float
+    startup_seconds: float = 0.0
     """To make all envs and reset them."""
-    memory_bytes: int | None
-    """How much this process and its children grew by the envs."""
+    memory_bytes: int | None = None
+    """How much this process and its children grew by the envs; None: unknown."""
 
     @property
     def rate(self) -> float:
         """Steps per second."""
-        return self.timing.steps / self.timing.seconds
+        return self.steps / self.seconds
 
 
 @dataclass
@@ -88,20 +81,20 @@ class Results:
     measured: dict[Setting, list[Measurement]] = field(default_factory=dict)
     errors: dict[Setting, str] = field(default_factory=dict)
 
-    def add(self, setting: Setting, measure: Callable[[], list[Measurement]]) -> None:
-        """Measure a setting, unless it failed before."""
-        if setting in self.errors:
+    def add(self, job: Job, measure: Callable[[Job], list[Measurement]]) -> None:
+        """Measure a job, unless its setting failed before."""
+        if job.setting in self.errors:
             return
         try:
-            measured = measure()
+            measured = measure(job)
         except MeasurementError as error:
-            self.errors[setting] = str(error)
+            self.errors[job.setting] = str(error)
         else:
-            self.measured.setdefault(setting, []).extend(measured)
+            self.measured.setdefault(job.setting, []).extend(measured)
 
     def of(self, setting: Setting, think: float) -> list[Measurement]:
         """The measurements with a caller that computes for ``think`` seconds."""
-        return [each for each in self.measured[setting] if each.timing.think == think]
+        return [each for each in self.measured[setting] if each.think == think]
 
     def rate(self, setting: Setting, think: float) -> float:
         """Steps per second, the median."""
@@ -121,7 +114,7 @@ def carry_out(job: Job) -> list[Measurement]:
     limit = _ALLOWANCE + 3 * job.seconds * len(job.thinks)
     path = os.pathsep.join(filter(None, sys.path))
     answer = ask([sys.executable, "-m", __name__, json.dumps(job)], limit, PYTHONPATH=path)
-    return [Measurement(Timing(*timing), *costs) for timing, *costs in answer]
+    return [Measurement(*each) for each in answer]
 
 
 def ask(command: Sequence[str], seconds: float, **environ: str) -> Any:
@@ -178,22 +171,19 @@ def measure(job: Job) -> list[Measurement]:
     running = start(job.setting, env_fns, batches)
     startup = time.perf_counter() - started
     try:
-        timings = [timed(running.advance, think, job.seconds) for think in job.thinks]
+        found = []
+        for think in job.thinks:
+            step_batches(running.advance, think, min(job.seconds * _WARM_UP, _LONGEST_WARM_UP))
+            found.append(step_batches(running.advance, think, job.seconds))
         after = _memory_bytes()
     finally:
         running.close()
     grown = None if before is None or after is None else max(after - before, 0)
-    return [Measurement(timing, startup, grown) for timing in timings]
+    return [each._replace(startup_seconds=startup, memory_bytes=grown) for each in found]
 
 
-def timed(advance: Callable[[], int], think: float, seconds: float) -> Timing:
-    """Step batches for a while, after a warm-up."""
-    step_batches(advance, think, min(seconds * _WARM_UP, _LONGEST_WARM_UP))
-    return step_batches(advance, think, seconds)
-
-
-def step_batches(advance: Callable[[], int], think: float, seconds: float) -> Timing:
-    """Step batches until the time is over, one that has a step at least."""
+def step_batches(advance: Callable[[], int], think: float, seconds: float) -> Measurement:
+    """Step batches until the time is over, one that has a step at least; no costs are known."""
     clock = time.perf_counter
     steps, took = 0, array("d")
     started = now = clock()
@@ -204,7 +194,7 @@ def step_batches(advance: Callable[[], int], think: float, seconds: float) -> Ti
         now = clock()
         took.append(now - begun)
     p50, p99 = np.percentile(took, [50, 99]).tolist()
-    return Timing(think, steps, len(took), now - started, p50, p99)
+    return Measurement(think, steps, len(took), now - started, p50, p99)
 
 
 def compute(seconds: float) -> None:

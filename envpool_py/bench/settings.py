@@ -47,16 +47,9 @@ class Setting(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of the pool that differ from their defaults."""
-        given: dict[str, Any] = {}
-        if self.num_processes:
-            given["num_processes"] = self.num_processes
-        if self.caller_steps:
-            given["caller_steps"] = True
-        if not self.copy:
-            given["copy"] = False
-        if self.wait_num:
-            given["wait_num"] = self.wait_num
-        return given
+        defaults = self._field_defaults
+        given = self._asdict().items()
+        return {key: value for key, value in given if value != defaults.get(key, value)}
 
     @property
     def text(self) -> str:
@@ -72,12 +65,12 @@ class Setting(NamedTuple):
 def all_settings(num_envs: int, num_cores: int, wait_num: int | None = None) -> list[Setting]:
     """What ``envpool-py bench`` compares; only our pools have partial batches."""
     shmem = Setting("shmem", num_envs, min(num_cores, num_envs), wait_num)
+    shared = [shmem, beside_caller(shmem)] if num_envs > 1 else [shmem]
     found = [
         *(Setting(name, num_envs) for name in (LOOP, SYNC, ASYNC)),
         *(Setting(name, num_envs, wait_num=wait_num) for name in (MAKE, "dummy")),
         shmem._replace(pool="subproc"),
-        *_copied_or_not(shmem),
-        *(_copied_or_not(beside_caller(shmem)) if num_envs > 1 else ()),
+        *(each._replace(copy=copy) for each in shared for copy in (True, False)),
         shmem._replace(num_processes=num_envs),
     ]
     return list(dict.fromkeys(found))
@@ -86,10 +79,6 @@ def all_settings(num_envs: int, num_cores: int, wait_num: int | None = None) -> 
 def beside_caller(setting: Setting) -> Setting:
     """The same number of shares, of which the caller steps one."""
     return setting._replace(num_processes=max(setting.num_processes - 1, 1), caller_steps=True)
-
-
-def _copied_or_not(setting: Setting) -> tuple[Setting, Setting]:
-    return setting, setting._replace(copy=False)
 
 
 def env_fns_of(env_id: str, num_envs: int) -> list[Callable[[], Any]]:

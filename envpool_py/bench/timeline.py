@@ -7,7 +7,7 @@ and when it received the batch. On Linux and macOS all processes have the same c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -15,8 +15,16 @@ import numpy as np
 
 from envpool_py.pool import BaseVectorEnv
 
-#: What an env, or the caller, is doing.
-STEP, RESET, QUEUED, DONE, CALLER = "step", "reset", "queued", "done", "caller"
+#: What an env is doing, and the caller between a batch and the next request.
+STEP, RESET, QUEUED, DONE = "steps", "resets", "waits for its turn", "waits for others"
+CALLER = "the caller's own work"
+_COLOURS = {
+    STEP: "tab:blue",
+    RESET: "tab:orange",
+    QUEUED: "khaki",
+    DONE: "lightgrey",
+    CALLER: "black",
+}
 
 #: (what, begin, end), in seconds
 Span = tuple[str, float, float]
@@ -31,16 +39,16 @@ class Noted(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> Any:
         """Step the env."""
-        begun = time.perf_counter()
-        result = self.env.step(action)
-        self.spans.append((STEP, begun, time.perf_counter()))
-        return result
+        return self._timed(STEP, self.env.step, action)
 
     def reset(self, **kwargs: Any) -> Any:
         """Reset the env."""
+        return self._timed(RESET, self.env.reset, **kwargs)
+
+    def _timed(self, what: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         begun = time.perf_counter()
-        result = self.env.reset(**kwargs)
-        self.spans.append((RESET, begun, time.perf_counter()))
+        result = call(*args, **kwargs)
+        self.spans.append((what, begun, time.perf_counter()))
         return result
 
 
@@ -58,9 +66,9 @@ class Timeline(NamedTuple):
     batches: list[list[int]]
 
 
-def noted(env_fns: Sequence[Callable[[], gym.Env[Any, Any]]]) -> list[Callable[[], Noted]]:
-    """``env_fns`` of envs that keep their times."""
-    return [lambda env_fn=env_fn: Noted(env_fn()) for env_fn in env_fns]  # type: ignore[misc]
+def noted(env_fn: Callable[[], gym.Env[Any, Any]]) -> Callable[[], Noted]:
+    """An env_fn of envs that keep their times."""
+    return lambda: Noted(env_fn())
 
 
 def record(pool: BaseVectorEnv, seconds: float, warm_up: float) -> Timeline:
@@ -132,7 +140,7 @@ def _cut(spans: list[Span], start: float, end: float) -> list[Span]:
 
 
 def shares(timeline: Timeline) -> dict[str, list[float]]:
-    """For each of step, reset, queued and done the part of the time that each env spent so."""
+    """The part of the time that each env spent with each of the four things it does."""
     return {
         kind: [
             sum(end - begin for what, begin, end in spans if what == kind) / timeline.seconds
@@ -147,3 +155,33 @@ def last_of_batches(timeline: Timeline) -> list[float]:
     several = [ids for ids in timeline.batches if len(ids) > 1]
     counts = [sum(ids[0] == i for ids in several) for i in range(len(timeline.envs))]
     return [count / max(len(several), 1) for count in counts]
+
+
+def draw(timeline: Timeline, path: str) -> None:
+    """Draw a line for each env, the caller above them; time in milliseconds goes to the right.
+
+    Needs matplotlib. OSError: the file can't be written.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
+    from matplotlib.patches import Patch  # noqa: PLC0415 - likewise
+
+    num_envs = len(timeline.envs)
+    figure = Figure(figsize=(14, 1.5 + 0.22 * (num_envs + 1)), layout="constrained")
+    panel = figure.subplots()
+    for place, spans in enumerate([timeline.caller, *timeline.envs]):
+        for kind, colour in _COLOURS.items():
+            bars = [
+                (1e3 * begin, 1e3 * (end - begin)) for what, begin, end in spans if what == kind
+            ]
+            panel.broken_barh(bars, (place - 0.4, 0.8), color=colour, linewidth=0)
+    panel.set_yticks(range(num_envs + 1), ["caller", *(f"env {i}" for i in range(num_envs))])
+    panel.tick_params(labelsize="small")
+    panel.set(ylim=(num_envs + 0.5, -0.5), xlim=(0, 1e3 * timeline.seconds), xlabel="milliseconds")
+    panel.set_title(timeline.title, fontsize="medium")
+    figure.legend(
+        handles=[Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()],
+        loc="outside lower center",
+        ncols=len(_COLOURS),
+        fontsize="small",
+    )
+    figure.savefig(path, dpi=150)

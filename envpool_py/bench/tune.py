@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from envpool_py.bench.measure import Measurement, Results
+from envpool_py.bench.measure import Job, Measurement, Results
 from envpool_py.bench.settings import Setting, beside_caller
 
 #: A simpler setting is recommended if another is faster by no more than this.
@@ -16,9 +15,8 @@ _WITHIN = 0.05
 #: Partial batches need another loop around the pool: they must be faster by so much.
 _PARTIAL_GAIN = 0.15
 
-#: The part of the time in which every setting is tried; the rest goes to the best of them.
-_FIRST_ROUND = 0.6
-_FINALISTS = 3
+#: The part of the time in which every setting is tried; the rest goes to so many of the best.
+_FIRST_ROUND, _FINALISTS = 0.6, 3
 
 #: A measurement takes this part of all the time, but neither less nor more than so many seconds.
 _PART = 1 / 40
@@ -56,7 +54,8 @@ def try_settings(
     results: Results,
     settings: Sequence[Setting],
     thinks: Sequence[float],
-    measure: Callable[[Setting, float], list[Measurement]],
+    measure: Callable[[Job], list[Measurement]],
+    env_id: str,
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[float, Setting]]:
@@ -66,7 +65,8 @@ def try_settings(
         results: gets the measurements.
         settings: those that wait for all rows.
         thinks: for how many seconds the caller computes before each batch, in turn.
-        measure: measures a setting for so many seconds.
+        measure: ``carry_out``.
+        env_id: as ``gymnasium.make`` takes it.
         seconds: for everything.
         clock: in seconds.
 
@@ -82,7 +82,7 @@ def try_settings(
             if over > end and results.measured:
                 return
             yield over, setting
-            results.add(setting, functools.partial(measure, setting, each))
+            results.add(Job(setting, env_id, thinks, each / len(thinks)), measure)
 
     yield from measured(settings, _FIRST_ROUND * seconds)
     yield from measured(partial_settings(results, thinks), _FIRST_ROUND * seconds)

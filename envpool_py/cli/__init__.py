@@ -1,7 +1,9 @@
 """What a person types: ``envpool-py COMMAND``. One module per command.
 
 A command's module has ``register(commands)``, which adds its parser; the parser's default ``run``
-carries the command out and returns the exit status.
+carries the command out and returns the exit status. What is common to the commands has one place:
+``env_argument`` (the env that ``ENV_ID`` and its options stand for), ``arguments`` (other options,
+types of arguments), ``tables``, ``progress``, and ``main`` (errors and exit statuses).
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, timeline, tune
-from envpool_py.cli.arguments import Parser, UsageError, complain
+from envpool_py.cli.arguments import INTERRUPTED, Parser, UsageError, complain
+from envpool_py.errors import EnvError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +43,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         complain(str(error))
         return 2
-    except KeyboardInterrupt:  # before the command itself was ready for it
+    except (EnvError, OSError) as error:
+        complain(str(error))
+        return 1
+    except KeyboardInterrupt:
         complain("interrupted")
-        return 130
+        return INTERRUPTED
     except SystemExit as end:  # of --help and --version
         return int(end.code or 0)

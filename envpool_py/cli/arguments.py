@@ -14,10 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from envpool_py.collector.file import check_path
-from envpool_py.errors import describe
+from envpool_py.errors import EnvError, describe
+from envpool_py.pools import BACKENDS
+from envpool_py.worker.limits import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from envpool_py.pool import BaseVectorEnv
 
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 INTERRUPTED = 130
@@ -129,24 +133,54 @@ def imported(text: str) -> Imported:
     return Imported(text, value)
 
 
-def add_env_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--wrapper`` and ``--env-kwarg``, which say how an env is made."""
+def add_num_envs(parser: argparse.ArgumentParser, default: int) -> None:
+    """Add ``--num-envs``."""
+    text = f"how many copies of the env; default: {default}"
+    parser.add_argument("--num-envs", type=integer(1), default=default, metavar="N", help=text)
+
+
+def add_wait_num(parser: argparse.ArgumentParser, default: str = "all") -> None:
+    """Add ``--wait-num``; ``default`` says what holds without it."""
+    text = f"rows that a batch waits for; default: {default}"
+    parser.add_argument("--wait-num", type=integer(1), metavar="K", help=text)
+
+
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--backend`` and ``--num-processes``, which ``pool_of`` reads."""
     parser.add_argument(
-        "--wrapper",
-        type=imported,
-        action="append",
-        default=[],
-        metavar="MODULE:CALLABLE",
-        help="wrapper(env) -> env, put around each env; may be repeated, the innermost first",
+        "--backend", choices=tuple(BACKENDS), default="shmem", help="default: %(default)s"
     )
     parser.add_argument(
-        "--env-kwarg",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="for gymnasium.make, the value a Python literal; may be repeated",
+        "--num-processes",
+        type=integer(1),
+        metavar="N",
+        help="processes that the envs are spread over; default: one per core. For envs that wait"
+        " rather than compute, as many as there are envs",
     )
+
+
+def check_wait_num(wait_num: int | None, num_envs: int) -> None:
+    """Raise ``UsageError`` if ``--wait-num`` asks for more rows than there are envs."""
+    if wait_num is not None and wait_num > num_envs:
+        raise UsageError(f"--wait-num is {wait_num}, but there are {num_envs} envs")
+
+
+def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any) -> BaseVectorEnv:
+    """The pool that ``--backend``, ``--num-processes``, ``--num-envs`` and ``--wait-num`` ask for.
+
+    Raises:
+        UsageError: an env can't be made, or the options do not agree.
+    """
+    check_wait_num(args.wait_num, args.num_envs)
+    if args.backend != "dummy":
+        cores = len(usable_cores())
+        options["num_processes"] = min(args.num_processes or cores, args.num_envs)
+    elif args.num_processes is not None:
+        raise UsageError("--num-processes: the dummy backend has no processes")
+    try:
+        return BACKENDS[args.backend]([env_fn] * args.num_envs, args.wait_num, **options)
+    except EnvError as error:
+        raise UsageError(error.message.partition("\n")[0]) from None
 
 
 def add_measurement_options(parser: argparse.ArgumentParser) -> None:
@@ -173,26 +207,21 @@ def thinks_of(args: argparse.Namespace) -> list[float]:
     return [think / 1e6 for think in dict.fromkeys(args.think or (0, 300, 1000))]
 
 
-def check_writable(option: str, path: str) -> None:
-    """Check that the file of an option can be written; change nothing.
-
-    Raises:
-        UsageError: it can't.
-    """
+def writable(path: str) -> str:
+    """The type of a file that can be written; nothing is changed."""
     try:
         check_path(path)
     except OSError as error:
-        raise UsageError(f"{option}: {error}") from None
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return path
 
 
-def check_picture(option: str, path: str) -> None:
-    """Check that a picture can be drawn to the file of an option.
-
-    Raises:
-        UsageError: it can't be written, is no ``.png``, or matplotlib is missing.
-    """
-    check_writable(option, path)
+def picture(path: str) -> str:
+    """The type of a ``.png`` that can be written, where matplotlib is installed."""
     if not path.endswith(".png"):
-        raise UsageError(f"{option}: must end in .png, got {path}")
+        raise argparse.ArgumentTypeError(f"must end in .png, got {path}")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError('can\'t import matplotlib; it comes with: pip install "envpool-py[bench]"')
+        raise argparse.ArgumentTypeError(
+            'can\'t import matplotlib; it comes with: pip install "envpool-py[bench]"'
+        )
+    return writable(path)

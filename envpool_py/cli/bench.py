@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 from pathlib import Path
 from typing import Any
 
 from envpool_py.bench.measure import Job, Results, carry_out
 from envpool_py.bench.settings import ASYNC, NAMES, SYNC, Setting, all_settings
-from envpool_py.cli import show_table
 from envpool_py.cli.arguments import (
-    INTERRUPTED,
-    UsageError,
     add_measurement_options,
-    check_writable,
+    add_wait_num,
+    check_wait_num,
     complain,
     integer,
     seconds,
     thinks_of,
+    writable,
 )
-from envpool_py.cli.env_id import whole_id
+from envpool_py.cli.env_argument import add_env_argument, whole_id
 from envpool_py.cli.progress import showing
+from envpool_py.cli.tables import show_results
 from envpool_py.worker.limits import usable_cores
 
 _EPILOG = f"""\
@@ -45,7 +44,7 @@ def register(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("env_id", metavar="ENV_ID", help="as gymnasium.make takes it")
+    add_env_argument(parser)
     parser.add_argument(
         "--backend",
         action="append",
@@ -60,9 +59,7 @@ def register(commands: Any) -> None:
         metavar="N",
         help="may be repeated; default: 16",
     )
-    parser.add_argument(
-        "--wait-num", type=integer(1), metavar="K", help="rows that a batch waits for; default: all"
-    )
+    add_wait_num(parser)
     parser.add_argument(
         "--seconds",
         type=seconds,
@@ -73,7 +70,7 @@ def register(commands: Any) -> None:
         "--repeats", type=integer(1), default=3, metavar="N", help="default: %(default)s"
     )
     add_measurement_options(parser)
-    parser.add_argument("--json", metavar="FILE", help="write all measurements")
+    parser.add_argument("--json", type=writable, metavar="FILE", help="write all measurements")
     parser.set_defaults(run=run)
 
 
@@ -82,38 +79,30 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: bad input.
+        OSError: the file of ``--json`` can't be written.
     """
-    if args.json is not None:
-        check_writable("--json", args.json)
-    args.whole_id = whole_id(args.env_id)
+    env_id = whole_id(args.env_id)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
-    status, found = 0, []
+    found: list[dict[str, Any]] = []
+    ours_failed = False
     try:
         for num_envs, settings in plan.items():
             results = Results()
             try:
-                _measure(args, settings, results)
-            finally:
-                show_table.show(f"{args.env_id} x {num_envs}", results, thinks_of(args))
+                _measure(args, env_id, settings, results)
+            finally:  # after Ctrl-C too
+                show_results(f"{args.env_id} x {num_envs}", results, thinks_of(args))
                 found += _records(results)
-            theirs = (SYNC, ASYNC)
-            status = status or int(any(each.pool not in theirs for each in results.errors))
-    except KeyboardInterrupt:
-        complain("interrupted; what was measured until now is kept")
-        status = INTERRUPTED
-    if args.json is not None:
-        try:
+            ours_failed |= any(each.pool not in (SYNC, ASYNC) for each in results.errors)
+    finally:
+        if args.json is not None:
             Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
-        except OSError as error:
-            complain(f"{args.json}: {error.strerror}")
-            return 1
-    return status
+    return int(ours_failed)
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
     """What is measured with so many envs."""
-    if args.wait_num and args.wait_num > num_envs:
-        raise UsageError(f"--wait-num is {args.wait_num}, but there are {num_envs} envs")
+    check_wait_num(args.wait_num, num_envs)
     wait_num = None if args.wait_num == num_envs else args.wait_num
     found = [
         each
@@ -129,26 +118,22 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
     return [each for each in found if each not in left_out]
 
 
-def _measure(args: argparse.Namespace, settings: list[Setting], results: Results) -> None:
+def _measure(
+    args: argparse.Namespace, env_id: str, settings: list[Setting], results: Results
+) -> None:
     """One setting after the other and over again, so that a change of speed hits all of them."""
     thinks, total = thinks_of(args), args.repeats * len(settings)
     now = 0.0, ""
     with showing(total, lambda: now):
         for k, setting in enumerate(settings * args.repeats):
             now = k, f"{k} of {total}: {setting.text}"
-            job = Job(setting, args.whole_id, thinks, args.seconds)
-            results.add(setting, functools.partial(carry_out, job))
+            results.add(Job(setting, env_id, thinks, args.seconds), carry_out)
 
 
 def _records(results: Results) -> list[dict[str, Any]]:
     """A flat record of each measurement and each failure, as ``pandas.read_json`` takes it."""
     found: list[dict[str, Any]] = [
-        {
-            **setting._asdict(),
-            **each.timing._asdict(),
-            "startup_seconds": each.startup_seconds,
-            "memory_bytes": each.memory_bytes,
-        }
+        {**setting._asdict(), **each._asdict()}
         for setting, measured in results.measured.items()
         for each in measured
     ]

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import functools
-import shutil
 import sys
-import textwrap
 import warnings
 from typing import Any
 
-from envpool_py.cli.arguments import add_env_options, integer
-from envpool_py.cli.collect import make_env
-from envpool_py.cli.env_checks import Finding, stages
-from envpool_py.cli.env_id import env_spec
+from envpool_py.cli.arguments import add_num_envs
+from envpool_py.cli.env_argument import add_env_argument, add_env_options, env_fn_of
+from envpool_py.cli.env_checks import stages
 
 _EPILOG = """\
 An error makes training impossible. A warning may make it fail, or the usual policies do not support
@@ -31,14 +27,8 @@ def register(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("env_id", metavar="ENV_ID", help="as gymnasium.make takes it")
-    parser.add_argument(
-        "--num-envs",
-        type=integer(1),
-        default=2,
-        metavar="N",
-        help="the number of envs, which must be alike; default: %(default)s",
-    )
+    add_env_argument(parser)
+    add_num_envs(parser, 2)
     add_env_options(parser)
     parser.add_argument(
         "--strict", action="store_true", help="exit with status 1 after a warning too"
@@ -52,42 +42,20 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: bad input.
     """
-    env_fn = functools.partial(
-        make_env,
-        env_spec(args.env_id),
-        {"disable_env_checker": True, **dict(args.env_kwarg)},
-        [wrapper.value for wrapper in args.wrapper],
-    )
+    env_fn = env_fn_of(args)
     counts = {"error": 0, "warning": 0, "note": 0}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks catch those that matter
         for name, findings in stages([env_fn] * args.num_envs):
-            sys.stdout.write(_shown(name, findings))
             for finding in findings:
                 counts[finding.level] += 1
+            for text in [f"{finding.level}: {finding.message}" for finding in findings] or ["ok"]:
+                sys.stdout.write(f"{name:<26}{text}\n")
     sys.stdout.write(
         f"\n{args.env_id}: {_counted(counts['error'], 'error')},"
         f" {_counted(counts['warning'], 'warning')}\n"
     )
     return int(counts["error"] > 0 or (args.strict and counts["warning"] > 0))
-
-
-def _shown(name: str, findings: list[Finding]) -> str:
-    """A stage and its findings, in lines that fit the terminal."""
-    width = max(shutil.get_terminal_size().columns, 60)
-    texts = [f"{finding.level}: {finding.message}" for finding in findings] or ["ok"]
-    names = [name] + [""] * (len(texts) - 1)
-    return "".join(
-        textwrap.fill(
-            text,
-            width,
-            initial_indent=f"{first:<26}",
-            subsequent_indent=" " * 28,
-            break_on_hyphens=False,
-        )
-        + "\n"
-        for first, text in zip(names, texts, strict=True)
-    )
 
 
 def _counted(count: int, what: str) -> str:

@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import functools
-import importlib.util
 import platform
 import secrets
 import traceback
 from typing import TYPE_CHECKING, Any
 
-import gymnasium as gym
-
 from envpool_py import spaces
 from envpool_py.cli.arguments import (
     INTERRUPTED,
-    Imported,
     UsageError,
-    add_env_options,
-    check_writable,
+    add_backend_options,
+    add_num_envs,
+    add_wait_num,
     complain,
-    find_in_working_directory,
     imported,
     installed_version,
     integer,
+    pool_of,
     seconds,
+    writable,
 )
-from envpool_py.cli.env_id import env_spec
+from envpool_py.cli.env_argument import (
+    add_env_argument,
+    add_env_options,
+    env_fn_of,
+    is_pettingzoo,
+)
 from envpool_py.cli.progress import showing
-from envpool_py.cli.show import Summary
+from envpool_py.cli.summary import Summary
 from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
 from envpool_py.errors import EnvError, describe
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import BACKENDS
-from envpool_py.worker.limits import usable_cores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,9 +57,7 @@ def register(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "env_id", metavar="ENV_ID", help="as gymnasium.make takes it, or PettingZoo's name"
-    )
+    add_env_argument(parser, ", or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
         "--steps",
@@ -71,28 +69,12 @@ def register(commands: Any) -> None:
     limit.add_argument(
         "--episodes", type=integer(1), metavar="N", help="collect exactly N episodes"
     )
-    parser.add_argument(
-        "--num-envs", type=integer(1), default=8, metavar="N", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--wait-num",
-        type=integer(1),
-        metavar="K",
-        help="rows that a batch waits for; default: half of the envs",
-    )
+    add_num_envs(parser, 8)
+    add_wait_num(parser, "half of the envs")
     parser.add_argument(
         "--timeout", type=seconds, metavar="SECONDS", help="that a batch waits for K rows"
     )
-    parser.add_argument(
-        "--backend", choices=tuple(BACKENDS), default="shmem", help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--num-processes",
-        type=integer(1),
-        metavar="N",
-        help="processes that the envs are spread over; default: one per core. For envs that wait"
-        " rather than compute, as many as there are envs",
-    )
+    add_backend_options(parser)
     parser.add_argument(
         "--balanced",
         action=argparse.BooleanOptionalAction,
@@ -110,7 +92,9 @@ def register(commands: Any) -> None:
         " default: random actions",
     )
     add_env_options(parser)
-    parser.add_argument("--out", metavar="FILE.npz", help="where to write the episodes")
+    parser.add_argument(
+        "--out", type=writable, metavar="FILE.npz", help="where to write the episodes"
+    )
     parser.add_argument(
         "--compress",
         action=argparse.BooleanOptionalAction,
@@ -125,14 +109,17 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: bad input.
     """
-    _check(args)
+    if args.wait_num is None:
+        args.wait_num = max(1, args.num_envs // 2)
     if args.seed is None:
         args.seed = secrets.randbits(31)
+    if args.seed + args.num_envs > 1 << 63:
+        raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
     summary: Summary | None = None
-    status = 0
     written: int | None = None  # episodes; None: it has not come to that
+    env_fn = env_fn_of(args, pettingzoo=True)
     try:
-        with _pool(args) as pool:
+        with pool_of(args, env_fn, timeout=args.timeout, columns=True) as pool:
             policy = _policy(args, pool)
             writer = _writer(args, pool)
             summary = Summary(AsyncCollector(pool, policy, seed=args.seed))
@@ -195,85 +182,20 @@ def _put_in_place(writer: EpisodeWriter | None, out: str, status: int) -> tuple[
     return status, written
 
 
-def _check(args: argparse.Namespace) -> None:
-    """What can be known to be wrong before anything is started."""
-    if args.wait_num is None:
-        args.wait_num = max(1, args.num_envs // 2)
-    elif args.wait_num > args.num_envs:
-        raise UsageError(f"--wait-num is {args.wait_num}, but there are {args.num_envs} envs")
-    if args.backend == "dummy" and args.num_processes is not None:
-        raise UsageError("--num-processes: the dummy backend has no processes")
-    names = [key for key, _ in args.env_kwarg]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"--env-kwarg: {name} is given twice")
-    if args.seed is not None and args.seed + args.num_envs > 1 << 63:
-        raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
-    if args.out is not None:
-        check_writable("--out", args.out)
-
-
-def _pool(args: argparse.Namespace) -> BaseVectorEnv:
-    env_fns = [_env_fn(args)] * args.num_envs
-    options: dict[str, Any] = {
-        "wait_num": args.wait_num,
-        "timeout": args.timeout,
-        "columns": True,
-    }
-    if args.backend != "dummy":
-        options["num_processes"] = min(args.num_processes or len(usable_cores()), args.num_envs)
-    try:
-        return BACKENDS[args.backend](env_fns, **options)
-    except EnvError as error:
-        raise UsageError(str(error).partition("\n")[0]) from None
-
-
-def _env_fn(args: argparse.Namespace) -> Callable[[], Any]:
-    kwargs = dict(args.env_kwarg)
-    wrappers = [wrapper.value for wrapper in args.wrapper]
-    if _is_pettingzoo(args.env_id):
-        from envpool_py.pettingzoo.making import MakeByName  # noqa: PLC0415 - an extra
-
-        return MakeByName(args.env_id, kwargs, wrappers)
-    spec = env_spec(args.env_id)
-    return functools.partial(make_env, spec, {"disable_env_checker": True, **kwargs}, wrappers)
-
-
-def _is_pettingzoo(env_id: str) -> bool:
-    """Whether PettingZoo, and not Gymnasium, knows an env of this name."""
-    if env_id.rpartition(":")[2] in gym.registry or importlib.util.find_spec("pettingzoo") is None:
-        return False
-    from envpool_py.pettingzoo.making import find_env  # noqa: PLC0415 - an extra
-
-    find_in_working_directory()
-    return find_env(env_id) is not None
-
-
-def make_env(
-    spec: gym.envs.registration.EnvSpec,
-    kwargs: dict[str, Any],
-    wrappers: list[Callable[[Any], Any]],
-) -> Any:
-    """Make one env; runs in the worker process, which need not know the env's id."""
-    env: Any = gym.make(spec, **kwargs)
-    for wrapper in wrappers:
-        env = wrapper(env)
-    return env
-
-
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
-    given: Imported = args.policy or Imported("random", _random_policy(args))
-    if not isinstance(given.value, type):
-        return given.value
-    try:
-        made: Policy = given.value(pool, args.seed)
-    except Exception as error:  # noqa: BLE001 - the user's class may raise anything
-        raise UsageError(f"--policy: {given.name} raised {describe(error)}") from None
-    return made
+    if args.policy is None:
+        return _random_policy(args)(pool, args.seed)
+    policy: Any = args.policy.value
+    if isinstance(policy, type):
+        try:
+            policy = policy(pool, args.seed)
+        except Exception as error:  # noqa: BLE001 - the user's class may raise anything
+            raise UsageError(f"--policy: {args.policy.name} raised {describe(error)}") from None
+    return policy  # type: ignore[no-any-return]
 
 
-def _random_policy(args: argparse.Namespace) -> Callable[..., Any]:
-    if not _is_pettingzoo(args.env_id):
+def _random_policy(args: argparse.Namespace) -> Callable[..., Policy]:
+    if not is_pettingzoo(args.env_id):
         return RandomPolicy
     from envpool_py.pettingzoo.making import RandomLegalPolicy  # noqa: PLC0415 - an extra
 
@@ -283,23 +205,15 @@ def _random_policy(args: argparse.Namespace) -> Callable[..., Any]:
 def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | None:
     if args.out is None:
         return None
-    for what in ("observation_space", "action_space"):
-        first, *others = getattr(pool, what)
-        for i, other in enumerate(others, 1):
-            if other != first:
-                raise UsageError(
-                    f"--out: one file holds one {what}, but that of env {i} is {other} and that of"
-                    f" env 0 {first}"
-                )
     try:
         return EpisodeWriter(
             args.out,
-            pool.observation_space[0],
-            pool.action_space[0],
+            pool.single_observation_space,
+            pool.single_action_space,
             _metadata(args),
             compress=_has_images(pool) if args.compress is None else args.compress,
         )
-    except (OSError, TypeError) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise UsageError(f"--out: {error}") from None
 
 

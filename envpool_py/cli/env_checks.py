@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import pickle
 import random
 import re
@@ -197,5 +198,4 @@ def _run(env: Any, seed: int | None) -> list[Any]:
     return run
 
 
-def _same(one: list[Any], other: list[Any]) -> bool:
-    return bool(env_checker.data_equivalence(one, other, exact=True))
+_same = functools.partial(env_checker.data_equivalence, exact=True)

@@ -28,14 +28,7 @@ def register(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - the command has no arguments
     """Print the facts, one per line; return the exit status."""
-    for name, value in facts().items():
-        sys.stdout.write(f"{name:<18} {value}\n")
-    return 0
-
-
-def facts() -> dict[str, str]:
-    """The facts by name: versions, cores, start methods, and what the system offers."""
-    found = {
+    facts = {
         "envpool-py": envpool_py.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
@@ -50,5 +43,7 @@ def facts() -> dict[str, str]:
         ),
     }
     for name in (*_PACKAGES, *_EXTRAS):
-        found[name] = installed_version(name) or "not installed"
-    return found
+        facts[name] = installed_version(name) or "not installed"
+    for name, value in facts.items():
+        sys.stdout.write(f"{name:<18} {value}\n")
+    return 0

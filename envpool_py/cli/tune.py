@@ -8,26 +8,23 @@ from typing import Any
 
 from envpool_py.auto import Probe, probe
 from envpool_py.bench import tune
-from envpool_py.bench.measure import Job, Measurement, Results, carry_out
+from envpool_py.bench.measure import Results, carry_out
 from envpool_py.bench.settings import Setting, env_fns_of
-from envpool_py.cli import show_table
+from envpool_py.cli import tables
 from envpool_py.cli.arguments import (
-    INTERRUPTED,
     add_measurement_options,
+    add_num_envs,
     complain,
-    integer,
     seconds,
     thinks_of,
 )
-from envpool_py.cli.env_id import whole_id
+from envpool_py.cli.env_argument import add_env_argument, whole_id
 from envpool_py.cli.progress import showing
-from envpool_py.cli.show_table import duration, per_batch
-from envpool_py.errors import EnvError
+from envpool_py.cli.tables import duration, per_batch
 from envpool_py.worker.limits import usable_cores
 
 #: The part of the time that goes to one env by itself, and the most seconds for it.
-_PROFILE = 0.05
-_LONGEST_PROFILE = 2.0
+_PROFILE, _LONGEST_PROFILE = 0.05, 2.0
 
 
 def register(commands: Any) -> None:
@@ -38,10 +35,8 @@ def register(commands: Any) -> None:
         description="Try backends, numbers of processes and partial batches, and recommend one.",
         epilog="Ctrl-C ends it early: the recommendation then uses what was measured before.",
     )
-    parser.add_argument("env_id", metavar="ENV_ID", help="as gymnasium.make takes it")
-    parser.add_argument(
-        "--num-envs", type=integer(1), default=16, metavar="N", help="default: %(default)s"
-    )
+    add_env_argument(parser)
+    add_num_envs(parser, 16)
     parser.add_argument(
         "--seconds",
         type=seconds,
@@ -57,37 +52,29 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: bad input.
+        EnvError: the env can't be made, or raised.
     """
     env_id, thinks = whole_id(args.env_id), thinks_of(args)
     settings = tune.first_settings(args.num_envs, len(usable_cores()), args.max_processes)
     results = Results()
-    status = 0
-
-    def measure(setting: Setting, how_long: float) -> list[Measurement]:
-        return carry_out(Job(setting, env_id, thinks, how_long / len(thinks)))
-
     now = 0.0, "one env by itself"
     try:
         with showing(args.seconds, lambda: now):
             how_long = min(_PROFILE * args.seconds, _LONGEST_PROFILE)
             profile = probe(env_fns_of(env_id, 1)[0], None, how_long)
-            turns = tune.try_settings(results, settings, thinks, measure, args.seconds)
-            for over, setting in turns:
+            for over, setting in tune.try_settings(
+                results, settings, thinks, carry_out, env_id, args.seconds
+            ):
                 now = over, f"{over:.0f} s of {args.seconds:.0f} s: {setting.text}"
-    except EnvError as error:
-        complain(f"{args.env_id}: {error.message.splitlines()[0]}")
-        return 1
-    except KeyboardInterrupt:
-        complain("interrupted")
-        status = INTERRUPTED
+    finally:  # after Ctrl-C too
+        if results.measured:
+            tables.show_results(f"{args.env_id} x {args.num_envs}", results, thinks)
+            for line in [*costs(profile), *recommendations(env_id, results, profile, thinks)]:
+                print(line)  # noqa: T201 - not wrapped: it is pasted
     if not results.measured:
         for text in dict.fromkeys(results.errors.values()):
             complain(text)
-        return status or 1
-    show_table.show(f"{args.env_id} x {args.num_envs}", results, thinks)
-    for line in [*costs(profile), *recommendations(env_id, results, profile, thinks)]:
-        print(line)  # noqa: T201 - not wrapped: it is pasted
-    return status
+    return int(not results.measured)
 
 
 def costs(profile: Probe) -> Iterator[str]:
@@ -103,7 +90,7 @@ def costs(profile: Probe) -> Iterator[str]:
         if profile.resets_per_step
         else "resets: none until the time was over"
     )
-    yield f"observation: {show_table.size(profile.obs_bytes)}"
+    yield f"observation: {tables.size(profile.obs_bytes)}"
 
 
 def recommendations(
@@ -142,7 +129,3 @@ def reasons(results: Results, profile: Probe, best: Setting, think: float) -> It
             str(best.wait_num or "all rows"),
             lambda setting: bool(setting.wait_num) != bool(best.wait_num),
         )
-    held = max((each.memory_bytes or 0 for each in results.of(best, think)), default=0)
-    if held:
-        each = show_table.size(held / best.num_envs)
-        yield f"memory: {show_table.size(held)} for this pool, {each} for each env"

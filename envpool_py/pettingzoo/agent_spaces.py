@@ -42,12 +42,19 @@ def assert_alike(own: AgentSpaces, otherwise: str, error: type[Exception] = Valu
 
 def blank(space: gym.Space[Any]) -> Any:
     """The value of an agent that is not there: zeros, and None where a space has no arrays."""
-    layout = spaces.layout_of(space)
-    zeros = (
-        None if leaf.dtype is None else np.zeros(leaf.shape, leaf.dtype)[() if leaf.scalar else ...]
-        for leaf in spaces.leaves(layout)
-    )
-    return spaces.join(layout, zeros)
+
+    def zeros(leaf: spaces.Leaf) -> Any:
+        if leaf.dtype is None:
+            return None
+        return np.zeros(leaf.shape, leaf.dtype)[() if leaf.scalar else ...]
+
+    return spaces.map_tree(zeros, spaces.layout_of(space))
+
+
+def seed_apart(space: gym.Space[Any], seed: Any, *place: int) -> None:
+    """Seed a space with a stream of its own: with the env's seed it would draw what that draws."""
+    state = np.random.SeedSequence(seed, spawn_key=place).generate_state(1)
+    space.seed(int(state[0]))
 
 
 class Masks(NamedTuple):

@@ -14,6 +14,7 @@ import pettingzoo
 from numpy.typing import NDArray
 
 from envpool_py.pettingzoo.aec import SKIP, PettingZooEnv
+from envpool_py.pettingzoo.agent_spaces import seed_apart
 from envpool_py.pool import BaseVectorEnv
 
 
@@ -41,31 +42,20 @@ def find_env(name: str) -> Callable[..., Any] | None:
     return getattr(found, "env", getattr(found, "parallel_env", None))
 
 
-class MakeByName:
-    """An env_fn: the env of this name, as for ``find_env``, with rows of live agents alone.
+def make_by_name(
+    name: str, kwargs: Mapping[str, Any], wrappers: Sequence[Callable[[Any], Any]] = ()
+) -> PettingZooEnv:
+    """Make the env of this name, as for ``find_env``, with rows of live agents alone.
 
     ``kwargs`` are for what makes the env; ``wrappers`` go around it, the innermost first.
     """
-
-    def __init__(
-        self,
-        name: str,
-        kwargs: Mapping[str, Any],
-        wrappers: Sequence[Callable[[Any], Any]] = (),
-    ) -> None:
-        self.name = name
-        self.kwargs = dict(kwargs)
-        self.wrappers = list(wrappers)
-
-    def __call__(self) -> PettingZooEnv:
-        """Make it; called in the env's process."""
-        make = find_env(self.name)
-        if make is None:
-            raise ValueError(f"PettingZoo knows no env {self.name!r}")
-        env = make(**self.kwargs)
-        for wrapper in self.wrappers:
-            env = wrapper(env)
-        return PettingZooEnv(env, dead_steps=SKIP, heterogeneous=True)
+    make = find_env(name)
+    if make is None:
+        raise ValueError(f"PettingZoo knows no env {name!r}")
+    env = make(**kwargs)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return PettingZooEnv(env, dead_steps=SKIP, heterogeneous=True)
 
 
 class RandomLegalPolicy:
@@ -82,9 +72,7 @@ class RandomLegalPolicy:
         for i, agents in enumerate(pool.get_env_attr("possible_agents")):
             self._spaces.append({agent: spaces[i](agent) for agent in agents})
             for n, space in enumerate(self._spaces[i].values()):
-                # A stream of its own: with the env's seed it would repeat what the env draws.
-                state = np.random.SeedSequence(entropy, spawn_key=(i, n)).generate_state(1)
-                space.seed(int(state[0]))
+                seed_apart(space, entropy, i, n)
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:
         """Draw ``k`` actions.

@@ -190,9 +190,10 @@ class SB3MultiAgentVecEnv(OverPool):
             own = by_agent if last is None else last
             shared = {key: info[key][env] for key in self._recoveries if info[key][env]}
             for agent in self.possible_agents:
-                row = len(infos)
-                told = {"active": active[row], "TimeLimit.truncated": timed_out[row]}
-                infos.append({**own.get(agent, {}), **shared, **told})
+                told = {**own[agent], **shared} if agent in own else shared.copy()
+                told["active"] = active[len(infos)]
+                told["TimeLimit.truncated"] = timed_out[len(infos)]
+                infos.append(told)
         return infos
 
     def _leaves(self, obs: ByAgent) -> list[Array]:

@@ -182,22 +182,23 @@ class PackedEnv:
         masks = {}
         for agent, place in self._masks.items():
             mask = None
-            if agent in seen:
+            if agent in seen and (place.in_obs or infos.get(agent)):
                 mask = place.read(seen[agent], infos.get(agent, {}))
             plain = self._plain_masks[agent][agent in seen and agent in self._alive]
             masks[agent] = plain if mask is None else mask
         row = {AGENTS: {**self._blanks, **seen}, FLAGS: self._flags, MASKS: masks}
         if self._with_state:
             row[STATE] = self.env.state()
-        kept = {agent: self._without_mask(agent, info) for agent, info in infos.items() if info}
-        kept = {agent: info for agent, info in kept.items() if info}
+        kept = {}
+        for agent, info in infos.items():
+            if info and agent in self._masks and not self._masks[agent].in_obs:
+                # Without the mask that the row has.
+                rest = {key: part for key, part in info.items() if key != ACTION_MASK}
+            else:
+                rest = info
+            if rest:
+                kept[agent] = rest
         return row, {INFOS: kept} if kept else {}
-
-    def _without_mask(self, agent: str, info: dict[str, Any]) -> dict[str, Any]:
-        """An agent's info without the mask that the row has."""
-        if agent not in self._masks or self._masks[agent].in_obs:
-            return info
-        return {key: part for key, part in info.items() if key != ACTION_MASK}
 
 
 class MakePacked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -18,7 +19,12 @@ from envpool_py.block import StepResult
 from envpool_py.errors import name_ids
 from envpool_py.ids import IdArray, Ids
 from envpool_py.pettingzoo.actions import action_columns
-from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike, odd_one_out
+from envpool_py.pettingzoo.agent_spaces import (
+    AgentSpaces,
+    assert_alike,
+    odd_one_out,
+    seed_apart,
+)
 from envpool_py.pettingzoo.convert import unknown_agent
 from envpool_py.pettingzoo.packed_env import (
     AGENTS,
@@ -34,7 +40,7 @@ from envpool_py.pettingzoo.packed_env import (
     PackedEnv,
 )
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.pools import BACKENDS
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 
@@ -43,11 +49,6 @@ ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
 AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
 
-_BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
-    "dummy": DummyVectorEnv,
-    "subproc": SubprocVectorEnv,
-    "shmem": ShmemVectorEnv,
-}
 #: By ``on_error``: the keys under which an info says that an env was recreated, and why.
 RECOVERIES = {"restart": ("env_error",), "replay": ("env_error", "env_replayed")}
 
@@ -117,8 +118,8 @@ class ParallelVectorEnv:
         copy: bool = True,
         **options: Any,
     ) -> None:
-        if backend not in _BACKENDS:
-            raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}, got {backend!r}")
+        if backend not in BACKENDS:
+            raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
         if "columns" in options:
             raise TypeError("columns: batches of agents are arrays in any case")
         if backend != "dummy":
@@ -127,7 +128,7 @@ class ParallelVectorEnv:
             raise TypeError("num_processes: the dummy backend has no processes")
         make = [MakePacked(env_fn, with_state=state_in_info) for env_fn in check_env_fns(env_fns)]
         options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
-        self.pool = _BACKENDS[backend](make, wait_num, timeout, **options)
+        self.pool = BACKENDS[backend](make, wait_num=wait_num, timeout=timeout, **options)
         try:
             rows: list[Any] = self.pool.observation_space
             self._spaces = _common_spaces([row.own for row in rows])
@@ -342,9 +343,7 @@ class ParallelVectorEnv:
         first = seeding.per_env(seed, [0])[0]
         if first is not None:
             for n, space in enumerate(self._action_spaces.values()):
-                # A stream of its own: with the env's seed it would repeat what the env draws.
-                state = np.random.SeedSequence(first, spawn_key=(n,)).generate_state(1)
-                space.seed(int(state[0]))
+                seed_apart(space, first, n)
 
     def _by_agent(self, batch: StepResult) -> AgentStep:
         """A batch of the pool as it is returned, all of it new if so asked."""
@@ -374,7 +373,8 @@ class ParallelVectorEnv:
             obs = dict(obs)
             for agents in self.groups.values():
                 block = side_by_side([obs[agent] for agent in agents])
-                obs.update((agent, _column(block, n)) for n, agent in enumerate(agents))
+                for n, agent in enumerate(agents):
+                    obs[agent] = spaces.map_tree(operator.itemgetter((slice(None), n)), block)
             masks = {agent: mask.copy() for agent, mask in masks.items()}
         if masks:
             info["action_mask"] = masks
@@ -424,19 +424,15 @@ def _groups_of(own: AgentSpaces) -> dict[str, tuple[str, ...]]:
 
     Where agents of one name have different spaces, each such group is called by its first agent.
     """
-    stems = {agent: re.sub(r"_?\d+$", "", agent) or agent for agent in own}
-    groups: list[list[str]] = []
-    for agent in own:
-        for group in groups:
-            if stems[group[0]] == stems[agent] and own[group[0]] == own[agent]:
-                group.append(agent)
-                break
-        else:
-            groups.append([agent])
-    firsts = [stems[group[0]] for group in groups]
+    kinds = {agent: (re.sub(r"_?\d+$", "", agent) or agent, own[agent]) for agent in own}
+    groups: dict[tuple[str, str], list[str]] = {}  # by the stem of the name and the first agent
+    for agent, kind in kinds.items():
+        first = next(other for other in own if kinds[other] == kind)
+        groups.setdefault((kind[0], first), []).append(agent)
+    stems = [stem for stem, _ in groups]
     return {
-        group[0] if firsts.count(first) > 1 else first: tuple(group)
-        for first, group in zip(firsts, groups, strict=True)
+        first if stems.count(stem) > 1 else stem: tuple(group)
+        for (stem, first), group in groups.items()
     }
 
 
@@ -447,21 +443,13 @@ def _objects(values: Sequence[Any]) -> Array:
 
 def side_by_side(values: Sequence[Any]) -> Any:
     """Batches ``(k, ...)`` as one ``(k, n, ...)``, which they view if they are its columns."""
-    first = values[0]
-    if isinstance(first, dict):
-        return {key: side_by_side([value[key] for value in values]) for key in first}
-    if isinstance(first, tuple):
-        return tuple(side_by_side(parts) for parts in zip(*values, strict=True))
-    block = getattr(first, "base", None)
-    if isinstance(block, np.ndarray) and block.shape[1:2] == (len(values),):
-        columns = [block[:, n].__array_interface__ for n in range(len(values))]
-        if columns == [np.asarray(value).__array_interface__ for value in values]:
+    return spaces.map_tree(_block_of, *values)
+
+
+def _block_of(*columns: Any) -> Array:
+    block = getattr(columns[0], "base", None)
+    if isinstance(block, np.ndarray) and block.shape[1:2] == (len(columns),):
+        own = [block[:, n].__array_interface__ for n in range(len(columns))]
+        if own == [np.asarray(column).__array_interface__ for column in columns]:
             return block
-    return np.stack(values, axis=1)
-
-
-def _column(tree: Any, n: int) -> Any:
-    """A view of the ``n``-th batch of what ``side_by_side`` returned."""
-    if isinstance(tree, dict):
-        return {key: _column(part, n) for key, part in tree.items()}
-    return tuple(_column(part, n) for part in tree) if isinstance(tree, tuple) else tree[:, n]
+    return np.stack(columns, axis=1)

@@ -2,6 +2,8 @@
 
 from envpool_py.wrappers.action import ContinuousToDiscrete, MultiDiscreteToDiscrete
 from envpool_py.wrappers.norm_obs import VectorEnvNormObs
+from envpool_py.wrappers.record_episode_statistics import RecordEpisodeStatistics
+from envpool_py.wrappers.record_video import RecordVideo
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 from envpool_py.wrappers.truncation import TruncatedAsTerminated
 from envpool_py.wrappers.vector import VectorEnvWrapper
@@ -9,6 +11,8 @@ from envpool_py.wrappers.vector import VectorEnvWrapper
 __all__ = [
     "ContinuousToDiscrete",
     "MultiDiscreteToDiscrete",
+    "RecordEpisodeStatistics",
+    "RecordVideo",
     "RunningMeanStd",
     "TruncatedAsTerminated",
     "VectorEnvNormObs",

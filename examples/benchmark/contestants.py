@@ -28,7 +28,7 @@ LIBRARIES = {
     "gymnasium": ("gymnasium", "gymnasium.vector"),
     "sb3": ("stable-baselines3", "stable_baselines3.common.vec_env"),
     "tianshou": ("tianshou", "tianshou.env"),
-    "pufferlib": ("pufferlib", "pufferlib.vector"),
+    "pufferlib": ("pufferlib-core", "pufferlib.vector"),
     "torchrl": ("torchrl", "torchrl.envs"),
     "supersuit": ("supersuit", "supersuit"),
     "agilerl": ("agilerl", "agilerl.vector.pz_async_vec_env"),
@@ -164,7 +164,7 @@ def _pufferlib(backend: str, work: Work) -> Running:
         **options,
     )
     pool.async_reset(0)
-    ids = pool.recv()[5]
+    *_, ids, _ = pool.recv()  # there are more values in newer versions
     actions = itertools.cycle(work.batches)
     # Whose next row is that of a reset: with partial batches the first rows of the others too.
     has_ended = np.ones(num_envs, bool)
@@ -173,7 +173,7 @@ def _pufferlib(backend: str, work: Work) -> Running:
     def advance() -> int:
         nonlocal ids
         pool.send(next(actions)[: len(ids)])
-        _, _, terminated, truncated, _, ids, _ = pool.recv()
+        _, _, terminated, truncated, *_, ids, _ = pool.recv()
         steps = len(ids) - int(np.count_nonzero(has_ended[ids]))
         has_ended[ids] = terminated | truncated
         return steps

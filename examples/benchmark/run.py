@@ -27,7 +27,7 @@ from contestants import CEILING, CONTESTANTS, INSIDE, LIBRARIES, OURS
 from workloads import AGENT_WORKLOADS, WAITS, WORKLOADS, Workload
 
 from envpool_py.bench.measure import MeasurementError, ask
-from envpool_py.cli.show_table import count, duration, size
+from envpool_py.cli.tables import count, duration, size
 
 _ONE = Path(__file__).with_name("one.py")
 _WORK = {each.name: each for each in (*WORKLOADS, *AGENT_WORKLOADS)}

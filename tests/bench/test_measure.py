@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from envpool_py.bench import measure
-from envpool_py.bench.measure import Job, Measurement, MeasurementError, Results, Timing
+from envpool_py.bench.measure import Job, Measurement, MeasurementError, Results
 from envpool_py.bench.settings import Setting
 from tests.support.helpers import wait_until
 
@@ -44,8 +44,8 @@ for how in ("raises", "dies", "hangs"):
 
 
 def measurement(rate: float = 1000.0, think: float = 0.0, **others: Any) -> Measurement:
-    timing = Timing(think, int(rate), 100, 1.0, 0.002, 0.004)
-    return Measurement(timing, **{"startup_seconds": 0.25, "memory_bytes": 50_000_000, **others})
+    measured = Measurement(think, int(rate), 100, 1.0, 0.002, 0.004, 0.25, 50_000_000)
+    return measured._replace(**others)
 
 
 @pytest.fixture
@@ -64,18 +64,17 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_caller_that_computes(setting: Setting) -> None:
     idle, busy = measure.carry_out(Job(setting, COUNT, (0.0, 0.002), 0.05))
-    assert (idle.timing.think, busy.timing.think) == (0.0, 0.002)
+    assert (idle.think, busy.think) == (0.0, 0.002)
     for each in (idle, busy):
-        timing = each.timing
-        assert timing.steps > 0
-        assert timing.seconds >= 0.05
-        assert 0 < timing.step_p50 <= timing.step_p99 <= timing.seconds
-        assert each.rate == timing.steps / timing.seconds
+        assert each.steps > 0
+        assert each.seconds >= 0.05
+        assert 0 < each.step_p50 <= each.step_p99 <= each.seconds
+        assert each.rate == each.steps / each.seconds
         assert each.startup_seconds > 0
         if sys.platform == "linux":
             assert each.memory_bytes is not None
             assert (each.memory_bytes > 4_000_000) == (setting.pool != "loop"), each
-    assert busy.timing.seconds >= 0.002 * busy.timing.batches
+    assert busy.seconds >= 0.002 * busy.batches
 
 
 def test_computing_takes_cpu_time() -> None:
@@ -128,10 +127,19 @@ def alive(group: int) -> bool:
 
 def test_results() -> None:
     results, other = Results(), Setting("dummy", 2)
-    results.add(LOOP, lambda: [measurement(100), measurement(10, 0.5)])
-    results.add(LOOP, lambda: [measurement(300), measurement(30, 0.5)])
-    results.add(other, lambda: [measurement(150), measurement(25, 0.5)])
+
+    def fails(_: Job) -> Any:
+        raise MeasurementError("boom")
+
+    for setting, rates in ((LOOP, (100, 10)), (LOOP, (300, 30)), (other, (150, 25))):
+        found = [measurement(rates[0]), measurement(rates[1], 0.5)]
+        results.add(Job(setting, "A-v0", (0.0, 0.5), 1.0), lambda _, found=found: found)
     assert results.rate(LOOP, 0.0) == 200
     assert results.rate(LOOP, 0.5) == 20
     assert results.ranked(0.0) == [LOOP, other]
     assert results.ranked(0.5) == [other, LOOP]
+    broken = Job(LOOP._replace(num_envs=3), "A-v0", (0.0,), 1.0)
+    results.add(broken, fails)
+    results.add(broken, lambda _: [measurement()])  # it is not tried again
+    assert results.errors == {broken.setting: "boom"}
+    assert broken.setting not in results.measured

@@ -52,7 +52,7 @@ def test_the_steps_are_made(setting: Setting, tmp_path: Path) -> None:
         (Setting("subproc", 3, 2), "subproc, num_processes=2", "SubprocVectorEnv"),
         (
             Setting("shmem", 3, 1, 2, caller_steps=True, copy=False),
-            "shmem, num_processes=1, caller_steps=True, copy=False, wait_num=2",
+            "shmem, num_processes=1, wait_num=2, caller_steps=True, copy=False",
             "ShmemVectorEnv",
         ),
     ],

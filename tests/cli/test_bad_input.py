@@ -57,7 +57,7 @@ COLLECT = [
     (f"{COUNT} --out /dev/null", "is not a regular file"),
     (
         "EnvpoolPyTests/Different-v0 --out OUT --backend dummy",
-        "--out: one file holds one observation_space, but that of env 1 is",
+        "--out: env 1: observation_space is Box",
     ),
     (
         "EnvpoolPyTests/Space-v0 --out OUT --env-kwarg name=graph",
@@ -86,8 +86,8 @@ OTHERS = [
     ("timeline Nope-v0 --out a.png", "no env has the id 'Nope-v0'"),
     ("timeline CartPole-v1", "required: --out"),
     ("timeline CartPole-v1 --out a.jpeg", "--out: must end in .png, got a.jpeg"),
-    ("timeline CartPole-v1 --out a.png --num-envs 2 --wait-num 3", "--wait-num: 3 is more"),
-    ("timeline CartPole-v1 --out a.png --backend dummy --num-processes 2", "has none"),
+    ("timeline CartPole-v1 --out a.png --num-envs 2 --wait-num 3", "--wait-num is 3, but"),
+    ("timeline CartPole-v1 --out a.png --backend dummy --num-processes 2", "has no processes"),
     ("timeline CartPole-v1 --out nowhere/a.png", "nowhere"),
 ]
 

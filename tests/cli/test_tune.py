@@ -60,7 +60,6 @@ def test_why_that_one(asked: Asked) -> None:
 
     assert why(COMPUTING, SHMEM, {SHMEM: 1800, DUMMY: 1000, EACH: 200}) == [
         "processes: 2 on 2 cores; 1.80 times the steps of dummy",
-        "memory: 50.0 MB for this pool, 3.12 MB for each env",
     ]
     assert why(COMPUTING, DUMMY, {DUMMY: 1000, SHMEM: 500})[0] == (
         "processes: none; 2.00 times the steps of shmem, num_processes=2"
@@ -105,9 +104,7 @@ def test_when_everything_fails(asked: Asked, capsys: pytest.CaptureFixture[str])
 
 def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
     assert tune("tests.cli.parts:EnvpoolPyTests/Broken-v0", "--seconds", 1) == 1
-    error = capsys.readouterr().err
-    assert error.endswith("Broken-v0: env 0: env_fn raised ValueError: asked to fail\n")
-    assert error.count("\n") == 1
+    assert "env 0: env_fn raised ValueError: asked to fail" in capsys.readouterr().err
 
 
 def test_ctrl_c_gives_the_recommendation_until_then(

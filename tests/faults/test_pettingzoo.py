@@ -1,4 +1,4 @@
-"""PettingZoo envs that fail: findings 2, 5 and 6."""
+"""PettingZoo envs that fail: findings 2 and 5."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import envpool_py
-from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv
+from envpool_py.pettingzoo import PettingZooEnv
 from tests.faults.helpers import MODES, RESTART, kill
 from tests.faults.test_restart import POLICIES, SEED, episode_of
-from tests.pettingzoo.envs import FaultyMeadowEnv, PlainMeadowEnv, TableEnv
+from tests.pettingzoo.envs import TableEnv
 from tests.record.runs import Run
 from tests.support.places import PLACES
 from tests.support.reference import same
@@ -203,31 +203,3 @@ def test_a_record_of_a_pettingzoo_env_is_replayed(
         tables.reset(seed=3)
         tables.play(40)
     assert same(tables.batches, list(envpool_py.replay(record, [make_table] * 2)))
-
-
-# -------------------------------------------------------- finding 6: a lost row has its error
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("on_error", ["restart", "replay"])
-@pytest.mark.parametrize("backend", ["dummy", "shmem"])
-def test_a_lost_row_of_a_parallel_env_tells_its_error(
-    backend: str, on_error: str, mode: str | None
-) -> None:
-    fns = [PlainMeadowEnv, FaultyMeadowEnv]
-    with ParallelVectorEnv(fns, backend, autoreset_mode=mode, on_error=on_error) as pool:
-        pool.reset(seed=1)
-        pool.set_env_attr("level", 2, [1])  # it will raise again when it is restored
-        acts = {agent: [0, 0] for agent in PlainMeadowEnv.possible_agents}
-        for _ in range(2):
-            assert pool.step(acts)[4]["env_error"].tolist() == [None, None]
-        _, rewards, terminated, truncated, info = pool.step(acts)
-        assert info["env_error"][0] is None
-        assert "env 1: " in info["env_error"][1]
-        assert "the meadow burns" in info["env_error"][1]
-        assert info["env_done"].tolist() == [False, True]
-        for agent in PlainMeadowEnv.possible_agents:
-            assert rewards[agent][1] == 0
-            assert not terminated[agent][1]
-            assert truncated[agent][1]
-            assert info["valid"][agent][1]

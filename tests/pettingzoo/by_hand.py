@@ -6,21 +6,8 @@ from typing import Any
 
 import numpy as np
 
-
-def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal, in their types and dtypes too; NaN equals NaN."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(same(left[k], right[k]) for k in left)
-    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return len(left) == len(right) and all(map(same, left, right))
-    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
-        left, right = np.asarray(left), np.asarray(right)
-        return (
-            left.dtype == right.dtype
-            and left.shape == right.shape
-            and np.array_equal(left, right, equal_nan=left.dtype.kind == "f")
-        )
-    return bool(left == right)
+from envpool_py.spaces import map_tree
+from tests.support.reference import alike as same
 
 
 class AECByHand:
@@ -79,7 +66,7 @@ class AECByHand:
             mask = np.ones(space.n)
         self.seen = {
             "agent": env.agent_selection,
-            "obs": np.array(obs),
+            "obs": copied(obs),
             "mask": None if mask is None else np.asarray(mask).astype(bool),
             "rewards": vector,
             "terminated": bool(terminated),
@@ -198,15 +185,12 @@ class ParallelByHand:
 
 
 def copied(obs: Any) -> Any:
-    if isinstance(obs, dict):
-        return {key: copied(part) for key, part in obs.items()}
-    return np.array(obs)
+    return map_tree(lambda part: np.array(part)[()], obs)  # a scalar has no dimension
 
 
 def zeros(space: Any) -> Any:
-    if hasattr(space, "spaces"):
-        return {key: zeros(part) for key, part in space.spaces.items()}
-    return np.zeros(space.shape, space.dtype)
+    parts = getattr(space, "spaces", space)
+    return map_tree(lambda part: np.zeros(part.shape, part.dtype), parts)
 
 
 def row_of(batch: Any, k: int) -> dict[str, Any]:
@@ -231,6 +215,4 @@ def row_of(batch: Any, k: int) -> dict[str, Any]:
 
 
 def pick(obs: Any, k: int) -> Any:
-    if isinstance(obs, dict):
-        return {key: pick(part, k) for key, part in obs.items()}
-    return obs[k]
+    return map_tree(lambda part: part[k], obs)

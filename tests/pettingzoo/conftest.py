@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from envpool_py.worker.channel import ASK
+from envpool_py.worker.process import ProcessHost
 
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
@@ -30,3 +34,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             for text in THEIRS:
                 item.add_marker(pytest.mark.filterwarnings(text))
+
+
+@pytest.fixture
+def sides(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """All that comes by pickle beside the rows of the block."""
+    found: list[Any] = []
+    take = ProcessHost.take_item
+
+    def record(host: ProcessHost, token: int, kind: str) -> Any:
+        item = take(host, token, kind)
+        if not token & ASK:
+            found.append(item)
+        return item
+
+    monkeypatch.setattr(ProcessHost, "take_item", record)
+    return found

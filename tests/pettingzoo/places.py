@@ -7,11 +7,13 @@ from typing import Any
 import pettingzoo
 from mpe2 import simple_adversary_v3, simple_spread_v3
 
-from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from tests.pettingzoo.envs import MeadowEnv, QuietMeadowEnv, TableEnv
 
-POOLS = {"dummy": DummyVectorEnv, "subproc": SubprocVectorEnv, "shmem": ShmemVectorEnv}
+POOLS = {"dummy": DummyVectorEnv, "shmem": ShmemVectorEnv}
 BACKENDS = list(POOLS)
+PLACES = [("dummy", None), ("shmem", 2)]
+"""A backend, and the rows that a batch waits for."""
 
 
 def make_aec(name: str) -> Any:

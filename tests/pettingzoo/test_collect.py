@@ -10,8 +10,8 @@ import pytest
 
 from envpool_py.cli import main
 from envpool_py.collector import load
-from tests.pettingzoo.by_hand import same
-from tests.pettingzoo.places import BACKENDS, make_aec
+from tests.pettingzoo.places import make_aec
+from tests.support.reference import alike as same
 
 
 def collect(name: str, path: Path, *more: str) -> Any:
@@ -20,9 +20,8 @@ def collect(name: str, path: Path, *more: str) -> Any:
     return load(path)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_episodes_are_those_of_the_raw_env(backend: str, tmp_path: Path, capsys: Any) -> None:
-    episodes = collect("classic/connect_four-v3", tmp_path / "a.npz", "--backend", backend)
+def test_episodes_are_those_of_the_raw_env(tmp_path: Path, capsys: Any) -> None:
+    episodes = collect("classic/connect_four-v3", tmp_path / "a.npz")
     assert len(episodes) == 7
     raw = make_aec("classic/connect_four-v3")
     for episode in episodes:
@@ -56,12 +55,14 @@ def test_other_names(name: str, capsys: Any) -> None:
     assert "episodes" in capsys.readouterr().out
 
 
-def test_spaces_that_differ_do_not_go_into_a_file(tmp_path: Path, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mpe2.simple_adversary_v3", "SpaceOfSomeAgent"),
+        ("classic/tictactoe-v99", "no env has the id 'classic/tictactoe-v99'"),
+    ],
+)
+def test_what_cannot_be_collected(name: str, text: str, tmp_path: Path, capsys: Any) -> None:
     args = ["--episodes", "1", "--num-envs", "1", "--out", str(tmp_path / "a.npz")]
-    assert main(["collect", "mpe2.simple_adversary_v3", *args]) == 2
-    assert "SpaceOfSomeAgent" in capsys.readouterr().err
-
-
-def test_a_name_that_nobody_knows(capsys: Any) -> None:
-    assert main(["collect", "classic/tictactoe-v99", "--episodes", "1"]) == 2
-    assert "no env has the id 'classic/tictactoe-v99'" in capsys.readouterr().err
+    assert main(["collect", name, *args]) == 2
+    assert text in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv
 from tests.pettingzoo.by_hand import pick
-from tests.pettingzoo.places import BACKENDS, KAZ, make_aec, make_parallel
+from tests.pettingzoo.places import KAZ, make_aec, make_parallel
 
 with warnings.catch_warnings():
     # They import an env in the way of old, which is deprecated.
@@ -95,28 +94,14 @@ class View(ParallelEnv):
         self.pool.close()
 
 
-@contextlib.contextmanager
-def views(name: str, backend: str) -> Iterator[Any]:
-    """A function that makes views; their pools are closed at the end."""
+@pytest.mark.parametrize("name", PARALLELS)
+def test_an_env_of_the_pool_is_a_pettingzoo_env(name: str) -> None:
     with contextlib.ExitStack() as stack:
 
         def view() -> View:
-            pool = ParallelVectorEnv([lambda: make_parallel(name)] * 2, backend)
+            pool = ParallelVectorEnv([lambda: make_parallel(name)] * 2, num_processes=1)
             return View(stack.enter_context(pool))
 
-        yield view
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", PARALLELS)
-def test_an_env_of_the_pool_is_a_parallel_env(name: str, backend: str) -> None:
-    with views(name, backend) as view:
         parallel_api_test(view(), num_cycles=30)
         parallel_seed_test(view, num_cycles=10)
-
-
-@pytest.mark.parametrize("name", PARALLELS)
-def test_an_env_of_the_pool_is_an_aec_env(name: str) -> None:
-    with views(name, "shmem") as view:
         api_test(parallel_to_aec(view()), num_cycles=15)
-        seed_test(lambda: parallel_to_aec(view()), num_cycles=5)

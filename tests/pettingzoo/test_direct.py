@@ -12,9 +12,10 @@ from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, BaseWrapper, Ord
 
 from envpool_py.pettingzoo import PettingZooEnv
 from envpool_py.pettingzoo.convert import Direct, converted_step
-from tests.pettingzoo.by_hand import AECByHand, check_row, same
+from tests.pettingzoo.by_hand import AECByHand, check_row
 from tests.pettingzoo.envs import MeadowEnv, TableEnv
 from tests.pettingzoo.places import make_aec
+from tests.support.reference import alike as same
 
 NAMES = ("agents", "agent_selection", "rewards", "terminations", "truncations", "infos")
 

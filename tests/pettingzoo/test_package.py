@@ -13,10 +13,10 @@ import pytest
 import envpool_py.pettingzoo
 from envpool_py import ShmemVectorEnv
 from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv, SB3MultiAgentVecEnv
-from tests.pettingzoo.by_hand import same
 from tests.pettingzoo.envs import MeadowEnv, PlainMeadowEnv
 from tests.pettingzoo.places import make_aec
 from tests.support.helpers import ROOT
+from tests.support.reference import alike as same
 
 
 def test_the_public_names() -> None:

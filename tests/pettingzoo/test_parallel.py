@@ -12,9 +12,8 @@ import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
-from envpool_py import EnvError, WorkerDiedError
+from envpool_py import EnvError, SubprocVectorEnv, WorkerDiedError
 from envpool_py.pettingzoo import ParallelVectorEnv
-from tests.pettingzoo.by_hand import same
 from tests.pettingzoo.envs import (
     FaultyMeadowEnv,
     GhostEnv,
@@ -24,6 +23,7 @@ from tests.pettingzoo.envs import (
     TalkEnv,
 )
 from tests.pettingzoo.places import BACKENDS, make_aec, make_parallel
+from tests.support.reference import alike as same
 
 LEGAL = {"hunter_0": 0, "fawn_0": 0, "hunter_1": 0}
 
@@ -51,11 +51,7 @@ def test_agents_of_equal_spaces_lie_side_by_side(pool: Any) -> None:
         pool.group(obs, "wolf")
     with pytest.raises(ValueError, match="'fawn_0' has the spaces .* one of the groups hunter, f"):
         pool.group(obs)
-
-
-def test_side_by_side_are_the_values_that_are_in_the_dict(pool: Any) -> None:
-    obs, _ = pool.reset(seed=1)
-    obs["hunter_1"] = obs["hunter_1"] + 1
+    obs["hunter_1"] = obs["hunter_1"] + 1  # what is grouped is what is in the dict
     assert same(pool.group(obs, "hunter"), np.stack([obs["hunter_0"], obs["hunter_1"]], axis=1))
     obs["fawn_0"], obs["fawn_1"] = obs["fawn_1"], obs["fawn_0"]
     both = [obs[fawn]["observation"] for fawn in ("fawn_0", "fawn_1")]
@@ -99,6 +95,7 @@ def test_spaces(pool: Any) -> None:
         pool.action_space("wolf")
     assert pool.metadata["name"] == "meadow_v0"
     assert (len(pool), pool.num_envs, pool.is_async) == (3, 3, False)
+    assert repr(pool).startswith(f"ParallelVectorEnv(4 agents, {type(pool.pool).__name__}(num_env")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -190,15 +187,13 @@ BAD_ACTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("actions", "error", "text"), BAD_ACTIONS)
-def test_bad_actions_are_refused_before_any_env_steps(
-    pool: Any, actions: Any, error: Any, text: str
-) -> None:
+def test_bad_actions_are_refused_before_any_env_steps(pool: Any) -> None:
     pool.reset(seed=1)
-    with pytest.raises(error) as caught:
-        pool.step(actions, [1])
-    assert str(caught.value).startswith(text)
-    assert pool.state()[:, 0].tolist() == [0, 0, 0]
+    for actions, error, text in BAD_ACTIONS:
+        with pytest.raises(error) as caught:
+            pool.step(actions, [1])
+        assert str(caught.value).startswith(text)
+        assert pool.state()[:, 0].tolist() == [0, 0, 0]
     pool.step([LEGAL] * 3)
 
 
@@ -309,19 +304,22 @@ def test_a_fault_names_the_env_and_the_others_go_on(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("on_error", ["restart", "replay"])
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-def test_an_env_that_is_made_anew(backend: str, mode: str | None) -> None:
+def test_a_lost_row_tells_its_error(backend: str, on_error: str, mode: str | None) -> None:
+    """Finding 6. An env that raises again when it is restored is lost with ``"replay"`` too."""
     legal = dict.fromkeys(LEGAL, 0)
     fns = [PlainMeadowEnv, FaultyMeadowEnv]
-    with ParallelVectorEnv(fns, backend, autoreset_mode=mode, on_error="restart") as pool:
+    with ParallelVectorEnv(fns, backend, autoreset_mode=mode, on_error=on_error) as pool:
         pool.reset(seed=1)
         pool.set_env_attr("level", 2, [1])
-        pool.step([legal] * 2)
+        assert pool.step([legal] * 2)[4]["env_error"].tolist() == [None, None]
         obs, *_ = pool.step([legal] * 2)
         acts = {a: [0, 0] for a in PlainMeadowEnv.possible_agents}
         again, rewards, terminated, truncated, info = pool.step(acts)
         assert info["env_done"].tolist() == [False, True]
         assert info["env_error"][0] is None
+        assert "env 1: " in info["env_error"][1]
         assert "the meadow burns" in info["env_error"][1]
         for agent in PlainMeadowEnv.possible_agents:
             assert rewards[agent][1] == 0
@@ -338,6 +336,7 @@ def test_an_env_that_is_made_anew(backend: str, mode: str | None) -> None:
             pool.reset([1])
         elif mode == "next_step":
             assert pool.step(acts)[4]["is_reset"].tolist() == [False, True]
+        pool.set_env_attr("level", 1, [1])
         assert pool.step([legal], [1])[4]["env_error"].tolist() == [None]
 
 
@@ -377,24 +376,15 @@ def test_an_env_that_is_restored(backend: str, mode: str | None, tmp_path: Path)
             assert rewards["hunter_1"][1] == paid["hunter_1"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_an_action_outside_its_space_raises_in_the_env(backend: str) -> None:
-    with ParallelVectorEnv([MeadowEnv] * 2, backend) as pool:
-        pool.reset(seed=1)
-        with pytest.raises(
-            AssertionError, match="env 1: step raised AssertionError: fawn_0 can't do 9"
-        ):
-            pool.step([LEGAL, {**LEGAL, "fawn_0": 9}])
-        assert pool.recv()[4]["env_id"].tolist() == [0]
-
-
 def test_a_dead_process_is_named() -> None:
     with ParallelVectorEnv([MeadowEnv] * 2) as pool:
         pool.reset(seed=1)
+        with pytest.raises(AssertionError, match="env 1: step raised .*: fawn_0 can't do 9"):
+            pool.step([LEGAL, {**LEGAL, "fawn_0": 9}])  # the env itself says it
+        pool.recv()
+        pool.reset()
         pool.pool.workers[1].process.kill()
-        with pytest.raises(
-            WorkerDiedError, match="env 1: the worker process was killed by SIGKILL"
-        ):
+        with pytest.raises(WorkerDiedError, match="env 1: the worker process was killed by SIG"):
             pool.step([LEGAL] * 2)
         assert pool.recv()[4]["env_id"].tolist() == [0]
 
@@ -416,6 +406,12 @@ class Bounded(MeadowEnv):
 class Wider(MeadowEnv):
     def action_space(self, agent: str) -> Any:
         return spaces.MultiDiscrete([3, 3]) if agent == "hunter_1" else super().action_space(agent)
+
+
+def test_agents_of_one_name_and_different_spaces_are_groups_of_their_own() -> None:
+    with ParallelVectorEnv([Wider], "dummy") as pool:
+        own = {"hunter_0": ("hunter_0",), "hunter_1": ("hunter_1",)}
+        assert pool.groups == {**own, "fawn": ("fawn_0", "fawn_1")}
 
 
 @pytest.mark.parametrize(
@@ -443,7 +439,6 @@ def nameless() -> Any:
     return env
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("env_fn", "error", "text"),
     [
@@ -452,14 +447,14 @@ def nameless() -> Any:
         (nameless, ValueError, "meadow_v0 has no possible_agents"),
     ],
 )
-def test_what_is_no_parallel_env_is_refused(
-    backend: str, env_fn: Any, error: Any, text: str
-) -> None:
+def test_what_is_no_parallel_env_is_refused(env_fn: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=f"env 1: env_fn raised {error.__name__}: .*{text}"):
-        ParallelVectorEnv([MeadowEnv, env_fn], backend)
+        ParallelVectorEnv([MeadowEnv, env_fn])
 
 
-def test_wrong_arguments() -> None:
+def test_arguments() -> None:
+    with ParallelVectorEnv([MeadowEnv], "subproc") as pool:
+        assert isinstance(pool.pool, SubprocVectorEnv)
     with pytest.raises(ValueError, match="backend must be one of dummy, subproc, shmem, got 'ray'"):
         ParallelVectorEnv([MeadowEnv], "ray")
     with pytest.raises(TypeError, match="num_processes"):
@@ -502,8 +497,3 @@ def test_what_agents_see_is_validated(backend: str) -> None:
         pool.step([LEGAL])
         with pytest.raises(EnvError, match=r"env 0: .* is 11.0, but observation_space has 1.0 to"):
             pool.step([LEGAL])
-
-
-def test_repr() -> None:
-    with ParallelVectorEnv([MeadowEnv] * 2, "dummy") as pool:
-        assert repr(pool).startswith("ParallelVectorEnv(4 agents, DummyVectorEnv(num_envs=2")

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from envpool_py.pettingzoo import ParallelVectorEnv
-from tests.pettingzoo.by_hand import ParallelByHand, row_of, same
-from tests.pettingzoo.places import ACTS, BACKENDS, KAZ, make_parallel
+from tests.pettingzoo.by_hand import ParallelByHand, row_of
+from tests.pettingzoo.envs import MeadowEnv
+from tests.pettingzoo.places import ACTS, KAZ, PLACES, make_parallel
+from tests.support.reference import alike as same
 
 NUM = 3
 # Steps of each env; enough for several episodes.
@@ -80,21 +82,29 @@ def run(name: str, backend: str, wait_num: int | None, mode: str | None) -> None
         hand.env.close()
 
 
-@pytest.mark.parametrize("wait_num", [None, 2])
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", sorted(STEPS.keys() - {"quiet_meadow"}))
-def test_rows_are_those_of_the_raw_env(name: str, backend: str, wait_num: int | None) -> None:
+@pytest.mark.parametrize(("backend", "wait_num"), PLACES)
+@pytest.mark.parametrize("name", sorted(STEPS))
+def test_rows_are_those_of_the_raw_env(
+    name: str, backend: str, wait_num: int | None, sides: list[Any]
+) -> None:
     run(name, backend, wait_num, None)
+    if name != "meadow":  # which has infos
+        assert sides == [], "nothing of a fixed shape is pickled"
 
 
-@pytest.mark.parametrize("wait_num", [None, 2])
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["meadow", "simple_adversary"])
-def test_automatic_resets(name: str, backend: str, mode: str, wait_num: int | None) -> None:
+@pytest.mark.parametrize(("backend", "wait_num"), PLACES)
+@pytest.mark.parametrize("name", ["meadow", "quiet_meadow", "simple_adversary", KAZ])
+def test_automatic_resets(
+    name: str, backend: str, mode: str, wait_num: int | None, sides: list[Any]
+) -> None:
     run(name, backend, wait_num, mode)
+    if name != "meadow":
+        assert sides == []
 
 
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_automatic_resets_after_early_deaths(mode: str) -> None:
-    run(KAZ, "shmem", 2, mode)
+def test_infos_that_are_not_empty_are_pickled(sides: list[Any]) -> None:
+    with ParallelVectorEnv([MeadowEnv], num_processes=1) as pool:
+        pool.reset(seed=2)
+    assert [item.keys() for item in sides] == [{"info"}]
+    assert sides[0]["info"]["agents"].keys() == {"hunter_0", "hunter_1"}

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+
+from envpool_py.cli.tables import show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Summary:
 
     def __init__(self, collector: AsyncCollector) -> None:
         self.collector = collector
-        self.returns: list[float] = []
+        self.returns: list[float] = []  # the parts of a vector reward are added up
         self.lengths: list[int] = []
         self.seconds = 0.0
         self._started = time.perf_counter()
@@ -33,7 +33,7 @@ class Summary:
         self.seconds = time.perf_counter() - self._started
 
     def add(self, episode: Episode) -> None:
-        """Count one episode; the parts of a vector reward are added up."""
+        """Count one episode."""
         self.returns.append(float(np.sum(episode.total_reward)))
         self.lengths.append(len(episode))
 
@@ -49,20 +49,19 @@ class Summary:
     def show(self, seed: int, out: str | None) -> None:
         """Write the summary to stdout."""
         steps, rows = self.collector.num_steps, self.collector.num_rows
-        table = Table(show_header=False)
-        table.add_column()
-        table.add_column(overflow="fold")
-        table.add_row("episodes", str(len(self.returns)))
-        table.add_row("steps", str(sum(self.lengths)))
-        table.add_row("return", _figures(self.returns))
-        table.add_row("length", _figures(self.lengths))
-        table.add_row("seconds", f"{self.seconds:.2f}")
-        table.add_row("steps/s", f"{steps / max(self.seconds, 1e-9):.0f}")
-        table.add_row("rows per batch", f"{rows / max(self.collector.num_batches, 1):.1f}")
-        table.add_row("seed", str(seed))
+        figures = {
+            "episodes": str(len(self.returns)),
+            "steps": str(sum(self.lengths)),
+            "return": _figures(self.returns),
+            "length": _figures(self.lengths),
+            "seconds": f"{self.seconds:.2f}",
+            "steps/s": f"{steps / max(self.seconds, 1e-9):.0f}",
+            "rows per batch": f"{rows / max(self.collector.num_batches, 1):.1f}",
+            "seed": str(seed),
+        }
         if out is not None:
-            table.add_row("file", out)
-        Console().print(table)
+            figures["file"] = out
+        show_table(figures.items())
 
 
 def _figures(values: Sequence[float]) -> str:

@@ -1,0 +1,99 @@
+"""Tables on stdout, and numbers with units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from envpool_py.bench.measure import Measurement, Results
+
+#: Where the output is no terminal, lines are this wide.
+_WIDTH = 160
+
+
+def show_table(
+    rows: Iterable[Sequence[str]], header: Sequence[str] = (), title: str | None = None
+) -> None:
+    """Write a table; with a header, all columns but the first are aligned at the right."""
+    table = Table(title=title, title_justify="left", show_header=bool(header))
+    for name in header:
+        table.add_column(name, justify="right" if table.columns else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
+
+
+def show_results(title: str, results: Results, thinks: Sequence[float]) -> None:
+    """Write a table for each time that the caller computes, and failed settings below them."""
+    header = ("pool", "steps/s", "of the best", "step() p50", "p99", "start-up", "memory")
+    for think in thinks:
+        show_table(
+            _rows(results, think), header, f"{title}, the caller computes {per_batch(think)}"
+        )
+    for setting, error in results.errors.items():
+        _console().print(f"  {setting.text} failed: {error}", markup=False, highlight=False)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
+
+
+def _rows(results: Results, think: float) -> Iterable[Sequence[str]]:
+    """A row for each setting, the fastest first."""
+    ranked = results.ranked(think)
+    for setting in ranked:
+        measured = results.of(setting, think)
+        yield (
+            setting.text,
+            _spread([each.rate for each in measured], count),
+            f"{results.rate(setting, think) / results.rate(ranked[0], think):.2f}",
+            duration(median(each.step_p50 for each in measured)),
+            duration(median(each.step_p99 for each in measured)),
+            duration(median(each.startup_seconds for each in measured)),
+            memory(measured),
+        )
+
+
+def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """The median, and in brackets the least and the greatest."""
+    if len(values) == 1:
+        return text(values[0])
+    return f"{text(median(values))} ({text(min(values))} to {text(max(values))})"
+
+
+def memory(measured: Sequence[Measurement]) -> str:
+    """The most that the envs took; a dash where it is unknown."""
+    known = [each.memory_bytes for each in measured if each.memory_bytes is not None]
+    return size(max(known)) if known else "-"
+
+
+def per_batch(*seconds: float) -> str:
+    """``0 or 300 µs per batch``."""
+    return " or ".join(f"{1e6 * each:g}" for each in seconds) + " µs per batch"
+
+
+def count(value: float) -> str:
+    """Three digits; thousands as k, millions as M."""
+    return _in_units(value, {" M": 1e6, " k": 1e3, "": 1.0})
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit."""
+    return _in_units(seconds, {" s": 1.0, " ms": 1e-3, " µs": 1e-6})
+
+
+def size(bytes_: float) -> str:
+    """Three digits and a unit."""
+    return f"{bytes_:.0f} B" if bytes_ < 999.5 else _in_units(bytes_, {" MB": 1e6, " kB": 1e3})
+
+
+def _in_units(value: float, units: dict[str, float]) -> str:
+    """Three digits, or all of those before the point; ``units`` are from large to small."""
+    unit = next((each for each, scale in units.items() if value >= 0.9995 * scale), [*units][-1])
+    shown = value / units[unit]
+    decimals = 2 if shown < 9.995 else 1 if shown < 99.95 else 0
+    return f"{shown:.{decimals}f}{unit}"

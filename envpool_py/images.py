@@ -1,0 +1,102 @@
+"""Frames of envs: many as one image, and images as a video file."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from envpool_py import ids as ids_
+from envpool_py.ids import Ids
+from envpool_py.spaces import Array
+
+
+def render_grid(pool: Any, id: Ids = None, **kwargs: Any) -> NDArray[np.uint8]:  # noqa: A002
+    """Return the frames of these envs as one image, tiled in rows.
+
+    The image is uint8 ``(rows * height, columns * width, 3)``, as near to a square as the number of
+    envs allows; a smaller frame is padded with 0. ``**kwargs`` are those of ``render``.
+
+    Raises:
+        ValueError: a frame is not an image ``(height, width, 3)``; the envs need
+            ``render_mode="rgb_array"``.
+    """
+    env_ids = ids_.resolve(id, len(pool))
+    return tile(pool.render(env_ids, **kwargs), env_ids)
+
+
+def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.uint8]:
+    """The frames in one image, in rows, as near to a square as their number allows.
+
+    Args:
+        frames: one uint8 array ``(height, width, 3)`` per env; a smaller frame is padded with 0.
+        env_ids: whose frames they are, for errors.
+
+    Returns:
+        ``(rows * height, columns * width, 3)``, with ``rows = ceil(sqrt(n))`` and
+        ``columns = ceil(n / rows)``.
+
+    Raises:
+        ValueError: there is no frame, or one is no such array.
+    """
+    if not len(frames):
+        raise ValueError("render: got no env ids; an image needs at least one env")
+    for env_id, frame in zip(env_ids, frames, strict=True):
+        if getattr(frame, "ndim", 0) != 3 or frame.shape[2] != 3:
+            what = getattr(frame, "shape", None) or type(frame).__name__
+            raise ValueError(
+                f"env {env_id}: render returned {what}, but an image (height, width, 3) is needed;"
+                ' make the env with render_mode="rgb_array"'
+            )
+    height, width = (max(frame.shape[axis] for frame in frames) for axis in (0, 1))
+    rows = math.ceil(math.sqrt(len(frames)))
+    columns = math.ceil(len(frames) / rows)
+    image = np.zeros((rows, height, columns, width, 3), np.uint8)
+    for place, frame in enumerate(frames):
+        row, column = divmod(place, columns)
+        image[row, : frame.shape[0], column, : frame.shape[1]] = frame
+    return image.reshape(rows * height, columns * width, 3)
+
+
+class Video:
+    """A video file, which is written frame by frame. Needs moviepy.
+
+    Args:
+        path: of the file, as ``videos/episode-0.mp4``.
+        fps: frames per second.
+        size: width and height of the frames.
+
+    Raises:
+        DependencyNotInstalled: moviepy is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fps: float, size: tuple[int, int]) -> None:
+        self._writer: Any = ffmpeg().FFMPEG_VideoWriter(os.fspath(path), size, fps)
+
+    def write(self, frame: NDArray[np.uint8]) -> None:
+        """Add a frame ``(height, width, 3)``."""
+        self._writer.write_frame(np.ascontiguousarray(frame))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()
+
+
+def ffmpeg() -> Any:
+    """The module of moviepy that writes videos.
+
+    Raises:
+        DependencyNotInstalled: there is none.
+    """
+    try:
+        return importlib.import_module("moviepy.video.io.ffmpeg_writer")
+    except ImportError as error:
+        raise gym.error.DependencyNotInstalled(
+            "videos need moviepy: pip install envpool-py[video]"
+        ) from error

@@ -1,0 +1,178 @@
+"""Videos of the envs of a pool, tiled into one image."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envpool_py import ids as ids_
+from envpool_py import images
+from envpool_py.ids import Ids
+from envpool_py.pool import BaseVectorEnv
+from envpool_py.wrappers.vector import VectorEnvWrapper
+
+
+class RecordVideo(VectorEnvWrapper):
+    """Write MP4 files with the frames of some envs, tiled into one image.
+
+    The envs' ``render_mode`` is ``"rgb_array"``. A video begins with the row for which a trigger
+    returns True, and ends with the episode of the first recorded env, after ``video_length``
+    frames, or with ``close``. Each batch adds one frame; with partial batches the envs that are not
+    in the batch keep their last image. Needs moviepy.
+
+    Args:
+        venv: the pool to wrap.
+        video_folder: the directory of the files; it is made if it is missing.
+        episode_trigger: ``f(episode)``, called when an episode of the first recorded env begins;
+            the files are ``{name_prefix}-episode-{episode}.mp4``. Without any trigger: every
+            episode.
+        step_trigger: ``f(step)``, called after each batch; ``step`` counts the batches. The files
+            are ``{name_prefix}-step-{step}.mp4``.
+        video_length: the number of frames; 0: until the episode ends.
+        name_prefix: the beginning of file names.
+        fps: frames per second; None: the envs' ``render_fps``, else 30.
+        env_ids: the envs to record; None: all.
+
+    Attributes:
+        video_path: the latest file, or None.
+
+    Raises:
+        ValueError: the render mode of an env is another; both triggers are given.
+        IndexError, TypeError: wrong ids.
+        DependencyNotInstalled: moviepy is not installed.
+    """
+
+    def __init__(
+        self,
+        venv: BaseVectorEnv,
+        video_folder: str,
+        episode_trigger: Callable[[int], bool] | None = None,
+        step_trigger: Callable[[int], bool] | None = None,
+        video_length: int = 0,
+        name_prefix: str = "rl-video",
+        fps: float | None = None,
+        env_ids: Ids = None,
+    ) -> None:
+        self._video: images.Video | None = None
+        self._name: str | None = None
+        super().__init__(venv)
+        if episode_trigger is not None and step_trigger is not None:
+            raise ValueError("RecordVideo: pass episode_trigger or step_trigger, not both")
+        ids = ids_.resolve(env_ids, len(venv))
+        for env_id, mode in zip(ids, venv.get_env_attr("render_mode", ids), strict=True):
+            if mode != "rgb_array":
+                raise ValueError(
+                    f"env {env_id}: render_mode is {mode!r}; a video needs an env that is made with"
+                    ' render_mode="rgb_array"'
+                )
+        images.ffmpeg()
+        if step_trigger is None and episode_trigger is None:
+            episode_trigger = _always
+        self.video_path: Path | None = None
+        self._folder = Path(video_folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._episode_trigger, self._step_trigger = episode_trigger, step_trigger
+        self._video_length, self._name_prefix = video_length, name_prefix
+        self._fps = fps or venv.metadata[ids[0]].get("render_fps", 30)
+        self._frames: dict[int, Any] = dict.fromkeys(ids.tolist())
+        self._first = int(ids[0])
+        self._steps = self._num_frames = 0
+        self._episode = -1
+
+    def reset(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Reset envs. A reset of the first recorded env ends the video of its episode."""
+        result = self.venv.reset(*args, **kwargs)
+        if self._first in self.venv.batch_ids:
+            self._begin_episode()
+        self._record()
+        return result
+
+    def step(self, action: Any, id: Ids = None) -> Any:  # noqa: A002 - as the pool
+        """Step envs, as the pool does."""
+        return self._stepped(self.venv.step(action, id))
+
+    def recv(self) -> Any:
+        """Return the next batch, as the pool does."""
+        return self._stepped(self.venv.recv())
+
+    def drain(self) -> Any:
+        """Return all rows in flight, as the pool does."""
+        return self._stepped(self.venv.drain())
+
+    def close(self) -> None:
+        """Finish the video, and close the pool."""
+        try:
+            self._stop()
+        finally:
+            self.venv.close()
+
+    @property
+    def recording(self) -> bool:
+        """Whether a video has begun and not ended."""
+        return self._name is not None
+
+    def _stepped(self, batch: Any) -> Any:
+        _, _, terminated, truncated, infos = batch
+        self._steps += 1
+        ended = False
+        for row in np.flatnonzero(self.venv.batch_ids == self._first):
+            # After an automatic reset the frame shows the next episode already.
+            if "final_obs" in infos[row] or infos[row].get("is_reset", False):
+                self._begin_episode()
+            else:
+                ended = bool(terminated[row] or truncated[row])
+        if (
+            self._step_trigger is not None
+            and not self.recording
+            and self._step_trigger(self._steps)
+        ):
+            self._name = f"step-{self._steps}"
+        self._record()
+        if ended and not self._video_length:
+            self._stop()
+        return batch
+
+    def _begin_episode(self) -> None:
+        self._episode += 1
+        if not self._video_length:
+            self._stop()
+        trigger = self._episode_trigger
+        if trigger is not None and not self.recording and trigger(self._episode):
+            self._name = f"episode-{self._episode}"
+
+    def _record(self) -> None:
+        ids = [i for i in self.venv.batch_ids.tolist() if i in self._frames]
+        if not self.recording or not ids:
+            return
+        frames = dict(zip(ids, self.venv.render(ids), strict=True))
+        shown = {**self._frames, **frames}
+        blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
+        image = images.tile([blank if f is None else f for f in shown.values()], list(shown))
+        if self._video is None:
+            self.video_path = self._folder / f"{self._name_prefix}-{self._name}.mp4"
+            self._video = images.Video(self.video_path, self._fps, image.shape[1::-1])
+            self._num_frames = 0
+        self._frames = shown
+        self._video.write(image)
+        self._num_frames += 1
+        if self._num_frames == self._video_length:
+            self._stop()
+
+    def _stop(self) -> None:
+        video, self._video, self._name = self._video, None, None
+        if video is not None:
+            video.close()
+
+    def __del__(self) -> None:
+        if vars(self).get("_video") is not None:
+            text = f"{self.video_path} was not finished by close()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            self._stop()
+
+
+def _always(_episode: int) -> bool:
+    return True

@@ -1,0 +1,168 @@
+"""Videos and grids show the frames of the envs; files are read with another reader (OpenCV)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import cv2
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envpool_py import DummyVectorEnv, ShmemVectorEnv
+from envpool_py.wrappers import RecordVideo
+
+
+class Painted(gym.Env):
+    """Shows its number and its step as the two colours of a frame of 32 x 48."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 5}
+    observation_space = action_space = gym.spaces.Discrete(1000)
+
+    def __init__(self, number: int, length: int = 4, mode: str | None = "rgb_array") -> None:
+        self.number, self.length, self.render_mode = number, length, mode
+
+    def reset(self, **_: Any) -> tuple:
+        self.t = 0
+        return 0, {}
+
+    def step(self, _action: int) -> tuple:
+        self.t += 1
+        return self.t, 1.0, self.t == self.length, False, {}
+
+    def render(self) -> Any:
+        if self.render_mode is None:
+            return None
+        frame = np.zeros((32, 48, 3), np.uint8)
+        frame[..., 0], frame[..., 2] = 40 * self.number, 40 * self.t
+        return frame
+
+
+def fns(count: int = 3) -> list:
+    return [lambda i=i: Painted(i) for i in range(count)]
+
+
+def colours(image: np.ndarray, count: int) -> list[tuple[int, int]]:
+    """Return the number and the step that each tile shows."""
+    found = []
+    for place in range(count):
+        row, column = divmod(place, 2)
+        red, _, blue = image[32 * row + 16, 48 * column + 24]
+        found.append((round(red / 40), round(blue / 40)))
+    return found
+
+
+def frames(path: Path) -> list[np.ndarray]:
+    file = cv2.VideoCapture(str(path))
+    found = []
+    while True:
+        there, image = file.read()
+        if not there:
+            file.release()
+            return found
+        found.append(image[..., ::-1].astype(int))
+
+
+def test_a_grid_tiles_the_frames_of_all_or_some() -> None:
+    with DummyVectorEnv(fns(3)) as pool:
+        pool.reset()
+        pool.step([0, 0], [0, 2])
+        image = pool.render_grid()
+        assert image.shape == (64, 96, 3)
+        assert image.dtype == np.uint8
+        assert colours(image, 3) == [(0, 1), (1, 0), (2, 1)]
+        assert not image[32:, 48:].any()  # no env there
+        assert colours(pool.render_grid([2]), 1) == [(2, 1)]
+        with pytest.raises(ValueError, match="no env ids"):
+            pool.render_grid([])
+
+
+def test_frames_of_different_sizes_are_padded() -> None:
+    class Small(Painted):
+        def render(self) -> Any:
+            return np.full((8, 8, 3), 200, np.uint8)
+
+    with DummyVectorEnv([lambda: Painted(1), lambda: Small(0)]) as pool:
+        pool.reset()
+        image = pool.render_grid()
+        assert image.shape == (64, 48, 3)
+        assert image[32:40, :8].min() == 200
+        assert not image[40:].any()
+
+
+def test_an_env_without_images_is_named() -> None:
+    with DummyVectorEnv([lambda: Painted(0), lambda: Painted(1, mode=None)]) as pool:
+        pool.reset()
+        with pytest.raises(ValueError, match="env 1: render returned NoneType.*rgb_array"):
+            pool.render_grid()
+        with pytest.raises(ValueError, match="env 1: render_mode is None"):
+            RecordVideo(pool, "videos")
+
+
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+def test_a_video_has_the_frames_of_its_episode(mode: str | None, tmp_path: Path) -> None:
+    pool = ShmemVectorEnv(fns(3), num_processes=2, autoreset_mode=mode)
+    with RecordVideo(pool, str(tmp_path), episode_trigger=lambda n: n == 1) as envs:
+        envs.reset()
+        for _ in range(12):
+            ended = envs.step([0, 0, 0])[2]
+            if mode is None and ended.any():
+                envs.reset(np.flatnonzero(ended))
+    assert [path.name for path in tmp_path.iterdir()] == ["rl-video-episode-1.mp4"]
+    found = [colours(image, 3) for image in frames(envs.video_path)]
+    last = 3 if mode == "same_step" else 4  # there the last frame is lost in the reset
+    assert found == [[(0, t), (1, t), (2, t)] for t in range(last + 1)]
+
+
+def test_a_video_of_some_envs_by_steps(tmp_path: Path) -> None:
+    with RecordVideo(
+        DummyVectorEnv(fns(3), autoreset_mode="same_step"),
+        str(tmp_path),
+        step_trigger=lambda step: step == 2,
+        video_length=6,
+        name_prefix="two",
+        env_ids=[2, 1],
+        fps=20,
+    ) as envs:
+        envs.reset()
+        for _ in range(9):
+            envs.step([0, 0, 0])
+        assert not envs.recording
+    (path,) = tmp_path.iterdir()
+    assert path.name == "two-step-2.mp4"
+    # Tiles are in the order of the ids, one below the other.
+    found = [(image[16, 24, 0] // 35, image[48, 24, 0] // 35) for image in frames(path)]
+    assert found == [(2, 1)] * 6
+    assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == 20
+
+
+def test_partial_batches_keep_the_last_image_of_the_others(tmp_path: Path) -> None:
+    pool = DummyVectorEnv(fns(4), wait_num=2, autoreset_mode="same_step")
+    with RecordVideo(
+        pool, str(tmp_path), step_trigger=lambda step: step == 1, video_length=2
+    ) as envs:
+        envs.reset()
+        envs.step([0] * 4)  # rows of 0 and 1
+        envs.step([0] * 2, envs.batch_ids)  # rows of 2 and 3
+        assert not envs.recording
+    shown = [colours(image, 4) for image in frames(envs.video_path)]
+    assert shown[0][:2] == [(0, 1), (1, 1)]
+    assert shown[1] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+
+
+def test_a_video_that_close_did_not_finish_warns(tmp_path: Path) -> None:
+    pool = DummyVectorEnv(fns(1))
+    envs = RecordVideo(pool, str(tmp_path))
+    envs.reset()
+    path = envs.video_path
+    with pytest.warns(ResourceWarning, match=re.escape(f"{path} was not finished")):
+        del envs
+    pool.close()
+    assert len(frames(path)) == 1
+
+
+def test_two_triggers_are_refused(tmp_path: Path) -> None:
+    with DummyVectorEnv(fns(1)) as pool, pytest.raises(ValueError, match="not both"):
+        RecordVideo(pool, str(tmp_path), bool, bool)

@@ -1,0 +1,124 @@
+"""Returns and lengths of episodes, compared with Gymnasium's wrapper around envs stepped alone."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from envpool_py import DummyVectorEnv
+from envpool_py.wrappers import RecordEpisodeStatistics
+from tests.support.envs import VectorRewardEnv
+from tests.wrappers.envs import env_fns
+
+FNS = env_fns("discrete", 5)
+STEPS = 40
+
+
+def by_hand(env_id: int, steps: int) -> list[tuple[float, int]]:
+    """Step one env with Gymnasium's wrapper; return and length of each of its episodes."""
+    env = gym.wrappers.RecordEpisodeStatistics(FNS[env_id]())
+    env.reset(seed=env_id)
+    found = []
+    for _ in range(steps):
+        _, _, terminated, truncated, info = env.step(0)
+        if terminated or truncated:
+            found.append((float(info["episode"]["r"]), int(info["episode"]["l"])))
+            env.reset()
+    return found
+
+
+def episodes(infos: Any) -> list[tuple[int, float, int]]:
+    return [(i["env_id"], i["episode"]["r"], i["episode"]["l"]) for i in infos if "episode" in i]
+
+
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+@pytest.mark.parametrize("wait_num", [None, 2])
+def test_each_episode_is_that_of_an_env_stepped_alone(mode: str | None, wait_num: int) -> None:
+    found: list[tuple[int, float, int]] = []
+    taken = np.zeros(5, int)
+
+    def note(batch: Any) -> None:
+        found.extend(episodes(batch[-1]))
+        is_reset = np.array([info.get("is_reset", False) for info in batch[-1]], bool)
+        taken[envs.batch_ids] += ~is_reset
+
+    pool = DummyVectorEnv(FNS, wait_num=wait_num, autoreset_mode=mode)
+    with RecordEpisodeStatistics(pool, buffer_length=1000) as envs:
+        envs.reset(seed=0)
+        ended = np.zeros(5, bool)
+        for _ in range(STEPS):
+            ids = envs.batch_ids
+            by_caller = ended if mode is None else np.zeros(len(ids), bool)
+            envs.send_reset(ids[by_caller])
+            envs.send(np.zeros(int((~by_caller).sum()), int), ids[~by_caller])
+            batch = envs.recv()
+            ended = batch[2] | batch[3]
+            note(batch)
+        note(envs.drain())
+        queues = list(zip(envs.return_queue, envs.length_queue, strict=True))
+        assert all(seconds >= 0 for seconds in envs.time_queue)
+        assert envs.episode_count == len(found)
+    for env_id in range(5):
+        own = [(r, n) for i, r, n in found if i == env_id]
+        assert own == by_hand(env_id, taken[env_id])
+        assert own
+    assert queues == [(r, n) for _, r, n in found]
+
+
+def test_a_reset_or_seed_in_the_middle_starts_again() -> None:
+    with RecordEpisodeStatistics(DummyVectorEnv(FNS[:2])) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        envs.reset(1)
+        *_, infos = envs.step([0, 0])
+        assert episodes(infos) == [(0, 3.0, 2)]  # env 1 has length 3
+        envs.seed(0)
+        for _ in range(2):
+            *_, infos = envs.step([0, 0])
+        assert episodes(infos) == [(0, 3.0, 2)]
+
+
+def test_vector_rewards_have_vector_returns() -> None:
+    with RecordEpisodeStatistics(
+        DummyVectorEnv([partial(VectorRewardEnv, 0)] * 2), stats_key="mine"
+    ) as envs:
+        envs.reset()
+        total: Any = 0
+        while True:
+            _, reward, terminated, truncated, infos = envs.step([0, 0])
+            total = total + reward
+            if (terminated | truncated).any():
+                break
+        assert np.array_equal([info["mine"]["r"] for info in infos], total)
+
+
+def test_a_restart_ends_an_episode() -> None:
+    class Fails(gym.Env):
+        observation_space = action_space = gym.spaces.Discrete(5)
+
+        def reset(self, **_: Any) -> tuple:
+            return 0, {}
+
+        def step(self, action: int) -> tuple:
+            if action == 4:
+                raise ValueError("boom")
+            return 0, 1.0, False, False, {}
+
+    with RecordEpisodeStatistics(DummyVectorEnv([Fails], on_error="restart")) as envs:
+        envs.reset()
+        envs.step([0])
+        *_, infos = envs.step([4])
+        assert "env_error" in infos[0]
+        assert episodes(infos) == [(0, 1.0, 2)]
+
+
+def test_two_of_them_are_refused() -> None:
+    with RecordEpisodeStatistics(RecordEpisodeStatistics(DummyVectorEnv(FNS[:1]))) as envs:
+        envs.reset()
+        envs.step([0])
+        with pytest.raises(ValueError, match="env 0: the info has an entry"):
+            envs.step([0])  # the last of the episode
