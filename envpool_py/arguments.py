@@ -75,6 +75,14 @@ def _hint(env_fn: object) -> str:
     return "; pass a callable that makes the env: lambda: env" if is_env else ""
 
 
+def check_num_envs(num_envs: int) -> int:
+    """``num_envs``, which is 1 or more."""
+    _check_number("num_envs must be an int", num_envs, _INTEGER)
+    if num_envs < 1:
+        raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
+    return int(num_envs)
+
+
 def check_wait_num(wait_num: int | None, num_envs: int) -> int:
     """``wait_num`` within 1 to ``num_envs``; None is all."""
     if wait_num is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envpool_py import faults
@@ -24,63 +24,103 @@ def ask(
 
     Raises:
         EnvError: one has failed; needs no reset.
-        TimeoutError: they took longer than ``engine.call_timeout``; the replies are dropped.
     """
-    if engine.recovery is not None and observed:
-        engine.recovery.mend(ids)
-    notes = [o.asks(ids.tolist(), requests) for o in engine.observers] if observed else []
-    failed: Any = None
-    try:
-        replies = _ask(engine, ids, requests, engine.call_timeout if observed else None)
-        failed = ()
-    except EnvError as error:
-        failed = error.env_ids
-        raise
-    finally:
-        for note in filter(None, notes if failed is not None else ()):
-            note(failed)
-    return replies
+    return Call(engine, ids, requests, observed=observed).wait()
 
 
-def _ask(engine: Engine, ids: IdArray, requests: Sequence[Request], timeout: Any) -> list[Any]:
-    left, begun = timeout, time.monotonic()
-    states, arrivals, hosts = engine.states, engine.arrivals, engine.hosts
-    tokens = states.tokens | ASK
-    messages = hosts.pack(ids, tokens, requests)
-    kinds = dict(zip(ids.tolist(), (request.kind for request in requests), strict=True))
-    engine.asked = dict.fromkeys(kinds)
-    missing = set(kinds)
-    try:
-        for post, message in messages:
-            post(message)
-        while missing:
-            arrivals.drop_stale()
-            for i in missing.intersection(arrivals.take_replies()):
-                if engine.asked[i] is None:
-                    engine.asked[i] = hosts.of(i).take_item(int(tokens[i]), kinds[i])
-            missing = {i for i in missing if engine.asked[i] is None}
-            if missing:
-                if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
+class Call:
+    """A request to each of these envs, which take one; the envs carry it out from now on.
+
+    With ``hold`` no env takes another request before ``wait`` has returned or raised; without it
+    the caller makes sure of that.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ids: IdArray,
+        requests: Sequence[Request],
+        *,
+        observed: bool = True,
+        hold: bool = False,
+    ) -> None:
+        if hold:
+            engine.states.check_free(ids)
+        if engine.recovery is not None and observed:
+            engine.recovery.mend(ids)
+        self._engine = engine
+        self._notes = [o.asks(ids.tolist(), requests) for o in engine.observers if observed]
+        self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
+        self._tokens = engine.states.tokens | ASK
+        messages = engine.hosts.pack(ids, self._tokens, requests)
+        engine.asked = dict.fromkeys(self._kinds)
+        try:
+            engine.states.held = hold
+            for post, message in messages:
+                post(message)
+        except BaseException:
+            self._cancel(set(self._kinds))
+            raise
+
+    def wait(self, timeout: float | None = None) -> list[Any]:
+        """Return the replies.
+
+        Raises:
+            EnvError: an env has failed; needs no reset.
+            TimeoutError: replies are missing after ``timeout`` seconds. They are dropped, however
+                late they come. A worker process carries its requests out all the same.
+        """
+        engine, begun, left = self._engine, time.monotonic(), timeout
+        missing, late = set(self._kinds), False
+        try:
+            while missing := self._missing(missing):
+                late = timeout is not None and (left := begun + timeout - time.monotonic()) <= 0
+                if late:
                     raise TimeoutError(f"no reply after {timeout} seconds")  # noqa: TRY301
                 engine.advance(1, left, missing)
-        replies = dict(engine.asked)
-    except BaseException:
+            replies = engine.asked
+        except BaseException:
+            self._cancel(missing, late=late)
+            raise
+        errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
+        error = combine(errors) if errors else None
+        self._end(() if error is None else error.env_ids)
+        if error is not None:
+            raise error
+        faults.warn_of(replies)
+        return [reply["reply"] for reply in replies.values()]
+
+    def _missing(self, missing: set[int]) -> set[int]:
+        """Take the replies that are there; return those of the envs ``missing`` without one."""
+        engine = self._engine
+        engine.arrivals.drop_stale()
+        for i in missing.intersection(engine.arrivals.take_replies()):
+            if engine.asked[i] is None:
+                token = int(self._tokens[i])
+                engine.asked[i] = engine.hosts.of(i).take_item(token, self._kinds[i])
+        return {i for i in missing if engine.asked[i] is None}
+
+    def _cancel(self, missing: set[int], *, late: bool = False) -> None:
+        """Drop the replies of these envs; what is ``late`` is carried out all the same."""
+        engine = self._engine
         # What is still to come is stale; a row that is there is not.
         engine.settle()
-        arrivals.stale.update((i, int(states.tokens[i])) for i in missing)
-        states.tokens[list(missing)] += GENERATION
-        hosts.forget_messages()
+        to_come = [i for i in missing if engine.hosts.may_answer(i)]
+        engine.arrivals.stale.update((i, int(engine.states.tokens[i])) for i in to_come)
+        engine.states.tokens[list(missing)] += GENERATION
+        engine.hosts.forget_messages()
+        failed = missing
         if not engine.closed:
-            hosts.cancel(missing)
-            arrivals.drop_stale()
-        raise
-    finally:
-        engine.asked = {}
-    errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
-    if errors:
-        raise combine(errors)
-    faults.warn_of(replies)
-    return [reply["reply"] for reply in replies.values()]
+            carried_out = engine.hosts.cancel(missing)
+            failed = missing - carried_out if late else missing
+            engine.arrivals.drop_stale()
+        self._end(failed)
+
+    def _end(self, failed: Collection[int]) -> None:
+        """The call is over."""
+        self._engine.asked, self._engine.states.held = {}, False
+        for note in filter(None, self._notes):
+            note(list(failed))
 
 
 def seed(engine: Engine, ids: IdArray, requests: Sequence[Request]) -> None:

@@ -57,7 +57,6 @@ class Engine:
     Attributes:
         all_ids: every env id, in order; "all envs" is recognised by this very array.
         beside: what lies beside rows, or their errors, until they are returned.
-        call_timeout: seconds that a request of the pool's without a row may take; None: any time.
         asked: the envs with a request that brings no row, and their replies, once known.
         batch_ids: the envs of the batch that was returned last.
         counts: how many batches were returned, and rows in them.
@@ -86,7 +85,6 @@ class Engine:
         self.counts = [0, 0]
         self.beside: dict[int, Beside | EnvError] = {}
         self.asked: dict[int, Any] = {}
-        self.call_timeout: float | None = None
         self.all_ids: IdArray = np.arange(hosts.num_envs)
         self.all_ids.setflags(write=False)
         try:

@@ -67,7 +67,11 @@ class Observer:
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]
     ) -> Callable[[Sequence[int]], object] | None:
-        """Called before requests without a row; the result is called with the envs that failed."""
+        """Called before requests without a row; the result is called with the envs that failed.
+
+        A request whose caller no longer waits, after a timeout, has not failed if a process carries
+        it out all the same; one that was interrupted has failed.
+        """
 
     def close(self) -> None:
         """Called when the pool is closed."""

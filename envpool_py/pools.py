@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from envpool_py import auto
-from envpool_py.arguments import check_env_fns, check_foreign
+from envpool_py.arguments import check_env_fns, check_foreign, check_num_envs
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
@@ -162,13 +162,12 @@ def make(
         **options: the other arguments of the pool.
 
     Raises:
-        ValueError: an unknown backend, or ``num_envs`` below 1.
+        TypeError, ValueError: an argument is wrong.
         EnvError: making or stepping the env raised.
         gymnasium.error.Error: no such id.
     """
     check_foreign(options)
-    if num_envs < 1:
-        raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
+    num_envs = check_num_envs(num_envs)
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
     if isinstance(env, str):

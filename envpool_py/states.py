@@ -49,6 +49,7 @@ class States:
         tokens: int64 ``(num_envs,)``: the current token of each env.
         in_flight: how many envs are in flight.
         deaths: for an env that is ``DEAD``, why.
+        held: whether a call is under way that no row answers; no env takes another request.
         unread: envs in flight whose result is there, but an error of another env came first.
     """
 
@@ -57,6 +58,7 @@ class States:
         # No token is 0, which may well be written by mistake.
         self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64) + GENERATION
         self.in_flight = 0
+        self.held = False
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
         # The envs that were sent or returned, the latest last; an env counts where it is last.
@@ -96,6 +98,9 @@ class States:
             AlreadyPendingCallError: one is in flight.
             EnvError: the process of one has ended.
         """
+        if self.held:
+            text = "a call is under way; wait for its replies first"
+            raise AlreadyPendingCallError(f"{name_ids(ids.tolist())}: {text}", "call")
         state = self.state[ids]
         busy = state >= STEPPING
         if not busy.any():
@@ -118,7 +123,8 @@ class States:
             ResetNeeded: one needs a reset first.
             AlreadyPendingCallError, EnvError: as ``check_free``.
         """
-        if not self.state[index].tobytes().strip(_ALL_READY):  # faster than NumPy's functions
+        ready = not self.state[index].tobytes().strip(_ALL_READY)  # faster than NumPy's functions
+        if ready and not self.held:
             return
         self.check_free(ids)
         wrong = ids[self.state[ids] != READY]

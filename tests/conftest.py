@@ -20,7 +20,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +40,8 @@ from tests.support.helpers import (  # noqa: E402
 )
 
 PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
-PEERS += tuple(
-    f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "coming_from", "examples")
-)
+PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
 """The files and folders that import the libraries which are compared with or adapted to."""
-
-OLD_GYMNASIUM = tuple(map(int, version("gymnasium").split(".")[:2])) < (1, 4)
-OF_NEW_GYMNASIUM = ("tests/gymnasium_face", "docs/gymnasium.md")
-"""What needs a newer Gymnasium than the package."""
 
 SLOW = ("tests/bench", "tests/cli", "tests/soak", "tests/test_examples.py")
 SLOW += tuple(
@@ -121,8 +114,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave out the peers, or all others; what the command line names is collected in any case."""
     if any(is_in(Path(arg.partition("::")[0]).resolve(), PEERS) for arg in config.args):
         return None
-    if OLD_GYMNASIUM and is_in(collection_path, OF_NEW_GYMNASIUM):
-        return True
     wanted = config.option.markexpr.startswith("peers") == is_in(collection_path, PEERS)
     return None if wanted or collection_path.is_dir() else True
 

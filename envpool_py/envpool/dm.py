@@ -24,7 +24,8 @@ class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc]
 
     ``reset``, ``step`` and ``recv`` return a ``dm_env.TimeStep`` of arrays: ``step_type`` int32
     ``(k,)`` (0 first, 1 mid, 2 last), ``reward`` and ``discount`` float32 ``(k,)``, and an
-    ``observation`` with the fields ``env_id``, ``obs`` (for a Dict space its keys) and the infos.
+    ``observation`` with the fields ``env_id``, ``obs`` (for a Dict space its keys) and the infos:
+    ``name``, and ``name_mask``, which says the rows that have it. A field cannot be ``_name``.
     """
 
     def __init__(self, pool: Any, *args: Any) -> None:
@@ -61,7 +62,8 @@ class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc]
 
 def _state(env_id: Any, obs: Any, info: dict[str, Any]) -> Any:
     """A named tuple; infos whose keys cannot be the name of a field are left out."""
-    fields = {key: value for key, value in info.items() if _is_name(key)}
+    masks = {f"{key}_mask": info[f"_{key}"] for key in info if f"_{key}" in info}
+    fields = {key: value for key, value in (masks | info).items() if _is_name(key)}
     fields |= {"env_id": env_id, "players": _type_of("players", ("env_id",))(env_id)}
     fields |= obs if isinstance(obs, dict) else {"obs": obs}
     return _type_of("State", tuple(fields))(*fields.values())

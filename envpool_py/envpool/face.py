@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import abc
-import contextlib
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
@@ -16,15 +14,14 @@ from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py import ids as ids_
 from envpool_py import seeding
+from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray, Ids
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.seeding import Seed
 from envpool_py.spaces import map_tree
 
-_NUMERIC = (bool, int, float, complex, np.ndarray, np.generic)
 
-
-class EnvPool(abc.ABC):
+class EnvPool:
     """Many envs with EnvPool's methods; ``make`` makes them.
 
     An env resets itself: the action after the end of an episode is ignored, and the row is the
@@ -58,9 +55,10 @@ class EnvPool(abc.ABC):
         self.spec.observation_space = pool.single_observation_space
         self.spec.action_space = pool.single_action_space
 
-    @abc.abstractmethod
     def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
-        """What ``recv`` returns: observations, rewards, both flags, and the info in its form."""
+        """What ``recv`` returns; what ``reset`` returns if ``reset``."""
+        obs, reward, *flags = batch
+        return (obs, info) if reset else (obs, reward.astype(np.float32), *flags, info)
 
     def async_reset(self) -> None:
         """Begin a reset of all envs; ``recv`` returns the rows. What is in flight is cancelled."""
@@ -106,7 +104,7 @@ class EnvPool(abc.ABC):
             seed: as in the pool. By default the first reset of an env takes the seed of ``make``.
             options: for the envs' ``reset``; ``reset_mask``, a bool array, replaces ``env_id``.
         """
-        if options is not None and env_id is None and "reset_mask" in options:
+        if isinstance(options, Mapping) and env_id is None and "reset_mask" in options:
             env_id = np.asarray(options["reset_mask"], dtype=bool)
             options = {key: value for key, value in options.items() if key != "reset_mask"} or None
         if env_id is None and self.pool.is_async:
@@ -119,7 +117,7 @@ class EnvPool(abc.ABC):
 
     def close(self, **_: Any) -> None:
         """Close the pool."""
-        self.closed = True
+        self.closed, self._kept = True, None
         self.pool.close()
 
     def __len__(self) -> int:
@@ -141,11 +139,11 @@ class EnvPool(abc.ABC):
         return result
 
     def _actions(self, action: Any, env_id: Ids) -> tuple[Any, Ids]:
-        """Actions and ids for the pool, in the space's dtype: EnvPool casts them too."""
+        """Actions and ids for the pool."""
         if isinstance(action, dict) and "env_id" in action:
             env_id, action = action["env_id"], action["action"]
-        if isinstance(action, np.ndarray):
-            action = action.astype(getattr(self.spec.action_space, "dtype", None) or action.dtype)
+        if action is None:
+            raise TypeError("action: expected one per env, got None; recv() returns rows")
         if self._kept is not None:
             unread = np.intersect1d(self._kept[-1], ids_.resolve(env_id, self.num_envs))
             if len(unread):
@@ -155,50 +153,17 @@ class EnvPool(abc.ABC):
 
     def _convert(self, batch: Sequence[Any], ids: IdArray, *, reset: bool = False) -> Any:
         """A batch of the pool in EnvPool's form."""
-        env_id, infos = ids.astype(np.int32), batch[4].tolist()
+        env_id, infos = ids.astype(np.int32), batch[4]
         elapsed = self._elapsed[ids] + np.int32(1)
         info: dict[str, Any] = {"env_id": env_id, "players": {"env_id": env_id}}
-        longer = [(k, one) for k, one in enumerate(infos) if len(one) > 1]
-        elapsed[[k for k, one in longer if "is_reset" in one]] = 0
-        info.update(_arrays(longer, len(infos), "env_id", "is_reset"))
+        elapsed[[k for k, one in enumerate(infos) if "is_reset" in one]] = 0
+        info |= combine_rows(range(len(infos)), infos, len(infos))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
         return self._result(tuple(batch[:4]), info, reset=reset)
 
 
 def _take(rows: Any, index: Any) -> Any:
     return map_tree(itemgetter(index), rows)
-
-
-def _arrays(rows: list[tuple[int, Any]], count: int, *leave_out: str) -> dict[str, Any]:
-    """One array per key: numbers and arrays of one shape stacked, dicts of arrays, else objects.
-
-    Rows that lack the key have 0 or None, and ``_key`` says which rows have it.
-    """
-    arrays: dict[str, Any] = {}
-    for key in dict.fromkeys(key for _, info in rows for key in info if key not in leave_out):
-        places, values = zip(*((k, info[key]) for k, info in rows if key in info), strict=True)
-        if all(isinstance(value, Mapping) for value in values):
-            arrays[key] = _arrays(list(zip(places, values, strict=True)), count)
-        else:
-            column = _column(values)
-            empty = np.zeros if column.dtype != object else np.empty  # of objects: None
-            arrays[key] = empty((count, *column.shape[1:]), column.dtype)
-            arrays[key][list(places)] = column
-        if len(places) < count:
-            arrays[f"_{key}"] = np.isin(np.arange(count), places)
-    return arrays
-
-
-def _column(values: Sequence[Any]) -> Any:
-    if all(isinstance(value, _NUMERIC) for value in values):
-        with contextlib.suppress(ValueError):  # arrays of different shapes
-            column = np.array(values)
-            if column.dtype.kind in "biufc":
-                return column
-    column = np.empty(len(values), dtype=object)
-    for k, value in enumerate(values):
-        column[k] = value
-    return column
 
 
 class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[misc]
@@ -219,9 +184,3 @@ class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[
         self.observation_space = self.single_observation_space = self.spec.observation_space
         self.action_space = self.single_action_space = self.spec.action_space
         self.render_mode = config.get("render_mode")
-
-    def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
-        obs, reward, terminated, truncated = batch
-        return (
-            (obs, info) if reset else (obs, reward.astype(np.float32), terminated, truncated, info)
-        )

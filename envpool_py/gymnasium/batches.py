@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,11 @@ _FIXED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 _RAGGED = (spaces.Text, spaces.Graph, spaces.Sequence, spaces.OneOf)
 
 
-def custom_spaces(space: Space[Any]) -> Iterator[Space[Any]]:
-    """The spaces in ``space``, or itself, that are none of Gymnasium's."""
+def has_custom_space(space: Space[Any]) -> bool:
+    """Whether ``space``, or a space in it, is none of Gymnasium's."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        for _, part in _parts(space):
-            yield from custom_spaces(part)
-    elif not isinstance(space, (*_FIXED, *_RAGGED)):
-        yield space
+        return any(has_custom_space(part) for _, part in _parts(space))
+    return not isinstance(space, (*_FIXED, *_RAGGED))
 
 
 def from_pool(space: Space[Any], obs: Any) -> Any:

@@ -13,6 +13,16 @@ import numpy as np
 from envpool_py.spaces import Array
 
 
+def combine_rows(ids: Sequence[int], infos: Array, num_envs: int) -> dict[str, Any]:
+    """As ``combine``, for the infos of a pool, without the keys that every pool adds."""
+    own = {
+        i: {key: value for key, value in info.items() if key not in ("env_id", "is_reset")}
+        for i, info in zip(ids, infos, strict=True)
+        if len(info) > 1  # than the env's id
+    }
+    return combine(list(own), list(own.values()), num_envs)
+
+
 def combine(ids: Sequence[int], infos: Sequence[dict[str, Any]], num_envs: int) -> dict[str, Any]:
     """The infos of the envs ``ids``: for each key an array ``(num_envs, ...)``, and its mask."""
     columns: dict[str, tuple[list[int], list[Any]]] = {}
@@ -46,17 +56,14 @@ def _column(key: str, owners: list[int], values: list[Any], num_envs: int) -> An
 def _stack(values: list[Any]) -> Array | None:
     """The values as one array that holds each of them without loss; None if there is none."""
     kinds = set(map(type, values))
-    are_numbers = all(kind in (int, float, bool) or issubclass(kind, np.number) for kind in kinds)
-    if not are_numbers and not all(issubclass(kind, np.ndarray) for kind in kinds):
+    if not all(k in (int, float, bool) or issubclass(k, (np.number, np.ndarray)) for k in kinds):
         return None
     try:
-        if are_numbers and len(kinds) == 1:
+        if len(kinds) == 1 and np.ndarray not in kinds:
             return np.array(values, dtype=kinds.pop())
-        arrays = [np.array(v, dtype=type(v)) for v in values] if are_numbers else values
-        if len({array.shape for array in arrays}) > 1:
-            return None
-        stacked = np.array(arrays, dtype=np.result_type(*(array.dtype for array in arrays)))
-    except (OverflowError, TypeError):  # an int of more than 64 bits, dtypes without a common one
+        arrays = [v if isinstance(v, np.ndarray) else np.array(v, type(v)) for v in values]
+        stacked = np.stack(arrays)
+    except (OverflowError, TypeError, ValueError):  # no common dtype or shape, more than 64 bits
         return None
     for held, array in zip(stacked, arrays, strict=True):
         with np.errstate(all="ignore"):

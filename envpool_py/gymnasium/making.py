@@ -58,8 +58,6 @@ def make_vec(
         raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {list(_BACKENDS)}")
     names = options.keys() & {"shared_memory", "copy", "observation_mode"}
     own_options = {name: options.pop(name) for name in names}
-    if (limit := options.pop("max_concurrency", None)) is not None:
-        options["num_processes"] = limit
     pool = make(
         functools.partial(gym.make, spec),
         stated["num_envs"],

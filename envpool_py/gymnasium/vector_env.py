@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy as copy_
 import functools
 import multiprocessing
@@ -12,23 +13,26 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import logger
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array, iterate
 
-from envpool_py.errors import EnvError, WorkerDiedError
+from envpool_py.asking import Call
+from envpool_py.calls import one_at_a_time
+from envpool_py.errors import EnvError, name_ids
 from envpool_py.gymnasium import batches
-from envpool_py.gymnasium.infos import combine
+from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import ShmemVectorEnv
 from envpool_py.spaces import Array, snapshot
+from envpool_py.worker.base import Request
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
-class VectorEnv(AsyncVectorEnv[Any, Any]):
+class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
 
     After a ``TimeoutError`` of ``reset_wait`` or ``step_wait``, call the same method again to wait
@@ -53,6 +57,8 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         RuntimeError: the envs have different spaces. EnvError: an env_fn raised.
     """
 
+    autoreset_mode: AutoresetMode
+
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]] | BaseVectorEnv,
@@ -68,23 +74,16 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
     ) -> None:
         if worker is not None:
             raise ValueError("A custom `worker` is not supported; pass a pool of your EnvWorker")
-        if max_concurrency is not None:
-            text, given = "`max_concurrency` must be", max_concurrency
-            if not isinstance(given, (int, np.integer)):
-                raise ValueError(f"{text} an integer or None, got {type(given)}.")
-            if given < 1:
-                raise ValueError(f"{text} a positive or None, got {given}.")
-            options["num_processes"] = given
+        given = {"autoreset_mode": autoreset_mode, "max_concurrency": max_concurrency, **options}
         if not isinstance(env_fns, BaseVectorEnv):
-            mode = AutoresetMode.NEXT_STEP if autoreset_mode is None else autoreset_mode
-            options = self.pool_options({"autoreset_mode": mode, **options})
+            options = self.pool_options(given)
             try:
                 self.pool: BaseVectorEnv = ShmemVectorEnv(env_fns, context=context, **options)
             except ValueError as error:
                 if isinstance(error, EnvError) or "shapes and dtypes must agree" not in str(error):
                     raise
                 raise RuntimeError(str(error)) from None
-        elif options or context is not None or autoreset_mode is not None:
+        elif options or context is not None or set(given.values()) != {None}:
             raise ValueError("env_fns is a pool: give the options to the pool")
         else:
             self.pool = env_fns
@@ -99,11 +98,9 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
         self.copy = copy
         self._obs = create_empty_array(self.single_observation_space, self.num_envs)
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
-        self._state = AsyncState.DEFAULT
-        self._late = False  # the pending call has timed out once
-        self._sent: list[Any] = []  # what AsyncVectorEnv has sent last
-        pipe: Any = SimpleNamespace(send=self._sent.append, recv=lambda: (None, True))
-        self.parent_pipes = [pipe] * self.num_envs
+        self._pending: str | None = None  # "reset", "step" or "call"
+        self._late = False  # the pending reset or step has timed out once
+        self._call: Any = None  # the pending call
         self._ids = self._all = np.arange(self.num_envs)  # the envs of the pending reset or step
         self._rows: list[Array] = []  # reward, flags and info of those that have answered
         self._failed: set[int] = set()  # the envs whose error was raised
@@ -111,139 +108,223 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
     @staticmethod
     def pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a pool for ``VectorEnv``: ``options``, and defaults for others."""
-        mode = AutoresetMode(options.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-        defaults = {"columns": True, "copy": False, "reset_first": False}
-        return {**defaults, **options, "autoreset_mode": mode}
+        own = {"columns": True, "copy": False, "reset_first": False, **options}
+        own["autoreset_mode"] = AutoresetMode(own.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
+        limit = own.pop("max_concurrency", None)
+        if limit is not None:
+            text = "`max_concurrency` must be"
+            if not isinstance(limit, (int, np.integer)):
+                raise ValueError(f"{text} an integer or None, got {type(limit)}.")
+            if limit < 1:
+                raise ValueError(f"{text} a positive or None, got {limit}.")
+            own["num_processes"] = limit
+        return own
 
     def _describe(self, observation_mode: Any, *, shared_memory: bool) -> None:
         """Set the public attributes, checked as ``SyncVectorEnv`` does for envs like these."""
         pool = self.pool
-        first = {key: pool.get_env_attr(key, 0)[0] for key in ("metadata", "render_mode")}
-        names = ("observation_space", "action_space")
+        first = {name: pool.get_env_attr(name, 0)[0] for name in ("metadata", "render_mode")}
         # Copies: resets seed the pool's own.
-        spaces = zip(*(copy_.deepcopy(getattr(pool, name)) for name in names), strict=True)
+        spaces = copy_.deepcopy((pool.observation_space, pool.action_space))
         envs: Any = (
-            SimpleNamespace(**first, **dict(zip(names, own, strict=True))) for own in spaces
+            SimpleNamespace(**first, observation_space=obs, action_space=action, close=bool)
+            for obs, action in zip(*spaces, strict=True)
         )
-        model = SyncVectorEnv(
-            [functools.partial(next, envs)] * pool.num_envs,
-            observation_mode=observation_mode,
-            autoreset_mode=pool.autoreset_mode or AutoresetMode.DISABLED,
-        )
-        vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(("_", "env"))})
-        custom = next(batches.custom_spaces(self.single_observation_space), None)
-        if shared_memory and custom is not None:
+        try:
+            model = SyncVectorEnv(
+                [functools.partial(next, envs)] * pool.num_envs,
+                observation_mode=observation_mode,
+                autoreset_mode=pool.autoreset_mode or AutoresetMode.DISABLED,
+            )
+        except AssertionError as error:  # of Gymnasium 1.2
+            raise RuntimeError(str(error)) from None
+        hidden = ("_", "env")  # what is not public, and the envs
+        vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(hidden)})
+        if shared_memory and batches.has_custom_space(self.single_observation_space):
             text = "Using `shared_memory=True` caused an error, pass `shared_memory=False`"
-            raise ValueError(f"{text}: space of type {type(custom)}")
+            raise ValueError(f"{text}: {self.single_observation_space} has a custom space")
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all envs, or those in ``options["reset_mask"]``; see ``reset_wait``."""
+        self.reset_async(seed, options)
+        return self.reset_wait()
 
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
         """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
+        self._assert_open()
         if self._late:
             self.pool.cancel()
-            self._state, self._late = AsyncState.DEFAULT, False
-        seed = int(seed) if isinstance(seed, np.integer) else seed
-        asked = self._asked(super().reset_async, seed, options and dict(options))
-        requests = {i: data for i, data in enumerate(asked) if data is not None}
-        self._ids, self._rows = np.array(list(requests)), []
-        given: Any = {k: [data[k] for data in requests.values()] for k in ("seed", "options")}
-        while True:
-            reported, dead = frozenset(self._failed), tuple[int, ...]()
-            try:
-                self._noting(self.pool.send_reset, self._ids, **given)
-                break
-            except WorkerDiedError as error:
-                if not reported.issuperset(dead := error.env_ids):
-                    raise
-            # Here, so that a forked process does not inherit the error that is being handled.
-            self._failed.difference_update(dead)
-            self.pool.restart(list(dead))
-        self._over[self._ids] = True  # until their rows are there
-        self._state = AsyncState.WAITING_RESET
+            self._pending, self._late = None, False
+        is_list = seed is not None and np.ndim(seed) > 0
+        if is_list and len(seed) != self.num_envs:
+            text = "If seeds are passed as a list the length must match"
+            raise ValueError(f"{text} num_envs={self.num_envs} but got length={len(seed)}.")
+        self._assert_idle("reset_async")
+        ids, options = self._unmasked(options)
+        if is_list:
+            seed = [seed[i] for i in ids.tolist()]
+        dead = self._failed.intersection(self.pool.engine.states.deaths)
+        if dead:
+            self.pool.restart(sorted(dead))
+        self._failed.difference_update(ids.tolist())
+        self._guarded(self.pool.send_reset, ids, seed=seed, options=options)
+        self._ids, self._rows, self._pending = ids, [], "reset"
+        self._over[ids] = True  # until their rows are there
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the observations of all envs, and the infos of those that were reset."""
-        return self._wait(AsyncState.WAITING_RESET, timeout)[::4]
+        return self._wait("reset", timeout)[::4]
 
     def step(self, actions: Any) -> Step:
         """Step all envs and return the batch."""
-        self._check(AsyncState.DEFAULT, "step_async", actions)
-        obs, *row, infos = self._noting(self.pool.step, self._checked(actions))
-        reward, terminated, truncated = (part.copy() for part in row)
-        listed = self._took(self._all, obs, terminated | truncated, infos)
-        return self._returned(), reward, terminated, truncated, self._combined(self._all, listed)
+        obs, *row, infos = self._guarded(self.pool.step, self._checked(actions))
+        self._keep(self._all, obs, row[1] | row[2])
+        return self._batch(self._all, [part.copy() for part in row], infos)
 
     def step_async(self, actions: Any) -> None:
         """Begin to step all envs; ``step_wait`` returns the batch."""
-        self._check(AsyncState.DEFAULT, "step_async", actions)
-        self._noting(self.pool.send, self._checked(actions))
-        self._ids, self._rows, self._state = self._all, [], AsyncState.WAITING_STEP
+        self._guarded(self.pool.send, self._checked(actions))
+        self._ids, self._rows, self._pending = self._all, [], "step"
 
     def step_wait(self, timeout: float | None = None) -> Step:
         """Return what ``step`` returns; ``multiprocessing.TimeoutError`` after ``timeout``."""
-        return self._wait(AsyncState.WAITING_STEP, timeout)
+        return self._wait("step", timeout)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each env, or get an attribute; one result per env."""
+        self.call_async(name, *args, **kwargs)
+        return self.call_wait()
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
+        """Begin a call in each env; envs of this process carry it out in ``call_wait``."""
+        self._assert_idle("call_async")
+        if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
+            text = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
+            raise ValueError(text)
+        self._begin([Request("apply", (_call, name, args, kwargs))] * self.num_envs)
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Carry out the call of ``call_async``; one result per env. A timeout cancels the call."""
-        self._check(AsyncState.WAITING_CALL, "call_wait")
-        self._state, engine = AsyncState.DEFAULT, self.pool.engine
-        call = self._sent[-1][1]
-        self._sent.clear()
-        engine.call_timeout = None if timeout is None else max(timeout, _LOOK)
+        """Return one result per env. A timeout cancels the call: its results are dropped."""
+        self._assert_pending("call")
+        call, self._call, self._pending = self._call, None, None
+        limit = None if timeout is None else max(timeout, _LOOK)
         try:
-            return tuple(self._noting(self.pool.apply, _call, *call))
+            return tuple(self._guarded(_end, self.pool, call, limit))
         except TimeoutError as error:
-            if isinstance(error, EnvError):
+            if timeout is None or isinstance(error, EnvError):
                 raise
-            text = f"The call to `call_wait` has timed out after {timeout} second(s)."
-            raise multiprocessing.TimeoutError(text) from None
-        finally:
-            engine.call_timeout = None
+            raise self._timed_out("call", timeout) from None
+
+    def _begin(self, requests: Sequence[Request]) -> None:
+        self._call = self._guarded(_begin, self.pool, requests)
+        self._pending = "call"
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Return an attribute of each env."""
+        return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each env; a list or tuple has one value per env."""
-        for i, (_, value) in enumerate(self._asked(super().set_attr, name, values)):
-            self._noting(self.pool.call, "set_wrapper_attr", name, value, id=i)
+        self._assert_open()
+        values = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
+        if len(values) != self.num_envs:
+            text = "Values must be a list or tuple with length equal to the number of environments."
+            raise ValueError(f"{text} Got `{len(values)}` values for {self.num_envs} environments.")
+        self._assert_idle("set_attr")
+        self._begin([Request("call", ("set_wrapper_attr", name, value)) for value in values])
+        self.call_wait()
+
+    def render(self) -> tuple[Any, ...]:
+        """Return what each env renders."""
+        return self.call("render")
+
+    @property  # type: ignore[misc] # no setter, as in AsyncVectorEnv
+    def np_random(self) -> Any:
+        """The random generator of each env: copies."""
+        return self.get_attr("np_random")
+
+    @property
+    def np_random_seed(self) -> Any:
+        """The seed of the generator of each env."""
+        return self.get_attr("np_random_seed")
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Close the pool, within a bounded time; the arguments have no effect."""
         del timeout, terminate
         self._obs = None  # views of the pool's memory
         self.pool.close()
-        if self._state is not AsyncState.DEFAULT and not self._late:
-            text = f"while waiting for a pending call to `{self._state.value}` to complete."
+        if self._pending is not None and not self._late:
+            text = f"while waiting for a pending call to `{self._pending}` to complete."
             logger.warn(f"Calling `close` {text}")
 
-    def _asked(self, method: Callable[..., Any], *args: Any) -> list[Any]:
-        """What a method of ``AsyncVectorEnv`` sends to its processes."""
-        self._sent.clear()
-        method(*args)
-        return [data for _, data in self._sent]
+    def __del__(self) -> None:
+        if "_failed" in vars(self):  # else it was never made
+            self.close()
 
-    def _check(self, state: AsyncState, call: str, *args: Any) -> None:
-        if self.closed or self._state is not state:
-            getattr(super(), call)(*args)  # raises
+    def _assert_open(self) -> None:
+        if self.closed or self.pool.is_closed:
+            text = f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
+            raise ClosedEnvironmentError(text)
+
+    def _assert_idle(self, call: str) -> None:
+        self._assert_open()
+        if self._pending is not None:
+            text = f"while waiting for a pending call to `{self._pending}` to complete."
+            raise AlreadyPendingCallError(f"Calling `{call}` {text}", self._pending)
+
+    def _assert_pending(self, call: str) -> None:
+        self._assert_open()
+        if self._pending != call:
+            text = f"Calling `{call}_wait` without any prior call to `{call}_async`."
+            raise NoAsyncCallError(text, call)
 
     def _checked(self, actions: Any) -> Any:
         """The actions for the pool; AssertionError if an env has ended and nobody resets it."""
+        self._assert_idle("step_async")
+        if actions is None:
+            raise TypeError(f"actions: expected {self.num_envs} actions, one per env; got None")
         if self.autoreset_mode is AutoresetMode.DISABLED and self._over.any():
-            raise AssertionError(f"self._autoreset_envs={self._over!r}: reset these first")
+            text = "the episode has ended, and autoreset_mode is DISABLED; call"
+            mask = "reset(options={'reset_mask': terminated | truncated}) first"
+            raise AssertionError(f"{name_ids(self._over.nonzero()[0].tolist())}: {text} {mask}")
         if isinstance(self.action_space, gym.spaces.Tuple):
             return list(iterate(self.action_space, actions))
         return actions
 
-    def _wait(self, state: AsyncState, timeout: float | None) -> Step:
+    def _unmasked(self, options: Any) -> tuple[IdArray, Any]:
+        """The envs that ``options`` name for a reset, and the options without the mask."""
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"options must be a dict or None, got {type(options).__name__}")
+        if not options or "reset_mask" not in options:
+            return self._all, options
+        text, mask = "`options['reset_mask']` must", options["reset_mask"]
+        if not isinstance(mask, np.ndarray):
+            raise TypeError(f"{text} be a numpy array, got {type(mask)}")
+        if mask.shape != (self.num_envs,):
+            raise ValueError(f"{text} have shape `({self.num_envs},)`, got {mask.shape}")
+        if mask.dtype != np.bool_:
+            raise TypeError(f"{text} have `dtype=np.bool_`, got {mask.dtype}")
+        if not mask.any():
+            what = "contain a boolean array with at least one True value"
+            raise ValueError(f"{text} {what}, got reset_mask={mask}")
+        rest = {key: value for key, value in options.items() if key != "reset_mask"}
+        return mask.nonzero()[0], rest
+
+    def _wait(self, call: str, timeout: float | None) -> Step:
         """The batch of the pending call."""
-        self._check(state, f"{state.value}_wait")
+        self._assert_pending(call)
         while self.pool.waiting_id:
-            self._noting(self._take, timeout)
+            self._guarded(self._take, timeout)
             if timeout is not None and self.pool.waiting_id:
                 self._late = True
-                text = f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
-                raise multiprocessing.TimeoutError(text)
-        self._state, self._late = AsyncState.DEFAULT, False
-        reward, terminated, truncated, infos = self._rows
-        combined = self._combined(self._ids, infos[self._ids].tolist())
-        return self._returned(), reward, terminated, truncated, combined
+                raise self._timed_out(call, timeout)
+        self._pending, self._late = None, False
+        *row, infos = self._rows
+        return self._batch(self._ids, row, infos[self._ids])
+
+    def _timed_out(self, call: str, timeout: float) -> Exception:
+        text = f"The call to `{call}_wait` has timed out after {timeout} second(s)."
+        return multiprocessing.TimeoutError(text)
 
     def _take(self, timeout: float | None) -> None:
         """Take the rows of the pending call that are there, within ``timeout``."""
@@ -256,57 +337,52 @@ class VectorEnv(AsyncVectorEnv[Any, Any]):
             if timeout is not None:
                 pool.timeout, pool.strict_timeout = None, strict
         ids = pool.batch_ids
-        self._took(ids, obs, row[1] | row[2], row[3])
+        self._keep(ids, obs, row[1] | row[2])
         if not self._rows:
             self._rows = [np.zeros((self.num_envs, *part.shape[1:]), part.dtype) for part in row]
         for whole, part in zip(self._rows, row, strict=True):
             whole[ids] = part
 
-    def _took(self, ids: IdArray, obs: Any, over: Array, infos: Array) -> list[dict[str, Any]]:
-        """Keep what later calls need of these rows; return the infos without the pool's own key."""
-        listed: list[dict[str, Any]] = infos.tolist()
-        for k in self._over[ids].nonzero()[0].tolist():  # the rows of resets
-            listed[k].pop("is_reset", None)
+    def _keep(self, ids: IdArray, obs: Any, over: Array) -> None:
+        """Keep what later calls need of these rows."""
         self._over[ids] = over
         space = self.single_observation_space
         obs = batches.from_pool(space, obs)
         self._obs = obs if ids is self._all else batches.put(space, self._obs, ids, obs)
-        return listed
 
-    def _returned(self) -> Any:
-        return snapshot(self._obs) if self.copy else self._obs
+    def _batch(self, ids: IdArray, row: Sequence[Array], infos: Array) -> Step:
+        """What ``step`` returns; ``infos`` are those of the envs ``ids``."""
+        reward, terminated, truncated = row
+        obs = snapshot(self._obs) if self.copy else self._obs
+        combined = combine_rows(ids.tolist(), infos, self.num_envs)
+        return obs, reward, terminated, truncated, combined
 
-    def _noting(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a method of the pool; after an error of an env nothing is pending."""
         try:
             return call(*args, **kwargs)
         except BaseException as error:
-            failed: BaseException | None = error
-            while isinstance(failed, EnvError):
-                self._failed.update(failed.env_ids)
-                failed = None
-                try:  # take the rows of the other envs, and cancel those that are to come
-                    if self.pool.waiting_id:
-                        self._take(_LOOK)
-                        self.pool.cancel()
-                except EnvError as another:
-                    failed = another
+            if isinstance(error, EnvError):
+                self._failed.update(error.env_ids)
+                if self.pool.waiting_id:  # take the rows of other envs, cancel those to come
+                    with contextlib.suppress(EnvError):
+                        self._guarded(self._take, _LOOK)
+                    self.pool.cancel()
             if not self.pool.waiting_id:  # an interrupt may have cancelled all, too
-                self._state, self._late = AsyncState.DEFAULT, False
+                self._pending, self._late = None, False
             raise
 
-    def _combined(self, ids: IdArray, infos: list[dict[str, Any]]) -> dict[str, Any]:
-        """The infos of a batch; a pool's info with nothing but the env's id is an empty one."""
-        if max(map(len, infos)) == 1:
-            return {}
-        for info in infos:
-            info.pop("env_id", None)
-        return combine(ids.tolist(), infos, self.num_envs)
+
+@one_at_a_time
+def _begin(pool: BaseVectorEnv, requests: Sequence[Request]) -> Call:
+    return Call(pool.engine, pool.engine.all_ids, requests, hold=True)
+
+
+@one_at_a_time
+def _end(pool: BaseVectorEnv, call: Call, timeout: float | None) -> list[Any]:  # noqa: ARG001
+    return call.wait(timeout)
 
 
 def _call(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
-        text = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
-        raise ValueError(text)
     found = env.get_wrapper_attr(name)
     return found(*args, **kwargs) if callable(found) else found

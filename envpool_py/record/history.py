@@ -7,8 +7,9 @@ the lost request is sent again, and its row is returned like any other.
 
 The past of an env begins when the env is created, or at its last reset with a seed (from the
 caller, ``episode_seeds`` or ``reset_fn``); earlier calls of ``set_env_attr``, ``call`` and
-``apply`` are kept too. The past is unknown, and the env cannot be restored, after a request that
-was cancelled or that raised in the caller, and after ``MAX_STEPS`` steps.
+``apply`` are kept too, and those that timed out in the caller, for a process carries them out. The
+past is unknown, and the env cannot be restored, after a request that was cancelled or that raised
+in the caller, and after ``MAX_STEPS`` steps.
 """
 
 from __future__ import annotations

@@ -107,8 +107,7 @@ def test_a_batch_has_the_envs_that_finished_first_in_that_order(gates: list[envs
         assert wait_for_rows(pool, 1)
         gates[0].release()
         batch = pool.recv()
-        assert batch[4]["env_id"].tolist() == [1, 0]
-        assert batch[0][:, 0].tolist() == [1, 0]
+        assert batch[4]["env_id"].tolist() == batch[0][:, 0].tolist() == [1, 0]
         pool.send(np.zeros(1), [3])  # of fewer than a batch holds, all
         assert pool.recv()[4]["env_id"].tolist() == [3]
         with pytest.raises(ValueError, match="no env is in flight"):
@@ -145,16 +144,11 @@ def all_ready(pool: Any) -> None:
     assert wait_for_rows(pool, 4)
 
 
-def test_rows_beyond_a_batch_are_the_next_batch(four: Any) -> None:
+def test_rows_beyond_a_batch_begin_the_next(four: Any) -> None:
     all_ready(four)
     first, second = four.recv(), four.recv()
     assert first[4]["env_id"].tolist() == [0, 1]
-    assert second[4]["env_id"].tolist() == [2, 3]
-    assert second[0][:, 0].tolist() == [2, 3]
-    assert not four.pool.waiting_id
-
-
-def test_rows_beyond_a_batch_are_filled_up(four: Any) -> None:
+    assert second[4]["env_id"].tolist() == second[0][:, 0].tolist() == [2, 3]
     all_ready(four)
     four.recv()
     four.send(np.zeros(1), [0])
@@ -188,30 +182,6 @@ def test_a_reset_drops_what_was_under_way(four: Any) -> None:
     batches = [four.recv(reset=True), four.recv(reset=True)]
     assert sorted(i for _, info in batches for i in info["env_id"]) == [0, 1, 2, 3]
     assert all(info["elapsed_step"].tolist() == [0, 0] for _, info in batches)
-
-
-def test_reset_of_all_envs_is_the_first_batch_of_them(four: Any) -> None:
-    first, second = four.reset(), four.recv(reset=True)
-    assert sorted([*first[1]["env_id"], *second[1]["env_id"]]) == [0, 1, 2, 3]
-    assert len(first[0]) == 2
-
-
-def test_the_row_after_the_end_is_that_of_the_reset() -> None:
-    pool = envpool.make(SeededEnv, num_envs=2, seed=0, pool_options={"backend": "dummy"})
-    pool.reset()
-    for t in range(1, 5):
-        obs, reward, terminated, truncated, info = pool.step(np.zeros(2))
-        assert terminated.tolist() == [t == 4] * 2
-        assert obs[:, 2].tolist() == info["elapsed_step"].tolist() == [t, t]
-    obs, reward, terminated, truncated, info = pool.step(np.zeros(2))
-    assert obs.tolist() == [[0, 1, 0], [1, 1, 0]]
-    assert not reward.any()
-    assert not terminated.any()
-    assert not truncated.any()
-    assert info["elapsed_step"].tolist() == [0, 0]
-    assert set(info["step"]) == {0}  # the info is that of the reset
-    assert pool.pool.call("counts") == [(4, 2)] * 2  # the action did not reach the env
-    pool.close()
 
 
 def test_seeds() -> None:
@@ -250,12 +220,17 @@ def test_resets_of_some_envs() -> None:
     pool.close()
 
 
-def test_a_second_close_does_nothing_and_other_calls_raise() -> None:
-    pool = envpool.make("CartPole-v1", num_envs=2, pool_options={"backend": "dummy"})
-    assert not pool.closed
-    pool.close()
-    pool.close()
-    assert pool.closed
-    for call in (pool.reset, pool.async_reset, pool.recv, lambda: pool.step(np.zeros(2))):
+def test_wrong_calls_and_calls_after_close(four: Any) -> None:
+    all_ready(four)
+    four.recv()
+    with pytest.raises(TypeError, match="options must be a dict or one for each env, got int 3"):
+        four.reset(options=3)
+    with pytest.raises(TypeError, match="expected one per env, got None"):
+        four.send(None)
+    assert not four.closed
+    four.close()
+    four.close()
+    assert four.closed
+    for call in (four.reset, four.async_reset, four.recv, lambda: four.step(np.zeros(4))):
         with pytest.raises(ClosedEnvironmentError):
             call()

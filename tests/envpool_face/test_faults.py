@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +17,8 @@ if TYPE_CHECKING:
 
     from tests.support import envs
 
-RAISES, DIES, HANGS = 1, 2, 3
-FAULTS = {
-    "exception": (RAISES, LookupError),
-    "killed": (DIES, WorkerDiedError),
-    "hangs": (HANGS, EnvTimeoutError),
-}
+FAULTS = {"exception": (1, LookupError), "killed": (2, WorkerDiedError)}
+FAULTS["hangs"] = (3, EnvTimeoutError)
 SIZES = {"sync": None, "partial": 2}
 
 
@@ -32,37 +27,34 @@ def make(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Make a pool of four envs, each in a process of its own."""
     made = []
 
-    def make(**options: Any) -> Any:
-        pool = envpool.make(
-            SeededFaultEnv,
-            num_envs=4,
-            batch_size=SIZES[request.param],
-            num_threads=4,
-            seed=0,
-            pool_options={"context": "fork", **options},
-        )
-        made.append(pool)
-        return pool
+    def make(env_fn: Any = SeededFaultEnv, **options: Any) -> Any:
+        size = SIZES[request.param]
+        given = {"num_envs": 4, "batch_size": size, "num_threads": 4, "seed": 0}
+        made.append(envpool.make(env_fn, pool_options={"context": "fork", **options}, **given))
+        return made[-1]
 
     yield make
     for pool in made:
-        begun = time.monotonic()
         pool.close()
-        assert time.monotonic() - begun < 10
 
 
-def collect(pool: Any, elapsed: dict[int, int], errors: list[EnvError]) -> None:
-    """Fetch until nothing is in flight: ``elapsed[i]`` steps of env ``i``, and what was raised."""
+def collect(pool: Any) -> tuple[dict[int, tuple], list[EnvError]]:
+    """Fetch until nothing is in flight: one row per env, and what was raised."""
+    rows: dict[int, tuple] = {}
+    errors: list[EnvError] = []
     while pool.pool.waiting_id or pool._kept is not None:
         try:
-            obs, _, _, _, info = pool.recv()
+            obs, reward, terminated, truncated, info = pool.recv()
         except EnvError as error:
             errors.append(error)
             continue
+        told = info.get("_env_error", np.zeros(len(obs), bool))
         for k, i in enumerate(info["env_id"].tolist()):
-            assert i not in elapsed
-            elapsed[i] = info["elapsed_step"][k]
-            assert obs[k].tolist() == [i, obs[k][1], elapsed[i]]
+            assert i not in rows
+            assert obs[k][0] == i
+            elapsed = info["elapsed_step"][k]
+            rows[i] = elapsed, reward[k], terminated[k], truncated[k], told[k]
+    return rows, errors
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -71,12 +63,10 @@ def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: s
     pool = make(step_timeout=0.5) if fault == "hangs" else make()
     pool.reset(range(4))
     pool.send(np.array([0, action, 0, 0]))
-    elapsed: dict[int, int] = {}
-    errors: list[EnvError] = []
-    collect(pool, elapsed, errors)
+    rows, errors = collect(pool)
     assert [error.env_ids for error in errors] == [(1,)]
     assert isinstance(errors[0], kind)
-    assert elapsed == {0: 1, 2: 1, 3: 1}
+    assert {i: row[0] for i, row in rows.items()} == {0: 1, 2: 1, 3: 1}
     if fault != "exception":
         with pytest.raises(WorkerDiedError):
             pool.reset([1])
@@ -88,84 +78,53 @@ def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: s
     if fault != "exception":  # a new env, which knows no tag: the seed of make was for the first
         pool.pool.set_env_attr("tag", 1, id=[1])
     pool.send(np.zeros(4))
-    elapsed.clear()
-    collect(pool, elapsed, errors)
-    assert len(errors) == 1
-    assert elapsed == {0: 2, 1: 1, 2: 2, 3: 2}
+    rows, errors = collect(pool)
+    assert errors == []
+    assert {i: row[0] for i, row in rows.items()} == {0: 2, 1: 1, 2: 2, 3: 2}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_restarted_env_is_a_truncated_row_and_then_a_reset(make: Any, fault: str) -> None:
-    action, _ = FAULTS[fault]
-    pool = make(on_error="restart", restart_backoff=0, step_timeout=0.5)
+    pool = make(on_error="restart", restart_backoff=0, step_timeout=0.5, reset_fn=seeded)
     pool.reset(range(4))
-    rows: dict[int, tuple] = {}
-
-    def told(info: dict, k: int) -> bool:
-        return "env_error" in info and info["env_error"][k] is not None
-
-    def collect_rows() -> None:
-        rows.clear()
-        while len(rows) < 4:
-            _, reward, terminated, truncated, info = pool.recv()
-            for k, i in enumerate(info["env_id"].tolist()):
-                row = reward[k], terminated[k], truncated[k], info["elapsed_step"][k]
-                rows[i] = *row, told(info, k)
-
-    pool.send(np.array([0, action, 0, 0]))
-    collect_rows()
-    assert rows[1] == (0, False, True, 1, True)
-    assert rows[2] == (2001, False, False, 1, False)
+    pool.send(np.array([0, FAULTS[fault][0], 0, 0]))
+    rows, errors = collect(pool)
+    assert rows[1] == (1, 0, False, True, True)
+    assert rows[2] == (1, 2001, False, False, False)
     pool.send(np.zeros(4))
-    collect_rows()
-    assert rows[1] == (0, False, False, 0, False)
-    assert rows[2] == (2002, False, False, 2, False)
+    rows, errors = collect(pool)
+    assert rows[1] == (0, 0, False, False, False)
+    assert rows[2] == (2, 2002, False, False, False)
+    assert errors == []
 
 
-@pytest.mark.parametrize("make", ["partial"], indirect=True)
-def test_close_returns_while_an_env_hangs(make: Any) -> None:
-    pool = make()
+def seeded(env_id: int, _: int) -> tuple[int, None]:
+    return env_id, None
+
+
+def test_after_a_timeout_a_batch_is_smaller(make: Any, gates: list[envs.Gate]) -> None:
+    pool = make(functools.partial(SeededGateEnv, gates), timeout=0.1)
     pool.reset(range(4))
-    pool.send(np.full(4, HANGS))
-    begun = time.monotonic()
-    pool.close()
-    assert time.monotonic() - begun < 10
-
-
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-def test_after_a_timeout_a_batch_is_smaller(size: int | None, gates: list[envs.Gate]) -> None:
-    pool = envpool.make(
-        functools.partial(SeededGateEnv, gates[:2]),
-        num_envs=2,
-        batch_size=size,
-        num_threads=2,
-        seed=0,
-        pool_options={"timeout": 0.1},
-    )
-    try:
-        pool.reset(range(2))
-        pool.send(np.array([0, 1]))
-        assert pool.recv()[4]["env_id"].tolist() == [0]
-        gates[1].release()
-        assert pool.recv()[4]["env_id"].tolist() == [1]
-        pool.send(np.array([0, 1]))
-        assert pool.recv()[4]["env_id"].tolist() == [0]
-        gates[1].release()
-        obs, info = pool.reset([1])  # its late row is dropped
-        assert info["elapsed_step"].tolist() == [0]
-        assert obs.tolist() == [[1, 1, 0]]
-        with pytest.raises(ValueError, match="no env is in flight"):
-            pool.recv()
-    finally:
-        pool.close()
+    pool.send(np.array([0, 1]), [0, 1])
+    assert pool.recv()[4]["env_id"].tolist() == [0]
+    gates[1].release()
+    assert pool.recv()[4]["env_id"].tolist() == [1]
+    pool.send(np.array([0, 1]), [0, 1])
+    assert pool.recv()[4]["env_id"].tolist() == [0]
+    gates[1].release()
+    obs, info = pool.reset([1])  # its late row is dropped
+    assert info["elapsed_step"].tolist() == [0]
+    assert obs.tolist() == [[1, 1, 0]]
+    with pytest.raises(ValueError, match="no env is in flight"):
+        pool.recv()
 
 
 def test_the_constructor_closes_the_pool_if_envs_differ() -> None:
     made: list[int] = []
 
     def make_env() -> Any:
-        env = SeededFaultEnv()
         made.append(1)
+        env = SeededFaultEnv()
         env.action_space.n = len(made)
         return env
 

@@ -5,31 +5,15 @@ from __future__ import annotations
 import copy
 import os
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-
-class Letters(gym.Space):
-    """A space that is none of Gymnasium's."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None)
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        del mask, probability
-        return "abcdef"[int(self.np_random.integers(6))]
-
-    def contains(self, x: Any) -> bool:
-        return isinstance(x, str)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Letters)
-
-    def __hash__(self) -> int:
-        return 0
+if TYPE_CHECKING:
+    from tests.support.envs import Gate
 
 
 SPACES: dict[str, gym.Space] = {
@@ -69,7 +53,7 @@ class RandomEnv(gym.Env):
     Infos have every type, keys that come and go, and dicts in dicts.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012
 
     def __init__(self, space: gym.Space, action: gym.Space | None = None) -> None:
         self.observation_space = copy.deepcopy(space)  # each env samples from its own
@@ -115,13 +99,14 @@ class RandomEnv(gym.Env):
 
 
 class Trouble(gym.Env):
-    """Does what the action says: 0 nothing, 1 raises, 2 ends the process, 3 hangs for a while."""
+    """Does what the action says: 0 nothing, 1 raises, 2 ends the process, 3 waits at its gate."""
 
-    def __init__(self, tag: int = 0, delay: float = 0.4) -> None:
-        self.observation_space = spaces.Box(0, 10**6, (3,), np.int64)
-        self.action_space = spaces.Discrete(5)
-        self.tag, self.delay = tag, delay
-        self.t, self.episode = 0, -1
+    observation_space = spaces.Box(0, 10**6, (3,), np.int64)
+    action_space = spaces.Discrete(5)
+
+    def __init__(self, tag: int, gate: Gate) -> None:
+        self.tag, self.gate = tag, gate
+        self.t, self.episode, self.naps = 0, -1, 0
 
     def observe(self) -> np.ndarray:
         return np.array([self.tag, self.episode, self.t])
@@ -129,8 +114,8 @@ class Trouble(gym.Env):
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         super().reset(seed=seed)
         self.t, self.episode = 0, self.episode + 1
-        if options and options.get("slow") == self.tag:
-            time.sleep(self.delay)
+        if options and options.get("wait") == self.tag:
+            self.gate.wait()
         if options and options.get("bad") == self.tag:
             raise KeyError("reset")
         return self.observe(), {}
@@ -142,12 +127,26 @@ class Trouble(gym.Env):
         if action == 2:
             os._exit(7)
         if action == 3:
-            time.sleep(self.delay)
-        return self.observe(), float(self.t), False, self.t == 8, {}
+            self.gate.wait()
+        return self.observe(), float(self.t), False, False, {}
 
-    def think(self, seconds: float) -> int:
-        time.sleep(seconds)
+    def meet(self) -> int:
+        self.gate.wait()
         return self.tag
+
+    def jump(self, held: str) -> None:
+        """Wait until the file has gone; then be ten steps further."""
+        while Path(held).exists():
+            time.sleep(1e-3)
+        self.t += 10
+
+    def nap(self) -> None:
+        self.naps += 1
+        time.sleep(0.05)
+
+    def die(self, tag: int) -> None:
+        if self.tag == tag:
+            os._exit(7)
 
 
 def equal(a: Any, b: Any) -> bool:

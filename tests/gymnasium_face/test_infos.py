@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from envpool_py.gymnasium import VectorEnv
 from envpool_py.gymnasium.infos import combine
 from tests.gymnasium_face.envs import equal
 
@@ -96,31 +94,3 @@ def test_arrays_of_several_shapes_and_dtypes() -> None:
     assert mixed["a"][1] == {"x": 1}
     dates = combine([0, 1], [{"a": np.array(["2020"], "M8[Y]")}, {"a": short[:1]}], 2)
     assert dates["a"].dtype == object
-
-
-class Telling(gym.Env):
-    """Its info is the one that was given."""
-
-    def __init__(self, info: dict[str, Any]) -> None:
-        self.observation_space = gym.spaces.Discrete(3)
-        self.action_space = gym.spaces.Discrete(2)
-        self.info = info
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        super().reset(seed=seed, options=options)
-        return 0, self.info
-
-    def step(self, action: Any) -> tuple:  # noqa: ARG002 - Gymnasium's
-        return 1, 1.0, False, False, self.info
-
-
-def test_through_a_pool() -> None:
-    infos = [{"a": 1, "n": None}, {"a": 0.5, "n": 1}, {"s": np.zeros(2)}, {"s": np.zeros(3)}]
-    envs = VectorEnv([functools.partial(Telling, info) for info in infos], context="fork")
-    for got in (envs.reset()[1], envs.step([0] * 4)[4]):
-        assert equal(got["a"], np.array([1.0, 0.5, 0, 0]))
-        assert equal(got["_a"], np.array([True, True, False, False]))
-        assert got["n"].tolist() == [None, 1, None, None]
-        assert [None if s is None else s.shape for s in got["s"]] == [None, None, (2,), (3,)]
-        assert got.keys() == {"a", "_a", "n", "_n", "s", "_s"}
-    envs.close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeAwareObservation
@@ -26,69 +27,55 @@ def assert_equal(ours: VectorEnv, theirs: gym.vector.VectorEnv, steps: int = 30)
 
 
 @pytest.mark.parametrize("mode", [None, "sync", "async", gym.VectorizeMode.ASYNC])
-def test_equal_to_gymnasiums(mode: str | None) -> None:
-    ours = make_vec(
-        "CartPole-v1",
-        3,
-        mode,
-        max_episode_steps=9,
-        vector_kwargs=FORK if mode and mode != "sync" else None,
-    )
+def test_equal_to_gymnasiums(mode: Any) -> None:
+    options = FORK if mode and mode != "sync" else None
+    # With the module that registers the id, which Gymnasium imports.
+    name = "gymnasium.envs.classic_control:CartPole-v1"
+    ours = make_vec(name, 3, mode, max_episode_steps=9, vector_kwargs=options)
     theirs = gym.make_vec("CartPole-v1", 3, "sync", max_episode_steps=9)
     assert repr(ours) == "VectorEnv(CartPole-v1, num_envs=3)"
     assert ours.spec.id == theirs.spec.id
-    assert ours.num_envs == 3
     if mode is not None:
         assert type(ours.pool) is (DummyVectorEnv if mode == "sync" else ShmemVectorEnv)
     assert_equal(ours, theirs)
 
 
 def test_wrappers_and_vector_kwargs() -> None:
-    options = {"autoreset_mode": "SameStep", "copy": False, "num_processes": 2, **FORK}
-    wrappers = (TimeAwareObservation,)
-    ours = make_vec("Pendulum-v1", 3, "async", options, wrappers, g=1.0, max_episode_steps=5)
+    options = {"autoreset_mode": "SameStep", "copy": False, "max_concurrency": 2, **FORK}
+    more: Any = {"wrappers": (TimeAwareObservation,), "g": 1.0, "max_episode_steps": 5}
+    ours = make_vec("Pendulum-v1", 3, "async", options, **more)
     assert ours.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert ours.copy is False
+    assert "num_processes=2" in repr(ours.pool)
     assert ours.get_attr("g") == (1.0,) * 3
-    theirs = gym.make_vec(
-        "Pendulum-v1",
-        3,
-        "sync",
-        {"autoreset_mode": "SameStep"},
-        wrappers,
-        g=1.0,
-        max_episode_steps=5,
-    )
+    theirs = gym.make_vec("Pendulum-v1", 3, "sync", {"autoreset_mode": "SameStep"}, **more)
     assert_equal(ours, theirs)
 
 
 def test_a_spec_makes_the_same_again() -> None:
     first = make_vec("Pendulum-v1", 2, "sync", {"autoreset_mode": "Disabled"}, g=2.0)
     again = make_vec(first.spec)
-    assert again.num_envs == 2
-    assert type(again.pool) is DummyVectorEnv
     assert again.get_attr("g") == (2.0, 2.0)
     assert again.metadata["autoreset_mode"] is AutoresetMode.DISABLED
-    assert equal(again.reset(seed=1), first.reset(seed=1))
-    first.close()
-    again.close()
+    assert type(again.pool) is DummyVectorEnv
+    assert_equal(first, again, steps=3)
     own = gym.make_vec("Pendulum-v1", 2, "sync", g=2.0)
-    from_theirs = make_vec(own.spec)
-    assert equal(from_theirs.reset(seed=1), own.reset(seed=1))
-    from_theirs.close()
-    own.close()
+    assert_equal(make_vec(own.spec), own, steps=3)
 
 
-def test_an_id_with_its_module() -> None:
-    envs = make_vec("gymnasium.envs.classic_control:CartPole-v1", 2, "sync")
-    assert np.shape(envs.reset()[0]) == (2, 4)
-    envs.close()
+BAD: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    (("CartPole-v1", 2, "vector_entry_point"), {}, ValueError, "Invalid vectorization mode: 'vec"),
+    (("NoSuchEnv-v0", 2), {}, gym.error.Error, "NoSuchEnv"),
+    ((3, 2), {}, gym.error.Error, "Invalid id type"),
+    (("CartPole-v1", "3"), {}, TypeError, "num_envs must be an int, got '3'"),
+    (("CartPole-v1", 2.5), {}, TypeError, "num_envs must be an int, got 2.5"),
+    (("CartPole-v1", 0), {}, ValueError, "num_envs must be 1 or more, got 0"),
+    (("CartPole-v1", 2, "async", {"wait_num": 1}), {}, ValueError, "waits for all envs"),
+    (("CartPole-v1",), {"vector_kwargs": {"batch_size": 1}}, TypeError, "here it is wait_num"),
+]
 
 
-def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="Invalid vectorization mode: 'vector_entry_point'"):
-        make_vec("CartPole-v1", 2, "vector_entry_point")
-    with pytest.raises(gym.error.Error):
-        make_vec("NoSuchEnv-v0", 2)
-    with pytest.raises(gym.error.Error, match="Invalid id type"):
-        make_vec(3, 2)
+@pytest.mark.parametrize(("args", "options", "error", "text"), BAD)
+def test_bad_arguments(args: Any, options: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        make_vec(*args, **options)
