@@ -127,7 +127,6 @@ def main() -> None:
     torch.set_num_threads(1)
 
     for env_class in (GridEnv, GoalGridEnv):
-        # Of env_fns, and not of one env: then it also looks whether they can be sent to a process.
         check_env(env_class())
         print(f"{env_class.__name__}: checked")
 

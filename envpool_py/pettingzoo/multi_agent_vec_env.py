@@ -19,7 +19,7 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnvObs,
     VecEnvStepReturn,
 )
-from envpool_py.sb3.common.vec_env.over_pool import OverPool
+from envpool_py.sb3.common.vec_env.pool_vec_env import OverPool
 from envpool_py.sb3.inside import class_names, is_named
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array

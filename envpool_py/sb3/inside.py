@@ -1,4 +1,4 @@
-"""Functions that are carried out where an env lives: ``function(env, ...)``.
+"""Functions of an env that are called where it lives.
 
 Wrapper classes are found by name, so that a worker process imports only what it needs: the class
 may be Stable-Baselines3's, whose import loads torch.
@@ -19,11 +19,7 @@ def class_names(cls: type[Any]) -> set[str]:
     if not isinstance(cls, type):
         raise TypeError(f"wrapper_class must be a class, got {cls!r}")
     name = _full_name(cls)
-    if name.startswith(_OURS):
-        return {name, name.replace(_OURS, _THEIRS, 1)}
-    if name.startswith(_THEIRS):
-        return {name, name.replace(_THEIRS, _OURS, 1)}
-    return {name}
+    return {name, name.replace(_OURS, _THEIRS, 1), name.replace(_THEIRS, _OURS, 1)}
 
 
 def is_named(cls: type[Any], names: Collection[str]) -> bool:
@@ -42,15 +38,15 @@ def is_wrapped_by(env: Any, names: Collection[str]) -> bool:
     return find_wrapper(env, names) is not None
 
 
+def has_attribute(env: Any, name: str) -> bool:
+    """Whether ``env``, or an env that it wraps, has the attribute."""
+    return any(hasattr(layer, name) for layer in _layers(env))
+
+
 def call_method(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call the method of the outermost layer that has it."""
     owner = next((layer for layer in _layers(env) if hasattr(layer, name)), env)
     return getattr(owner, name)(*args, **kwargs)
-
-
-def has_attribute(env: Any, name: str) -> bool:
-    """Whether ``env``, or an env that it wraps, has the attribute."""
-    return any(hasattr(layer, name) for layer in _layers(env))
 
 
 def _layers(env: Any) -> Iterator[Any]:

@@ -39,15 +39,10 @@ _HARMLESS = re.compile(
 
 
 def load(file: IO[bytes], known: Mapping[str, type[Any]], *, trusted: bool = False) -> Any:
-    """Read one object.
+    """Read a pickle; UnpicklingError if it is none, or names something that is not allowed.
 
-    Args:
-        file: a pickle.
-        known: our classes by name; they replace Stable-Baselines3's classes of the same name.
-        trusted: let the file name anything.
-
-    Raises:
-        pickle.UnpicklingError: the file is no pickle, or names something that is not allowed.
+    ``known`` are our classes by name; they replace Stable-Baselines3's classes of the same name.
+    With ``trusted`` the file may name anything.
     """
     return _Unpickler(file, known, trusted=trusted).load()
 

@@ -14,41 +14,10 @@ from gymnasium import spaces
 
 from envpool_py.cli import main
 from envpool_py.cli.env_checks import Finding, stages
+from tests.support.checked import Good, changed, raises
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-class Good(gym.Env):
-    """Right in all; what is put in its place makes it wrong in one thing."""
-
-    metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012
-    observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
-    action_space: Any = spaces.Discrete(2)
-
-    def __init__(self, render_mode: str | None = None) -> None:
-        self.render_mode = render_mode
-
-    def obs(self) -> Any:
-        return self.np_random.uniform(-1, 1, 3).astype(np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
-        super().reset(seed=seed)
-        self.t, self.options = 0, options
-        return self.obs(), {}
-
-    def step(self, action: Any) -> Any:
-        del action
-        self.t += 1
-        return self.obs(), 1.0, False, self.t >= 5, {}
-
-
-def changed(**methods: Any) -> type[gym.Env]:
-    return type("Env", (Good,), methods)
-
-
-def raises(*_: Any, **__: Any) -> Any:
-    raise ValueError("boom")
 
 
 class Reproducible(Good):

@@ -17,12 +17,6 @@ BACKENDS: dict[str, Callable[..., own.PoolVecEnv]] = {
 }
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> Callable[..., own.PoolVecEnv]:
-    """The class of a VecEnv, for tests of what holds for each."""
-    return BACKENDS[request.param]
-
-
 @pytest.fixture(autouse=True)
 def closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Close all VecEnvs that the test has made."""
@@ -40,7 +34,7 @@ def closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             venv.pool.close()
 
 
-@pytest.fixture
-def make(backend: Callable[..., Any]) -> Callable[..., own.PoolVecEnv]:
-    """Make a VecEnv of the backend."""
-    return backend
+@pytest.fixture(params=BACKENDS)
+def make(request: pytest.FixtureRequest) -> Callable[..., own.PoolVecEnv]:
+    """Make a VecEnv, of each backend in turn."""
+    return BACKENDS[request.param]

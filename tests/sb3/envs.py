@@ -13,23 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-
-def drawn(space: gym.Space, rng: np.random.Generator) -> Any:
-    """An element of a space, from a generator that is not the space's own."""
-    if isinstance(space, spaces.Dict):
-        return {key: drawn(part, rng) for key, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(drawn(part, rng) for part in space)
-    if isinstance(space, spaces.Discrete):
-        return int(rng.integers(space.n)) + int(space.start)
-    if isinstance(space, spaces.MultiDiscrete):
-        return rng.integers(space.nvec).astype(space.dtype)
-    if isinstance(space, spaces.MultiBinary):
-        return rng.integers(2, size=space.shape).astype(space.dtype)
-    if np.issubdtype(space.dtype, np.integer):
-        return rng.integers(space.low, space.high, endpoint=True).astype(space.dtype)
-    return rng.uniform(-1, 1, space.shape).astype(space.dtype)
-
+from tests.support.envs import draw
 
 IMAGE = spaces.Box(0, 255, (12, 10, 3), np.uint8)
 SPACES = {
@@ -87,7 +71,7 @@ class WalkEnv(gym.Env):
         return self._obs(), reward, ended and kind != 1, ended and kind != 0, info
 
     def _obs(self) -> Any:
-        return drawn(self.drawn_from, self.np_random)
+        return draw(self.drawn_from, self.np_random)
 
     def render(self) -> Any:
         return np.full((4, 6, 3), 10 * self.tag, np.uint8)

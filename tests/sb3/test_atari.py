@@ -146,35 +146,26 @@ def test_without_opencv(monkeypatch: pytest.MonkeyPatch) -> None:
         ours.WarpFrame(Lives())
 
 
-# ------------------------------------------------------------------------- results of monitors
-
-
 def test_results_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for error, module in (
-        (monitor.LoadMonitorResultsError, monitor),
-        (sb3_monitor.LoadMonitorResultsError, sb3_monitor),
-    ):
-        with pytest.raises(error):
-            module.load_results(str(tmp_path))
-    empty = monitor.ResultsWriter(str(tmp_path / "empty"), {"t_start": 1e9})
-    assert_frame_equal(monitor.load_results(str(tmp_path)), sb3_monitor.load_results(str(tmp_path)))
+    folder = str(tmp_path)
+    for module in (monitor, sb3_monitor):
+        with pytest.raises(module.LoadMonitorResultsError):
+            module.load_results(folder)
+    monitor.ResultsWriter(str(tmp_path / "empty"), {"t_start": 1e9}).close()
+    assert_frame_equal(monitor.load_results(folder), sb3_monitor.load_results(folder))
     for name in ("a", "b"):
         env = monitor.Monitor(Lives(), str(tmp_path / name), info_keywords=("action",))
         walk(env, 60)
         env.close()
-    found = monitor.load_results(str(tmp_path))
+    found = monitor.load_results(folder)
     assert len(found) > 4
-    assert_frame_equal(found, sb3_monitor.load_results(str(tmp_path)))
-    files = monitor.get_monitor_files(str(tmp_path))
-    assert set(files) == set(sb3_monitor.get_monitor_files(str(tmp_path)))
+    assert_frame_equal(found, sb3_monitor.load_results(folder))
+    files = monitor.get_monitor_files(folder)
+    assert sorted(files) == sorted(sb3_monitor.get_monitor_files(folder))
     assert len(files) == 3
-    empty.close()
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pandas.*envpool-py\[sb3\]"):
-        monitor.load_results(str(tmp_path))
-
-
-# ----------------------------------------------------------------------------- envs of old gym
+        monitor.load_results(folder)
 
 
 def test_old_envs_are_converted_by_shimmy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,12 +5,8 @@ from __future__ import annotations
 import functools
 import re
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -22,6 +18,7 @@ from tests.sb3.envs import FaultEnv, WalkEnv
 
 FAIL_1 = np.array([0, 1, 0])
 IDLE = np.zeros(3, int)
+in_processes = pytest.mark.parametrize("make", ["subproc", "shmem"], indirect=True)
 
 
 def faulty(**kwargs: Any) -> list[Any]:
@@ -41,30 +38,20 @@ def test_an_exception_in_step(make: Any) -> None:
     assert venv.get_attr("resets") == [1, 1, 1]
     with pytest.raises(ResetNeeded, match="env 1: it has raised"):
         venv.step(IDLE)
-    assert venv.reset().shape == (3, 1)
-    assert len(venv.step(IDLE)) == 4
-
-
-def test_one_env_alone_can_be_mended(make: Any) -> None:
-    venv = make(faulty(where="step"))
-    venv.reset()
-    with pytest.raises(ep.EnvError):
-        venv.step(FAIL_1)
     venv.env_method("reset", indices=1)
     assert venv.get_attr("resets") == [1, 2, 1]
-    venv.step(IDLE)
+    assert len(venv.step(IDLE)) == 4
+    assert venv.reset().shape == (3, 1)
 
 
 def test_an_exception_in_reset(make: Any) -> None:
     venv = make(faulty(where="reset"))
     venv.reset()
     venv.seed(4)
-    with pytest.raises(LookupError, match="env 1: reset raised LookupError: boom"):
-        venv.reset()
-    assert venv.get_attr("resets") == [2, 2, 2]
-    with pytest.raises(LookupError, match="env 1: reset raised LookupError: boom"):
-        venv.env_method("reset")
-    assert venv.get_attr("resets") == [3, 3, 3]
+    for k, reset in ((2, venv.reset), (3, lambda: venv.env_method("reset"))):
+        with pytest.raises(LookupError, match="env 1: reset raised LookupError: boom"):
+            reset()
+        assert venv.get_attr("resets") == [k, k, k]
     venv.set_attr("where", "", 1)
     venv.reset()
 
@@ -82,13 +69,14 @@ def test_an_exception_in_a_method_or_attribute(make: Any) -> None:
     venv.step(np.zeros(2, int))  # no reset was needed
 
 
-@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+@in_processes
 def test_a_result_that_can_not_be_sent(make: Any) -> None:
     venv = make(faulty(where="info"))
     venv.reset()
     for use in (lambda: venv.get_attr("lock", 1), lambda: venv.env_method("give_lock", indices=1)):
         with pytest.raises(ep.EnvError, match="env 1: .*pickle"):
             use()
+    assert venv.has_attr("lock")
     venv.step(IDLE)
     with pytest.raises(ep.EnvError, match="env 1: .*pickle"):
         venv.step(FAIL_1)
@@ -96,32 +84,24 @@ def test_a_result_that_can_not_be_sent(make: Any) -> None:
     venv.step(IDLE)
 
 
-@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
-@pytest.mark.parametrize("where", ["step", "reset"])
+@in_processes
+@pytest.mark.parametrize("where", ["step", "reset", "idle"])
 def test_a_killed_worker(make: Any, where: str) -> None:
     venv = make(faulty(where=where, how="kill"), num_processes=3)
     venv.reset()
+    if where == "idle":
+        venv.processes[1].kill()
     for _ in range(2):  # and again, at once
         with pytest.raises(ep.WorkerDiedError, match="env 1: .*killed by SIGKILL"):
-            venv.step(FAIL_1) if where == "step" else venv.reset()
+            venv.reset() if where == "reset" else venv.step(FAIL_1)
     with pytest.raises(ep.WorkerDiedError, match="env 1"):
         venv.get_attr("where")
     assert venv.get_attr("where", [0, 2]) == ["", ""]
-    venv.close()
 
 
-@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
-def test_a_worker_killed_while_idle(make: Any) -> None:
-    venv = make([FaultEnv] * 2, num_processes=2)
-    venv.reset()
-    venv.processes[1].kill()
-    with pytest.raises(ep.WorkerDiedError, match="env 1"):
-        venv.step(np.zeros(2, int))
-
-
-@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+@in_processes
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_envs_that_are_made_anew(make: Any, how: str) -> None:
+def test_envs_that_are_recreated(make: Any, how: str) -> None:
     venv = make(faulty(where="step", how=how), num_processes=3, on_error="restart")
     venv.reset()
     obs, _, dones, infos = venv.step(FAIL_1)
@@ -141,7 +121,7 @@ class Stuck(WalkEnv):
         signal.pause()
 
 
-@pytest.mark.parametrize("backend", ["subproc", "shmem"], indirect=True)
+@in_processes
 def test_close_with_a_stuck_env(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.2)
     venv = make([WalkEnv, Stuck])
@@ -150,50 +130,64 @@ def test_close_with_a_stuck_env(make: Any, monkeypatch: pytest.MonkeyPatch) -> N
     venv.close()
 
 
-def other_space() -> gym.Env:
-    return WalkEnv("double")
+class Wider(WalkEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Box(-2, 2, (3,), np.float32)
 
 
-@pytest.mark.parametrize("name", ["observation_space", "action_space"])
-def test_spaces_that_differ(make: Any, name: str) -> None:
-    other = functools.partial(
-        WalkEnv, **({"obs": "double"} if name[0] == "o" else {"action": "box"})
-    )
-    with pytest.raises(ValueError, match=f"env 1: {name} is .*, but that of env 0"):
-        make([WalkEnv, other])
+ENV = WalkEnv()
 
 
-def test_bounds_that_differ(make: Any) -> None:
-    class Wider(WalkEnv):
-        def __init__(self) -> None:
-            super().__init__()
-            self.observation_space = spaces.Box(-2, 2, (3,), np.float32)
+@pytest.mark.parametrize(
+    ("env_fns", "error", "text"),
+    [
+        ([], ValueError, "env_fns is empty"),
+        ([ENV], TypeError, "env 0: env_fn must be callable, got WalkEnv; .*lambda"),
+        (WalkEnv, TypeError, "env_fns must be a sequence"),
+        ([WalkEnv, lambda: None], ep.EnvError, "env 1: env_fn .*NoneType"),
+        ([WalkEnv, lambda: 1 / 0], ZeroDivisionError, "env 1: env_fn raised ZeroDivisionError"),
+        ([WalkEnv, lambda: WalkEnv("double")], ValueError, "env 1: obs.* is .*but that of env 0"),
+        ([WalkEnv, lambda: WalkEnv(action="box")], ValueError, "env 1: action_space is .*, but"),
+        ([WalkEnv, Wider], ValueError, "env 1: observation_space is"),
+        (
+            [WalkEnv, lambda: WalkEnv(render_mode="ansi")],
+            AssertionError,  # a ValueError too
+            "env 1: render_mode is 'ansi', but that of env 0 is None",
+        ),
+    ],
+)
+def test_wrong_env_fns(make: Any, env_fns: Any, error: type, text: str) -> None:
+    with pytest.raises(error, match=text) as caught:
+        make(env_fns)
+    assert error is not AssertionError or isinstance(caught.value, ValueError)
 
-    with pytest.raises(ValueError, match="env 1: observation_space is"):
-        make([WalkEnv, Wider])
 
-
-def test_render_modes_that_differ(make: Any) -> None:
-    for error in (ValueError, AssertionError):
-        with pytest.raises(error, match="env 1: render_mode is 'ansi', but that of env 0 is None"):
-            make([WalkEnv, functools.partial(WalkEnv, render_mode="ansi")])
+@pytest.mark.parametrize(
+    "cls",
+    [own.DummyVecEnv, lambda fns: own.SubprocVecEnv(fns, start_method="fork", num_processes=1)],
+)
+def test_the_same_instance_twice(cls: Any) -> None:
+    with pytest.raises(ValueError, match="env 1: .* returned the instance that env 0 has"):
+        cls([lambda: ENV, lambda: ENV])
 
 
 def test_too_few_actions_and_too_many(make: Any) -> None:
     venv = make([FaultEnv] * 3)
     venv.reset()
-    with pytest.raises(ValueError, match="got 2 actions for 3 envs"):
-        venv.step(np.zeros(2, int))
-    with pytest.raises(TypeError, match="actions: got int"):
-        venv.step(0)
-    with pytest.raises(TypeError, match="actions: got NoneType"):
-        venv.step(None)
-    with pytest.raises((TypeError, ValueError), match="action"):
-        venv.step(np.array(["a", "b", "c"]))
+    for actions, error, text in (
+        (np.zeros(2, int), ValueError, "got 2 actions for 3 envs"),
+        (0, TypeError, "actions: got int"),
+        (None, TypeError, "actions: got NoneType"),
+        (np.array(["a", "b", "c"]), (TypeError, ValueError), "action"),
+    ):
+        with pytest.raises(error, match=text):
+            venv.step(actions)
     venv.step(IDLE)  # nothing was sent
-    with pytest.warns(UserWarning, match="got 4 actions for 3 envs"):
+    with pytest.warns(UserWarning, match="got 4 actions for 3 envs") as caught:
         rows = venv.step(np.zeros(4, int))
     assert rows[0].shape == (3, 1)
+    assert caught[0].filename == __file__
 
 
 def test_wrong_seeds_and_options(make: Any) -> None:
@@ -208,33 +202,6 @@ def test_wrong_seeds_and_options(make: Any) -> None:
         with pytest.raises(error, match=text):
             use()
     venv.reset()
-
-
-def test_wrong_env_fns(make: Any) -> None:
-    env = WalkEnv()
-    for env_fns, error, text in (
-        ([], ValueError, "env_fns is empty"),
-        ([env], TypeError, "env 0: env_fn must be callable, got WalkEnv; .*lambda"),
-        (WalkEnv, TypeError, "env_fns must be a sequence"),
-        ([WalkEnv, lambda: None], ep.EnvError, "env 1: env_fn .*NoneType"),
-        ([WalkEnv, lambda: 1 / 0], ZeroDivisionError, "env 1: env_fn raised ZeroDivisionError"),
-    ):
-        with pytest.raises(error, match=text):
-            make(env_fns)
-
-
-def test_the_same_instance_twice() -> None:
-    env = WalkEnv()
-    with pytest.raises(ValueError, match="env 1: env_fn returned the instance that env 0 has"):
-        own.DummyVecEnv([lambda: env, lambda: env])
-    with pytest.raises(ValueError, match="env 1: .*the instance that env 0 has"):
-        own.SubprocVecEnv([lambda: env] * 2, start_method="fork", num_processes=1)
-
-
-@pytest.mark.parametrize("cls", [own.SubprocVecEnv, own.ShmemVecEnv])
-def test_a_bad_start_method(cls: Any) -> None:
-    with pytest.raises(ValueError, match="start_method must be one of fork, .*, got 'vfork'"):
-        cls([WalkEnv], start_method="vfork")
 
 
 @pytest.mark.parametrize("name", ["autoreset_mode", "columns", "reset_first"])
@@ -252,55 +219,34 @@ def test_what_is_no_pool() -> None:
         assert not pool.is_closed
 
 
-def test_an_observation_that_does_not_fit(make: Any) -> None:
+@pytest.mark.parametrize(
+    ("obs", "text"),
+    [
+        (np.zeros(1, np.uint8), r"env 0: .*shape \(1,\)"),
+        (np.full(3, 300.7), "env 0: .*can't hold without loss"),
+    ],
+)
+def test_an_observation_that_does_not_fit(make: Any, obs: np.ndarray, text: str) -> None:
     """Stable-Baselines3 broadcasts it, or casts it."""
 
     class Small(FaultEnv):
         observation_space = spaces.Box(0, 255, (3,), np.uint8)
 
-        def __init__(self, obs: Any) -> None:
-            super().__init__()
-            self.obs = obs
-
         def reset(self, **_: Any) -> Any:
-            return self.obs, {}
+            return obs, {}
 
-    for obs, text in (
-        (np.zeros(1, np.uint8), r"env 0: .*shape \(1,\)"),
-        (np.full(3, 300.7), "env 0: .*can't hold without loss"),
-    ):
-        venv = make([functools.partial(Small, obs)])
-        with pytest.raises(ValueError, match=text):
-            venv.reset()
+    with pytest.raises(ValueError, match=text):
+        make([Small]).reset()
 
 
-def test_the_default_start_method_needs_its_guard(tmp_path: Path) -> None:
-    """A program without the guard gets told so, and ends."""
-    script = tmp_path / "unguarded.py"
-    script.write_text(
-        "import gymnasium, envpool_py.sb3 as own\n"
-        "own.SubprocVecEnv([lambda: gymnasium.make('CartPole-v1')], start_method='spawn')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        env={"PYTHONPATH": str(Path(ep.__file__).parent.parent), "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=170,
-    )
-    assert done.returncode == 1
-    assert '__name__ == "__main__"' in done.stderr
-
-
-@pytest.mark.parametrize("context", ["spawn", "forkserver"])
-def test_other_start_methods(context: str) -> None:
-    venv = own.make_vec_env(
-        WalkEnv,
-        2,
-        seed=0,
-        vec_env_cls=own.ShmemVecEnv,
-        vec_env_kwargs={"start_method": context, "num_processes": 1},
-    )
-    plain = own.make_vec_env(WalkEnv, 2, seed=0)
-    np.testing.assert_array_equal(venv.reset(), plain.reset())
+@pytest.mark.parametrize("cls", [own.SubprocVecEnv, own.ShmemVecEnv])
+def test_start_methods(cls: Any) -> None:
+    with pytest.raises(ValueError, match="must be one of fork, .*, got 'vfork'"):
+        cls([WalkEnv], start_method="vfork")
+    expected = own.make_vec_env(WalkEnv, 2, seed=0).reset()
+    for context in ("spawn", None):
+        kwargs = {"start_method": context, "num_processes": 1}
+        venv = own.make_vec_env(WalkEnv, 2, seed=0, vec_env_cls=cls, vec_env_kwargs=kwargs)
+        np.testing.assert_array_equal(venv.reset(), expected)
+        assert (context or "forkserver") in repr(venv)
+        venv.close()

@@ -37,8 +37,6 @@ def test_envs_of_gymnasium(env_id: str) -> None:
     assert walk_together(ours, theirs, steps=100) > 8
 
 
-# ------------------------------------------------------------------------------------ wrappers
-
 WRAPPERS = {
     "VecNormalize": ({}, "box"),
     "VecNormalize-dict": ({"norm_obs_keys": ["z"]}, "dict"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import gymnasium as gym
@@ -10,6 +9,7 @@ import numpy as np
 from gymnasium.wrappers import MaxAndSkipObservation
 from numpy.typing import NDArray
 
+from envpool_py.sb3 import packages
 from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError
 
 NOOP, FIRE = 0, 1
@@ -136,18 +136,13 @@ class WarpFrame(gym.ObservationWrapper[Any, Any, Any]):
             raise UnsuitableEnvError(f"observation_space is {space}, but a Box is needed")
         dtype: Any = space.dtype
         self.observation_space = gym.spaces.Box(0, 255, (height, width, 1), dtype)
-        try:
-            self._cv2: Any = importlib.import_module("cv2")
-        except ImportError as error:
-            raise gym.error.DependencyNotInstalled(
-                "WarpFrame needs OpenCV; pip install envpool-py[atari]"
-            ) from error
+        needed = "WarpFrame needs OpenCV; pip install envpool-py[atari]"
+        self._cv2 = packages.load("cv2", needed)
 
     def observation(self, frame: NDArray[Any]) -> NDArray[Any]:
         """The grey image of a colour image."""
-        cv2 = self._cv2
+        cv2, size = self._cv2, (self.width, self.height)
         grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
-        size = (self.width, self.height)
         resized: NDArray[Any] = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
         return resized[:, :, None]
 

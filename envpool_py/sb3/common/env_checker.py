@@ -13,6 +13,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from envpool_py.sb3.common.preprocessing import parts_of
+
 #: Spaces that no policy supports; their observations are not checked.
 _UNSUPPORTED = (spaces.Sequence, spaces.Graph, spaces.OneOf)
 #: The convolutions of the usual image policy need so many pixels, each way.
@@ -62,7 +64,7 @@ def check_env(env: Any, warn: bool = True, skip_render_check: bool = True) -> No
             warnings.warn(doubt, stacklevel=2)
         bounded = not isinstance(action_space, spaces.Box) or action_space.is_bounded()
         _require(bounded, f"action_space: {action_space} is unbounded; actions need bounds")
-    parts = _parts(obs_space).values()
+    parts = parts_of(obs_space).values()
     if any(isinstance(space, _UNSUPPORTED) for space in (obs_space, *parts)):
         return
     _check_returned_values(env, is_goal_env=is_goal_env)
@@ -95,19 +97,12 @@ def _kind(value: Any) -> str:
     return f"{len(value)} values" if isinstance(value, tuple) else type(value).__name__
 
 
-def _parts(space: Any) -> dict[Any, Any]:
-    """The parts of a Dict or Tuple space; none of another space."""
-    if isinstance(space, spaces.Dict):
-        return dict(space.spaces)
-    return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else {}
-
-
 # ------------------------------------------------------------------------------------------ spaces
 
 
 def _doubts_of_observations(space: Any) -> Iterator[str]:
     """What policies may not support in an observation space."""
-    parts = _parts(space)
+    parts = parts_of(space)
     kinds = {type(part) for part in (space, *parts.values())}
     for kind in _UNSUPPORTED:
         if kind in kinds:

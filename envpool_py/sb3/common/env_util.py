@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 
+from envpool_py.sb3 import packages
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
@@ -60,8 +60,7 @@ def make_vec_env(
         The VecEnv, seeded for its first reset.
 
     Raises:
-        ValueError: ``n_envs`` is below 1.
-        EnvError: an env could not be made.
+        ValueError, EnvError: ``n_envs`` is below 1; an env could not be made.
     """
     if n_envs < 1:
         raise ValueError(f"n_envs must be 1 or more, got {n_envs}")
@@ -100,12 +99,7 @@ def make_atari_env(
     ``wrapper_kwargs`` are arguments of the ``AtariWrapper``, ``options`` of ``make_vec_env``.
     """
     if isinstance(env_id, str):
-        try:
-            importlib.import_module("ale_py")
-        except ImportError as error:
-            raise gym.error.DependencyNotInstalled(
-                "make_atari_env needs ale_py; pip install envpool-py[atari]"
-            ) from error
+        packages.load("ale_py", "make_atari_env needs ale_py; pip install envpool-py[atari]")
         # By this name worker processes register the games too.
         env_id = env_id if ":" in env_id else f"ale_py:{env_id}"
     options |= {"wrapper_kwargs": wrapper_kwargs, "env_kwargs": env_kwargs}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import time
 from collections.abc import Mapping
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+
+from envpool_py.sb3 import packages
 
 
 class Monitor(gym.Wrapper[Any, Any, Any, Any]):
@@ -21,7 +22,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
 
     Args:
         env: the env to monitor.
-        filename: a CSV file of one line per episode; None for none. See ``ResultsWriter``.
+        filename: a CSV file of one line per episode, as of ``ResultsWriter``; None for none.
         allow_early_resets: whether ``reset`` may end an episode before its time.
         reset_keywords: arguments of ``reset`` to write; they are then required.
         info_keywords: entries of the last info to write.
@@ -192,12 +193,9 @@ def load_results(path: str) -> Any:
 
     Raises:
         LoadMonitorResultsError: the directory has no such files.
-        ImportError: pandas is not installed.
+        MissingPackageError: pandas is not installed.
     """
-    try:
-        pandas: Any = importlib.import_module("pandas")
-    except ImportError as error:
-        raise ImportError("load_results needs pandas; pip install envpool-py[sb3]") from error
+    pandas = packages.load("pandas", "load_results needs pandas; pip install envpool-py[sb3]")
     files = get_monitor_files(path)
     if not files:
         raise LoadMonitorResultsError(f"no files *{Monitor.EXT} in {path}")

@@ -9,6 +9,13 @@ import gymnasium as gym
 import numpy as np
 
 
+def parts_of(space: gym.Space[Any]) -> dict[Any, Any]:
+    """The parts of a Dict or Tuple space by key; none of another space."""
+    if isinstance(space, gym.spaces.Dict):
+        return dict(space.spaces)
+    return dict(enumerate(space.spaces)) if isinstance(space, gym.spaces.Tuple) else {}
+
+
 def is_image_space(
     observation_space: gym.Space[Any],
     check_channels: bool = False,

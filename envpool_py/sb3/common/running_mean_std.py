@@ -14,19 +14,23 @@ class RunningMeanStd(utils.RunningMeanStd):
 
     Args:
         epsilon: the weight of the initial values, mean 0 and variance 1.
-        shape: the shape of a row.
+        shape: the shape of a row, of ``mean`` and of ``var``, the variance of the population.
 
     Attributes:
-        mean: float64, of that shape.
-        var: float64, of that shape; the variance of the population.
         count: the number of rows seen, plus ``epsilon``.
     """
 
     def __init__(self, epsilon: float = 1e-4, shape: tuple[int, ...] = ()) -> None:
         super().__init__(epsilon, shape)  # type: ignore[no-untyped-call]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a row."""
+        shape: tuple[int, ...] = self.mean.shape
+        return shape
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(shape={self.mean.shape}, count={self.count:g})"
+        return f"{type(self).__name__}(shape={self.shape}, count={self.count:g})"
 
     def update(self, arr: NDArray[Any]) -> None:
         """Add the rows of a batch ``(k, *shape)``."""

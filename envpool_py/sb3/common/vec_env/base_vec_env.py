@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import seeding
+from envpool_py.sb3 import packages
 from envpool_py.sb3.registration import register_bases
 from envpool_py.seeding import Seed
 
@@ -46,11 +46,9 @@ class VecEnv(ABC):
     """Many envs that reset themselves, with the interface of Stable-Baselines3.
 
     Args:
-        num_envs: the number of envs.
+        num_envs: the number of envs; an attribute, as the spaces are.
         observation_space: of a single env.
         action_space: of a single env.
-
-    The arguments are attributes.
 
     Attributes:
         reset_infos: the info of the latest reset of every env, automatic resets included.
@@ -101,14 +99,15 @@ class VecEnv(ABC):
                 )
         return modes[0]
 
-    # ---------------------------------------------------------------------------- reset and step
-
     @abstractmethod
     def reset(self) -> VecEnvObs:
         """Reset all envs, with the seeds and options set for this reset; cancel a pending step.
 
         Returns:
             The first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
+
+        Raises:
+            EnvError: an env raised; the seeds and options are kept.
         """
 
     @abstractmethod
@@ -134,8 +133,6 @@ class VecEnv(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all envs."""
-
-    # --------------------------------------------------------------------------- seeds, options
 
     def seed(self, seed: Seed = None) -> Sequence[int | None]:
         """Set the seeds of the next ``reset``; later resets continue the envs' own streams.
@@ -180,15 +177,18 @@ class VecEnv(ABC):
         """Forget the options: they serve one reset."""
         self._options = [{} for _ in range(self.num_envs)]
 
-    # ----------------------------------------------------------------------- into the envs
-
     @abstractmethod
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of each env, from the outermost wrapper that has it."""
+        """The attribute of each env, from the outermost wrapper that has it.
+
+        Raises:
+            EnvError: an env has no such attribute (an AttributeError too), reading it raised, or
+                its value can't be sent. No reset is needed.
+        """
 
     @abstractmethod
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set the attribute of each env to the same value."""
+        """Set the attribute of each env: where it is, else on the outermost wrapper."""
 
     @abstractmethod
     def env_method(
@@ -203,7 +203,7 @@ class VecEnv(ABC):
         """Whether each env has a wrapper of this class, or of a subclass, around it."""
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all envs have the attribute."""
+        """Whether all envs have the attribute; its value need not be picklable."""
         try:
             self.get_attr(attr_name)
         except AttributeError:
@@ -211,10 +211,27 @@ class VecEnv(ABC):
         return True
 
     def _get_indices(self, indices: VecEnvIndices) -> list[int]:
-        """The indices as a list of ints from 0 to ``num_envs - 1``."""
-        return resolve_indices(indices, self.num_envs)
+        """Indices as ints from 0 to ``num_envs - 1``, in the order written.
 
-    # ---------------------------------------------------------------------------------- rendering
+        Raises:
+            IndexError: an index is out of range, or a mask has another length.
+            TypeError: not integers.
+        """
+        if indices is None or isinstance(indices, slice):
+            return list(range(self.num_envs))[indices or slice(None)]
+        if isinstance(indices, Iterable) and not isinstance(indices, (np.ndarray, str)):
+            indices = list(indices)
+        array = np.asarray(indices)
+        if array.size == 0:
+            return []
+        if array.dtype.kind not in ("iu" if array.ndim == 0 else "iub") or array.ndim > 1:
+            raise TypeError(f"indices must be integers, got {indices!r}")
+        try:
+            found: list[int] = np.arange(self.num_envs)[np.atleast_1d(array)].tolist()
+        except IndexError:
+            text = f"got indices {indices!r}, but there are {self.num_envs} envs"
+            raise IndexError(text) from None
+        return found
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """An RGB image ``(height, width, 3)`` of each env, or None."""
@@ -247,17 +264,10 @@ class VecEnv(ABC):
         image = tile_images([image for image in self.get_images() if image is not None])
         if mode != "human":
             return image
-        try:
-            cv2 = importlib.import_module("cv2")
-        except ImportError as error:
-            raise gym.error.DependencyNotInstalled(
-                "render: a window needs OpenCV; pip install opencv-python"
-            ) from error
+        cv2 = packages.load("cv2", "render: a window needs OpenCV; pip install opencv-python")
         cv2.imshow("vecenv", image[..., ::-1])
         cv2.waitKey(1)
         return None
-
-    # ------------------------------------------------------------------------------- wrapped ones
 
     @property
     def unwrapped(self) -> VecEnv:
@@ -337,8 +347,6 @@ class VecEnvWrapper(VecEnv):
         """The VecEnv within all wrappers."""
         return self.venv.unwrapped
 
-    # ------------------------------------------------------------ attributes of the wrapped VecEnv
-
     def __getattr__(self, name: str) -> Any:
         # Special names belong to the class. A copy, or a wrapper that is unpickled, has no venv.
         if name.startswith("__") or vars(self).get("venv") is None:
@@ -371,7 +379,7 @@ class VecEnvWrapper(VecEnv):
 
 
 class ObservationWrapper(VecEnvWrapper):
-    """A wrapper that maps observations by one function, terminal observations included."""
+    """Maps observations by one function, terminal observations included."""
 
     @abstractmethod
     def observations(self, obs: Any) -> Any:
@@ -393,38 +401,11 @@ class ObservationWrapper(VecEnvWrapper):
         return self.observations(obs), rewards, dones, infos
 
 
-def resolve_indices(indices: VecEnvIndices, num_envs: int) -> list[int]:
-    """Indices, as a user may write them, as ints from 0 to ``num_envs - 1``, in the order written.
-
-    Raises:
-        IndexError: an index is out of range, or a mask has another length.
-        TypeError: not integers.
-    """
-    if indices is None or isinstance(indices, slice):
-        return list(range(num_envs))[indices or slice(None)]
-    if isinstance(indices, Iterable) and not isinstance(indices, (np.ndarray, str)):
-        indices = list(indices)
-    array = np.asarray(indices)
-    if array.size == 0:
-        return []
-    if array.dtype.kind not in ("iu" if array.ndim == 0 else "iub") or array.ndim > 1:
-        raise TypeError(f"indices must be integers, got {indices!r}")
-    try:
-        found: list[int] = np.arange(num_envs)[np.atleast_1d(array)].tolist()
-    except IndexError:
-        raise IndexError(f"got indices {indices!r}, but there are {num_envs} envs") from None
-    return found
-
-
 def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """One image of many, in rows; as near to a square as their number allows.
 
-    Args:
-        images_nhwc: ``n`` images of one shape ``(height, width, channels)``.
-
-    Returns:
-        ``(rows * height, columns * width, channels)``, with ``rows = ceil(sqrt(n))`` and
-        ``columns = ceil(n / rows)``; places left over are 0.
+    Images ``(n, height, width, channels)`` become ``(rows * height, columns * width, channels)``,
+    with ``rows = ceil(sqrt(n))`` and ``columns = ceil(n / rows)``; places left over are 0.
 
     Raises:
         ValueError: no images, or images of different shapes.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from envpool_py.pools import DummyVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvIndices
-from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv, pool_options
+from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 
 class DummyVecEnv(PoolVecEnv):
@@ -23,17 +22,13 @@ class DummyVecEnv(PoolVecEnv):
             not copies: if a model seeds them, it seeds the env's.
 
     Raises:
-        ValueError: ``env_fns`` is empty, or two of them returned the same instance.
-        UnsuitableEnvError: the spaces or render modes of the envs differ.
+        ValueError: ``env_fns`` is empty, two of them returned the same instance, or the envs'
+            spaces or render modes differ.
         EnvError: an env_fn raised.
     """
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> None:
-        pool = DummyVectorEnv(env_fns, **pool_options(options))
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(pool.close)
-            super().__init__(pool)
-            on_error.pop_all()
+        self._make_pool(DummyVectorEnv, env_fns, options)
         first = self.envs[0]
         self.observation_space, self.action_space = first.observation_space, first.action_space
 
@@ -43,6 +38,5 @@ class DummyVecEnv(PoolVecEnv):
         return self._get_target_envs(None)
 
     def _get_target_envs(self, indices: VecEnvIndices) -> list[Any]:
-        """The envs of these indices."""
         workers: list[Any] = self.pool.workers
         return [workers[i].env for i in self._get_indices(indices)]

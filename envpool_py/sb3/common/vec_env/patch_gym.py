@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 import warnings
 from typing import Any
 
 import gymnasium
+
+from envpool_py.sb3 import packages
 
 
 def _patch_env(env: Any) -> Any:
@@ -32,9 +33,6 @@ def _shimmy_for(value: Any, base: str) -> Any:
     if old is None or not isinstance(value, old):
         kind = type(value).__name__
         raise ValueError(f"got a {kind}, but a gymnasium.{base} or a gym.{base} is needed")
-    try:
-        shimmy = importlib.import_module("shimmy")
-    except ImportError as error:
-        raise ImportError(f"a gym.{base} needs Shimmy; pip install 'shimmy>=2.0'") from error
+    shimmy = packages.load("shimmy", f"a gym.{base} needs Shimmy; pip install 'shimmy>=2.0'")
     warnings.warn(f"a gym.{base} is converted by Shimmy; gymnasium is safer", stacklevel=3)
     return shimmy

@@ -5,29 +5,139 @@ from __future__ import annotations
 import contextlib
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from envpool_py import spaces
+from envpool_py.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
+    VecEnv,
     VecEnvIndices,
     VecEnvObs,
     VecEnvStepReturn,
 )
-from envpool_py.sb3.common.vec_env.over_pool import OverPool
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 
 #: Parameters of ``pool.call``. A method of an env may have arguments of the same names.
 _CALL_PARAMETERS = frozenset({"id", "method"})
 #: Options of the pool that a VecEnv sets itself.
 _OWN_OPTIONS = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
+
+
+class OverPool(VecEnv):
+    """The common part of VecEnvs over a pool, whatever their rows are.
+
+    ``step_wait`` ends a pending step and ``reset`` cancels it; until then every other request
+    raises ``AlreadyPendingCallError``. After ``close`` all raise ``ClosedEnvironmentError``.
+
+    Attributes:
+        pool: the pool that steps the envs.
+    """
+
+    pool: BaseVectorEnv
+    _stepping = False
+
+    def _assert_open(self) -> None:
+        if self.pool.is_closed:
+            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
+
+    def _assert_no_step(self, prefix: str = "") -> None:
+        self._assert_open()
+        if self._stepping:
+            raise AlreadyPendingCallError(
+                f"{prefix}a step is pending; call step_wait(), or reset()", "step_async"
+            )
+
+    def _send(self, actions: Any) -> None:
+        self.pool.send(actions)
+        self._stepping = True
+
+    def _received(self) -> StepResult:
+        """The rows of all envs, in order; after an error the rows of the others are dropped."""
+        if not self._stepping:
+            self._assert_open()
+            raise NoAsyncCallError(
+                "step_wait: no step is pending; step_async(actions) begins one", "step_wait"
+            )
+        self._stepping = False
+        pool = self.pool
+        try:
+            return pool.step(None, np.arange(len(pool))) if pool.is_async else pool.recv()
+        except EnvError:
+            self._drop_rows()
+            raise
+        except BaseException:  # Ctrl-C, or an exception of a signal handler
+            pool.cancel()
+            raise
+
+    def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
+        """Reset all envs, with these seeds and the options set; cancel a pending step."""
+        self._assert_open()
+        self._stepping = False
+        self.pool.cancel()
+        options = [one or None for one in self._options] if any(self._options) else None
+        batch = self._reset_or_drop(seed=seeds, options=options)
+        self._reset_seeds()
+        self._reset_options()
+        return batch
+
+    def _reset_or_drop(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        try:
+            return self.pool.reset(*args, **kwargs)
+        except EnvError:
+            self._drop_rows()
+            raise
+
+    def _drop_rows(self) -> None:
+        """Drop the rows of the other envs, after an error of one."""
+        while self.pool.waiting_id:
+            with contextlib.suppress(EnvError):
+                self.pool.drain()
+
+    def close(self) -> None:
+        """Close all envs and end all processes, within a bounded time; a second call does nothing.
+
+        Warns:
+            RuntimeWarning: closing an env raised.
+        """
+        self._stepping = False
+        self.pool.close()
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of the env of each row, as ``VecEnv.get_attr`` says."""
+        return self._ask(indices, lambda ids: self.pool.get_env_attr(attr_name, id=ids))
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
+        """Set the attribute of the env of each row: where it is, else on the outermost wrapper."""
+        ids = list(dict.fromkeys(map(self._env_of, self._get_indices(indices))))
+        self._assert_no_step()
+        found = np.array(self.pool.apply(has_attribute, attr_name, id=ids), dtype=np.bool_)
+        self.pool.set_env_attr(attr_name, value, id=np.array(ids)[found])
+        self.pool.apply(setattr, attr_name, value, id=np.array(ids)[~found])
+
+    def _ask(self, indices: VecEnvIndices, ask: Callable[[list[int]], list[Any]]) -> list[Any]:
+        """Ask the env of each row, every env once."""
+        ids = [self._env_of(row) for row in self._get_indices(indices)]
+        self._assert_no_step()
+        return self._asked(ids, ask)
+
+    def _asked(self, ids: Sequence[int], ask: Callable[[list[int]], list[Any]]) -> list[Any]:
+        distinct = list(dict.fromkeys(ids))
+        answers = dict(zip(distinct, ask(distinct), strict=True))
+        return [answers[i] for i in ids]
+
+    def _env_of(self, row: int) -> int:
+        """The env of a row."""
+        return row
 
 
 class PoolVecEnv(OverPool):
@@ -39,13 +149,11 @@ class PoolVecEnv(OverPool):
             the first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is.
 
     Attributes:
-        pool: the pool.
         spec: the ``EnvSpec`` of env 0, or None.
 
     Raises:
-        TypeError: ``pool`` is no pool.
-        ValueError: the pool does not reset its envs in the step that ends their episode, or their
-            spaces differ.
+        TypeError, ValueError: ``pool`` is no pool, has another autoreset mode, or its envs have
+            different spaces.
         UnsuitableEnvError: an env has no space, or the render modes differ.
         ClosedEnvironmentError: the pool is closed.
     """
@@ -74,6 +182,19 @@ class PoolVecEnv(OverPool):
             if isinstance(metadata, dict) and metadata:
                 self.metadata = copy.deepcopy(metadata)
 
+    def _make_pool(self, pool_class: type[BaseVectorEnv], env_fns: Any, options: Any) -> None:
+        """Make the pool of this VecEnv; it is closed if the VecEnv can't be constructed."""
+        for name, value in _OWN_OPTIONS.items():
+            if name in options:
+                raise TypeError(f"{name} can't be given: a VecEnv needs {value!r}")
+        # As with Stable-Baselines3, VecCheckNan checks values.
+        pool = pool_class(env_fns, **{"validate": "off", **options, **_OWN_OPTIONS})
+        try:
+            PoolVecEnv.__init__(self, pool)
+        except BaseException:
+            pool.close()
+            raise
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pool!r})"
 
@@ -85,17 +206,8 @@ class PoolVecEnv(OverPool):
         except EnvError:
             return None
 
-    # ---------------------------------------------------------------------------- reset and step
-
     def reset(self) -> VecEnvObs:
-        """Reset all envs, with the seeds and options set for this reset; cancel a pending step.
-
-        Returns:
-            The first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
-
-        Raises:
-            EnvError: an env raised; the seeds and options are kept.
-        """
+        """Reset all envs and cancel a pending step, as ``VecEnv.reset`` says."""
         seeds = None if self._seeds.count(None) == self.num_envs else self._seeds
         obs, infos = self._reset_pool(seeds)
         self.reset_infos = infos.tolist()
@@ -104,10 +216,7 @@ class PoolVecEnv(OverPool):
         return self._batch(obs)
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs.
-
-        Args:
-            actions: ``(num_envs, *shape)``, an array or a sequence.
+        """Begin a step of all envs; ``actions`` are an array or a sequence, one for each env.
 
         Raises:
             ResetNeeded: an env has raised, and was not reset since.
@@ -120,11 +229,9 @@ class PoolVecEnv(OverPool):
         try:
             count = len(actions)
         except TypeError:
-            raise TypeError(
-                f"actions: got {type(actions).__name__}, but one action per env is needed"
-            ) from None
-        structured = isinstance(self.action_space, (gym.spaces.Dict, gym.spaces.Tuple))
-        if count > self.num_envs and not structured:
+            kind = type(actions).__name__
+            raise TypeError(f"actions: got {kind}, but one action per env is needed") from None
+        if count > self.num_envs and not isinstance(self.action_space, (Dict, Tuple)):
             warnings.warn(
                 f"got {count} actions for {self.num_envs} envs; the last ones are not used",
                 stacklevel=3,  # the caller of step()
@@ -158,23 +265,12 @@ class PoolVecEnv(OverPool):
 
     def _batch(self, obs: Any) -> VecEnvObs:
         """Observations of Dict and Tuple spaces as arrays, where the pool returns rows."""
-        layout = self._layout
-        if spaces.is_leaf(layout) or not isinstance(obs, np.ndarray):
+        if spaces.is_leaf(self._layout) or not isinstance(obs, np.ndarray):
             return obs
-        columns = zip(*[spaces.split(layout, row, "obs") for row in obs], strict=True)
-        pairs = zip(spaces.leaves(layout), columns, strict=True)
-        stacked = [
-            spaces.stack_objects(list(column), leaf)
-            if leaf.dtype is None
-            else np.asarray(column, leaf.dtype)
-            for leaf, column in pairs
-        ]
-        return spaces.join(layout, stacked)
-
-    # ----------------------------------------------------------------------- into the envs
+        return spaces.map_tree(_stacked, self._layout, *obs)
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all envs have the attribute; its value need not be picklable."""
+        """Whether all envs have the attribute, as ``VecEnv.has_attr`` says."""
         return all(self._ask(None, lambda ids: self.pool.apply(has_attribute, attr_name, id=ids)))
 
     def env_method(
@@ -191,40 +287,30 @@ class PoolVecEnv(OverPool):
         """
         pool = self.pool
         if method_name == "reset" and not method_args:
-            return self._ask(indices, lambda ids: self._reset_some(ids, kwargs))
+            return self._ask(indices, lambda ids: self._reset_some(ids, **kwargs))
         if kwargs.keys() & _CALL_PARAMETERS:
-            return self._ask(
-                indices,
-                lambda ids: pool.apply(call_method, method_name, method_args, kwargs, id=ids),
-            )
+            args = (method_name, method_args, kwargs)
+            return self._ask(indices, lambda ids: pool.apply(call_method, *args, id=ids))
         return self._ask(
             indices, lambda ids: pool.call(method_name, *method_args, id=ids, **kwargs)
         )
 
-    def _reset_some(self, ids: list[int], kwargs: dict[str, Any]) -> list[Any]:
-        seed = kwargs.get("seed")
-        try:
-            obs, infos = self.pool.reset(
-                ids, **{**kwargs, "seed": None if seed is None else [seed] * len(ids)}
-            )
-        except EnvError:
-            self._drop_rows()
-            raise
-        parts = spaces.split(self._layout, self._batch(obs), "obs")
-        results = []
+    def _reset_some(self, ids: list[int], seed: int | None = None, **kwargs: Any) -> list[Any]:
+        seeds = None if seed is None else [seed] * len(ids)
+        obs, infos = self._reset_or_drop(ids, seed=seeds, **kwargs)
+        obs, results = self._batch(obs), []
         for k, (i, info) in enumerate(zip(ids, infos, strict=True)):
             del info["env_id"]
             self.reset_infos[i] = info
-            results.append((spaces.join(self._layout, [part[k] for part in parts]), info))
+            results.append((spaces.map_tree(lambda part, k=k: part[k], obs), info))
         return results
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """Whether each env has a wrapper of this class, or of a subclass, around it.
+        """Whether each env has a wrapper of this class around it, found by module and name.
 
-        Classes are found by module and name, so that a worker need not import them. Our
-        ``Monitor`` and Stable-Baselines3's count as the same class.
+        Our ``Monitor`` and Stable-Baselines3's count as the same class.
         """
         names = class_names(wrapper_class)
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
@@ -242,18 +328,13 @@ class PoolVecEnv(OverPool):
         """
         self._assert_no_step()
         if self.render_mode != "rgb_array":
-            warnings.warn(
-                f"get_images: render_mode is {self.render_mode!r}, but images need 'rgb_array'",
-                stacklevel=2,
-            )
+            text = f"render_mode is {self.render_mode!r}, but images need 'rgb_array'"
+            warnings.warn(f"get_images: {text}", stacklevel=2)
             return [None] * self.num_envs
         return self.pool.render()
 
 
-def pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a pool under a VecEnv; TypeError for one that a VecEnv sets itself."""
-    for name, value in _OWN_OPTIONS.items():
-        if name in options:
-            raise TypeError(f"{name} can't be given: a VecEnv needs {value!r}")
-    # As with Stable-Baselines3, VecCheckNan checks values.
-    return {"validate": "off", **options, **_OWN_OPTIONS}
+def _stacked(leaf: spaces.Leaf, *values: Any) -> Any:
+    if leaf.dtype is None:
+        return spaces.stack_objects(list(values), leaf)
+    return np.asarray(values, leaf.dtype)

@@ -53,12 +53,9 @@ class StackedObservations:
                 key: StackedObservations(num_envs, n_stack, part, orders[key])
                 for key, part in observation_space.items()
             }
-            self.stacked_observation_space = gym.spaces.Dict(
-                {
-                    key: part.stacked_observation_space
-                    for key, part in self.sub_stacked_observations.items()
-                }
-            )
+            parts = self.sub_stacked_observations.items()
+            stacked = {key: part.stacked_observation_space for key, part in parts}
+            self.stacked_observation_space = gym.spaces.Dict(stacked)
             return
         if not isinstance(observation_space, gym.spaces.Box):
             raise TypeError(
@@ -107,7 +104,7 @@ class StackedObservations:
 
     def reset(self, observation: Any) -> Any:
         """Start new stacks with the first observations, on zeros; the caller owns the result."""
-        return self._push(observation, list(range(self.num_envs)), {})[0]
+        return self._push(observation, list(range(self.num_envs)))
 
     def update(
         self, observations: Any, dones: NDArray[np.bool_], infos: list[dict[str, Any]]
@@ -126,39 +123,38 @@ class StackedObservations:
             UserWarning: an env is done, and its info has no ``terminal_observation``.
         """
         done = np.flatnonzero(dones).tolist()
-        finals = {}
         for i in done:
             if "terminal_observation" in infos[i]:
-                finals[i] = infos[i]["terminal_observation"]
+                final = infos[i]["terminal_observation"]
+                infos[i]["terminal_observation"] = self._last_stack(i, final)
             else:
                 text = f"env {i}: done, but its info has no terminal_observation to stack"
                 warnings.warn(text, stacklevel=3)
-        stacks, stacked_finals = self._push(observations, done, finals)
-        for i, final in stacked_finals.items():
-            infos[i]["terminal_observation"] = final
-        return stacks, infos
+        return self._push(observations, done), infos
 
-    def _push(
-        self, observations: Any, done: list[int], finals: dict[int, Any]
-    ) -> tuple[Any, dict[int, Any]]:
-        """Push observations onto the stacks; return copies, and the last stacks of ``finals``."""
-        stacked_finals: dict[int, Any]
+    def _last_stack(self, i: int, final: Any) -> Any:
+        """The stack of env ``i`` with its last observation; nothing is pushed."""
         if self.sub_stacked_observations:
-            stacks, stacked_finals = {}, {i: {} for i in finals}
-            for key, part in self.sub_stacked_observations.items():
-                of_key = {i: final[key] for i, final in finals.items()}
-                stacks[key], of_key = part._push(observations[key], done, of_key)  # noqa: SLF001
-                for i, final in of_key.items():
-                    stacked_finals[i][key] = final
-            return stacks, stacked_finals
-        new = observations.shape[self.stack_dimension]
-        stack = self.stacked_obs
-        older = stack[:, new:] if self.channels_first else stack[..., new:]
-        stacked_finals = {
-            i: np.concatenate((older[i], final), self.repeat_axis) for i, final in finals.items()
-        }
+            parts = self.sub_stacked_observations.items()
+            return {key: part._last_stack(i, final[key]) for key, part in parts}  # noqa: SLF001
+        return np.concatenate((self._older(final.shape)[i], final), self.repeat_axis)
+
+    def _push(self, observations: Any, done: list[int]) -> Any:
+        """Push observations onto the stacks, those of ``done`` on zeros; return copies."""
+        if self.sub_stacked_observations:
+            parts = self.sub_stacked_observations.items()
+            return {key: part._push(observations[key], done) for key, part in parts}  # noqa: SLF001
+        older = self._older(observations.shape[1:])
         older[done] = 0
         self.stacked_obs = np.concatenate(
-            (older, observations), self.stack_dimension, dtype=stack.dtype, casting="unsafe"
+            (older, observations),
+            self.stack_dimension,
+            dtype=self.stacked_obs.dtype,
+            casting="unsafe",
         )
-        return self.stacked_obs.copy(), stacked_finals
+        return self.stacked_obs.copy()
+
+    def _older(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The stacks without their oldest observation, of this shape."""
+        new = shape[self.repeat_axis]
+        return self.stacked_obs[:, new:] if self.channels_first else self.stacked_obs[..., new:]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import ShmemVectorEnv, SubprocVectorEnv
-from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv, pool_options
+from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 
 class SubprocVecEnv(PoolVecEnv):
@@ -30,10 +29,9 @@ class SubprocVecEnv(PoolVecEnv):
         closed: whether the VecEnv is closed.
 
     Raises:
-        ValueError: ``env_fns`` is empty, or there is no such start method.
-        UnsuitableEnvError: the spaces or render modes of the envs differ.
-        EnvError: an env_fn raised.
-        WorkerDiedError: a process ended before its envs were there.
+        ValueError: ``env_fns`` is empty, there is no such start method, or the envs' spaces or
+            render modes differ.
+        EnvError: an env_fn raised, or its process ended.
     """
 
     _pool_class: type[BaseVectorEnv] = SubprocVectorEnv
@@ -46,16 +44,11 @@ class SubprocVecEnv(PoolVecEnv):
         num_processes: int | None = None,
         **options: Any,
     ) -> None:
-        pool = self._pool_class(
-            env_fns,
-            context=_checked(start_method),
-            num_processes=num_processes,
-            **pool_options(options),
-        )
-        with contextlib.ExitStack() as on_error:
-            on_error.callback(pool.close)
-            super().__init__(pool)
-            on_error.pop_all()
+        if start_method is None:
+            known = multiprocessing.get_all_start_methods()
+            start_method = "forkserver" if "forkserver" in known else "spawn"
+        options |= {"context": start_method, "num_processes": num_processes}
+        self._make_pool(self._pool_class, env_fns, options)
 
     @property
     def processes(self) -> list[Any]:
@@ -78,12 +71,3 @@ class ShmemVecEnv(SubprocVecEnv):
     """``SubprocVecEnv`` under the name that says how it works: the arguments are the same."""
 
     _pool_class = ShmemVectorEnv
-
-
-def _checked(start_method: str | None) -> str:
-    known = multiprocessing.get_all_start_methods()
-    if start_method is None:
-        return "forkserver" if "forkserver" in known else "spawn"
-    if start_method not in known:
-        raise ValueError(f"start_method must be one of {', '.join(known)}, got {start_method!r}")
-    return start_method

@@ -13,18 +13,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py.sb3.common.preprocessing import parts_of
 from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError
 from envpool_py.sb3.common.vec_env.vec_normalize import VecNormalize
 from envpool_py.sb3.inside import class_names, is_named
 
 
 def unwrap_vec_wrapper(env: Any, vec_wrapper_class: type[Any]) -> Any:
-    """The outermost wrapper of this class around a VecEnv; None where there is none.
-
-    Args:
-        env: a VecEnv.
-        vec_wrapper_class: ours or Stable-Baselines3's: wrappers of either are found.
-    """
+    """The outermost wrapper of this class around a VecEnv; None where there is none."""
     names = class_names(vec_wrapper_class)
     return next((layer for layer in _wrappers(env) if is_named(type(layer), names)), None)
 
@@ -41,10 +37,6 @@ def is_vecenv_wrapped(env: Any, vec_wrapper_class: type[Any]) -> bool:
 
 def sync_envs_normalization(env: Any, eval_env: Any) -> None:
     """Copy the statistics of every ``VecNormalize`` around ``env`` to that around ``eval_env``.
-
-    Args:
-        env: the VecEnv for training.
-        eval_env: wrapped like ``env``; it receives copies.
 
     Raises:
         UnsuitableEnvError: ``eval_env`` has fewer wrappers than ``env``, or another wrapper where
@@ -85,11 +77,7 @@ def obs_space_info(
 
     The keys of a Tuple are its indices; a space that is neither Dict nor Tuple has the key None.
     """
-    parts: dict[Any, Any] = {None: obs_space}
-    if isinstance(obs_space, gym.spaces.Dict):
-        parts = dict(obs_space.spaces)
-    elif isinstance(obs_space, gym.spaces.Tuple):
-        parts = dict(enumerate(obs_space.spaces))
+    parts = parts_of(obs_space) or {None: obs_space}
     shapes = {key: part.shape for key, part in parts.items()}
     return list(parts), shapes, {key: part.dtype for key, part in parts.items()}
 
@@ -98,6 +86,5 @@ def dict_to_obs(obs_space: gym.Space[Any], obs_dict: dict[Any, NDArray[Any]]) ->
     """Observations in the form of their space, from arrays by the keys of ``obs_space_info``."""
     if isinstance(obs_space, gym.spaces.Dict):
         return obs_dict
-    if isinstance(obs_space, gym.spaces.Tuple):
-        return tuple(obs_dict[n] for n in range(len(obs_space.spaces)))
-    return obs_dict[None]
+    is_tuple = isinstance(obs_space, gym.spaces.Tuple)
+    return tuple(obs_dict[n] for n in range(len(obs_dict))) if is_tuple else obs_dict[None]

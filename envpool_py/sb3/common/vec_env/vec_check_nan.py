@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py import spaces
 from envpool_py.errors import name_ids
 from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
 
@@ -40,6 +41,7 @@ class VecCheckNan(VecEnvWrapper):
         self.raise_exception = raise_exception
         self.warn_once = warn_once
         self.check_inf = check_inf
+        self._layout = spaces.layout_of(venv.observation_space)
         self._warned = False
         self._actions: Any = None
         self._observations: Any = None
@@ -47,13 +49,14 @@ class VecCheckNan(VecEnvWrapper):
     def reset(self) -> VecEnvObs:
         """Reset all envs; return the first observations."""
         self._observations = self.venv.reset()
-        self._check("the envs, at reset", observations=self._observations)
+        self._check("the envs, at reset", self._named(self._observations))
         return self._observations
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Begin a step of all envs."""
+        parts = actions if isinstance(actions, tuple) else (actions,)
         origin = f"the model, whose last observations were {self._observations}"
-        self._check(origin, actions=actions)
+        self._check(origin, [("actions", part) for part in parts])
         self._actions = actions
         self.venv.step_async(actions)
 
@@ -62,12 +65,17 @@ class VecCheckNan(VecEnvWrapper):
         obs, rewards, dones, infos = self.venv.step_wait()
         self._observations = obs
         origin = f"the envs, whose last actions were {self._actions}"
-        self._check(origin, observations=obs, rewards=rewards)
+        self._check(origin, [*self._named(obs), ("rewards", rewards)])
         return obs, rewards, dones, infos
 
     def check_array_value(self, name: str, value: NDArray[Any]) -> list[tuple[str, str]]:
         """Pairs of ``name`` and ``"inf"`` or ``"nan"``, for what ``value`` ``(n, ...)`` has."""
         return [(name, kind) for kind, _ in self._found(value)]
+
+    def _named(self, obs: Any) -> list[tuple[str, Any]]:
+        parts = spaces.split(self._layout, obs, "observations")
+        names = [leaf.name("observations") for leaf in spaces.leaves(self._layout)]
+        return list(zip(names, parts, strict=True))
 
     def _found(self, value: Any) -> Iterator[tuple[str, list[int]]]:
         array = np.asarray(value)
@@ -79,14 +87,13 @@ class VecCheckNan(VecEnvWrapper):
             if bad.any():
                 yield kind, np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
 
-    def _check(self, origin: str, **values: Any) -> None:
+    def _check(self, origin: str, values: list[tuple[str, Any]]) -> None:
         if self._warned and self.warn_once and not self.raise_exception:
             return
         found = [
-            f"{name_ids(ids)}: found {kind} in {part}"
-            for name, value in values.items()
-            for part, array in _parts(name, value)
-            for kind, ids in self._found(array)
+            f"{name_ids(ids)}: found {kind} in {name}"
+            for name, value in values
+            for kind, ids in self._found(value)
         ]
         if not found:
             return
@@ -95,12 +102,3 @@ class VecCheckNan(VecEnvWrapper):
         if self.raise_exception:
             raise ValueError(message)
         warnings.warn(message, stacklevel=4)
-
-
-def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The arrays of a tree, with their names."""
-    if isinstance(value, (dict, tuple)):
-        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _parts(f"{name}.{key}", part)
-    else:
-        yield name, value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,13 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 from envpool_py.sb3.registration import register_bases
-from envpool_py.spaces import snapshot
+from envpool_py.spaces import map_tree, snapshot
 
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
 _SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
 _SETTINGS += ["norm_obs_keys"]
 #: Attributes that belong to the wrapped VecEnv and its episodes, and are not saved.
 _UNSAVED = ("venv", "returns", "old_obs", "old_reward")
-_ZIP = b"PK\x03\x04"
 
 
 class VecNormalize(ObservationWrapper):
@@ -42,6 +42,7 @@ class VecNormalize(ObservationWrapper):
     An observation becomes ``(obs - mean) / sqrt(var + epsilon)``, a reward is divided by
     ``sqrt(var + epsilon)`` of the discounted returns; both are clipped, and float32. Terminal
     observations are normalized too. The arguments are attributes, and may be set at any time.
+    Only ``reset`` and ``step`` update the statistics.
 
     Args:
         venv: a VecEnv with Box observations, or with a Dict of which entries are normalized.
@@ -106,17 +107,14 @@ class VecNormalize(ObservationWrapper):
             return
         if self.norm_obs_keys is None:
             self.norm_obs_keys = list(space.spaces)
-        self.obs_rms = {}
+        self.obs_rms, parts = {}, dict(space.spaces)
         for key in self.norm_obs_keys:
-            if key not in space.spaces:
-                raise ValueError(
-                    f"norm_obs_keys: there is no {key!r}, the space has {list(space.spaces)}"
-                )
+            if key not in parts:
+                raise ValueError(f"norm_obs_keys: there is no {key!r}, the space has {list(parts)}")
             self.obs_rms[key] = self._new_statistics(space[key], f"observation_space[{key!r}]")
-        parts = [
-            (k, self._normalized_space(s) if k in self.obs_rms else s) for k, s in space.items()
-        ]
-        self.observation_space = gym.spaces.Dict(parts)
+            parts[key] = self._normalized_space(space[key])
+        # Pairs, and not a dict, whose keys would be sorted: models go by their order.
+        self.observation_space = gym.spaces.Dict(list(parts.items()))
 
     @staticmethod
     def _new_statistics(space: gym.Space[Any], name: str) -> RunningMeanStd:
@@ -138,8 +136,6 @@ class VecNormalize(ObservationWrapper):
         self.old_obs: Any = None
         self.old_reward: NDArray[Any] = np.array([])
 
-    # ---------------------------------------------------------------------------- reset and step
-
     def reset(self) -> VecEnvObs:
         """Reset all envs; return the first observations, normalized."""
         self.old_obs = self.venv.reset()
@@ -158,32 +154,17 @@ class VecNormalize(ObservationWrapper):
         return self._mapped(self.old_obs, self.normalize_reward(self.old_reward), dones, infos)
 
     def _update_obs_statistics(self, obs: Any) -> None:
-        if not (self.training and self.norm_obs):
-            return
-        if isinstance(self.obs_rms, dict):
-            for key, rms in self.obs_rms.items():
-                rms.update(obs[key])
-        else:
-            self.obs_rms.update(obs)
-
-    # ------------------------------------------------------------------------------- the formulas
+        if self.training and self.norm_obs:
+            map_tree(lambda rms, part: rms.update(part), self.obs_rms, obs)
 
     def normalize_obs(self, obs: Any) -> Any:
-        """One observation, or a batch, normalized; the statistics do not change.
-
-        Returns:
-            A copy; float32 where normalized.
-        """
+        """A copy of one observation, or of a batch, normalized: float32."""
         return self._map(obs, self._normalized)
 
     observations = normalize_obs
 
     def unnormalize_obs(self, obs: Any) -> Any:
-        """The inverse of ``normalize_obs``, but for clipping.
-
-        Returns:
-            A copy; float64 where it was normalized.
-        """
+        """The inverse of ``normalize_obs``, but for clipping: a copy, float64."""
         return self._map(obs, lambda part, rms: part * self._deviation(rms) + rms.mean)
 
     def _map(self, obs: Any, change: Callable[[Any, RunningMeanStd], Any]) -> Any:
@@ -204,7 +185,7 @@ class VecNormalize(ObservationWrapper):
         return np.clip(scaled, -self.clip_obs, self.clip_obs).astype(np.float32)
 
     def normalize_reward(self, reward: NDArray[Any]) -> NDArray[np.float32]:
-        """Rewards ``(num_envs,)`` normalized, as a float32 copy; the statistics do not change."""
+        """A copy of rewards ``(num_envs,)`` normalized: float32."""
         if self.norm_reward:
             scaled = reward / self._deviation(self.ret_rms)
             reward = np.clip(scaled, -self.clip_reward, self.clip_reward)
@@ -228,8 +209,6 @@ class VecNormalize(ObservationWrapper):
         """A copy of the latest rewards ``(num_envs,)`` before they were normalized."""
         return self.old_reward.copy()
 
-    # ------------------------------------------------------------------------------ saving, loading
-
     # Of copies and pickles: they have no VecEnv until set_venv.
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key not in _UNSAVED}
@@ -248,8 +227,7 @@ class VecNormalize(ObservationWrapper):
         """Wrap a VecEnv: once, after unpickling or copying.
 
         Raises:
-            ValueError: there is a VecEnv already.
-            UnsuitableEnvError: the observations of ``venv`` have another shape.
+            ValueError: there is a VecEnv already, or the observations have another shape.
         """
         if self.venv is not None:
             raise ValueError("set_venv: there is a VecEnv already, and it is set once")
@@ -261,12 +239,7 @@ class VecNormalize(ObservationWrapper):
         self._forget_episodes()
 
     def save(self, save_path: str | Path) -> None:
-        """Write settings and statistics to a file.
-
-        Args:
-            save_path: under a name that ends in ``.npz`` the file holds only arrays and JSON; else
-                it is a pickle.
-        """
+        """Write settings and statistics: a pickle; arrays and JSON if the name ends in ``.npz``."""
         path = Path(save_path)
         if path.suffix != ".npz":
             path.write_bytes(pickle.dumps(self))
@@ -279,28 +252,22 @@ class VecNormalize(ObservationWrapper):
 
     @staticmethod
     def load(load_path: str | Path, venv: Any, *, trusted: bool = False) -> VecNormalize:
-        """Read a file that ``save`` wrote, or Stable-Baselines3's ``VecNormalize.save``.
+        """Read a file that ``save`` wrote, ours or Stable-Baselines3's, and wrap ``venv``.
 
-        Args:
-            load_path: the file.
-            venv: the VecEnv to wrap.
-            trusted: let a pickle name any class, and so run any code. By default only the classes
-                that a ``VecNormalize`` consists of are read.
+        By default only the classes of which a ``VecNormalize`` consists are read; with ``trusted``
+        a pickle may name any class, and so run any code.
 
         Raises:
             pickle.UnpicklingError: the file holds something else.
             UnsuitableEnvError: the observations of ``venv`` have another shape.
         """
         path = Path(load_path)
-        with path.open("rb") as file:
-            is_archive = file.read(len(_ZIP)) == _ZIP
-        if is_archive:
+        if zipfile.is_zipfile(path):
             return VecNormalize._load_arrays(path, venv)
         loaded = _unpickled(path, trusted=trusted)
         if not isinstance(loaded, VecNormalize):
-            raise pickle.UnpicklingError(
-                f"{path}: holds a {type(loaded).__name__}, not a VecNormalize"
-            )
+            kind = type(loaded).__name__
+            raise pickle.UnpicklingError(f"{path}: holds a {kind}, not a VecNormalize")
         loaded.set_venv(venv)
         return loaded
 
@@ -337,8 +304,7 @@ class VecNormalize(ObservationWrapper):
         """Read the files of ``save_running_average``, those of older Stable-Baselines too.
 
         Raises:
-            pickle.UnpicklingError: a file holds something else than statistics.
-            UnsuitableEnvError: the statistics have another shape.
+            ValueError, pickle.UnpicklingError: a file holds other statistics, or something else.
         """
         for name in ("obs_rms", "ret_rms"):
             if name in vars(self):
@@ -362,9 +328,6 @@ def _check_shapes(name: str, found: Any, needed: Any) -> None:
 
 def _shapes(value: Any) -> Any:
     """The shapes of a space, of an array or of statistics; a dict of them for a dict."""
-    if isinstance(value, (dict, gym.spaces.Dict)):
-        return {key: _shapes(part) for key, part in value.items()}
-    if isinstance(value, RunningMeanStd):
-        return value.mean.shape
-    is_known = isinstance(value, (gym.Space, np.ndarray))
-    return value.shape if is_known else type(value).__name__
+    if isinstance(value, gym.spaces.Dict):
+        value = dict(value.spaces)
+    return map_tree(lambda part: getattr(part, "shape", type(part).__name__), value)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
+from envpool_py.sb3 import packages
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvObs,
@@ -42,7 +41,7 @@ class VecVideoRecorder(VecEnvWrapper):
     Raises:
         UnsuitableEnvError: another render mode.
         ValueError: ``video_length`` is below 1.
-        DependencyNotInstalled: moviepy is not installed.
+        MissingPackageError: moviepy is not installed.
     """
 
     def __init__(
@@ -61,12 +60,8 @@ class VecVideoRecorder(VecEnvWrapper):
             )
         if video_length < 1:
             raise ValueError(f"video_length must be 1 or more, got {video_length}")
-        try:
-            self._moviepy: Any = importlib.import_module("moviepy.video.io.ffmpeg_writer")
-        except ImportError as error:
-            raise gym.error.DependencyNotInstalled(
-                "VecVideoRecorder needs moviepy; pip install moviepy"
-            ) from error
+        needed = "VecVideoRecorder needs moviepy; pip install moviepy"
+        self._moviepy = packages.load("moviepy.video.io.ffmpeg_writer", needed)
         with contextlib.suppress(AttributeError):
             self.metadata = venv.get_attr("metadata", [0])[0]
         self.frames_per_sec = self.metadata.get("render_fps", 30)
@@ -121,10 +116,8 @@ class VecVideoRecorder(VecEnvWrapper):
             self._stop()
             return
         if self._writer is None:
-            size = frame.shape[1::-1]
-            self._writer = self._moviepy.FFMPEG_VideoWriter(
-                self.video_path, size, self.frames_per_sec
-            )
+            open_file, size = self._moviepy.FFMPEG_VideoWriter, frame.shape[1::-1]
+            self._writer = open_file(self.video_path, size, self.frames_per_sec)
         self._writer.write_frame(np.ascontiguousarray(frame))
         self.num_frames += 1
 
