@@ -56,23 +56,24 @@ def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any
     """The env_fns as a list, which is not empty."""
     if callable(env_fns) or isinstance(env_fns, (str, Mapping)):
         text = f"env_fns must be a sequence of callables, got {type(env_fns).__name__}"
-        raise TypeError(text + _hint(env_fns))
+        raise TypeError(text + hint(env_fns))
     listed = list(env_fns)
     if not listed:
         raise ValueError("env_fns is empty; a pool needs one env at least")
     for i, env_fn in enumerate(listed):
         if not callable(env_fn):
             text = f"env {i}: env_fn must be callable, got {type(env_fn).__name__}"
-            raise TypeError(text + _hint(env_fn))
+            raise TypeError(text + hint(env_fn))
     return listed
 
 
-def _hint(env_fn: object) -> str:
+def hint(env_fn: object) -> str:
     """What to pass in place of an id or an env."""
     if isinstance(env_fn, str):
         return f"; envpool_py.make({env_fn!r}, num_envs) makes a pool of an id"
     is_env = not callable(env_fn) and hasattr(env_fn, "step")
-    return "; pass a callable that makes the env: lambda: env" if is_env else ""
+    kind = type(env_fn).__name__
+    return f"; pass a callable that makes a new env, such as lambda: {kind}()" if is_env else ""
 
 
 def check_num_envs(num_envs: int) -> int:

@@ -87,7 +87,7 @@ class Call:
         self._end(() if error is None else error.env_ids)
         if error is not None:
             raise error
-        faults.warn_of(replies)
+        faults.warn_of(engine, replies)
         return [reply["reply"] for reply in replies.values()]
 
     def _missing(self, missing: set[int]) -> set[int]:

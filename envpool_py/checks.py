@@ -1,19 +1,29 @@
-"""What ``validate`` looks for in a row beyond its shapes and dtypes. Pure functions."""
+"""What ``validate`` looks for in a row beyond its shapes and dtypes, and how it is warned of."""
 
 from __future__ import annotations
 
 import functools
 import operator
+import sys
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 from envpool_py import spaces
-from envpool_py.errors import from_signal_handler
+from envpool_py.errors import from_signal_handler, name_ids
 
 #: When rows are looked at: the first reset and the first step of each env; every row; none.
 FIRST, ALWAYS, OFF = "first", "always", "off"
+#: What is looked at: resets, steps, steps after the end of an episode.
+RESET, STEP, OVER = "reset", "step", "over"
+#: The kinds of warnings about rows, ``OVER`` beside these.
+OBS, REWARD = "obs", "reward"
+
+# Modules whose lines no warning names; contextlib calls this package's context managers.
+_PASSED = ("envpool_py.", "contextlib")
 
 
 def complaint(space: gym.Space[Any], obs: Any) -> str | None:
@@ -59,10 +69,38 @@ def reward_complaint(reward: Any) -> str | None:
     """What is wrong with a reward: NaN. None if nothing is, or if it is no number at all."""
     try:
         numbers = np.asarray(reward)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
+        if from_signal_handler(error):
+            raise
         return None
     found = numbers.dtype.kind == "f" and bool(np.isnan(numbers).any())
     return f"reward is {reward}" if found else None
+
+
+def warning(kind: str, texts: Mapping[int, str]) -> str:
+    """The warning of what was found of this kind: a text by env id."""
+    ids = sorted(texts)
+    first = texts[ids[0]]
+    if kind != OVER:
+        of = "" if set(texts.values()) == {first} else f" in env {ids[0]}"
+        text = f'{first}{of}; pass validate="off" to silence this'
+    elif len(ids) == 1:
+        text = f"stepped after its episode ended; call reset({ids[0]})"
+    else:
+        text = "stepped after their episodes ended; call reset(ids) with these ids"
+    if kind == OVER:
+        text += ', or pass autoreset_mode="same_step"'
+    return f"{name_ids(ids)}: {text}"
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, and name the line outside of this package that has called it."""
+    level = 1
+    frame = sys._getframe()  # noqa: SLF001 - there is no other way before Python 3.12
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PASSED):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def _place(index: Any) -> str:

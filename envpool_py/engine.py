@@ -60,6 +60,7 @@ class Engine:
         asked: the envs with a request that brings no row, and their replies, once known.
         batch_ids: the envs of the batch that was returned last.
         counts: how many batches were returned, and rows in them.
+        warned: the kinds of findings about rows that were warned of.
         closed: whether the pool was closed, maybe by another thread or a signal handler.
     """
 
@@ -83,6 +84,7 @@ class Engine:
         self.arrivals = Arrivals(self.states)
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
         self.counts = [0, 0]
+        self.warned: set[str] = set()
         self.beside: dict[int, Beside | EnvError] = {}
         self.asked: dict[int, Any] = {}
         self.all_ids: IdArray = np.arange(hosts.num_envs)
@@ -384,7 +386,7 @@ class Engine:
         if not handled:
             for i in beside:
                 self.beside.pop(i, None)
-            faults.warn_of(beside)
+            faults.warn_of(self, beside)
         return not handled
 
     def forget_result(self, i: int) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import TYPE_CHECKING
 
+from envpool_py import checks
 from envpool_py.block import BESIDE, Beside
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.ids import IdArray
@@ -103,19 +102,13 @@ def deliver_lost(engine: Engine, i: int) -> None:
     engine.arrivals.chunks.append(HEADER.pack(int(engine.states.tokens[i])))
 
 
-def warn_of(beside: dict[int, Beside]) -> None:
-    """Warn of what is strange about rows that came all the same."""
+def warn_of(engine: Engine, beside: dict[int, Beside]) -> None:
+    """Warn of what is strange about rows that came all the same; of each kind once per pool."""
+    found: dict[str, dict[int, str]] = {}
     for i, own in beside.items():
-        for text in own.get("warnings", ()):
-            named = f'env {i}: {text}; validate="off" takes it in silence'
-            warnings.warn(named, UserWarning, stacklevel=_level_of_caller())
-
-
-def _level_of_caller() -> int:
-    """The ``stacklevel`` at which a warning of the function that asks names the user's line."""
-    level = 1
-    frame = sys._getframe(1)  # noqa: SLF001 - there is no other way before Python 3.12
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("envpool_py."):
-        frame = frame.f_back
-        level += 1
-    return level
+        for kind, text in own.get("warnings", {}).items():
+            if kind not in engine.warned:
+                found.setdefault(kind, {})[i] = text
+    engine.warned.update(found)
+    for kind, texts in found.items():
+        checks.warn(checks.warning(kind, texts))

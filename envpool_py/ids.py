@@ -59,5 +59,5 @@ def resolve(ids: Ids, num_envs: int) -> IdArray:
         place[resolved] = order  # of ids that are equal, the last place
         twice = place[resolved] != order
         if twice.any():
-            raise ValueError(f"env id {resolved[twice.argmax()]} stands twice in the ids")
+            raise ValueError(f"env id {resolved[twice.argmax()]} is given twice")
     return resolved

@@ -32,6 +32,7 @@ from envpool_py.engine import Engine
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
 from envpool_py.images import render_grid
+from envpool_py.notebook import table
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker import processes
@@ -57,7 +58,8 @@ class BaseVectorEnv:
         timeout: seconds after which a batch may have fewer rows, but at least one.
         strict_timeout: after ``timeout`` a batch may be empty, of the right shapes and dtypes.
         autoreset_mode: ``"next_step"``, ``"same_step"`` or a ``gymnasium.vector.AutoresetMode``:
-            as in Gymnasium. None: the caller resets; a finished env may be stepped on.
+            as in Gymnasium. None: the caller resets; a step after the end of an episode reaches the
+            env, with a warning.
         episode_seeds: seed every reset from (the env's seed, the number of the episode).
         reset_fn: ``(env_id, episode) -> (seed, options)`` for every reset without its own seed and
             options, automatic ones included.
@@ -478,6 +480,8 @@ class BaseVectorEnv:
             text += self.engine.hosts.describe()
         return text + (", closed)" if self.is_closed else ")")
 
+    _repr_html_ = table  # what a notebook shows
+
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
 
@@ -492,7 +496,7 @@ class BaseVectorEnv:
         for observer in self.engine.observers:
             observer.close()
         for error in self.engine.close():
-            warnings.warn(str(error), RuntimeWarning, stacklevel=2)
+            checks.warn(str(error), RuntimeWarning)
 
     def __reduce__(self) -> Any:
         raise TypeError(

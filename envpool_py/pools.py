@@ -5,21 +5,34 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
 from envpool_py import auto
-from envpool_py.arguments import check_env_fns, check_foreign, check_num_envs
+from envpool_py.arguments import check_env_fns, check_num_envs, hint
+from envpool_py.options import (
+    MakeOptions,
+    PoolOptions,
+    ProcessOptions,
+    ProcessPoolOptions,
+    check_options,
+    spell_out,
+)
 from envpool_py.pool import BaseVectorEnv
+from envpool_py.worker.processes import missing
 from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
+
+@spell_out(PoolOptions)
 class DummyVectorEnv(BaseVectorEnv):
     """All envs in this process, one after another; for cheap envs and for debugging.
 
-    The arguments are those of ``BaseVectorEnv``, without ``worker_fn``. Partial batches are fair:
-    the oldest request is carried out first. ``timeout`` does not interrupt a step under way.
+    The options are those of ``BaseVectorEnv``. Partial batches are fair: the oldest request is
+    carried out first. ``timeout`` does not interrupt a step under way.
     """
 
     def __init__(
@@ -27,26 +40,21 @@ class DummyVectorEnv(BaseVectorEnv):
         env_fns: Sequence[Callable[[], Any]],
         wait_num: int | None = None,
         timeout: float | None = None,
-        **options: Any,
+        **options: Unpack[PoolOptions],
     ) -> None:
         # Checked before the workers, which make the envs.
-        check_foreign(options)
-        unknown = options.keys() - (BaseVectorEnv.__init__.__kwdefaults__ or {}).keys()
-        if unknown:
-            text = f"{type(self).__name__} does not take {', '.join(sorted(unknown))}"
-            if "step_timeout" in unknown:
-                text += (
-                    "; an env that hangs can only be ended with its process: ShmemVectorEnv and"
-                    " SubprocVectorEnv take it"
-                )
-            raise TypeError(text)
+        check_options(DummyVectorEnv.__init__, type(self).__name__, options)
         super().__init__(env_fns, DummyEnvWorker, wait_num, timeout, **options)
 
 
+@spell_out(ProcessPoolOptions)
 class SubprocVectorEnv(BaseVectorEnv):
-    """Envs in worker processes, as ``ShmemVectorEnv``, with the same arguments; Tianshou's name.
+    """Envs in worker processes, as ``ShmemVectorEnv``, with the same options; Tianshou's name.
 
-    ``share_memory`` has no effect: rows and actions go through shared memory in any case.
+    Args:
+        share_memory: has no effect: rows and actions go through shared memory in any case.
+        context: as in ``ShmemVectorEnv``.
+        num_processes: as in ``ShmemVectorEnv``.
     """
 
     def __init__(
@@ -57,34 +65,28 @@ class SubprocVectorEnv(BaseVectorEnv):
         share_memory: bool = False,
         context: Any = None,
         num_processes: int | str | None = None,
-        **options: Any,
+        **options: Unpack[ProcessPoolOptions],
     ) -> None:
         env_fns = check_env_fns(env_fns)
-        options["num_processes"] = _count(env_fns, num_processes, context)
+        check_options(SubprocVectorEnv.__init__, type(self).__name__, options)
+        count = _count(env_fns, num_processes, context)
         worker_fn = functools.partial(SubprocEnvWorker, share_memory=share_memory, context=context)
-        super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
+        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
+@spell_out(ProcessPoolOptions)
 class ShmemVectorEnv(BaseVectorEnv):
     """Envs in worker processes; observations, rewards, flags and actions in shared memory.
 
     Only infos other than numbers or small arrays of them, and leaves without a fixed shape, are
-    pickled.
+    pickled. The options are those of ``BaseVectorEnv`` and ``ProcessOptions``.
 
     Args:
         env_fns: one callable per env; sent by cloudpickle, but only under spawn and forkserver.
-        wait_num: as in ``BaseVectorEnv``.
-        timeout: as in ``BaseVectorEnv``.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
             multiprocessing's default.
         num_processes: the number of processes over which the envs are spread; None is one per env,
             ``"auto"`` depends on a throw-away env that is timed in a process of its own.
-        **options: ``num_threads=1``: threads that each process may compute with, None is without
-            limit; ``affinity=False``: whether each process stays on one core;
-            ``step_timeout=None``: seconds that a request to an env may take before its process is
-            killed; ``caller_steps=False``: whether this process steps the last envs while the
-            others step theirs, as many as a process has (half of that with ``wait_num`` or
-            ``timeout``), without isolation; and the other arguments of ``BaseVectorEnv``.
     """
 
     def __init__(
@@ -94,12 +96,13 @@ class ShmemVectorEnv(BaseVectorEnv):
         timeout: float | None = None,
         context: Any = None,
         num_processes: int | str | None = None,
-        **options: Any,
+        **options: Unpack[ProcessPoolOptions],
     ) -> None:
         env_fns = check_env_fns(env_fns)
-        options["num_processes"] = _count(env_fns, num_processes, context)
+        check_options(ShmemVectorEnv.__init__, type(self).__name__, options)
+        count = _count(env_fns, num_processes, context)
         worker_fn = functools.partial(ShmemEnvWorker, context=context)
-        super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
+        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
 def _count(
@@ -121,11 +124,12 @@ BACKENDS: dict[str, type[BaseVectorEnv]] = {
 }
 
 # Options that only processes have.
-_OF_PROCESSES = frozenset({"num_threads", "affinity", "step_timeout", "caller_steps"})
+_OF_PROCESSES = frozenset(ProcessOptions.__annotations__)
 # Options that keep all envs out of the caller's process.
 _OF_ISOLATION = frozenset({*_OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
 
 
+@spell_out(MakeOptions)
 def make(
     env: str | Callable[[], Any],
     num_envs: int = 1,
@@ -137,9 +141,14 @@ def make(
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
     context: Any = None,
-    **options: Any,
+    autoreset_mode: str | gym.vector.AutoresetMode | None = "same_step",
+    columns: bool = True,
+    **options: Unpack[MakeOptions],
 ) -> BaseVectorEnv:
     """Make a pool of ``num_envs`` copies of one env.
+
+    The options are those of ``BaseVectorEnv`` and ``ProcessOptions``; ``autoreset_mode`` and
+    ``columns`` have other defaults than there.
 
     Args:
         env: an id of Gymnasium's registry, maybe with the module that registers it
@@ -147,26 +156,32 @@ def make(
         num_envs: how many.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, or ``"auto"``: shared memory, or no
             processes if the envs are so few and cheap that this is faster, and no option is given
-            that only processes have.
+            that only processes have. On Windows there are no worker processes.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             process of its own, and takes one process per core if a step burns CPU, one per env if
             it mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and all
             rows are waited for, the caller replaces one of the processes, as with
             ``caller_steps=True``; to prevent this, pass ``caller_steps=False`` or an option for
             handling faults.
-        wait_num: as in ``BaseVectorEnv``.
-        timeout: as in ``BaseVectorEnv``.
+        wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
+        timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
         wrappers: applied to every env, the first innermost.
         context: the start method of the processes.
-        **options: the other arguments of the pool.
+        autoreset_mode: ``"same_step"``: the row that ends an episode has the next one's first
+            observation, and the last one is ``info["final_obs"]``. ``"next_step"`` or a
+            ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: the caller resets.
+        columns: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``; False: an
+            object array of one dict or tuple per env.
 
     Raises:
-        TypeError, ValueError: an argument is wrong.
+        TypeError, ValueError: an argument is wrong, an option misspelt, or the chosen pool does not
+            take it.
         EnvError: making or stepping the env raised.
+        NotImplementedError: worker processes are asked for, and the platform has none.
         gymnasium.error.Error: no such id.
     """
-    check_foreign(options)
+    check_options(make, "make", options)
     num_envs = check_num_envs(num_envs)
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
@@ -179,8 +194,10 @@ def make(
     elif callable(env):
         maker = env
     else:
-        raise TypeError(f"env must be an id or a callable, got {type(env).__name__}")
+        raise TypeError(f"env must be an id or a callable, got {type(env).__name__}{hint(env)}")
     env_fn = functools.partial(_wrapped, maker, dict(env_kwargs or {}), tuple(wrappers))
+    if backend == num_processes == "auto" and missing():
+        backend = "dummy"
     if backend == "auto":
         measured = auto.probe(env_fn, context)
         is_free = num_processes == "auto"
@@ -201,9 +218,11 @@ def make(
             if shared and worth:
                 num_processes -= 1
                 options["caller_steps"] = True
+    others: dict[str, Any] = {"wait_num": wait_num, "timeout": timeout, "columns": columns}
     if backend != "dummy":
-        options.update(context=context, num_processes=num_processes)
-    return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **options)
+        others.update(context=context, num_processes=num_processes)
+    kind = BACKENDS[backend]
+    return kind([env_fn] * num_envs, autoreset_mode=autoreset_mode, **others, **options)
 
 
 def _wrapped(

@@ -265,9 +265,7 @@ class Recovery:
             self._repeat(failed, request)
             return True
         failed.note.pop("env_replayed", None)
-        if self._history is not None:
-            self._history.forget(i)
-        for observer in engine.observers:
+        for observer in engine.observers:  # one of them is the history, which forgets it
             observer.failed({i: error}, raised=False)
         self._go_on(i, failed)
         return True

@@ -155,22 +155,24 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
     Raises:
         EnvError: an env_fn raised, or the process ended while it started.
     """
-    states = engine.states
-    error = engine.hosts.end_restart(host)
+    states, deaths = engine.states, dict(engine.states.deaths)
+    try:
+        error = engine.hosts.end_restart(host)
+        if error is None:
+            engine.batches.forget_forms(host.ids)
+            states.deaths = {i: death for i, death in deaths.items() if i not in host.ids}
+            _configure_again(engine, host.ids)
+            _note_recreated(engine, host.ids)
+    except BaseException:
+        # Its executors may not know the options: it is to be started once more.
+        states.deaths.update(deaths)
+        host.restarting = False
+        host.end()
+        raise
     if error is not None:
         for i in host.ids if engine.recovery is None else ():
             states.died(i, host.death_of(i))
         raise error
-    engine.batches.forget_forms(host.ids)
-    deaths = {i: states.deaths.pop(i) for i in host.ids if i in states.deaths}
-    try:
-        _configure_again(engine, host.ids)
-        _note_recreated(engine, host.ids)
-    except BaseException:
-        # Its executors may not know the options: it is to be started once more.
-        states.deaths.update(deaths)
-        host.end()
-        raise
     return list(host.ids)
 
 

@@ -298,9 +298,9 @@ class RowWriter:
         self._beside["reward"] = np.array(array, dtype=np.float64)
         return 0.0
 
-    def _warn(self, text: str) -> None:
+    def _warn(self, kind: str, text: str) -> None:
         """There is something strange about the row that is being written."""
-        self._beside.setdefault("warnings", []).append(text)
+        self._beside.setdefault("warnings", {})[kind] = text
 
     # ------------------------------------------------------------------------------ what goes out
 

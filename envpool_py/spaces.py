@@ -326,14 +326,12 @@ def _columns(layout: Any, actions: Any, count: int) -> list[Any] | None:
 def _as_rows(actions: Any, count: int) -> Any:
     """``actions``, one for each env."""
     if isinstance(actions, (str, bytes, Mapping)) or not hasattr(actions, "__len__"):
-        raise TypeError(
-            f"actions: got a {type(actions).__name__};"
-            " pass a sequence or an array of one action per env"
-        )
+        got = type(actions).__name__
+        raise TypeError(f"actions: expected {count} actions, one per env; got {got}")
     try:
         length = len(actions)
     except TypeError:  # an array, or a tensor, of no dimension
-        raise TypeError("actions: got a scalar; pass one action per env") from None
+        raise TypeError(f"actions: expected {count} actions, one per env; got a scalar") from None
     if length != count:
         raise ValueError(f"got {length} actions for {count} envs")
     return actions

@@ -109,12 +109,14 @@ class States:
         if dead.any():
             death = self.deaths[int(ids[dead.argmax()])]
             raise WorkerDiedError(death.message, death.env_ids)  # with a traceback of its own
-        kind = "resetting" if state[busy.argmax()] == RESETTING else "stepping"
-        raise AlreadyPendingCallError(
-            f"{name_ids(ids[busy].tolist())}: still {kind}; its row must be fetched first,"
-            " by recv() or step(None)",
-            kind,
-        )
+        resets = state[busy.argmax()] == RESETTING
+        kind = "resetting" if resets else "stepping"
+        fact = f"still {kind}; call recv() first, or use only the envs in ready_id"
+        listed = ids[busy].tolist()
+        if self.unread.issuperset(listed):
+            of = "reset" if resets else "step"
+            fact = f"a result of the previous {of} is still unread; call recv(), or reset()"
+        raise AlreadyPendingCallError(f"{name_ids(listed)}: {fact}", kind)
 
     def check_step(self, ids: IdArray, index: Any) -> None:
         """Raise unless these envs, and ``index`` says the same, take a step.

@@ -177,14 +177,15 @@ class EnvWorkerContract(ABC):
 
     def test_an_async_pool(self) -> None:
         with self._pool(4, wait_num=2) as pool:
-            envs = [CountingEnv(length=1000) for _ in range(4)]
-            pool.set_env_attr("length", 1000)
+            endless = 1 << 62  # an env may be stepped often before another comes
+            envs = [CountingEnv(length=endless) for _ in range(4)]
+            pool.set_env_attr("length", endless)
             pool.reset(seed=0)
             for i, env in enumerate(envs):
                 env.reset(seed=i)
             ids = np.arange(4)
             taken = np.zeros(4, dtype=int)
-            for _ in range(40):
+            while taken.sum() < 80 or not taken.all():  # it comes late on a busy machine
                 obs, reward, *_ = pool.step(ids % 3, ids)
                 ids = pool.batch_ids
                 assert 2 <= len(ids) == len(set(ids.tolist()))
@@ -192,7 +193,6 @@ class EnvWorkerContract(ABC):
                 np.testing.assert_array_equal(obs, np.stack([row[0] for row in rows]))
                 np.testing.assert_array_equal(reward, [row[1] for row in rows])
                 taken[ids] += 1
-            assert taken.min() > 0
             pool.drain()
             assert pool.waiting_id == []
 

@@ -39,7 +39,8 @@ from tests.support.helpers import (  # noqa: E402
     wait_until,
 )
 
-PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "docs/pettingzoo.md", "docs/sb3.md")
+PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers")
+PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
 PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
 """The files and folders that import the libraries which are compared with or adapted to."""
 
@@ -47,7 +48,6 @@ SLOW = ("tests/bench", "tests/cli", "tests/soak", "tests/test_examples.py")
 SLOW += tuple(
     f"tests/{name}.py"
     for name in (
-        "backends/test_matrix",
         "collector/test_collect",
         "envpool_face/test_faults",
         "faults/test_lifecycle",
@@ -55,9 +55,6 @@ SLOW += tuple(
         "gymnasium_face/test_equal_to_sync",
         "gymnasium_face/test_faults",
         "gymnasium_face/test_wrappers",
-        "pool/test_determinism",
-        "pool/test_findings",
-        "pool/test_rows_change",
         "record/test_on_error_replay",
         "record/test_replay",
     )

@@ -116,6 +116,8 @@ def run(args: argparse.Namespace) -> int:
     if args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
     summary: Summary | None = None
+    writer: EpisodeWriter | None = None
+    status = 0
     written: int | None = None  # episodes; None: it has not come to that
     env_fn = env_fn_of(args, pettingzoo=True)
     try:
@@ -127,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
             status, written = _put_in_place(writer, args.out, status)
     except KeyboardInterrupt:
         if written is None:
-            complain("interrupted; nothing is written")
+            complain(f"interrupted; {_kept(writer, f'{args.out}.partial')}")
         # Else it is the second time, so as not to wait for the envs' end.
         status = INTERRUPTED
     if summary is not None:
@@ -164,22 +166,27 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
 
 def _put_in_place(writer: EpisodeWriter | None, out: str, status: int) -> tuple[int, int]:
     """Close the file and say how it ended; returns the exit status and the episodes written."""
-    written = 0
     how = "interrupted" if status == INTERRUPTED else "ended by an error"
+    where = out
     if writer is not None:
         if status and writer.num_episodes:
-            complain(f"{how}; writing what there is, which another Ctrl-C would drop")
+            complain(f"{how}; writing what there is")
         writer.metadata["complete"] = status == 0
         try:
             writer.close()
-            written = writer.num_episodes
         except OSError as error:
             complain(f"{out}: {describe(error)}")
             status, how = status or 1, "ended by an error"
+            where = f"{out}.partial"
     if status:
-        kept = f"kept {written} whole episodes in {out}" if written else "nothing is written"
-        complain(f"{how}; {kept}")
-    return status, written
+        complain(f"{how}; {_kept(writer, where)}")
+    return status, 0 if writer is None else writer.num_episodes
+
+
+def _kept(writer: EpisodeWriter | None, where: str) -> str:
+    if writer is None or not writer.num_episodes:
+        return "nothing is written"
+    return f"kept {writer.num_episodes} whole episodes in {where}"
 
 
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:

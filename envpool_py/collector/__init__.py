@@ -1,15 +1,17 @@
-"""Asynchronous collection of whole episodes from a pool, and their file.
+"""Asynchronous collection from a pool: whole episodes and their files, or batches of transitions.
 
-``AsyncCollector`` steps a pool with a policy and yields each episode when it ends; ``save`` and
-``load`` write and read episodes as one ``.npz`` file without pickle.
+``AsyncCollector`` steps a pool with a policy. ``episodes`` yields each episode when it ends;
+``steps`` yields batches of transitions. ``EpisodeWriter``, ``save`` and ``load`` write and read
+episodes without pickle.
 """
 
 from __future__ import annotations
 
 from envpool_py.collector.collect import AsyncCollector, shares
-from envpool_py.collector.episode import Episode
-from envpool_py.collector.file import Episodes, EpisodeWriter, Transitions, load, save
+from envpool_py.collector.episode import Episode, Transitions
+from envpool_py.collector.file import EpisodeWriter, save
 from envpool_py.collector.policy import Policy, RandomPolicy
+from envpool_py.collector.reader import Episodes, load
 
 __all__ = [
     "AsyncCollector",

@@ -2,26 +2,31 @@
 
 What it guarantees:
 
-- It never waits for the slowest env: a batch is what the pool hands out, and a reset is sent, not
+- It never waits for the slowest env: a batch is what the pool returns, and a reset is sent, not
   waited for.
-- While the caller works on an episode, the envs work on: their actions were sent before.
+- While the caller works on an episode or a batch, the envs work on: their actions were sent before.
 - With ``balanced=True`` each env does a share that is fixed beforehand. Which episodes are
   collected then depends on seeds and policy alone, never on timing; only their order may.
 - No episode that has been started is dropped, so that short ones are not favoured.
-- Memory holds the running episodes, whatever the number collected.
+- Memory holds the running episodes, or one batch of transitions, whatever the number collected.
+- Episodes and transitions are the same with every ``autoreset_mode``.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from envpool_py import seeding, spaces
-from envpool_py.collector.buffer import EpisodeBuffer
-from envpool_py.collector.episode import Episode
+from envpool_py.collector.buffer import EpisodeBuffer, LastRows, Rows
+from envpool_py.collector.episode import Episode, Transitions, objects
+from envpool_py.collector.policy import split_extras, takes_infos
 from envpool_py.errors import EnvError
 
 if TYPE_CHECKING:
@@ -40,23 +45,49 @@ def shares(total: int, num_envs: int) -> list[int]:
     return [each + (i < more) for i in range(num_envs)]
 
 
-class AsyncCollector:
-    """Steps a pool with a policy and yields every episode when it has ended.
+class _Batch(NamedTuple):
+    """Rows as the pool returned them, and as they belong to the episodes.
 
-    Works with asynchronous and synchronous pools alike, and with wrapped ones. The pool is the
-    caller's: the collector never closes it.
+    In same-step mode a row may end an episode and begin the next. ``obs`` and ``infos``, for the
+    policy, are then of the next; ``parts`` and ``kept``, to be stored, of that which ends.
+    """
+
+    ids: NDArray[np.intp]
+    obs: Any
+    infos: Any
+    parts: list[Any]  # per leaf
+    kept: list[dict[str, Any]]  # empty: infos are not kept
+    rewards: NDArray[np.float64] | None  # None: all rows are of resets
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    begins: NDArray[np.bool_]  # rows of resets that were sent
+    ends: NDArray[np.bool_]
+
+
+class AsyncCollector:
+    """Steps a pool with a policy and yields episodes or transitions.
+
+    Works with asynchronous and synchronous pools, with every ``autoreset_mode``, and with wrapped
+    pools. The pool is the caller's: the collector never closes it, and nothing else may step it
+    while a loop over the collector runs.
+
+    An env that the pool restarts (``on_error="restart"``) ends its episode with a truncated step
+    whose last observation is the last that is known.
 
     Args:
-        pool: a pool with ``autoreset_mode=None``.
-        policy: ``policy(obs, env_ids) -> actions``; see ``Policy``.
+        pool: the pool. In ``autoreset_mode="same_step"`` an env has begun its next episode when
+            one ends: if that is not collected, it counts in ``episode_id`` nevertheless.
+        policy: ``policy(obs, env_ids) -> actions`` or ``-> (actions, extras)``; with a parameter
+            ``infos``, ``policy(obs, env_ids, infos)``. See ``Policy``.
         seed: for each env's first reset here, as in ``pool.reset``: an int ``s`` seeds env ``i``
             with ``s + i``; a list has one seed or None per env. Later episodes go on with the env's
-            own stream. None leaves the envs as they are.
-        keep_infos: whether episodes hold the info dicts of their rows.
+            own stream, or have the seeds of the pool's ``episode_seeds`` or ``reset_fn``. None
+            leaves the envs unchanged.
+        keep_infos: whether episodes and transitions hold the info dicts of their rows; or the keys
+            that they hold.
 
     Attributes:
         pool: the pool.
-        policy: the policy; may be replaced between episodes.
         num_rows: rows received so far, those of resets included.
         num_batches: batches received so far.
         num_steps: env steps done so far, those of running episodes included.
@@ -64,8 +95,8 @@ class AsyncCollector:
         num_episodes: episodes finished so far.
 
     Raises:
-        ValueError: the pool resets its envs itself, or the seeds are not as many as the envs.
-        TypeError: a seed is not an int.
+        ValueError: the seeds are not as many as the envs.
+        TypeError: a seed is not an int, or ``policy`` is not callable.
     """
 
     def __init__(
@@ -74,14 +105,8 @@ class AsyncCollector:
         policy: Policy,
         *,
         seed: Seed = None,
-        keep_infos: bool = False,
+        keep_infos: bool | Sequence[str] = False,
     ) -> None:
-        if pool.autoreset_mode is not None:
-            mode = pool.autoreset_mode.name.lower()
-            raise ValueError(
-                f"autoreset_mode is {mode!r}, but the collector resets the envs itself; build the"
-                " pool with autoreset_mode=None"
-            )
         self.pool = pool
         self.policy = policy
         self.num_rows = 0
@@ -90,20 +115,34 @@ class AsyncCollector:
         self.num_started = 0
         self.num_episodes = 0
         num_envs = len(pool)
-        self._seeds = seeding.per_env(seed, range(num_envs))
-        self._unused_seeds = dict(enumerate(self._seeds))
-        self._episode = [-1] * num_envs
+        self._same_step = pool.autoreset_mode is AutoresetMode.SAME_STEP
+        self._seeds = _Seeds(pool, seeding.per_env(seed, range(num_envs)))
+        self._keep_infos = [keep_infos] if isinstance(keep_infos, str) else keep_infos
+        self._episode = np.full(num_envs, -1)
         self._finished_steps = [0] * num_envs
         self._resetting = np.zeros(num_envs, dtype=np.bool_)
-        self._infos: list[list[dict[str, Any]]] | None = None
-        if keep_infos:
-            self._infos = [[] for _ in range(num_envs)]
         self._obs_layout = _common_layout(pool.observation_space)
         self._action_layout = _common_layout(pool.action_space)
         self._fixed_actions = spaces.is_fixed(self._action_layout)
-        self._buffer = EpisodeBuffer(
-            num_envs, spaces.leaves(self._obs_layout), spaces.leaves(self._action_layout)
-        )
+        leaves = spaces.leaves(self._obs_layout), spaces.leaves(self._action_layout)
+        self._buffer = EpisodeBuffer(num_envs, *leaves)
+        self._last = LastRows(num_envs, *leaves)
+        self._infos: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
+        self._loop: object = None  # that which has begun last
+        self._can_go_on = False  # whether steps() finds its envs as it has left them
+        self._pending: list[Transitions] = []
+
+    @property
+    def policy(self) -> Policy:
+        """The policy; may be replaced at any time."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        if not callable(policy):
+            raise TypeError(f"policy must be callable, got {type(policy).__name__}")
+        self._policy = policy
+        self._takes_infos = takes_infos(policy)
 
     def episodes(
         self,
@@ -112,7 +151,7 @@ class AsyncCollector:
         *,
         balanced: bool = True,
     ) -> Iterator[Episode]:
-        """Collect, and yield each episode when it has ended; without a limit, for ever.
+        """Collect, and yield each episode when it has ended; without a limit, indefinitely.
 
         Every call starts with fresh episodes. A loop that is left early leaves requests in flight:
         the next call fetches and drops them, and so does ``pool.drain()``.
@@ -138,10 +177,30 @@ class AsyncCollector:
         if num_episodes is not None and num_steps is not None:
             raise ValueError("both num_episodes and num_steps are given; give one of them")
         if num_episodes is not None:
-            return self._collect(self._while_episodes(num_episodes, balanced))
+            return self._episodes(self._while_episodes(num_episodes, balanced))
         if num_steps is not None:
-            return self._collect(self._while_steps(num_steps, balanced))
-        return self._collect(lambda _: True)
+            return self._episodes(self._while_steps(num_steps, balanced))
+        return self._episodes(lambda _: True)
+
+    def steps(self, batch_size: int | None = None) -> Iterator[Transitions]:
+        """Collect transitions indefinitely, and yield them in batches as they come.
+
+        An env that ends an episode begins the next. Which transitions a batch has depends on
+        timing; those of each env are in order and complete. A loop that is left goes on in the next
+        call, with the same running episodes and without losing a transition, unless ``episodes``
+        was called or an error was raised in between: then fresh episodes are started.
+
+        Args:
+            batch_size: how many transitions each batch has; None: as many as the pool returns at a
+                time, at least one.
+
+        Raises:
+            ValueError: ``batch_size`` is less than 1.
+            EnvError: an env failed, while iterating.
+        """
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more, got {batch_size}")
+        return self._steps(batch_size)
 
     def _while_episodes(self, total: int, balanced: bool) -> Callable[[int], bool]:
         left = shares(total, len(self.pool)) if balanced else [total]
@@ -163,72 +222,179 @@ class AsyncCollector:
         ]
         return lambda env_id: self._finished_steps[env_id] < stops[env_id]
 
-    def _collect(self, may_start: Callable[[int], bool]) -> Iterator[Episode]:
+    def _episodes(self, may_start: Callable[[int], bool]) -> Iterator[Episode]:
         self._drop_running()
-        running = self._start([i for i in range(len(self.pool)) if may_start(i)])
+        starting = [i for i in range(len(self.pool)) if may_start(i)]
+        self._start(starting)
+        running = len(starting)
+        loop = self._loop = object()
         while running:
-            obs, rewards, terminated, truncated, infos = self.pool.recv()
-            ids = np.array([info["env_id"] for info in infos], dtype=np.intp)
-            started = self._store(ids, obs, rewards, infos)
-            ended = terminated | truncated
-            finished = []
+            batch = self._receive()
+            self._buffer.add(batch.ids, batch.parts, batch.rewards)
+            for i, info in zip(batch.ids, batch.kept, strict=False):
+                self._infos[i].append(info)
+            ended = np.flatnonzero(batch.ends)
+            finished = [self._finish(batch, int(k)) for k in ended]
+            again = batch.ends.copy()
+            again[ended] = [may_start(int(i)) for i in batch.ids[ended]]
+            running -= int(np.count_nonzero(batch.ends & ~again))
             try:
-                if np.count_nonzero(ended):
-                    again = []
-                    for k in np.flatnonzero(ended):
-                        env_id = int(ids[k])
-                        finished.append(self._finish(env_id, terminated[k], truncated[k]))
-                        if may_start(env_id):
-                            again.append(env_id)
-                    running += self._start(again) - len(finished)
-                    going_on = ~ended
-                    ids = ids[going_on]
-                    obs = _select(obs, going_on)
-                if len(started):
-                    self._announce(started)
-                if len(ids):
-                    self._act(ids, obs)
+                self._go_on(batch, again, self._buffer)
             except Exception:
                 # What has ended is whole, whatever the policy or the pool has to say now.
                 yield from finished
                 raise
             yield from finished
+            self._check_loop(loop)
 
-    def _start(self, env_ids: list[int]) -> int:
-        """Send the resets of new episodes; returns how many."""
-        if not env_ids:
-            return 0
-        seeds = [self._unused_seeds.pop(i, None) for i in env_ids]
-        self.pool.send_reset(env_ids, seed=seeds)
-        self._resetting[env_ids] = True
-        for i in env_ids:
-            self._episode[i] += 1
-        self.num_started += len(env_ids)
-        return len(env_ids)
+    def _steps(self, batch_size: int | None) -> Iterator[Transitions]:
+        if not self._can_go_on:
+            self._drop_running()
+            self._start(range(len(self.pool)))
+        self._can_go_on = False
+        loop = self._loop = object()
+        while True:
+            while (transitions := self._take_pending(batch_size)) is not None:
+                self._can_go_on = True
+                yield transitions
+                self._check_loop(loop)
+                self._can_go_on = False
+            batch = self._receive()
+            self._take_steps(batch)
+            self._go_on(batch, batch.ends, self._last)
 
-    def _store(
-        self, ids: NDArray[np.intp], obs: Any, rewards: NDArray[np.float64], infos: Any
-    ) -> NDArray[np.intp]:
-        """Store a batch; returns the ids of the envs that were reset."""
+    def _check_loop(self, loop: object) -> None:
+        if self._loop is not loop:
+            raise RuntimeError(
+                "another loop over this collector has begun since; one collector has one loop"
+            )
+
+    def _receive(self) -> _Batch:
+        """Fetch the next rows, and take apart those that end an episode and begin the next."""
+        obs, rewards, terminated, truncated, infos = self.pool.recv()
+        ids = self.pool.batch_ids
+        begins = self._resetting[ids]
+        self._resetting[ids] = False
         self.num_batches += 1
         self.num_rows += len(ids)
-        started = ids[self._resetting[ids]]
-        self._resetting[started] = False
-        num_steps = len(ids) - len(started)
-        self.num_steps += num_steps
-        self._buffer.add(ids, self._obs_parts(obs), rewards if num_steps else None)
-        if self._infos is not None:
-            for i, info in zip(ids, infos, strict=True):
-                self._infos[i].append(info)
-        return started
+        self.num_steps += len(ids) - int(np.count_nonzero(begins))
+        parts = self._obs_parts(obs)
+        ends = terminated | truncated
+        kept = [self._kept(info) for info in infos] if self._keep_infos else []
+        if self._same_step and ends.any():
+            # A turn-based env goes on where one of its agents has ended.
+            ends &= ["final_obs" in info for info in infos]
+            last = np.flatnonzero(ends)
+            parts = self._with_last_obs(parts, last, [infos[k]["final_obs"] for k in last])
+            if kept:
+                for k in last:
+                    kept[k] = self._kept({**infos[k]["final_info"], "env_id": int(ids[k])})
+        of_steps = None if begins.all() else rewards
+        flags = terminated, truncated, begins, ends
+        return _Batch(ids, obs, infos, parts, kept, of_steps, *flags)
 
-    def _announce(self, started: NDArray[np.intp]) -> None:
-        start_episodes = getattr(self.policy, "start_episodes", None)
-        if start_episodes is not None:
-            start_episodes(started)
+    def _with_last_obs(
+        self, parts: list[Any], rows: NDArray[np.intp], last: list[Any]
+    ) -> list[Any]:
+        """Copies of the leaves with the observations ``last`` in ``rows``."""
+        # Rows of an undeclared space may have stacked, and the last not be like them.
+        fixed = [leaf.dtype is not None for leaf in spaces.leaves(self._obs_layout)]
+        found = [
+            part.copy() if is_fixed and isinstance(part, np.ndarray) else list(part)
+            for part, is_fixed in zip(parts, fixed, strict=True)
+        ]
+        for k, obs in zip(rows, last, strict=True):
+            for part, value in zip(found, spaces.split(self._obs_layout, obs, "obs"), strict=True):
+                part[k] = value
+        return found
 
-    def _act(self, ids: NDArray[np.intp], obs: Any) -> None:
-        actions = self.policy(obs, ids)
+    def _kept(self, info: dict[str, Any]) -> dict[str, Any]:
+        keys = self._keep_infos
+        if isinstance(keys, bool):
+            return info
+        return {key: info[key] for key in keys if key in info}
+
+    def _take_steps(self, batch: _Batch) -> None:
+        """Store a batch, and make transitions of its rows of steps."""
+        rows = ~batch.begins
+        ids = batch.ids[rows]
+        obs, actions, extras = self._last.of(ids)
+        info = objects([self._infos[i][0] for i in ids]) if batch.kept else None
+        self._last.add(batch.ids, batch.parts, batch.rewards)
+        for i, one in zip(batch.ids, batch.kept, strict=False):
+            self._infos[i] = [one]
+        if batch.rewards is not None:
+            transitions = Transitions(
+                obs=spaces.join(self._obs_layout, obs),
+                action=spaces.join(self._action_layout, actions),
+                reward=batch.rewards[rows],
+                terminated=batch.terminated[rows],
+                truncated=batch.truncated[rows],
+                next_obs=spaces.join(self._obs_layout, self._last.of(ids)[0]),
+                env_id=ids.astype(np.int64),
+                episode_id=self._episode[ids],
+                extras=extras,
+                info=info,
+                next_info=objects(batch.kept)[rows] if batch.kept else None,
+            )
+            self._pending.append(transitions)
+
+    def _take_pending(self, batch_size: int | None) -> Transitions | None:
+        """Take a batch of what ``steps`` has collected; None if that is not enough."""
+        if sum(map(len, self._pending)) < (batch_size or 1):
+            return None
+        found = self._pending[0].join(*self._pending[1:])
+        self._pending = []
+        if batch_size is not None and len(found) > batch_size:
+            self._pending = [found[batch_size:]]
+            found = found[:batch_size]
+        return replace(
+            found,
+            obs=_stack(self._obs_layout, found.obs),
+            action=_stack(self._action_layout, found.action),
+            next_obs=_stack(self._obs_layout, found.next_obs),
+        )
+
+    def _start(self, env_ids: Sequence[int]) -> None:
+        """Send the resets of new episodes."""
+        if len(env_ids):
+            self.pool.send_reset(list(env_ids), seed=self._seeds.take(env_ids))
+            self._resetting[list(env_ids)] = True
+            self._count(env_ids)
+
+    def _count(self, env_ids: Sequence[int]) -> None:
+        self._episode[list(env_ids)] += 1
+        self.num_started += len(env_ids)
+
+    def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: Rows) -> None:
+        """Begin the next episodes of those rows, and send actions to the envs that are running."""
+        started, restarted = batch.ids[batch.begins], batch.ids[again]
+        acting = ~batch.ends
+        if not self._same_step:
+            self._start(restarted.tolist())
+        elif len(restarted):
+            acting |= again
+            self._count(restarted.tolist())
+            rows.add(restarted, self._obs_parts(_select(batch.obs, again)), None)
+            if batch.kept:
+                for k in np.flatnonzero(again):
+                    self._infos[batch.ids[k]] = [self._kept(_of_reset(batch.infos[k]))]
+            started = np.concatenate([started, restarted])
+        if len(started):
+            self._seeds.begin(started.tolist())
+            start_episodes = getattr(self.policy, "start_episodes", None)
+            if start_episodes is not None:
+                start_episodes(started)
+        if acting.all() and len(acting):
+            self._act(batch.ids, batch.obs, batch.infos, rows)
+        elif acting.any():
+            obs = _select(batch.obs, acting)
+            self._act(batch.ids[acting], obs, batch.infos[acting], rows)
+
+    def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: Rows) -> None:
+        policy: Any = self._policy
+        returned = policy(obs, ids, infos=infos) if self._takes_infos else policy(obs, ids)
+        actions, extras = split_extras(returned, ids)
         if self._fixed_actions:
             parts = spaces.batch_actions(self._action_layout, actions, ids.tolist())
             if parts is None:
@@ -239,26 +405,27 @@ class AsyncCollector:
         else:
             actions = spaces.list_actions(self._action_layout, actions, ids.tolist())
             parts = _stack_rows(self._action_layout, actions, "action")
+        # First what may refuse the extras; only then is anything sent.
+        rows.add_actions(ids, parts, extras)
         self.pool.send(actions, ids)
-        self._buffer.add_actions(ids, parts)
 
-    def _finish(self, env_id: int, terminated: np.bool_, truncated: np.bool_) -> Episode:
-        obs, actions, rewards = self._buffer.take(env_id)
+    def _finish(self, batch: _Batch, k: int) -> Episode:
+        env_id = int(batch.ids[k])
+        obs, actions, rewards, extras = self._buffer.take(env_id)
         ends = np.zeros((2, len(rewards)), dtype=np.bool_)
-        ends[:, -1] = terminated, truncated
-        infos: tuple[dict[str, Any], ...] = ()
-        if self._infos is not None:
-            infos = tuple(self._infos[env_id])
-            self._infos[env_id] = []
+        ends[:, -1] = batch.terminated[k], batch.truncated[k]
+        infos, self._infos[env_id] = tuple(self._infos[env_id]), []
         episode = Episode(
             env_id=env_id,
-            episode_id=self._episode[env_id],
-            seed=self._seeds[env_id],
+            episode_id=int(self._episode[env_id]),
+            env_seed=self._seeds.of_env[env_id],
+            seed=self._seeds.of_episode[env_id],
             observations=spaces.join(self._obs_layout, obs),
             actions=spaces.join(self._action_layout, actions),
             rewards=rewards,
             terminated=ends[0],
             truncated=ends[1],
+            extras=extras,
             infos=infos,
         )
         self._finished_steps[env_id] += len(rewards)
@@ -277,10 +444,47 @@ class AsyncCollector:
             # An error there is of an episode that nobody asks for any more.
             with contextlib.suppress(EnvError):
                 self.pool.drain()
+        self._can_go_on = False
+        self._pending = []
         self._buffer.clear()
+        self._last.clear()
         self._resetting[:] = False
-        if self._infos is not None:
-            self._infos = [[] for _ in self._infos]
+        self._infos = [[] for _ in self._infos]
+
+
+class _Seeds:
+    """The seeds of the envs and of their running episodes.
+
+    Attributes:
+        of_env: by env, the seed of its first episode, or that of which the pool makes all others.
+        of_episode: by env, the seed that its last reset was given.
+    """
+
+    def __init__(self, pool: BaseVectorEnv, seeds: list[int | None]) -> None:
+        self._engine = pool.engine
+        self._unused = dict(enumerate(seeds))
+        self._given: dict[int, int | None] = {}
+        self.of_env = list(seeds)
+        self.of_episode: list[int | None] = [None] * len(seeds)
+
+    def take(self, env_ids: Sequence[int]) -> list[int | None]:
+        """The seeds for resets of these envs: each env's only once."""
+        seeds = [self._unused.pop(i, None) for i in env_ids]
+        self._given.update(zip(env_ids, seeds, strict=True))
+        return seeds
+
+    def begin(self, env_ids: Sequence[int]) -> None:
+        """The episodes of these envs have begun, and their first rows are there."""
+        for i in env_ids:
+            seed = self._given.pop(i, None)
+            options = self._engine.hosts.configured.get(i)
+            reset_fn = None if options is None else options.kwargs["reset_fn"]
+            root, episode, _ = self._engine.places.seen.get(i, (None, 0, False))
+            if root is not None:
+                self.of_env[i], seed = root, seeding.of_episode(root, episode)
+            elif reset_fn is not None and seed is None:
+                seed, _ = reset_fn(i, episode)
+            self.of_episode[i] = seed
 
 
 def _common_layout(env_spaces: list[Any]) -> Any:
@@ -300,3 +504,18 @@ def _stack_rows(layout: Any, rows: Any, what: str) -> list[Any]:
 def _select(obs: Any, rows: NDArray[np.bool_]) -> Any:
     """The rows of a batch of observations."""
     return spaces.map_tree(itemgetter(rows), obs)
+
+
+def _stack(layout: Any, tree: Any) -> Any:
+    """Columns whose objects are stacked where they are alike, as an ``Episode`` has them."""
+
+    def stack(leaf: spaces.Leaf, column: Any) -> Any:
+        return column if leaf.dtype is not None else spaces.stack_objects(list(column), leaf)
+
+    return spaces.map_tree(stack, layout, tree)
+
+
+def _of_reset(info: dict[str, Any]) -> dict[str, Any]:
+    """The info of the reset alone, of a row that also ended an episode."""
+    of_reset = {key: info[key] for key in info if key not in ("final_obs", "final_info")}
+    return {**of_reset, "is_reset": True}

@@ -1,12 +1,18 @@
-"""One whole episode of one env."""
+"""What the collector yields: whole episodes, and batches of transitions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from envpool_py.spaces import map_tree
+
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 
@@ -21,23 +27,29 @@ class Episode:
         env_id: which env of the pool.
         episode_id: 0 for the env's first episode, then 1, 2, ...; one that was left unfinished, by
             a loop left early or an error, has its number too.
-        seed: the seed of the env's first episode. Later ones go on with the env's own stream.
+        env_seed: the seed of the env's first episode here; with the pool's ``episode_seeds``, the
+            seed of which those of all its episodes are made. None: the collector had none.
+        seed: the seed that the reset of this episode was given; None: none, so that the episode
+            goes on with the env's own stream.
         observations: ``(L + 1, ...)``: that of the reset, then of each step, the last included.
         actions: ``(L, ...)``, what the policy chose, in the dtype of the action space.
         rewards: ``(L,)`` float64; ``(L, m)`` where the env's reward is a vector.
         terminated: ``(L,)`` bool; False but for the last.
         truncated: ``(L,)`` bool; False but for the last.
+        extras: what the policy returned beside the actions, by name: arrays ``(L, ...)``.
         infos: the ``L + 1`` info dicts, that of the reset first; empty unless they were asked for.
     """
 
     env_id: int
     episode_id: int
+    env_seed: int | None
     seed: int | None
     observations: Any
     actions: Any
     rewards: NDArray[np.float64]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
+    extras: dict[str, NDArray[Any]] = field(default_factory=dict)
     infos: tuple[dict[str, Any], ...] = ()
 
     def __len__(self) -> int:
@@ -54,3 +66,63 @@ class Episode:
             f"Episode(env_id={self.env_id}, episode_id={self.episode_id}, seed={self.seed},"
             f" length={len(self)}, total_reward={self.total_reward})"
         )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Transitions:
+    """``T`` transitions; observations and actions are in the form of those of an ``Episode``.
+
+    The rows of one env are in the order of its steps. ``next_obs`` is what the step returned: at
+    the end of an episode its last observation, never that of the next reset. ``len(batch)`` is
+    ``T``; ``batch[rows]``, with a slice, an index array or a mask, is a batch of those rows.
+
+    Attributes:
+        obs: ``(T, ...)``, what the policy was given.
+        action: ``(T, ...)``, what the policy chose for it.
+        reward: ``(T,)`` float64; ``(T, m)`` where the env's reward is a vector.
+        terminated: ``(T,)`` bool: no reward follows; do not bootstrap.
+        truncated: ``(T,)`` bool: the episode was cut short; bootstrap from ``next_obs``.
+        next_obs: ``(T, ...)``.
+        env_id: ``(T,)`` int.
+        episode_id: ``(T,)`` int, as that of an ``Episode``.
+        extras: what the policy returned beside the action, by name: arrays ``(T, ...)``.
+        info: ``(T,)`` info dicts that came with ``obs``; None unless infos are kept.
+        next_info: ``(T,)`` info dicts that came with ``next_obs``; None unless infos are kept.
+    """
+
+    obs: Any
+    action: Any
+    reward: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    next_obs: Any
+    env_id: NDArray[np.int64]
+    episode_id: NDArray[np.int64]
+    extras: dict[str, NDArray[Any]] = field(default_factory=dict)
+    info: NDArray[np.object_] | None = None
+    next_info: NDArray[np.object_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    def __getitem__(self, rows: Any) -> Transitions:
+        return self._map(itemgetter(rows))
+
+    def join(self, *others: Transitions) -> Transitions:
+        """One batch of these transitions, followed by those of the others."""
+        return self._map(lambda *parts: np.concatenate(parts), *others)
+
+    def _map(self, function: Callable[..., Any], *others: Transitions) -> Transitions:
+        columns: dict[str, Any] = {}
+        for name in (one.name for one in fields(self)):
+            first, *rest = (getattr(one, name) for one in (self, *others))
+            columns[name] = None if first is None else map_tree(function, first, *rest)
+        return Transitions(**columns)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} transitions>"
+
+
+def objects(values: list[Any]) -> NDArray[np.object_]:
+    """A list of any objects as an array of them."""
+    return np.fromiter(values, dtype=object, count=len(values))

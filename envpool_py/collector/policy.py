@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -21,23 +23,65 @@ _DRAWN = 128
 class Policy(Protocol):
     """A batch of observations in, a batch of actions out.
 
-    Any callable of this form is a policy. One that has a state for each env may have a method
-    ``start_episodes(env_ids)``; it is called with the ids of envs that have just been reset, before
-    the first observations of those episodes are passed.
+    Any callable of this form is a policy. A policy that names a parameter ``infos`` is passed also
+    the infos of the rows, for instance for action masks: ``policy(obs, env_ids, infos)``. A policy
+    that has a state for each env may have a method ``start_episodes(env_ids)``; it is called with
+    the ids of envs that have just been reset, before the first observations of those episodes are
+    passed.
     """
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> Any:
         """Choose an action for each row.
 
         Args:
-            obs: ``k`` observations as the pool hands them out: an array ``(k, *shape)``; for Dict
+            obs: ``k`` observations as the pool returns them: an array ``(k, *shape)``; for Dict
                 and Tuple spaces an object array of dicts or tuples, or with the pool's
                 ``columns=True`` a dict or tuple of arrays ``(k, ...)``.
             env_ids: ``(k,)``, the env of each row. Their order and number differ from call to call.
 
         Returns:
-            ``k`` actions in any form that the pool's ``send`` takes.
+            ``k`` actions in any form that the pool's ``send`` takes; or a pair ``(actions,
+            extras)`` with a dict of arrays ``(k, ...)`` of numbers that are stored with the
+            actions, for instance ``{"log_prob": ..., "value": ...}``. A tuple of two whose second
+            is a dict is always taken as such a pair.
         """
+
+
+def takes_infos(policy: Callable[..., Any]) -> bool:
+    """Whether ``policy`` names a parameter ``infos``; of a torch module, its ``forward``."""
+    function = getattr(policy, "forward", policy)
+    try:
+        return "infos" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a callable that tells nothing of its parameters
+        return False
+
+
+def split_extras(returned: Any, env_ids: NDArray[np.intp]) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """The actions and the extras of what a policy returned for ``env_ids``.
+
+    Raises:
+        TypeError: an extra is not made of numbers.
+        ValueError: an extra has not one row per env.
+    """
+    is_pair = type(returned) is tuple and len(returned) == 2 and isinstance(returned[1], Mapping)
+    if not is_pair:
+        return returned, {}
+    actions, extras = returned
+    found: dict[str, NDArray[Any]] = {}
+    for name, given in extras.items():
+        what = f"policy: extras[{name!r}]"
+        try:
+            values = found[str(name)] = np.asarray(given)
+        except Exception as error:  # a tensor may say that it needs a gradient, or is elsewhere
+            raise TypeError(f"{what}: can't be made into an array: {error}") from error
+        if values.dtype.kind not in "biufc":
+            raise TypeError(f"{what}: expected numbers, got an array of dtype {values.dtype}")
+        if values.shape[:1] != (len(env_ids),):
+            raise ValueError(
+                f"{what}: expected one row for each of {len(env_ids)} envs,"
+                f" got an array of shape {values.shape}"
+            )
+    return actions, found
 
 
 class RandomPolicy:

@@ -7,6 +7,20 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+#: By kind of space, the attribute that each argument of its constructor has become.
+_ARGUMENTS: dict[type[gym.Space[Any]], dict[str, str]] = {
+    gym.spaces.Box: {"low": "low", "high": "high", "shape": "shape", "dtype": "dtype"},
+    gym.spaces.Discrete: {"n": "n", "start": "start", "dtype": "dtype"},
+    gym.spaces.MultiDiscrete: {"nvec": "nvec", "start": "start", "dtype": "dtype"},
+    gym.spaces.MultiBinary: {"n": "n"},
+    gym.spaces.Text: {
+        "min_length": "min_length",
+        "max_length": "max_length",
+        "charset": "characters",
+    },
+}
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in _ARGUMENTS}
+
 
 def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
     """``space`` as what ``json.dumps`` takes.
@@ -14,44 +28,15 @@ def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
     Raises:
         TypeError: a space whose values can't be stored as arrays of a fixed shape and dtype.
     """
-    if isinstance(space, gym.spaces.Box):
-        return {
-            "type": "Box",
-            "low": _bound(space.low),
-            "high": _bound(space.high),
-            "shape": list(space.shape),
-            "dtype": str(space.dtype),
-        }
-    if isinstance(space, gym.spaces.Discrete):
-        return {
-            "type": "Discrete",
-            "n": int(space.n),
-            "start": int(space.start),
-            "dtype": str(space.dtype),
-        }
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return {
-            "type": "MultiDiscrete",
-            "nvec": space.nvec.tolist(),
-            "start": space.start.tolist(),
-            "dtype": str(space.dtype),
-        }
-    if isinstance(space, gym.spaces.MultiBinary):
-        return {"type": "MultiBinary", "n": np.asarray(space.n).tolist()}
-    if isinstance(space, gym.spaces.Text):
-        return {
-            "type": "Text",
-            "min_length": space.min_length,
-            "max_length": space.max_length,
-            "charset": space.characters,
-        }
     if isinstance(space, gym.spaces.Dict) and all(isinstance(key, str) for key in space.spaces):
-        return {
-            "type": "Dict",
-            "spaces": [[key, to_json(part)] for key, part in space.spaces.items()],
-        }
+        parts = [[key, to_json(part)] for key, part in space.spaces.items()]
+        return {"type": "Dict", "spaces": parts}
     if isinstance(space, gym.spaces.Tuple):
         return {"type": "Tuple", "spaces": [to_json(part) for part in space.spaces]}
+    for kind, arguments in _ARGUMENTS.items():
+        if isinstance(space, kind):
+            plain = {key: _plain(name, getattr(space, name)) for key, name in arguments.items()}
+            return {"type": kind.__name__, **plain}
     if space is None:
         raise TypeError("the env declares no space, so its values have no form of arrays")
     raise TypeError(
@@ -61,48 +46,38 @@ def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> gym.Space[Any]:
-    """The space that ``to_json`` wrote.
-
-    Raises:
-        ValueError: not written by ``to_json``.
-    """
+    """The space that ``to_json`` wrote; ValueError if it is no such space."""
+    arguments = {key: value for key, value in data.items() if key != "type"}
     kind = data["type"]
-    if kind == "Box":
-        shape, dtype = tuple(data["shape"]), np.dtype(data["dtype"])
-        low, high = (np.full(shape, data[name], dtype) for name in ("low", "high"))
-        return gym.spaces.Box(low, high, shape, dtype.type)
-    if kind == "Discrete":
-        return gym.spaces.Discrete(
-            data["n"], start=data["start"], dtype=np.dtype(data["dtype"]).type
-        )
-    if kind == "MultiDiscrete":
-        return gym.spaces.MultiDiscrete(
-            data["nvec"], np.dtype(data["dtype"]).type, start=data["start"]
-        )
-    if kind == "MultiBinary":
-        return gym.spaces.MultiBinary(data["n"])
-    if kind == "Text":
-        return gym.spaces.Text(
-            data["max_length"], min_length=data["min_length"], charset=data["charset"]
-        )
     if kind == "Dict":
         return gym.spaces.Dict([(key, from_json(part)) for key, part in data["spaces"]])
     if kind == "Tuple":
         return gym.spaces.Tuple([from_json(part) for part in data["spaces"]])
-    raise ValueError(f"unknown type of space: {kind!r}")
+    if kind not in _KINDS:
+        raise ValueError(f"unknown type of space: {kind!r}")
+    if "dtype" in arguments:
+        arguments["dtype"] = np.dtype(arguments["dtype"]).type
+    if kind == "Box":
+        shape = arguments["shape"] = tuple(arguments["shape"])
+        for bound in ("low", "high"):
+            arguments[bound] = np.full(shape, arguments[bound], arguments["dtype"])
+    space: gym.Space[Any] = _KINDS[kind](**arguments)
+    return space
 
 
-def _bound(values: Any) -> Any:
-    """One number where all are equal, else nested lists; an infinity, as JSON has none, a str."""
-    values = np.asarray(values)
-    if not values.size:
+def _plain(name: str, value: Any) -> Any:
+    """An argument of a space as JSON; a bound is one number where all its elements are equal."""
+    if isinstance(value, (str, np.dtype)):
+        return str(value)
+    if name in ("low", "high") and not value.size:
         return 0
-    if (values == values.flat[0]).all():
-        values = values.flat[0]
-    return _finite(values.tolist())
+    if name in ("low", "high") and (value == value.flat[0]).all():
+        value = value.flat[0]
+    return _finite(np.asarray(value).tolist())
 
 
 def _finite(value: Any) -> Any:
+    """Lists of numbers in which an infinity, which JSON lacks, is a str."""
     if isinstance(value, list):
         return [_finite(part) for part in value]
     if isinstance(value, float) and np.isinf(value):

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_py import spaces
+from envpool_py import checks, spaces
 from envpool_py.engine import Engine
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
@@ -123,7 +122,7 @@ class Recorder(Observer):
             os.close(self._fd)
             self._fd = None
             text = f"record: {self._path} ends here, the pool goes on without: {error}"
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            checks.warn(text, RuntimeWarning)
 
     def steps(self, ids: IdArray, steps: Steps) -> None:
         """Write the actions; TypeError: an action has a type that only pickle supports."""

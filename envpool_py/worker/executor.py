@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -69,10 +68,10 @@ class Executor:
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self._env_fn = env_fn
-        #: Called with what is strange about a row that is taken all the same.
-        self.warn: Callable[[str], object] = _warn
-        # Whether the next reset, and the next step, are to be checked.
-        self._check_reset = self._check_step = True
+        #: Called with what is strange about a row that is taken all the same: its kind, the text.
+        self.warn: Callable[[str, str], object] = _warn
+        #: What is to be looked at when it comes: a reset, a step, a step after the episode's end.
+        self.to_check = {checks.RESET, checks.STEP, checks.OVER}
         self._times: StepTimes | None = None
         self._heartbeat: Heartbeat | None = None
         self.configure()
@@ -141,8 +140,10 @@ class Executor:
         self._episode = episode
         self._over = False
         self._validate = validate
-        if validate != checks.FIRST:
-            self._check_reset = self._check_step = validate == checks.ALWAYS
+        if validate == checks.ALWAYS:
+            self.to_check |= {checks.RESET, checks.STEP}
+        elif validate == checks.OFF:
+            self.to_check -= {checks.RESET, checks.STEP}
 
     def observe(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
         """Time the steps and resets of the env, which has id ``i``, and say when they begin."""
@@ -158,8 +159,8 @@ class Executor:
     @property
     def stepper(self) -> Any:
         """The object whose ``step`` takes the next step: the env itself where that is enough."""
-        plain = self._pending is None and self._turns is None and not self._check_step
-        return self._observed if plain else self
+        plain = self._pending is None and self._turns is None and checks.STEP not in self.to_check
+        return self._observed if plain and not self._past_end else self
 
     def env_spaces(self) -> EnvSpaces:
         """What a pool must know of the env before its first reset."""
@@ -169,6 +170,18 @@ class Executor:
             reward_shape(_lookup(self.env, "reward_space", None)),
             self._turns is not None,
         )
+
+    @property
+    def _past_end(self) -> bool:
+        """Whether the next step is to be warned of: nobody has reset the env."""
+        return self._over and self._autoreset is None and checks.OVER in self.to_check
+
+    def _is_due(self, what: str) -> bool:
+        """Whether to look at this now; the second time only where every row is looked at."""
+        due = what in self.to_check
+        if due and self._validate != checks.ALWAYS:
+            self.to_check.remove(what)
+        return due
 
     def failing(self, kind: str) -> str:
         """What it was that raised just now, in a request of this kind: maybe an automatic reset."""
@@ -182,11 +195,12 @@ class Executor:
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
             return self._pending()
+        if self._past_end:
+            self.to_check.remove(checks.OVER)
+            self.warn(checks.OVER, "an env was stepped after its episode ended; reset it")
         row = self._observed.step(action)
-        if self._check_step:
-            self._check_step = self._validate == checks.ALWAYS
-            if isinstance(row, (tuple, list)) and len(row) == 5:
-                self._check(row[0], row[1])
+        if self._is_due(checks.STEP) and isinstance(row, (tuple, list)) and len(row) == 5:
+            self._check(row[0], row[1])
         # No plain tuple: such a row goes through `finish`, after which this may not be needed.
         return list(row) if type(row) is tuple else row
 
@@ -276,8 +290,7 @@ class Executor:
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
-        if self._check_reset:
-            self._check_reset = self._validate == checks.ALWAYS
+        if self._is_due(checks.RESET):
             self._check(obs, None)
         self._root, self._episode, self._over = root, episode, False
         self._pending = None
@@ -300,12 +313,15 @@ class Executor:
 
     def _check(self, obs: Any, reward: Any) -> None:
         space = getattr(self.env, "observation_space", None)
-        text = checks.complaint(space, obs) if isinstance(space, gym.Space) else None
-        text = text or checks.reward_complaint(reward)
-        if text is not None and self._validate == checks.ALWAYS:
-            raise ValueError(text)
-        if text is not None:
-            self.warn(text)
+        found = {
+            checks.OBS: checks.complaint(space, obs) if isinstance(space, gym.Space) else None,
+            checks.REWARD: checks.reward_complaint(reward),
+        }
+        for kind, text in found.items():
+            if text is not None and self._validate == checks.ALWAYS:
+                raise ValueError(text)
+            if text is not None:
+                self.warn(kind, text)
 
     # ---------------------------------------------------------------------- requests without rows
 
@@ -401,8 +417,8 @@ def checked_row(result: Any) -> Row:
     return tuple(result)
 
 
-def _warn(text: str) -> None:
-    warnings.warn(text, UserWarning, stacklevel=2)
+def _warn(_kind: str, text: str) -> None:
+    checks.warn(text)
 
 
 def _named(value: Any) -> str:

@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import checks
 from envpool_py import spaces as spaces_
 from envpool_py.block import Beside, Block
 from envpool_py.errors import EnvError, env_error, from_signal_handler
@@ -231,7 +230,7 @@ class WorkerHost(_Results):
         super().__init__({i: Executor(_LastReply) for i in range(len(workers))})
         self._workers = workers
         for executor in self._executors.values():
-            executor.configure(validate=checks.OFF)  # the worker's has checked the row
+            executor.to_check.clear()  # the worker's has checked the row
         self._under_way: dict[int, tuple[int, Request]] = {}  # the oldest first
         self._cancelled: set[int] = set()
         self._done: list[bytes] = []

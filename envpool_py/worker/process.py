@@ -46,6 +46,8 @@ SLOW_START = 60.0
 _PLACE = ID_MASK | channel.ASK
 _UNREADABLE = "was killed: it sent what cannot be read"
 _READ = 1 << 18
+# Windows has none; it has no worker processes either.
+_KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
 # Bytes that the system writes whole or not at all.
 _ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
@@ -217,7 +219,7 @@ class ProcessHost:
         """Whether all of its envs are made."""
         return len(self.spaces) == len(self.ids)
 
-    def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
+    def kill(self, signum: int = _KILL, reason: str | None = None) -> None:
         """Signal the process and everything that it has started."""
         self.kill_reason = self.kill_reason or reason
         if self.exit is None:

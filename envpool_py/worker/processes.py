@@ -15,6 +15,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -28,7 +29,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from envpool_py import shm
+from envpool_py import checks, shm
 from envpool_py.block import Block, Spec, nbytes
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, from_signal_handler, name_ids
 from envpool_py.watchdog import Overdue, Watchdog
@@ -39,6 +40,14 @@ from envpool_py.worker.process import ProcessHost
 
 #: Seconds that ``close`` gives all processes together to end by themselves.
 GRACE = 5.0
+
+# What worker processes need of the platform; every Unix has it.
+_NEEDED = ((os, "fork"), (os, "killpg"), (os, "sched_yield"), (select, "poll"))
+
+
+def missing() -> list[str]:
+    """What this platform lacks of what worker processes need."""
+    return [f"{module.__name__}.{name}" for module, name in _NEEDED if not hasattr(module, name)]
 
 
 class Processes:
@@ -57,6 +66,11 @@ class Processes:
         affinity: bool = False,
         step_timeout: float | None = None,
     ) -> None:
+        if lacks := missing():
+            raise NotImplementedError(
+                f"worker processes need {', '.join(lacks)}, which this platform lacks;"
+                " DummyVectorEnv works without"
+            )
         self.context = _check_context(context)
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
@@ -135,7 +149,7 @@ class Processes:
             left = warn_at - time.monotonic()
             if left <= 0:
                 text = f"env_fn has not returned after {process.SLOW_START:g} seconds"
-                warnings.warn(f"{name_ids(late)}: {text}; still waiting", UserWarning, stacklevel=2)
+                checks.warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
             self.channel.fetch(chunks, 0, left)
             check()
@@ -268,11 +282,10 @@ def _check_context(context: str | BaseContext | None) -> BaseContext:
     if context.get_start_method() == "fork" and torch is not None:
         with contextlib.suppress(AttributeError):
             if torch.cuda.is_initialized():
-                warnings.warn(
+                checks.warn(
                     "worker processes are forked from a process that uses CUDA, which CUDA does not"
                     ' survive; pass context="spawn" or context="forkserver"',
                     RuntimeWarning,
-                    stacklevel=2,
                 )
     return context
 
@@ -317,4 +330,4 @@ def _starting(*, warn: bool) -> Iterator[None]:
         elif warn:
             warn = False
             hint = f'{warning.message}; pass context="forkserver"'
-            warnings.warn(hint, DeprecationWarning, stacklevel=4)
+            checks.warn(hint, DeprecationWarning)

@@ -131,10 +131,7 @@ class MultiDiscreteToDiscrete(
                 f"action_space: has {total} combinations, more than an int64 can number"
             )
         self._total = total
-        self._choices = np.array(choices, dtype=np.int64)
-        self._bases = np.array(
-            [math.prod(choices[i + 1 :]) for i in range(len(choices))], dtype=np.int64
-        )
+        self._choices = choices
         self._start = space.start
         self._dtype = space.dtype
         self.action_space = gym.spaces.Discrete(total)
@@ -161,8 +158,8 @@ class MultiDiscreteToDiscrete(
                 f"action: got {number[wrong][0]},"
                 f" but action_space has actions 0 to {self._total - 1}"
             )
-        combination = number[..., None] // self._bases % self._choices + self._start
-        return combination.astype(self._dtype)
+        combination = np.stack(np.unravel_index(number, self._choices), axis=-1)
+        return (combination + self._start).astype(self._dtype)
 
 
 def _require_env(env: object) -> None:

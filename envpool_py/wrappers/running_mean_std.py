@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.wrappers.utils import update_mean_var_count_from_moments
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -87,17 +88,13 @@ class RunningMeanStd:
         added = len(rows)
         if not added:
             return
-        total = self.count + added
         mean = rows.mean(axis=0, dtype=np.float64)
-        squares = np.square(rows - mean).sum(axis=0)
-        delta = mean - self.mean
-        # Of 0-dimensional arrays NumPy makes scalars, and asarray arrays again.
-        self.mean = np.asarray(self.mean + delta * (added / total))
-        self.var = np.asarray(
-            (self.var * self.count + squares + np.square(delta) * (self.count * added / total))
-            / total
+        var = np.square(rows - mean).mean(axis=0)
+        mean, var, self.count = update_mean_var_count_from_moments(  # type: ignore[no-untyped-call]
+            self.mean, self.var, self.count, mean, var, added
         )
-        self.count = total
+        # Of 0-dimensional arrays NumPy makes scalars, and asarray arrays again.
+        self.mean, self.var = np.asarray(mean), np.asarray(var)
 
     def norm(self, x: ArrayLike) -> NDArray[Any]:
         """``(x - mean) / sqrt(var + eps)``, within ``-clip_max`` and ``clip_max``.

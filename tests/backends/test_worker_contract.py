@@ -20,12 +20,11 @@ from envpool_py.worker import (
     EnvWorker,
     Request,
     ShmemEnvWorker,
-    SubprocEnvWorker,
 )
 from envpool_py.worker.executor import Executor
 from tests.support import envs
 from tests.support.helpers import wait_until_blocked
-from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+from tests.support.session import Session, script
 
 
 class ThreadWorker(EnvWorker):
@@ -85,12 +84,7 @@ class TestDummyEnvWorker(EnvWorkerContract):
         return DummyEnvWorker(env_fn)
 
 
-class TestSubprocEnvWorker(EnvWorkerContract):
-    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
-        return SubprocEnvWorker(env_fn, share_memory=True, context="fork")
-
-
-class TestShmemEnvWorker(EnvWorkerContract):
+class TestShmemEnvWorker(EnvWorkerContract):  # a SubprocEnvWorker in all but its constructor
     def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
         return ShmemEnvWorker(env_fn, context="fork")
 
@@ -111,14 +105,8 @@ WORKERS = [ThreadWorker, PromptThreadWorker]
 SUBJECTS: dict[str, Callable[..., Any]] = {
     "nested": functools.partial(envs.SpaceEnv, name="nested", length=2),
     "ragged": functools.partial(envs.UndeclaredEnv, kind="ragged", length=2),
-    "reused buffers": functools.partial(envs.BufferEnv, length=2),
     "vector rewards": functools.partial(envs.VectorRewardEnv, length=2),
-    "random": envs.RandomEnv,
 }
-
-
-def make_fns(subject: str, num: int = 3) -> list[Callable[[], Any]]:
-    return [functools.partial(SUBJECTS[subject], tag) for tag in range(num)]
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
@@ -127,49 +115,17 @@ def make_fns(subject: str, num: int = 3) -> list[Callable[[], Any]]:
 def test_its_pool_gives_what_raw_envs_give(
     worker: type[EnvWorker], mode: str | None, subject: str
 ) -> None:
-    fns = make_fns(subject)
-    hand = HandStepped(fns, mode)
-    space = getattr(hand.envs[0], "observation_space", None)
-    action_space = getattr(hand.envs[0], "action_space", None)
-    rng = np.random.default_rng(3)
+    def make(fns: list[Any], **options: Any) -> BaseVectorEnv:
+        return BaseVectorEnv(fns, worker, **options)
 
-    def actions(count: int) -> list[Any]:
-        if action_space is None:
-            return list(range(count))
-        return [envs.draw(action_space, rng) for _ in range(count)]
-
-    with BaseVectorEnv(fns, worker, autoreset_mode=mode) as pool:
-        assert pool.worker_class is worker
-        rows = hand.reset(seeds=spread(5, range(3)))
-        check_reset(pool.reset(seed=5), rows, space)
-        for ids in ([0, 1, 2], [2, 0], [1], [1, 0, 2], [0, 1, 2]):
-            some = actions(len(ids))
-            check(pool.step(some, ids), hand.step(some, ids), space)
-        if space is not None:
-            check_empty(pool.step([], []), space)
-        pool.wait_num = 2
-        pending = Pending(space)
-        ready = [0, 1, 2]
-        for _ in range(8):
-            some = actions(len(ready))
-            pending.add(hand.step(some, ready))
-            ready = pending.take(pool.step(some, ready))
-            assert len(ready) >= 2
-        pending.take(pool.drain())
-        pool.send_reset([1], seed=3)
-        pending.add(row.marked() for row in hand.reset([1], spread(3, [1])))
-        pending.take(pool.drain())
-        assert pool.seed(8) == [[8], [9], [10]]
-        hand.reset(seeds=[8, 9, 10])
-        check_reset(pool.reset(), hand.reset(), space)
+    fns = [functools.partial(SUBJECTS[subject], tag) for tag in range(3)]
+    Session(make, fns, mode).run(script(3))
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_its_pool_knows_attributes_ids_and_errors(worker: type[EnvWorker]) -> None:
+def test_its_pool_knows_errors(worker: type[EnvWorker]) -> None:
     fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
     with BaseVectorEnv(fns, worker) as pool:
-        assert pool.get_env_attr("tag") == [0, 1, 2]
-        assert pool.call("add", 5, id=[2]) == [7]
         with pytest.raises(ResetNeeded, match="env"):
             pool.step(["", "", ""])
         pool.reset()
@@ -187,43 +143,27 @@ def test_its_pool_knows_attributes_ids_and_errors(worker: type[EnvWorker]) -> No
             pool.step([""], [3])
 
 
-@pytest.mark.parametrize("worker", WORKERS)
-def test_its_error_at_construction_is_named(worker: type[EnvWorker]) -> None:
-    fns: list[Callable[[], Any]] = [
-        envs.CountEnv,
-        functools.partial(envs.raise_in_constructor, "no"),
-    ]
-    with pytest.raises(EnvError, match="env 1: env_fn raised ValueError: no"):
-        BaseVectorEnv(fns, worker)
-
-
-def test_it_must_be_an_env_worker() -> None:
-    with pytest.raises(TypeError, match="EnvWorker"):
-        BaseVectorEnv([envs.CountEnv], Executor)
-
-
-def test_all_workers_of_a_pool_are_of_one_class() -> None:
-    kinds = iter([ThreadWorker, DummyEnvWorker])
-
-    def one_then_another(env_fn: Callable[[], Any]) -> EnvWorker:
-        return next(kinds)(env_fn)
-
-    with pytest.raises(TypeError, match="env 1.*DummyEnvWorker.*ThreadWorker"):
-        BaseVectorEnv([envs.CountEnv] * 2, one_then_another)
-
-
-def test_an_option_that_it_does_not_take() -> None:
-    with pytest.raises(TypeError, match="num_processes"):
-        BaseVectorEnv([envs.CountEnv], ThreadWorker, num_processes=2)
-
-
-def test_a_worker_needs_its_three_methods() -> None:
+def test_what_is_refused_at_construction() -> None:
     class Half(EnvWorker):
         def send(self, request: Request) -> None:
             """Do nothing."""
 
-    with pytest.raises(TypeError, match="abstract"):
-        Half(envs.CountEnv)
+    def one_then_another(env_fn: Callable[[], Any]) -> EnvWorker:
+        return next(kinds)(env_fn)
+
+    kinds = iter([ThreadWorker, DummyEnvWorker])
+    broken = functools.partial(envs.raise_in_constructor, "no")
+    refused: list[tuple[Any, Any, type[Exception], str]] = [
+        (ThreadWorker, broken, EnvError, "env 1: env_fn raised ValueError: no"),
+        (Executor, envs.CountEnv, TypeError, "EnvWorker"),
+        (Half, envs.CountEnv, TypeError, "abstract"),
+        (one_then_another, envs.CountEnv, TypeError, "env 1.*DummyEnvWorker.*ThreadWorker"),
+    ]
+    for worker, env_fn, error, text in refused:
+        with pytest.raises(error, match=text):
+            BaseVectorEnv([envs.CountEnv, env_fn], worker)
+    with pytest.raises(TypeError, match="num_processes"):
+        BaseVectorEnv([envs.CountEnv], ThreadWorker, num_processes=2)
 
 
 class GateEnv(envs.CountEnv):

@@ -210,7 +210,10 @@ def test_a_directory_that_takes_no_files(
     assert f"--out: {tmp_path}/a.npz: Permission denied" in capsys.readouterr().err
 
 
-NOTED = "interrupted; writing what there is, which another Ctrl-C would drop"
+# -------------------------------------------------------------------------- ends half way
+
+
+NOTED = "interrupted; writing what there is"
 
 
 @pytest.mark.parametrize(
@@ -258,18 +261,19 @@ def test_an_interrupt_before_any_episode_leaves_what_was_there(
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_second_interrupt_drops_what_is_being_written(
+def test_a_second_interrupt_leaves_the_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("envpool_py.collector.file._Column.copy_to", interrupted)
-    common = ("--num-envs", 2, "--wait-num", 2, "--steps", 900, "--out", tmp_path / "a.npz")
+    out = tmp_path / "a.npz"
+    monkeypatch.setattr("envpool_py.collector.file._pack", interrupted)
+    common = ("--num-envs", 2, "--wait-num", 2, "--steps", 900, "--out", out)
     assert collect(COUNT, *common, "--policy", "tests.cli.parts:Interrupts") == 130
-    shown = capsys.readouterr()
-    assert shown.err.splitlines()[-1] == "envpool-py: interrupted; nothing is written"
-    assert not list(tmp_path.iterdir())
+    shown = capsys.readouterr().err.splitlines()[-1]
+    assert shown == f"envpool-py: interrupted; kept 4 whole episodes in {out}.partial"
+    assert len(load(out)) == 4
 
 
 @contextlib.contextmanager
@@ -311,10 +315,13 @@ def test_ctrl_c_while_envs_hang(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "marks"]
 
 
-def test_a_killed_command_leaves_no_half_written_file(tmp_path: Path) -> None:
+def test_a_killed_command_leaves_its_whole_episodes(tmp_path: Path) -> None:
     with hanging(tmp_path):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == ["marks"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz.partial", "marks"]
+    found = load(tmp_path / "a.npz")
+    assert found.env_ids.tolist() == [0, 0, 1, 1]
+    check_by_hand(found, [parts.count_env] * 2, seed=3)
 
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
@@ -327,6 +334,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "File too large" in done.stderr
     assert "ended by an error" in done.stderr
-    kept = load(out).num_steps if out.exists() else 0
-    assert ("kept" in done.stderr) == (kept > 0)
-    assert {path.name for path in tmp_path.iterdir()} <= {"a.npz"}
+    kept = len(load(out))
+    assert kept > 0
+    assert f"kept {kept} whole episodes in {out}.partial" in done.stderr
+    check_by_hand(load(out), [partial(make, "CartPole-v1")] * 2, load(out).metadata["seed"])

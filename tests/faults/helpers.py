@@ -41,6 +41,13 @@ IN_CALLER = ("dummy", "shmem-fork-caller")
 
 BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
 
+# Where env 1 fails.
+WHERE: dict[str, Callable[[BaseVectorEnv, str], Any]] = {
+    "step": lambda pool, name: pool.step(["", name, ""]),
+    "reset": lambda pool, name: pool.reset(options=[None, {"fault": name}, None]),
+    "call": lambda pool, name: pool.call("fault", name, id=[1]),
+}
+
 
 def count_fns(num: int) -> list[Callable[[], Any]]:
     """Return env_fns of CountEnvs with episodes of 50 steps."""

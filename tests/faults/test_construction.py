@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
+from envpool_py import BaseVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
 from tests.faults.helpers import (
-    EACH,
     FNS,
+    IN_CALLER,
     NEW,
     PROCESSES,
     count_fns,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize(
     ("num_envs", "num_processes", "wait_num", "here"),
-    [(8, 1, None, 4), (8, 1, 2, 2), (9, 2, None, 3), (9, 2, 1, 1), (2, 1, 1, 1), (1, 1, None, 0)],
+    [(8, 1, None, 4), (8, 1, 2, 2), (9, 2, None, 3), (1, 1, None, 0)],
 )
 def test_how_many_envs_the_caller_takes(
     num_envs: int, num_processes: int, wait_num: int | None, here: int
@@ -58,7 +58,7 @@ def test_how_many_envs_the_caller_takes(
     assert len(set(pids) - {os.getpid()}) == num_processes
 
 
-@pytest.mark.parametrize("num_processes", [None, 1, 2, 3, 5])
+@pytest.mark.parametrize("num_processes", [None, 3])
 def test_envs_are_spread_over_the_processes_asked_for(num_processes: int | None) -> None:
     with ShmemVectorEnv(count_fns(5), context="fork", num_processes=num_processes) as pool:
         pids = pool.call("pid")
@@ -81,14 +81,15 @@ def test_a_pool_that_could_not_be_made_can_be_shown() -> None:
         Shown(caller_steps=True, num_threads=0)
 
 
-def test_repr_says_what_the_pool_is() -> None:
-    with DummyVectorEnv(count_fns(3), wait_num=2) as pool:
-        assert repr(pool).startswith("DummyVectorEnv(")
-        assert "3" in repr(pool)
-
-
-@pytest.mark.parametrize("bad", [0, 1, 2])
-@pytest.mark.parametrize("place", [*EACH, *slow(*NEW)])
+@pytest.mark.parametrize(
+    ("place", "bad"),
+    [
+        *((place, bad) for place in ("dummy", "shmem-fork-packed") for bad in (0, 1, 2)),
+        ("shmem-fork", 1),
+        ("shmem-fork-caller", 2),
+        *slow(*((place, 1) for place in NEW)),
+    ],
+)
 def test_a_constructor_that_fails_half_way_leaves_nothing(
     place: str, bad: int, tmp_path: Path
 ) -> None:
@@ -106,17 +107,8 @@ def test_a_constructor_that_fails_half_way_leaves_nothing(
     del caught
     gc.collect()
     assert len(descriptors()) <= before
-    if place == "dummy":  # the envs that had been built are closed
-        assert path.read_text().split() == [str(i) for i in range(bad)]
-
-
-def test_envs_that_the_caller_has_made_are_closed_if_the_next_cannot_be(tmp_path: Path) -> None:
-    path = tmp_path / "closed"
-    fns: list[Any] = [functools.partial(envs.CloseEnv, tag, str(path)) for tag in range(3)]
-    fns.append(functools.partial(envs.raise_in_constructor, "not today"))
-    with no_process_left(), pytest.raises(EnvError, match="env 3: env_fn raised"):
-        PLACES["shmem-fork-caller"](fns)  # envs 2 and 3 are the caller's
-    assert sorted(path.read_text().split()) == ["0", "1", "2"]
+    if place in IN_CALLER:  # the envs that had been built are closed
+        assert sorted(path.read_text().split()) == [str(i) for i in range(bad)]
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
@@ -182,6 +174,7 @@ def test_an_env_fn_that_takes_long_is_named(
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the fork beside a thread
         beside(lambda: wait_until(lambda: len(warned) > 0, 20) and gates[1].release())
         with PLACES["shmem-fork"]([envs.CountEnv, late]) as pool:
             assert pool.reset()[0][:, 0].tolist() == [0, 1]
@@ -229,12 +222,11 @@ def warnings_of(act: Callable[[], Any]) -> list[warnings.WarningMessage]:
 
 
 @pytest.mark.usefixtures("python_warns_of_forks")
-@pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed"])
-def test_one_warning_for_each_pool_that_is_forked_beside_threads(place: str) -> None:
+def test_one_warning_for_each_pool_that_is_forked_beside_threads() -> None:
     """Finding 31: Python warns of each process; the pool warns once, and names the remedy."""
     pools: list[BaseVectorEnv] = []
     for _ in range(2):
-        caught = warnings_of(lambda: pools.append(PLACES[place](FNS)))
+        caught = warnings_of(lambda: pools.append(PLACES["shmem-fork"](FNS)))
         assert [one.category for one in caught] == [DeprecationWarning]
         assert 'context="forkserver"' in str(caught[0].message)
     for pool in pools:
@@ -255,38 +247,35 @@ def test_no_warning_of_a_pool_that_is_not_forked(place: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step_timeout", [None, 60.0])
-@pytest.mark.parametrize("place", PROCESSES)
+@pytest.mark.parametrize(
+    ("place", "step_timeout"), [("shmem-fork", None), ("shmem-fork-packed", 60.0)]
+)
 def test_a_limit_on_open_files(place: str, step_timeout: float | None) -> None:
     """Wherever the descriptors end, the constructor says so, or works; and nothing is left."""
     PLACES[place](count_fns(3)).close()  # for the resources that are allocated once and kept
     opened = set(descriptors())
-    refused = 0
+    refused: list[str] = []
     for more in range(1, 32):
         free = [fd for fd in range(200) if fd not in opened]
         with no_process_left(), limited(resource.RLIMIT_NOFILE, free[more]):
             try:
                 pool = PLACES[place](count_fns(3), step_timeout=step_timeout)
             except OSError as error:
-                refused += 1
+                refused.append(str(error))
                 assert error.errno == errno.EMFILE  # noqa: PT017 - it may raise or not
-                assert "Too many open files" in str(error)  # noqa: PT017
                 continue
             with pool:
                 assert pool.reset()[0].shape == (3, 3)
-    assert 5 < refused < 31
+    assert 5 < len(refused) < 31
+    assert all("Too many open files" in text for text in refused)
+    text = r"cannot start worker process \d of \d; fewer .* num_processes"
+    assert any(re.search(text, shown) for shown in refused)
 
 
-def test_a_refused_process_says_what_would_help() -> None:
-    with (
-        limited(resource.RLIMIT_NOFILE, len(descriptors()) + 12),
-        pytest.raises(OSError, match="cannot start worker process .* of 3; fewer .* num_processes"),
-    ):
-        PLACES["shmem-fork"](count_fns(3))
-
-
-@pytest.mark.parametrize("memfd", [True, False])
-@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(*NEW)])
+@pytest.mark.parametrize(
+    ("place", "memfd"),
+    [("shmem-fork-packed", True), ("shmem-fork-packed", False), *slow((NEW[1], True))],
+)
 def test_shared_memory_is_refused(place: str, memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not memfd:  # a file in the temporary folder takes its place
         monkeypatch.delattr("os.memfd_create")
@@ -311,8 +300,7 @@ def test_shared_memory_has_no_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert not any(name in maps for name in shared_memory() - before)
 
 
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
-def test_no_port_is_open(place: str) -> None:
+def test_no_port_is_open() -> None:
     """Neither the program nor a process of the pool has a socket that a network reaches."""
 
     def of_networks() -> set[str]:
@@ -320,7 +308,7 @@ def test_no_port_is_open(place: str) -> None:
         rows = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
         return {f"socket:[{row[9]}]" for row in rows}
 
-    with PLACES[place](count_fns(3)) as pool:
+    with PLACES["shmem-fork-packed"](count_fns(3)) as pool:
         pids = {os.getpid(), *pool.call("pid")}
         links = {
             str(link.readlink())
@@ -330,16 +318,3 @@ def test_no_port_is_open(place: str) -> None:
         }
         assert links
         assert not links & of_networks()
-
-
-def test_an_env_that_runs_out_of_memory() -> None:
-    fns = [functools.partial(broken.TooMuchEnv, tag) for tag in range(3)]
-    with reset_pool("shmem-fork-packed", fns) as pool:
-        pids = pool.call("pid")
-        with pytest.raises(MemoryError, match="env 1: step raised .*MemoryError") as caught:
-            pool.step(["", "more", ""])
-        assert isinstance(caught.value, EnvError)
-        pool.drain()
-        pool.reset()
-        assert pool.step([""] * 3)[0][:, 2].tolist() == [1, 1, 1]
-        assert pool.call("pid") == pids

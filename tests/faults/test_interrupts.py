@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import itertools
@@ -16,22 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import envpool_py
 from envpool_py import EnvError, WorkerDiedError
 from tests.faults.helpers import (
+    BROKEN,
     EACH,
     IN_CALLER,
     goes_on,
     handling,
+    kill,
     raising,
     reset_pool,
     signalling,
-    slow,
 )
-from tests.support import broken, envs
+from tests.support import envs
 from tests.support.helpers import wait_until, wait_until_blocked
 from tests.support.places import PLACES
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
 NUM_ENVS = 6
 PACKAGE = Path(envpool_py.__file__).parent
-BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
 
 
 class Broken(KeyboardInterrupt):
@@ -68,9 +68,13 @@ class SignalsEnv(envs.CountEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("kind", [BrokenOffError, EnvError])
-@pytest.mark.parametrize("as_list", [False, True])
-@pytest.mark.parametrize("place", EACH)
+@pytest.mark.parametrize(
+    ("place", "as_list", "kind"),
+    [
+        *((place, False, BrokenOffError) for place in EACH),
+        *((place, True, EnvError) for place in IN_CALLER),
+    ],
+)
 def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
     error = EnvError("env 0 of another pool", (0,)) if kind is EnvError else kind("mine")
 
@@ -183,8 +187,10 @@ def idle(pool: BaseVectorEnv) -> list[int]:
 # Where the handler fires in a callback of the collector or in a __del__, Python can only warn.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("wait_num", [None, 2])
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "shmem-fork-caller"])
+@pytest.mark.parametrize(
+    ("place", "wait_num"),
+    [("dummy", 2), ("shmem-fork-packed", None), ("shmem-fork-packed", 2), ("shmem-fork-caller", 2)],
+)
 def test_interrupts_at_random_moments(
     place: str, wait_num: int | None, interrupts: Interrupts
 ) -> None:
@@ -195,7 +201,7 @@ def test_interrupts_at_random_moments(
     whole_calls = 0
     with reset_pool(place, fns, wait_num=wait_num) as pool:
         action = pool.action_space[0].sample()
-        while interrupts.count < 2000 or whole_calls < 100:
+        while interrupts.count < 1000 or whole_calls < 100:
             ids = idle(pool)
             name = rng.choice(["step", "step", "reset", "send", "recv", "drain", "attribute"])
             if (name == "recv" and len(ids) == NUM_ENVS) or (name == "step" and not ids):
@@ -232,37 +238,56 @@ def test_interrupts_at_random_moments(
         assert pool.reset()[0][:, 2].tolist() == [0] * NUM_ENVS
 
 
-def interrupted_at(call: Callable[[], Any], number: int, files: tuple[str, ...] = ("",)) -> bool:
-    """Whether ``call`` came to its ``number``-th line in these files of the package, and ended."""
-    seen = 0
-    pid = os.getpid()
-    counted = tuple(str(PACKAGE / file) for file in files)
+def interrupted_at(
+    call: Callable[[], Any],
+    number: int,
+    files: tuple[str, ...] = ("",),
+    *,
+    visits: int = 10**9,
+    kind: type[BaseException] = Broken,
+) -> bool:
+    """Whether ``call`` came to its ``number``-th line in these files of the package.
+
+    There a signal handler raises, and what it raises must come out. A line counts for as many
+    visits.
+    """
+    seen: collections.Counter[tuple[str, int]] = collections.Counter()
+    counted, pid, left = tuple(str(PACKAGE / file) for file in files), os.getpid(), number
+    came_out = False
 
     def trace(frame: Any, event: str, arg: Any) -> Any:  # noqa: ARG001 - the signature of a tracer
-        nonlocal seen
+        nonlocal left
         if not frame.f_code.co_filename.startswith(counted) or os.getpid() != pid:
             return None
         if event == "line":
-            seen += 1
-            if seen == number:
+            place = frame.f_code.co_filename, frame.f_lineno
+            seen[place] += 1
+            left -= seen[place] <= visits
+            if not left:
                 sys.settrace(None)
-                raise Broken
+                signal.raise_signal(signal.SIGUSR1)
         return trace
 
-    before = sys.gettrace()
-    try:
-        sys.settrace(trace)
-        call()
-    except Broken:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
+    before, error = sys.gettrace(), kind("of the handler")
+    with handling(signal.SIGUSR1, raising(error)):
+        try:
+            sys.settrace(trace)
+            call()
+        except kind as caught:
+            assert caught is error  # noqa: PT017 - it may raise or not
+            caught.__traceback__ = None  # which holds what was half made
+            came_out = True
+        finally:
+            sys.settrace(before)
+    assert came_out == (not left), "what the handler raised was swallowed"
+    return came_out
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("as_list", [False, True])
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "shmem-fork-caller"])
+@pytest.mark.parametrize(
+    ("place", "as_list"),
+    [("dummy", True), ("shmem-fork-packed", False), ("shmem-fork-caller", False)],
+)
 def test_a_step_of_all_envs_may_be_interrupted_at_any_line(place: str, as_list: bool) -> None:
     fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
     actions = np.array([5, 6, 7], dtype=np.int64)
@@ -280,7 +305,23 @@ def test_a_step_of_all_envs_may_be_interrupted_at_any_line(place: str, as_list: 
         assert number > 50, "the tracer has seen hardly a line"
 
 
-PARTS = 6  # of the lines: each case is short, on a busy machine too
+@pytest.mark.slow
+def test_a_restart_may_be_interrupted_at_any_line() -> None:
+    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(2)]
+    with reset_pool("shmem-fork", fns, autoreset_mode="same_step") as pool:
+        for number in itertools.count(1):
+            kill(pool, 1)
+            restart = functools.partial(pool.restart, [1])
+            if not interrupted_at(restart, number, ("recreation.py",), visits=1):
+                break
+            pool.restart([1])
+            pool.reset()
+            steps = [pool.step([0, 0])[0][1].tolist() for _ in range(2)]
+            assert steps == [[1, 0, 1], [1, 1, 0]], "it has forgotten the options of the pool"
+        assert number > 30, "the tracer has seen hardly a line"
+
+
+PARTS = 3  # of the lines: each case is short, on a busy machine too
 
 
 @pytest.mark.slow
@@ -295,143 +336,66 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(first: int
         made.append(PLACES["shmem-fork"](fns, autoreset_mode="same_step"))
 
     for number in itertools.count(first, PARTS):
-        if not interrupted_at(make, number, files):
+        if not interrupted_at(make, number, files, visits=2):
             break
         assert not made
     made[0].close()
     assert number > 100, "the tracer has seen hardly a line"
 
 
-# -------------------------------------------------- while something of the env or the caller runs
+def list_env(tag: int) -> envs.ChangedEnv:
+    """Make an env whose observations are lists, with an object in its infos."""
+
+    def change(row: tuple) -> tuple:
+        return row[0].tolist(), *row[1:-1], {**row[-1], "card": envs.Card("hearts", tag)}
+
+    steps = {"step": lambda _env, _action, row: change(row), "reset": lambda _env, row: change(row)}
+    return envs.ChangedEnv(tag, 1, **steps)
 
 
-class Alarm:
-    """Sends SIGUSR1 to the calling process once, when it is set off."""
+def mixed_env(tag: int) -> envs.SpaceEnv:
+    return envs.SpaceEnv(tag, "mixed", length=1)
 
-    armed = False
-    main = os.getpid()
 
-    @classmethod
-    def ring(cls) -> None:
-        if cls.armed and os.getpid() == cls.main:
-            cls.armed = False
-            signal.raise_signal(signal.SIGUSR1)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "make", "kind"),
+    [
+        ("dummy", mixed_env, NotImplementedError),
+        ("dummy", list_env, TypeError),
+        ("shmem-fork-caller", mixed_env, ValueError),
+    ],
+)
+def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(
+    place: str, make: Callable[[int], Any], kind: type[Exception]
+) -> None:
+    """Finding 11: such an error is neither swallowed nor taken for one of the env."""
+    files = "spaces.py", "row_writer.py", "obs_writer.py", "checks.py", "worker/executor.py"
+    fns = [functools.partial(make, tag) for tag in range(2)]
+    with reset_pool(place, fns, autoreset_mode="same_step", validate="always") as pool:
+        actions = [space.sample() for space in pool.action_space]
+        for number in itertools.count(1):
+            pool.send(actions)
+            if not interrupted_at(pool.recv, number, files, visits=1, kind=kind):
+                break
+            pool.cancel()
+            pool.reset()
+            infos = pool.step(actions)[4]  # the end of an episode, and a reset
+            assert [info["final_info"]["step"] for info in infos] == [1, 1]
+        assert number > 100, "the tracer has seen hardly a line"
 
 
 class AlarmingValue:
-    """A value that sends the signal when it is copied or pickled."""
+    """Sends a signal to its own process when it is pickled."""
 
     def __reduce__(self) -> Any:
-        Alarm.ring()
+        signal.raise_signal(signal.SIGUSR1)
         return AlarmingValue, ()
 
 
-class AlarmingArray:
-    """An observation that becomes an array in ``__array__``, where it sends the signal."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self.values = values
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        Alarm.ring()
-        return np.array(self.values, dtype=dtype)
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __getitem__(self, place: Any) -> Any:
-        Alarm.ring()
-        return self.values[place]
-
-
-def alarming(name: str) -> Any:
-    """Return the method of dict of that name; it sends the signal first."""
-
-    def method(self: dict, *args: Any) -> Any:
-        Alarm.ring()
-        return getattr(dict, name)(self, *args)
-
-    return method
-
-
-READS = ("__iter__", "__getitem__", "__contains__", "__len__", "keys", "values", "items", "get")
-AlarmingInfo = type("AlarmingInfo", (dict,), {name: alarming(name) for name in READS})
-
-
-class AlarmingBox(spaces.Box):
-    """A space that sends the signal when it is asked what it contains."""
-
-    def contains(self, x: Any) -> bool:
-        Alarm.ring()
-        return super().contains(x)
-
-
-CARRIERS: dict[str, Callable[[np.ndarray, dict], tuple]] = {
-    "observation": lambda obs, info: (AlarmingArray(obs), {}),  # noqa: ARG005
-    "observation beside info": lambda obs, info: (AlarmingArray(obs), info),
-    "part of observation": lambda obs, info: ({"counts": AlarmingArray(obs), "text": "a"}, info),
-    "info": lambda obs, info: (obs, AlarmingInfo(info)),
-    "value in info": lambda obs, info: (obs, {**info, "value": AlarmingValue()}),
-    "space": lambda obs, info: (obs, info),
-}
-
-
-class AlarmingEnv(envs.CountEnv):
-    """Returns rows that send the signal while the package checks and stores them."""
-
-    def __init__(self, tag: int, carrier: str) -> None:
-        super().__init__(tag, length=3)
-        self.carrier = carrier
-        if carrier == "part of observation":
-            parts = {"counts": self.observation_space, "text": spaces.Text(3)}
-            self.observation_space = spaces.Dict(parts)
-        if carrier == "space":
-            self.observation_space = AlarmingBox(-1, 10**6, (3,), np.int64)
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        return CARRIERS[self.carrier](*super().reset(seed=seed, options=options))
-
-    def step(self, action: Any) -> tuple:
-        obs, reward, terminated, truncated, info = super().step(action)
-        del info["action"]
-        obs, info = CARRIERS[self.carrier](obs, info)
-        return obs, reward, terminated, truncated, info
-
-
-def counts_of(obs: Any) -> list[int]:
-    """Return the step of each row."""
-    return [int((row["counts"] if isinstance(row, dict) else row)[2]) for row in obs]
-
-
-@pytest.mark.parametrize("carrier", CARRIERS)
-@pytest.mark.parametrize("place", IN_CALLER)
-def test_what_a_signal_handler_raises_while_a_row_is_stored_passes_through(
-    place: str, carrier: str
-) -> None:
-    """Finding 11: such an error is neither swallowed nor taken for one of the env."""
-    fns = [functools.partial(AlarmingEnv, tag, carrier) for tag in range(3)]
-    options = {"autoreset_mode": "same_step", "validate": "always"}
-    with PLACES[place](fns, **options) as pool:
-        for kind in (TypeError, ValueError, LookupError, NotImplementedError):
-            error = kind("of the handler")
-            for steps in (0, 1, 2):  # then comes a reset, a step, the end of an episode
-                pool.reset()
-                for _ in range(steps):
-                    pool.step([0] * 3)
-                Alarm.armed = True
-                with handling(signal.SIGUSR1, raising(error)), pytest.raises(kind) as caught:
-                    pool.step([0] * 3) if steps else pool.reset()
-                assert not Alarm.armed
-                assert caught.value is error
-                assert counts_of(pool.reset()[0]) == [0] * 3
-                assert counts_of(pool.step([0] * 3)[0]) == [1] * 3
-
-
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
-def test_an_exception_of_a_handler_is_not_taken_for_one_of_pickling(place: str) -> None:
+def test_an_exception_of_a_handler_is_not_taken_for_one_of_pickling() -> None:
     error = TimeoutError("enough")
-    with PLACES[place]([functools.partial(envs.SpaceEnv, 0, "text", 9)] * 2) as pool:
-        Alarm.armed = True
+    with PLACES["shmem-fork-packed"]([functools.partial(envs.SpaceEnv, 0, "text", 9)] * 2) as pool:
         with handling(signal.SIGUSR1, raising(error)), pytest.raises(TimeoutError) as caught:
             pool.reset(options={"alarm": AlarmingValue()})
         assert caught.value is error
@@ -460,10 +424,12 @@ def pool_in_back_off(place: str) -> Iterator[BaseVectorEnv]:
         assert time.monotonic() - begun < BACKOFF, "it has waited for the back-off to end"
 
 
-@pytest.mark.parametrize("by", ["thread", "handler", "ctrl-c"])
 @pytest.mark.parametrize(
-    ("place", "name"),
-    [("dummy", "reset"), ("dummy", "recv"), *(("shmem-fork-packed", name) for name in WAITING)],
+    ("place", "name", "by"),
+    [
+        *(("dummy", "recv", by) for by in ("thread", "handler", "ctrl-c")),
+        *(("shmem-fork-packed", name, by) for name in WAITING for by in ("thread", "ctrl-c")),
+    ],
 )
 def test_a_back_off_ends_at_once(place: str, name: str, by: str, beside: Callable) -> None:
     """Finding 23: by close() of another thread or of a signal handler, and by Ctrl-C."""
@@ -499,8 +465,10 @@ SECOND: dict[str, Callable[[BaseVectorEnv], Any]] = {
 }
 
 
-@pytest.mark.parametrize("by", ["thread", "handler"])
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork", *slow("shmem-fork-caller")])
+@pytest.mark.parametrize(
+    ("place", "by"),
+    [("dummy", "handler"), ("shmem-fork", "thread"), ("shmem-fork", "handler")],
+)
 def test_a_second_call_is_refused(
     place: str, by: str, gates: list[envs.Gate], beside: Callable
 ) -> None:

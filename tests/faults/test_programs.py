@@ -97,29 +97,24 @@ def run(folder: Path, text: str, places: tuple[str, ...]) -> tuple[int, str, dic
 
 
 @pytest.mark.slow
-def test_the_program_ends(tmp_path: Path) -> None:
-    code, errors, pids = run(tmp_path, ENDS.replace("END", "pass"), ALL)
-    assert (code, errors) == (0, "")
-    assert all(len(own) == 1 for own in pids.values())
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("end", "code", "errors"),
-    [("raise KeyError('mine')", 1, "KeyError: 'mine'\n"), ("sys.exit(3)", 3, "")],
+    ("program", "places", "code", "errors"),
+    [
+        (ENDS.replace("END", "pass"), ALL, 0, ""),
+        (ENDS.replace("END", "raise KeyError('mine')"), ("shmem-fork",), 1, "KeyError: 'mine'\n"),
+        (ENDS.replace("END", "sys.exit(3)"), ("shmem-fork",), 3, ""),
+        (HANGS, PROCESSES, 0, ""),
+    ],
+    ids=["end", "exception", "exit", "hang"],
 )
-def test_the_program_raises_or_exits(tmp_path: Path, end: str, code: int, errors: str) -> None:
-    found, shown, _ = run(tmp_path, ENDS.replace("END", end), ("dummy", "shmem-fork"))
+def test_the_program_ends(
+    program: str, places: tuple[str, ...], code: int, errors: str, tmp_path: Path
+) -> None:
+    found, shown, pids = run(tmp_path, program, places)
     assert found == code
     assert shown.endswith(errors)
     assert shown.count("Traceback") == (errors != "")
-
-
-@pytest.mark.slow
-def test_the_program_ends_with_an_env_that_hangs(tmp_path: Path) -> None:
-    code, errors, pids = run(tmp_path, HANGS, PROCESSES)
-    assert (code, errors) == (0, "")
-    assert all(len(own) == 2 for own in pids.values())
+    assert all(len(own) == (2 if program == HANGS else 1) for own in pids.values())
 
 
 @pytest.mark.slow
@@ -141,7 +136,7 @@ def test_the_program_is_interrupted(tmp_path: Path) -> None:
 # ------------------------------------------------------------- Ctrl-C at the beginning and the end
 
 HANGS_AT_CLOSE = """
-    import signal, sys, time
+    import signal, time
     import envpool_py
     from envpool_py.testing import CountingEnv
 
@@ -153,7 +148,7 @@ HANGS_AT_CLOSE = """
     if __name__ == "__main__":
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         envpool_py.worker.processes.GRACE = 600.0
-        pool = envpool_py.ShmemVectorEnv([HangingEnv] * 2, context=sys.argv[1])
+        pool = envpool_py.ShmemVectorEnv([HangingEnv] * 2, context="fork")
         pool.reset()
         try:
             with pool:
@@ -166,24 +161,17 @@ HANGS_AT_CLOSE = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_a_second_interrupt_ends_a_close_that_waits(tmp_path: Path, context: str) -> None:
-    done = run_script(tmp_path, HANGS_AT_CLOSE, context)
+def test_a_second_interrupt_ends_a_close_that_waits(tmp_path: Path) -> None:
+    done = run_script(tmp_path, HANGS_AT_CLOSE)
     assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 CTRL_C = """
-    import gc, os, random, signal, sys, threading, time
-    from pathlib import Path
+    import gc, os, random, signal, sys, threading, time, warnings
 
     import envpool_py
     from envpool_py.testing import CountingEnv
-
-    ROUNDS = 40
-
-    def children():
-        tasks = Path("/proc/self/task").iterdir()
-        return [pid for task in tasks for pid in (task / "children").read_text().split()]
+    from tests.support.helpers import children, wait_until
 
     def busy():
         while not over.is_set():
@@ -196,6 +184,7 @@ CTRL_C = """
     def make():
         return envpool_py.ShmemVectorEnv([CountingEnv] * 4, context="fork")
 
+    warnings.simplefilter("ignore")
     sys.setswitchinterval(1e-4)  # or the busy thread would have most of the time
     over = threading.Event()
     threading.Thread(target=busy, daemon=True).start()
@@ -208,14 +197,14 @@ CTRL_C = """
     seconds = (time.perf_counter() - begun) / 3
 
     within = 0
-    for n in range(ROUNDS):
+    for n in range(20):
         pool = None
         thread = threading.Thread(target=press, args=(rng.random() * seconds,))
         try:
             thread.start()
             pool = make()
-            for _ in range(1000):
-                time.sleep(0.005)
+            thread.join()
+            time.sleep(5)
             outcome = "swallowed"
         except KeyboardInterrupt:
             outcome = "KeyboardInterrupt"
@@ -228,24 +217,20 @@ CTRL_C = """
             pool.close()
         del pool
         gc.collect()
-        limit = time.monotonic() + 5
-        while children() and time.monotonic() < limit:
-            time.sleep(0.005)
+        wait_until(lambda: not children(), 20)
         if outcome != "KeyboardInterrupt" or swallowed or children():
             print(f"round {n}: {outcome}, unraisable {swallowed}, left {children()}", flush=True)
-            over.set()
             os._exit(1)
     over.set()
     print(f"{within} within the constructor")
-    sys.exit(0 if within >= 5 else 2)
+    sys.exit(0 if within >= 3 else 2)
 """
 
 
 @pytest.mark.slow
 def test_ctrl_c_while_a_pool_is_constructed_is_never_swallowed(tmp_path: Path) -> None:
     """Finding 30: a second thread runs, as torch and logging have some."""
-    script = "import warnings\nwarnings.simplefilter('ignore')\n" + textwrap.dedent(CTRL_C)
-    done = run_script(tmp_path, script)
+    done = run_script(tmp_path, CTRL_C)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
 
 

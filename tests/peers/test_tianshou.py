@@ -147,16 +147,18 @@ def test_collector(place: str, collect: dict[str, int], as_dict: bool) -> None:
         assert np.array_equal(counts_of(ours), counts_of(others))
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_collector_goes_on_where_it_stopped(place: str) -> None:
-    with PLACES[place](make_fns()) as pool:
-        buffer, _, collector = gathered(pool, n_step=20)
-        collector.collect(n_step=24)
-        assert check_rows(buffer) == 44
-        collector.reset()
-        assert len(buffer) == 0
-        collector.collect(n_episode=5)
-        check_rows(buffer)
+def test_collector_goes_on_where_it_stopped_and_closes_the_pool() -> None:
+    pool = PLACES["shmem-fork-packed"](make_fns())
+    buffer, _, collector = gathered(pool, n_step=20)
+    collector.collect(n_step=24)
+    assert check_rows(buffer) == 44
+    # Keywords reach the envs' resets.
+    collector.reset(gym_reset_kwargs={"seed": 5, "options": {"level": 1}})
+    assert len(buffer) == 0
+    collector.collect(n_episode=5, gym_reset_kwargs={"seed": 5})
+    assert check_rows(buffer) > 0
+    collector.close()
+    assert pool.is_closed
 
 
 @pytest.mark.parametrize("place", BACKENDS)
@@ -175,27 +177,17 @@ def test_collector_at_random_is_reproducible(place: str) -> None:
     assert not np.array_equal(actions(5), actions(6))
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_collector_passes_keywords_to_reset(place: str) -> None:
-    with PLACES[place](make_fns()) as pool:
-        collector = Collector(policy(), pool, VectorReplayBuffer(100, NUM))
-        collector.reset(gym_reset_kwargs={"seed": 5, "options": {"level": 1}})
-        collector.collect(n_episode=5, gym_reset_kwargs={"seed": 5})
-        assert check_rows(collector.buffer) > 0
-
-
-def test_collector_closes_the_pool() -> None:
-    pool = PLACES["shmem-fork"](make_fns())
-    collector = Collector(policy(), pool, VectorReplayBuffer(100, NUM))
-    collector.close()
-    assert pool.is_closed
-
-
-@pytest.mark.parametrize("collect", [{"n_step": 100}, {"n_episode": 12}], ids=str)
-@pytest.mark.parametrize("wait_num", [1, 3])
-@pytest.mark.parametrize("place", QUICK)
-def test_async_collector(place: str, wait_num: int, collect: dict[str, int]) -> None:
-    with PLACES[place](make_fns(), wait_num=wait_num) as pool:
+@pytest.mark.parametrize(
+    ("place", "options", "collect"),
+    [
+        *((place, {"wait_num": 1}, {"n_step": 100}) for place in QUICK),
+        *((place, {"wait_num": 3}, {"n_episode": 12}) for place in QUICK),
+        ("shmem-fork-packed", {"timeout": 0.001}, {"n_step": 100}),
+    ],
+)
+def test_async_collector(place: str, options: dict[str, Any], collect: dict[str, int]) -> None:
+    with PLACES[place](make_fns(), **options) as pool:
+        assert pool.is_async
         buffer = VectorReplayBuffer(800, NUM)
         collector = AsyncCollector(policy(), pool, buffer)
         collector.reset()
@@ -213,17 +205,6 @@ def test_async_collector(place: str, wait_num: int, collect: dict[str, int]) -> 
         assert not pool.waiting_id
         again = collector.collect(**collect)
         assert check_rows(buffer) == again.n_collected_steps
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_async_collector_with_a_timeout(place: str) -> None:
-    with PLACES[place](make_fns(), timeout=0.001) as pool:
-        assert pool.is_async
-        buffer = VectorReplayBuffer(800, NUM)
-        collector = AsyncCollector(policy(), pool, buffer)
-        collector.reset()
-        stats = collector.collect(n_step=100)
-        assert check_rows(buffer) == stats.n_collected_steps >= 100
 
 
 def test_collector_refuses_an_async_pool() -> None:

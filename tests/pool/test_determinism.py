@@ -1,177 +1,39 @@
-"""Seeds: what an env does depends on its own seeds, resets and actions, and on nothing else."""
+"""Seeds: of envs, of action spaces, and of episodes under `episode_seeds` and `reset_fn`.
+
+Calls of `reset` and `seed` in any order are in `tests/backends/test_matrix.py`.
+"""
 
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
+from envpool_py import BaseVectorEnv, DummyVectorEnv, seeding
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
-from tests.support.reference import HandStepped, check_reset, same, spread
+from tests.support.reference import HandStepped, check_reset, same
 
 NUM = 4
 FNS = [functools.partial(envs.RandomEnv, tag) for tag in range(NUM)]
 COUNT_FNS = [functools.partial(envs.CountEnv, tag, 3) for tag in range(NUM)]
-STEPS = 25
-SPACE = envs.RandomEnv().observation_space
-
-
-def policy(obs: np.ndarray, info: dict) -> np.int64:
-    """Choose an action from the last bit of what is seen: any difference would soon be large."""
-    return np.int64((int(obs.view(np.int64)[0]) + info["coin"]) % 4)
-
-
-Log = dict[int, list[tuple[bytes, ...]]]
-
-
-def note(log: Log, i: int, obs: Any, reward: Any, ended: tuple, info: dict) -> None:
-    told = sorted((k, v) for k, v in info.items() if k not in ("env_id", "is_reset"))
-    log[i].append((obs.tobytes(), np.float64(reward).tobytes(), repr((ended, told)).encode()))
-
-
-def play_by_hand(seed: int) -> Log:
-    """Play every env to its end of `STEPS` steps, one env after another."""
-    hand = HandStepped(FNS)
-    log: Log = {i: [] for i in range(NUM)}
-    for i in range(NUM):
-        row = hand.reset([i], [seed + i])[0]
-        note(log, i, row.obs, 0.0, (False, False), row.info)
-        for _ in range(STEPS):
-            row = hand.step([policy(row.obs, row.info)], [i])[0]
-            note(log, i, row.obs, row.reward, (row.terminated, row.truncated), row.info)
-            if row.terminated or row.truncated:
-                row = hand.reset([i])[0]
-                note(log, i, row.obs, 0.0, (False, False), row.info)
-    return log
-
-
-def play(pool: BaseVectorEnv, seed: int, *, sent_resets: bool = False) -> Log:
-    """Play a pool, each env for `STEPS` steps, in whatever order its rows come."""
-    log: Log = {i: [] for i in range(NUM)}
-    left = dict.fromkeys(range(NUM), STEPS)
-    last: dict[int, tuple[np.ndarray, dict]] = {}
-
-    def first(obs: np.ndarray, info: dict) -> None:
-        note(log, info["env_id"], obs, 0.0, (False, False), info)
-        last[info["env_id"]] = obs, info
-
-    for obs, info in zip(*pool.reset(seed=seed), strict=True):
-        first(obs, info)
-    ready, in_flight = list(range(NUM)), 0
-    while any(left.values()) or in_flight:
-        go = [i for i in ready if left[i]]
-        pool.send([policy(*last[i]) for i in go], go)
-        in_flight += len(go)
-        for i in go:
-            left[i] -= 1
-        batch = pool.recv()
-        ready = []
-        for obs, reward, terminated, truncated, info in zip(*batch, strict=True):
-            i = info["env_id"]
-            ready.append(i)
-            in_flight -= 1
-            if info.get("is_reset"):
-                first(obs, info)
-                continue
-            note(log, i, obs, reward, (bool(terminated), bool(truncated)), info)
-            last[i] = obs, info
-            if (terminated or truncated) and sent_resets:
-                pool.send_reset([i])
-                in_flight += 1
-                ready.remove(i)
-            elif terminated or truncated:
-                obs_first, info_first = pool.reset([i])
-                first(obs_first[0], info_first[0])
-    return log
-
-
-POOLS: dict[str, Callable[..., BaseVectorEnv]] = {
-    "dummy": DummyVectorEnv,
-    "caller": PLACES["shmem-fork-caller"],
-    **{
-        f"processes-{num}": functools.partial(ShmemVectorEnv, context="fork", num_processes=num)
-        for num in (1, 3, None)
-    },
-}
-
-
-@pytest.fixture(scope="module")
-def by_hand() -> Log:
-    return play_by_hand(99)
-
-
-@pytest.mark.parametrize("wait_num", [1, 3, 4])
-@pytest.mark.parametrize("name", POOLS)
-def test_the_same_episodes_in_every_pool(name: str, wait_num: int, by_hand: Log) -> None:
-    with POOLS[name](FNS, wait_num=wait_num) as pool:
-        assert play(pool, 99) == by_hand
-    with POOLS[name](FNS, wait_num=wait_num, timeout=0.001) as pool:
-        assert play(pool, 99, sent_resets=True) == by_hand
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_the_same_episodes_under_every_start_method(method: str, by_hand: Log) -> None:
-    with ShmemVectorEnv(FNS, wait_num=2, context=method, num_processes=2) as pool:
-        assert play(pool, 99) == by_hand
-
-
-def test_another_seed_is_another_run(by_hand: Log) -> None:
-    assert play_by_hand(100) != by_hand
 
 
 # ------------------------------------------------- seeds; tests/unit/test_seeding.py has each form
 
 
-@pytest.mark.parametrize("place", QUICK)
-def test_every_env_gets_its_seed(place: str) -> None:
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_seed_sequence_is_spawned_by_env(place: str) -> None:
     hand = HandStepped(COUNT_FNS)
     space = hand.envs[0].observation_space
     children = [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(5).spawn(NUM)]
     with PLACES[place](COUNT_FNS) as pool:
-        for given, meant in (
-            (np.uint8(254), [254, 255, 256, 257]),
-            ([9, None, np.int64(9), 2], [9, None, 9, 2]),
-            (np.random.SeedSequence(5), children),
-        ):
-            # The infos tell the seeds that the envs were given, and their types.
-            check_reset(pool.reset(seed=given), hand.reset(seeds=meant), space)
-            assert same(pool.seed(given), [[seed] for seed in meant])
-            hand.reset(seeds=meant)
-        check_reset(pool.reset([3, 1], seed=5), hand.reset([3, 1], [8, 6]), space)
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_a_seed_serves_one_reset(place: str) -> None:
-    hand = HandStepped(FNS)
-    with PLACES[place](FNS) as pool:
-        check_reset(pool.reset(seed=7), hand.reset(seeds=spread(7, range(NUM))), SPACE)
-        for _ in range(3):  # goes on with the env's own stream
-            check_reset(pool.reset(), hand.reset(), SPACE)
-        check_reset(pool.reset([1], seed=7), hand.reset([1], [8]), SPACE)
-        check_reset(pool.reset(), hand.reset(), SPACE)
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_seed_counts_as_a_reset_whose_observation_is_dropped(place: str) -> None:
-    hand = HandStepped(FNS)
-    with PLACES[place](FNS) as pool:
-        assert pool.seed(3) == [[3], [4], [5], [6]]
-        hand.reset(seeds=[3, 4, 5, 6])
-        obs = pool.step([0] * NUM)[0]
-        assert same(obs, np.stack([row.obs for row in hand.step([0] * NUM)]))
-        check_reset(pool.reset(), hand.reset(), SPACE)
-        assert pool.seed([8, None, 9, None]) == [[8], [None], [9], [None]]
-        hand.reset(seeds=[8, None, 9, None])
-        check_reset(pool.reset(), hand.reset(), SPACE)
-        assert pool.seed() == [[None]] * NUM
-        assert type(pool.seed()) is list
+        # The infos tell the seeds that the envs were given, and their types.
+        given = np.random.SeedSequence(5)
+        check_reset(pool.reset(seed=given), hand.reset(seeds=children), space)
+        assert same(pool.seed(given), [[seed] for seed in children])
 
 
 # ------------------------------------------------------------------------------ action spaces
@@ -206,8 +68,7 @@ def test_action_spaces_are_seeded_alike_on_every_backend() -> None:
 
 def first_obs(pool: BaseVectorEnv, steps: list[int], seed: int) -> list[np.ndarray]:
     """First observations of successive episodes, `steps[k]` steps after each other."""
-    obs, _ = pool.reset(seed=seed)
-    found = [obs]
+    found = [pool.reset(seed=seed)[0]]
     for count in steps:
         for _ in range(count):
             pool.step([1] * NUM)
@@ -217,62 +78,32 @@ def first_obs(pool: BaseVectorEnv, steps: list[int], seed: int) -> list[np.ndarr
 
 def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before() -> None:
     found = []
-    for place in QUICK:
-        for steps in ([1, 1, 1], [7, 2, 9]):
-            with PLACES[place](FNS, episode_seeds=True) as pool:
-                found.append(first_obs(pool, steps, seed=5))
-                assert not same(first_obs(pool, steps, seed=6), found[-1])
-                assert same(first_obs(pool, steps, seed=5), found[-1])  # it begins again
-    assert all(same(one, found[0]) for one in found)  # on every backend
+    for place in BACKENDS:
+        with PLACES[place](FNS, episode_seeds=True) as pool:
+            found.append(first_obs(pool, [1, 1, 1], seed=5))
+            assert not same(first_obs(pool, [7, 2, 9], seed=6), found[-1])
+            assert same(first_obs(pool, [7, 2, 9], seed=5), found[-1])  # it begins again
+    assert same(found[0], found[1])
     flat = [row.tobytes() for obs in found[0] for row in obs]
     assert len(set(flat)) == len(flat), "all episodes of all envs differ"
-    with DummyVectorEnv(FNS) as pool:  # without the option they do depend
-        plain = first_obs(pool, [1, 1, 1], seed=5), first_obs(pool, [7, 2, 9], seed=5)
-    assert not same(*plain)
 
 
+@pytest.mark.parametrize("wait_num", [1, 2])
 @pytest.mark.parametrize("mode", ["same_step", "next_step"])
 @pytest.mark.parametrize("place", BACKENDS)
-def test_episode_seeds_serve_automatic_resets(place: str, mode: str) -> None:
-    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(2)]
-
-    def told(pool: BaseVectorEnv) -> list[list[int]]:
-        seeds = [[info["seed"]] for info in pool.reset(seed=50)[1]]
-        for _ in range(8):
-            for info in pool.step([0, 0])[4]:
-                if "seed" in info:
+def test_episode_seeds_serve_automatic_resets(place: str, mode: str, wait_num: int) -> None:
+    options = {"autoreset_mode": mode, "episode_seeds": True}
+    seeds: list[list[int]] = [[], []]
+    with PLACES[place](COUNT_FNS[:2], wait_num=wait_num, **options) as pool:
+        infos = pool.reset(seed=50)[1]
+        while min(map(len, seeds)) < 5:
+            for info in infos:
+                if "seed" in info:  # of a reset
                     seeds[info["env_id"]].append(info["seed"])
-        return seeds
-
-    with PLACES[place](fns, autoreset_mode=mode, episode_seeds=True) as pool:
-        automatic = told(pool)
-    by_hand: list[list[int]] = []
-    with PLACES[place](fns, episode_seeds=True) as pool:
-        first = [info["seed"] for info in pool.reset(seed=50)[1]]
-        rounds = [[info["seed"] for info in pool.reset()[1]] for _ in range(len(automatic[0]) - 1)]
-        by_hand = [list(column) for column in zip(first, *rounds, strict=True)]
-    assert automatic == by_hand
-    assert all(seed is not None for seeds in automatic for seed in seeds)
-    assert len(set(itertools.chain(*automatic))) == len(automatic[0]) * 2
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_episode_seeds_do_not_depend_on_how_steps_are_batched(place: str) -> None:
-    fns = [functools.partial(envs.RandomEnv, tag) for tag in range(NUM)]
-    logs = []
-    for wait_num in (1, 4):
-        log: dict[int, list[bytes]] = {i: [] for i in range(NUM)}
-        options: dict[str, Any] = {"autoreset_mode": "same_step", "episode_seeds": True}
-        with PLACES[place](fns, wait_num=wait_num, **options) as pool:
-            pool.reset(seed=1)
-            ready = list(range(NUM))
-            while min(len(rows) for rows in log.values()) < 30:
-                obs, *_, info = pool.step([len(log[i]) % 4 for i in ready], ready)
-                ready = [row["env_id"] for row in info]
-                for i, row in zip(ready, obs, strict=True):
-                    log[i].append(row.tobytes())
-        logs.append({i: rows[:30] for i, rows in log.items()})
-    assert logs[0] == logs[1]
+            infos = pool.step([0] * len(infos), pool.batch_ids)[4]
+        pool.drain()
+    for i, given in enumerate(seeds):
+        assert given == [seeding.of_episode(50 + i, k) for k in range(len(given))]
 
 
 def seed_and_level(env_id: int, episode: int) -> tuple[int, dict]:
@@ -302,7 +133,7 @@ def test_reset_fn_gives_every_reset_its_seed_and_options(place: str, mode: str |
             assert told == [seed_and_level(i, k) for k in range(len(told))]
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place: str) -> None:
     base = 70
 

@@ -1,4 +1,7 @@
-"""Ids in every method of a pool; `tests/unit/test_ids.py` has every form of them."""
+"""Ids in every method of a pool; `tests/unit/test_ids.py` has every form of them.
+
+`tests/backends/test_matrix.py` has calls of every method with ids of every form.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ import pytest
 
 from envpool_py import BaseVectorEnv, EnvError
 from tests.support import envs
-from tests.support.places import PLACES, QUICK
-from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset, spread
+from tests.support.places import BACKENDS, PLACES
+from tests.support.reference import HandStepped, check, check_empty, check_reset
 
 NUM = 4
 FORMS: list[tuple[Any, list[int]]] = [
@@ -33,7 +36,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 FNS = [functools.partial(envs.CountEnv, tag, 3) for tag in range(NUM)]
 
 
-@pytest.fixture(params=QUICK)
+@pytest.fixture(params=BACKENDS)
 def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
     with PLACES[request.param](FNS) as pool:
         yield pool
@@ -44,87 +47,37 @@ def hand() -> HandStepped:
     return HandStepped(FNS)
 
 
-def test_every_method_takes_ids(pool: BaseVectorEnv, hand: HandStepped) -> None:
+def test_ids_in_words_of_gymnasium_and_tianshou(pool: BaseVectorEnv, hand: HandStepped) -> None:
     space = hand.envs[0].observation_space
     check_reset(pool.reset(), hand.reset(), space)
     for form, listed in FORMS:
         actions = [np.int64(10 + i) for i in listed]
-        check(pool.step(actions, form), hand.step(actions, listed), space)
         check(pool.step(np.array(actions), id=form), hand.step(actions, listed), space)
-        pool.send(actions, form)
-        check(pool.recv(), hand.step(actions, listed), space)
-        check_reset(pool.reset(form), hand.reset(listed), space)
-        check_reset(pool.reset(env_id=form), hand.reset(listed), space)
         seeds = [7 * i for i in listed]
         check_reset(pool.reset(id=form, seed=seeds), hand.reset(listed, seeds), space)
-        rows = hand.reset(listed, spread(50, listed))
-        check_reset(pool.reset(form, seed=50), rows, space)
+        check_reset(pool.reset(env_id=form), hand.reset(listed), space)
         pool.send_reset(form, seed=seeds)
-        rows = [row.marked() for row in hand.reset(listed, seeds)]
-        check(pool.recv(), rows, space)
-        assert pool.get_env_attr("tag", form) == listed
-        assert pool.call("add", 5, id=form) == [i + 5 for i in listed]
-        pool.set_env_attr("mark", listed[0], form)
-        assert pool.get_env_attr("mark", listed) == [listed[0]] * len(listed)
+        check(pool.recv(), [row.marked() for row in hand.reset(listed, seeds)], space)
         # What subclasses of Tianshou's pools use.
         wrapped = pool._wrap_id(form)
         assert [int(i) for i in wrapped] == listed
         pool._assert_id(wrapped)
 
 
-def test_every_method_takes_ids_asynchronously(pool: BaseVectorEnv, hand: HandStepped) -> None:
-    space = hand.envs[0].observation_space
-    check_reset(pool.reset(), hand.reset(), space)
-    pool.wait_num = 1
-    pending = Pending(space)
-    for form, listed in FORMS:
-        actions = [np.int64(10 + i) for i in listed]
-        pool.send(actions, form)
-        pending.add(hand.step(actions, listed))
-        named = listed if form is None else form  # no ids: the next batch, not all
-        check(pool.step(None, id=named), [pending.rows.pop(i) for i in listed], space)
-        pending.add(hand.step(actions, listed))
-        pending.take(pool.step(actions, form))
-        pending.take(pool.drain())
-        assert not pending
-
-
 def test_empty_ids_give_an_empty_batch(pool: BaseVectorEnv, hand: HandStepped) -> None:
     space = hand.envs[0].observation_space
     check_reset(pool.reset(), hand.reset(), space)
     for empty in EMPTY:
-        check_empty(pool.step([], empty), space)
         check_empty(pool.step(np.zeros(0, np.int64), empty), space)
-        check_reset(pool.reset(empty), [], space)
         check_reset(pool.reset(empty, seed=3), [], space)
         check_reset(pool.reset(empty, seed=[]), [], space)
         pool.send([], empty)
         pool.send_reset(empty)
         check_empty(pool.drain(), space)
-        assert pool.get_env_attr("tag", empty) == []
         pool.set_env_attr("tag", 99, empty)
-        assert pool.call("add", 1, id=empty) == []
+        assert pool.get_env_attr("tag", empty) == pool.call("add", 1, id=empty) == []
     assert pool.get_env_attr("tag") == [0, 1, 2, 3]
     assert pool.call("counts") == [(0, 1)] * NUM
-
-
-@pytest.mark.parametrize("name", ["box-float16", "discrete", "multi-binary-2d", "dict", "text"])
-def test_an_empty_batch_has_the_shapes_and_dtypes_of_its_space(name: str) -> None:
-    fns = [functools.partial(envs.SpaceEnv, tag, name) for tag in range(2)]
-    space = fns[0]().observation_space
-    with PLACES["shmem-fork-packed"](fns) as pool:
-        pool.reset()
-        check_empty(pool.step([], []), space)
-        check_reset(pool.reset([]), [], space)
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_an_empty_batch_of_vector_rewards_keeps_their_length(place: str) -> None:
-    fns = [functools.partial(envs.VectorRewardEnv, tag) for tag in range(2)]
-    with PLACES[place](fns) as pool:
-        pool.reset()
-        pool.step([0, 0])
-        assert pool.step([], [])[1].shape == (0, 3)
 
 
 CALLS: dict[str, Callable[[BaseVectorEnv, Any, int], Any]] = {

@@ -3,86 +3,49 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 import envpool_py
 from envpool_py.worker.process import ProcessHost
 from tests.support import envs
-from tests.support.places import PLACES, QUICK
-from tests.support.reference import same
+from tests.support.places import BACKENDS, PLACES
+from tests.support.session import Session, script
 
 
-class InfoEnv(gym.Env[Any, Any]):
-    """Its infos are what its script says, in turn, those of resets too."""
+class InfoEnv(envs.CountEnv):
+    """Its infos are of several forms, in an order of its own."""
 
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Discrete(2)
+    def __init__(self, tag: int) -> None:
+        super().__init__(tag, length=2)
+        self.rng, self.count = np.random.default_rng(tag), 0
 
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-        self._count = 0
-
-    def _info(self) -> dict[str, Any]:
-        self._count += 1
-        x = float(self._rng.normal())
-        kinds: list[Callable[[], dict[str, Any]]] = [
-            lambda: {"x": x, "n": self._count, "alive": x > 0},
-            lambda: {"x": np.float64(x), "speed": np.float32(x), "at": np.array([x, -x])},
-            dict,
-            lambda: {"x": self._count, "n": x},
-            lambda: {"x": x, "name": "a name"},
-            lambda: {"x": x, "huge": 10**30, "n": self._count},
+    def info(self) -> dict[str, Any]:
+        self.count += 1
+        x = float(self.rng.normal())
+        kinds: list[dict[str, Any]] = [
+            {"x": x, "n": self.count, "alive": x > 0},
+            {"x": np.float64(x), "speed": np.float32(x), "at": np.array([x, -x])},
+            {},
+            {"x": self.count, "n": x},
+            {"x": x, "name": "a name"},
+            {"x": x, "huge": 10**30, "n": self.count},
         ]
-        return kinds[int(self._rng.choice([0, 0, 0, 0, 1, 1, 2, 3, 4, 5]))]()
+        return kinds[int(self.rng.choice([0, 0, 0, 0, 1, 1, 2, 3, 4, 5]))]
 
     def reset(self, **kwargs: Any) -> Any:
-        super().reset(**kwargs)
-        return np.zeros(2, np.float32), self._info()
+        return super().reset(**kwargs)[0], self.info()
 
     def step(self, action: Any) -> Any:
-        del action
-        done = bool(self._rng.random() < 0.2)
-        return np.zeros(2, np.float32), 0.0, done, False, self._info()
-
-
-def makers(num_envs: int) -> list[Callable[[], Any]]:
-    return [lambda i=i: InfoEnv(i) for i in range(num_envs)]  # type: ignore[misc]
+        return *super().step(action)[:4], self.info()
 
 
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-@pytest.mark.parametrize("wait_num", [None, 2])
-def test_rows_equal_those_of_the_dummy_pool(mode: str | None, wait_num: int | None) -> None:
-    options: dict[str, Any] = {"autoreset_mode": mode, "validate": "off"}
-    seen: list[dict[int, list[Any]]] = []
-    for pool in (
-        envpool_py.DummyVectorEnv(makers(4), wait_num=wait_num, **options),
-        envpool_py.ShmemVectorEnv(makers(4), wait_num=wait_num, num_processes=2, **options),
-    ):
-        with pool:
-            rows: dict[int, list[Any]] = {i: [] for i in range(4)}
-            for info in pool.reset()[1]:
-                rows[info["env_id"]].append(info)
-            ids = list(range(4))
-            while min(map(len, rows.values())) <= 40:
-                infos = pool.step(np.zeros(len(ids), dtype=int), ids)[4]
-                ids = [info["env_id"] for info in infos]
-                for info in infos:
-                    rows[info["env_id"]].append(info)
-            seen.append(rows)
-    for i in range(4):
-        count = min(len(seen[0][i]), len(seen[1][i]))
-        assert count > 40
-        for own, other in zip(seen[0][i][:count], seen[1][i][:count], strict=True):
-            a, b = dict(own), dict(other)
-            assert (a.pop("final_obs", None) is None) == (b.pop("final_obs", None) is None)
-            finals = a.pop("final_info", {}), b.pop("final_info", {})
-            assert same(*finals)
-            assert same(a, b)
+def test_forms_that_change_from_row_to_row(mode: str | None) -> None:
+    fns = [functools.partial(InfoEnv, tag) for tag in range(4)]
+    Session(PLACES["shmem-fork-packed"], fns, mode).run(script(1, rounds=8))
 
 
 def numbers(count: int) -> dict[str, Any]:
@@ -149,7 +112,7 @@ def test_given_up_rows_take_no_form_with_them() -> None:
             pool.reset()
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_final_info_is_that_of_the_ended_step(place: str) -> None:
     """Also where the reset's info has a key of this name."""
     make = functools.partial(
@@ -179,7 +142,7 @@ def info_is_observation() -> envs.ChangedEnv:
     return env
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_an_observation_that_is_the_info_as_well_is_left_as_it_is(place: str) -> None:
     with PLACES[place]([info_is_observation] * 3) as pool:
         obs, infos = pool.reset()
@@ -187,3 +150,13 @@ def test_an_observation_that_is_the_info_as_well_is_left_as_it_is(place: str) ->
             assert list(obs) == [{"text": str(t - 1)}] * 3
             assert list(infos) == [{"text": str(t - 1), "env_id": i} for i in range(3)]
             obs, *_, infos = pool.step([0, 0, 0])
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_the_envs_own_info_is_left_alone(place: str) -> None:
+    for mode in (None, "same_step", "next_step"):
+        with PLACES[place]([functools.partial(envs.BufferEnv, 0, 2)], autoreset_mode=mode) as pool:
+            pool.reset()
+            for _ in range(5):
+                pool.step([0])
+            assert pool.call("told_keys") == [["array", "list", "step"]]

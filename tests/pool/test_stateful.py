@@ -21,14 +21,7 @@ from tests.support.helpers import wait_until
 from tests.support.places import PLACES, slow
 
 NUM = 4
-NEVER, READY, FLYING, RESETTING, FAILED, DEAD = [
-    "never",
-    "ready",
-    "flying",
-    "resetting",
-    "failed",
-    "dead",
-]
+NEVER, READY, FLYING, RESETTING, FAILED, DEAD = range(6)
 IDS = st.sets(st.integers(0, NUM - 1), min_size=1).map(sorted)
 ONE = st.integers(0, NUM - 1)
 LIMIT = 60.0
@@ -60,7 +53,7 @@ class PoolMachine(RuleBasedStateMachine):
         # Whether its process was killed while it was in flight: its row may have been there.
         self.killed = [False] * NUM
 
-    def those(self, *states: str) -> list[int]:
+    def those(self, *states: int) -> list[int]:
         return [i for i in range(NUM) if self.state[i] in states]
 
     def steps(self, i: int) -> bool:

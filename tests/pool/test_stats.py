@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 import envpool_py
 from envpool_py.testing import CountingEnv
-from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.executor import Executor
-from tests.support.places import BACKENDS, PLACES
+from envpool_py.worker import DummyEnvWorker
+from tests.support import envs
+from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.session import Session, script
 
 
 class TimedEnv(gym.Env[Any, Any]):
@@ -102,6 +104,12 @@ def test_cleared_and_restarted(place: str) -> None:
         assert (stats.batches, stats.rows) == (2, 2)
 
 
+@pytest.mark.parametrize("place", QUICK)
+def test_a_measured_pool_gives_the_same_rows(place: str) -> None:
+    fns = [functools.partial(envs.BufferEnv, tag, 2) for tag in range(3)]
+    Session(PLACES[place], fns, "next_step", measure=True).run(script(2))
+
+
 def test_a_step_that_raises_is_counted() -> None:
     with envpool_py.ShmemVectorEnv([CountingEnv] * 2, measure=True) as pool:
         pool.reset()
@@ -125,21 +133,11 @@ def test_a_new_process_counts_on() -> None:
         assert stats.restarts.tolist() == [1, 1]
 
 
-class OwnWorker(EnvWorker):
-    """Of the per-env methods alone."""
-
-    def __init__(self, env_fn: Any) -> None:
-        super().__init__(env_fn)
-        self._executor = Executor(env_fn)
-
-    def send(self, request: Request) -> None:
-        self._request = request
+class OwnWorker(DummyEnvWorker):
+    """A custom worker: nothing but `send`, `recv` and `close`."""
 
     def recv(self) -> Any:
-        return self._executor(self._request)
-
-    def close(self) -> None:
-        self._executor.close()
+        return super().recv()
 
 
 def test_refusals() -> None:

@@ -123,61 +123,6 @@ class StoreEnv(CountEnv):
         return self.lock
 
 
-class Tagger(gym.Wrapper):
-    """A wrapper with an attribute and a method of its own."""
-
-    def __init__(self, env: gym.Env, label: str) -> None:
-        super().__init__(env)
-        self.label = label
-
-    def labelled(self, text: str) -> str:
-        return f"{self.label}{text}"
-
-
-class Doubled(gym.ActionWrapper):
-    """Declares another action space than the env it wraps."""
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self.action_space = spaces.MultiDiscrete([3, 4])
-
-    def action(self, action: np.ndarray) -> int:
-        return int(action[0] * 4 + action[1])
-
-
-def wrapped(tag: int = 0) -> gym.Env:
-    """Wrap a StoreEnv in a TimeLimit, in a Tagger."""
-    return Tagger(gym.wrappers.TimeLimit(StoreEnv(tag, length=50), 3), f"env{tag}-")
-
-
-def doubled(tag: int = 0) -> gym.Env:
-    return Doubled(CountEnv(tag))
-
-
-class DuckEnv:
-    """No gymnasium.Env, no spaces, no close: `reset` and `step` alone."""
-
-    def __init__(self, tag: int = 0) -> None:
-        self.tag, self.t = tag, 0
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        del seed, options
-        self.t = 0
-        return np.array([self.tag, 0.5]), {}
-
-    def step(self, action: Any) -> tuple:
-        self.t += 1
-        return np.array([self.tag, self.t + 0.5]), float(self.t), False, self.t >= 3, {"a": action}
-
-
-class OldSeedEnv(CountEnv):
-    """Takes any keyword in `reset`, as some envs do."""
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None, **extra: Any) -> tuple:
-        obs, info = super().reset(seed=seed, options=options)
-        return obs, {**info, "extra": extra}
-
-
 class RandomEnv(gym.Env):
     """Observations, rewards, infos and the ends of episodes all come from the env's own stream."""
 
@@ -421,80 +366,6 @@ class BufferEnv(CountEnv):
         return sorted(self.told)
 
 
-class TreeBufferEnv(BufferEnv):
-    """As BufferEnv; the observation is a dict of reused arrays and a reused list."""
-
-    def __init__(self, tag: int, declared: bool = True) -> None:
-        super().__init__(tag)
-        self.tree = {"counts": self.buffer, "letters": ["a", "b"]}
-        if declared:
-            letters = spaces.Sequence(spaces.Text(3))
-            counts = spaces.Box(-1, 10**6, (3,), np.int64)
-            self.observation_space = spaces.Dict({"counts": counts, "letters": letters})
-            self.tree["letters"] = ("a", "b")
-        else:
-            del self.observation_space
-        self.declared = declared
-
-    def observe(self) -> Any:
-        super().observe()
-        if not self.declared:
-            self.tree["letters"][0] = "abcdefgh"[self.t % 8]
-        return self.tree
-
-
-class ReturnsItsStateEnv(CountEnv):
-    """Its observation is the very array it steps on, and its reward an array it writes to."""
-
-    def __init__(self, tag: int) -> None:
-        super().__init__(tag, length=100)
-        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
-        self.state, self.gain = np.zeros(2), np.zeros(2)
-
-    def observe(self) -> np.ndarray:
-        self.state += 1.0 + self.tag
-        return self.state
-
-    def step(self, action: Any) -> tuple:
-        obs, _, *rest = super().step(action)
-        self.gain += 1.0
-        return obs, self.gain, *rest
-
-
-class KeepsActionEnv(gym.Env):
-    """Observes the action before the last, of which it keeps a reference and no copy."""
-
-    def __init__(self, tag: int = 0, kind: str = "box") -> None:
-        self.tag = tag
-        self.action_space = SPACES["nested" if kind == "nested" else "box-float32"]()
-        self.observation_space = SPACES["nested" if kind == "nested" else "box-float32"]()
-        self.first = draw(self.observation_space, np.random.default_rng(tag))
-        self.kept: list[Any] = []
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        super().reset(seed=seed, options=options)
-        self.kept = []
-        return self.first, {}
-
-    def step(self, action: Any) -> tuple:
-        self.kept.append(action)
-        previous = self.kept[-2] if len(self.kept) > 1 else self.first
-        return previous, 0.0, False, False, {"kept": copy.deepcopy(self.kept)}
-
-
-class EatsActionEnv(CountEnv):
-    """Writes into the action it was given."""
-
-    def __init__(self, tag: int = 0) -> None:
-        super().__init__(tag)
-        self.action_space = spaces.Box(-100, 100, (2,), np.float32)
-
-    def step(self, action: Any) -> tuple:
-        row = super().step(action)
-        action[:] = -77
-        return row
-
-
 # ------------------------------------------------------------------------------- gates
 
 
@@ -577,18 +448,6 @@ class SlotError(ValueError):
         self.code = code
 
 
-class BoomOnUnpickle:
-    """Pickles, and explodes when it is unpickled."""
-
-    def __reduce__(self) -> tuple:
-        return (_boom, ())
-
-
-def _boom() -> None:
-    message = "exploded on arrival"
-    raise ZeroDivisionError(message)
-
-
 def die_by_signal(number: int) -> None:
     os.kill(os.getpid(), number)
 
@@ -661,33 +520,6 @@ class FailsToResetEnv(CountEnv):
         self.broken = False
 
 
-ROWS: dict[str, Callable[[tuple], Any]] = {
-    "four": lambda row: (row[0], row[1], row[2], row[4]),
-    "six": lambda row: (*row, None),
-    "not a tuple": lambda row: 5,  # noqa: ARG005
-    "nothing": lambda row: None,  # noqa: ARG005
-    "info None": lambda row: (*row[:4], None),
-    "info list": lambda row: (*row[:4], ["a"]),
-    "info unpicklable": lambda row: (*row[:4], {"lock": threading.Lock()}),
-    "info explodes": lambda row: (*row[:4], {"bomb": BoomOnUnpickle()}),
-    "reward None": lambda row: (row[0], None, *row[2:]),
-    "reward text": lambda row: (row[0], "much", *row[2:]),
-    "terminated None": lambda row: (*row[:2], None, *row[3:]),
-    "terminated text": lambda row: (*row[:2], "yes", *row[3:]),
-    "truncated list": lambda row: (*row[:3], [True, False], row[4]),
-    "obs None": lambda row: (None, *row[1:]),
-    "obs text": lambda row: ("far", *row[1:]),
-    "obs short": lambda row: (row[0][:2], *row[1:]),
-    "obs broadcastable": lambda row: (row[0][:1], *row[1:]),
-    "obs scalar": lambda row: (np.int64(3), *row[1:]),
-    "obs with an axis more": lambda row: (row[0][None], *row[1:]),
-    "obs fraction": lambda row: (row[0] + 0.5, *row[1:]),
-    "obs NaN": lambda row: (row[0] * np.nan, *row[1:]),
-    "obs complex": lambda row: (row[0] + 1j, *row[1:]),
-    "obs too large": lambda row: (row[0].astype(np.float64) + 1e30, *row[1:]),
-}
-
-
 class CloseEnv(CountEnv):
     """Adds a line to a file when it is closed; may raise then."""
 
@@ -701,21 +533,6 @@ class CloseEnv(CountEnv):
         if self.fails:
             message = f"env {self.tag} does not want to close"
             raise RuntimeError(message)
-
-
-class NoResetEnv:
-    """Has a `step` and no `reset`."""
-
-    def step(self, action: Any) -> tuple:
-        return np.zeros(1), 0.0, False, False, {"action": action}
-
-
-class NoStepEnv:
-    """Has a `reset` and no `step`."""
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        del seed, options
-        return np.zeros(1), {}
 
 
 class PoolEnv(CountEnv):
@@ -750,36 +567,31 @@ def return_none() -> None:
     return None
 
 
-class LedgerEnv(gym.Env):
+class LedgerEnv(CountEnv):
     """Observes (tag, episode, step, last action); what Tianshou's buffers can hold.
 
-    Episodes of env `tag` end after `3 + tag` steps, even ones terminated and odd ones truncated.
+    Episodes of env `tag` end after `3 + tag` steps.
     """
 
     def __init__(self, tag: int, as_dict: bool = False) -> None:
+        super().__init__(tag, length=3 + tag)
         counts = spaces.Box(-1, 10**6, (4,), np.float32)
-        self.observation_space = counts
-        if as_dict:
-            image = spaces.Box(0, 255, (2, 2), np.uint8)
-            self.observation_space = spaces.Dict({"counts": counts, "image": image})
+        both = spaces.Dict({"counts": counts, "image": spaces.Box(0, 255, (2, 2), np.uint8)})
+        self.observation_space = both if as_dict else counts
         self.action_space = spaces.Discrete(7)
-        self.tag, self.as_dict = tag, as_dict
-        self.episode, self.t = -1, 0
+        self.as_dict, self.action = as_dict, -1
 
-    def observe(self, action: int) -> Any:
-        counts = np.array([self.tag, self.episode, self.t, action], np.float32)
-        if not self.as_dict:
-            return counts
-        return {"counts": counts, "image": np.full((2, 2), self.t % 256, np.uint8)}
+    def observe(self) -> Any:
+        counts = np.array([self.tag, self.episode, self.t, self.action], np.float32)
+        image = np.full((2, 2), self.t % 256, np.uint8)
+        return {"counts": counts, "image": image} if self.as_dict else counts
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        super().reset(seed=seed, options=options)
-        self.episode, self.t = self.episode + 1, 0
-        return self.observe(-1), {"place": self.tag * 100.0}
+    def reset(self, **kwargs: Any) -> tuple:
+        self.action = -1
+        return super().reset(**kwargs)[0], {"place": self.tag * 100.0}
 
     def step(self, action: Any) -> tuple:
-        self.t += 1
-        ended, odd = self.t >= 3 + self.tag, self.episode % 2 == 1
-        reward = self.tag * 100 + self.t + 0.25 * float(action)
-        info = {"place": self.tag * 100.0 + self.t}
-        return self.observe(int(action)), reward, ended and not odd, ended and odd, info
+        self.action = int(action)
+        obs, _, *flags, _ = super().step(action)
+        place = self.tag * 100.0 + self.t
+        return obs, place + 0.25 * self.action, *flags, {"place": place}

@@ -52,10 +52,11 @@ def check_by_hand(
         env = env_fns[env_id]()
         for number, episode in enumerate(own):
             assert episode.episode_id == number
-            assert episode.seed == (None if seed is None else seed + env_id)
+            assert episode.env_seed == (None if seed is None else seed + env_id)
             length = len(episode)
             observations = rows_of(episode.observations, length + 1)
             first = seed + env_id if seed is not None and number == 0 else None
+            assert episode.seed == first
             obs, _ = env.reset(seed=first)
             assert equal(observations[0], obs)
             for t, action in enumerate(rows_of(episode.actions, length)):

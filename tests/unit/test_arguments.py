@@ -35,7 +35,6 @@ COUNT = envs.CountEnv
 # What is called, its arguments, and the error.
 WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
     (WAIT, (0, 3), ValueError, "wait_num.*0"),
-    (WAIT, (-1, 3), ValueError, "wait_num.*-1"),
     (WAIT, (4, 3), ValueError, "wait_num.*4"),
     (WAIT, (1.5, 3), TypeError, r"wait_num.*1\.5"),
     (WAIT, ("2", 3), TypeError, "wait_num.*'2'"),
@@ -46,8 +45,6 @@ WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
     (TIMEOUT, ("timeout", "1"), TypeError, "timeout.*'1'"),
     (MODE, ("sometimes",), ValueError, "autoreset_mode.*'sometimes'"),
     (MODE, (3,), ValueError, "autoreset_mode.*3"),
-    (MODE, (True,), ValueError, "autoreset_mode.*True"),
-    (MODE, ("same_step ",), ValueError, "autoreset_mode.*'same_step '"),
     (resets, (5, "first", False), TypeError, "reset_fn.*int"),
     (resets, (print, "first", True), ValueError, "episode_seeds and reset_fn"),
     (resets, (None, True, False), ValueError, "validate must be .* got True"),
@@ -62,7 +59,6 @@ WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
     (POLICY, ("raise", 1, 0.0, print), ValueError, "on_restart is never called"),
     (ENV_FNS, ([],), ValueError, "env_fns is empty"),
     (ENV_FNS, (5,), TypeError, "int"),
-    (ENV_FNS, (None,), TypeError, "None"),
     (ENV_FNS, (COUNT,), TypeError, "env_fns must be a sequence"),
     (ENV_FNS, ([COUNT, COUNT()],), TypeError, "env 1: .* got CountEnv; pass a callable"),
     (ENV_FNS, ([COUNT, "CartPole-v1"],), TypeError, "env 1: .* got str"),

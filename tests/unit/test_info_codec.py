@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envpool_py import info_codec as infos_
@@ -38,13 +38,14 @@ def memory(num_envs: int) -> tuple[memoryview, memoryview]:
     )
 
 
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(
             st.integers(0, 2),
             st.dictionaries(st.text(max_size=3), st.one_of(NUMBERS, OTHERS), max_size=6),
         ),
-        max_size=30,
+        max_size=12,
     )
 )
 def test_what_is_packed_is_read_back(rows: list[tuple[int, dict[str, Any]]]) -> None:

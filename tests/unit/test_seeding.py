@@ -13,17 +13,12 @@ from envpool_py import seeding
 FORMS: dict[str, tuple[Any, list[int | None]]] = {
     "none": (None, [None] * 4),
     "int": (5, [5, 6, 7, 8]),
-    "zero": (0, [0, 1, 2, 3]),
     "NumPy int": (np.int64(5), [5, 6, 7, 8]),
     "NumPy int in an array": (np.array(5), [5, 6, 7, 8]),
-    "NumPy unsigned": (np.uint8(200), [200, 201, 202, 203]),
     "NumPy unsigned at its end": (np.uint8(254), [254, 255, 256, 257]),
-    "large": (2**40, [2**40 + i for i in range(4)]),
     "list": ([9, 1, 9, 2], [9, 1, 9, 2]),
-    "tuple": ((9, 1, 9, 2), [9, 1, 9, 2]),
     "range": (range(4), [0, 1, 2, 3]),
     "array": (np.array([4, 3, 2, 1]), [4, 3, 2, 1]),
-    "array of bytes": (np.array([4, 3, 2, 1], np.uint8), [4, 3, 2, 1]),
     "list of NumPy ints": ([np.int64(4), np.uint8(3), 2, 1], [4, 3, 2, 1]),
     "some None": ([None, 3, None, 4], [None, 3, None, 4]),
 }

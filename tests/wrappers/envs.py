@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
+
+POOLS = {"dummy": DummyVectorEnv, "shmem": ShmemVectorEnv}
 
 ARRAYS = {
     "float32": spaces.Box(-1e3, 1e3, (3,), np.float32),
@@ -18,7 +24,6 @@ ARRAYS = {
     "discrete": spaces.Discrete(9, start=3),
     "multi-binary": spaces.MultiBinary(4),
 }
-
 TREES = {
     "dict": spaces.Dict({"b": ARRAYS["float32"], "a": ARRAYS["uint8"]}),
     "tuple": spaces.Tuple((ARRAYS["float64"], ARRAYS["scalar"])),
@@ -31,15 +36,14 @@ TREES = {
         }
     ),
 }
-
 SPACES = {**ARRAYS, **TREES}
 
 
 class SampleEnv(gym.Env):
     """Observes samples of a space, drawn from the env's own stream; ends after `length` steps."""
 
-    def __init__(self, space: str, length: int = 3, declared: bool = True) -> None:
-        self.space = SPACES[space]
+    def __init__(self, space: Any, length: int = 3, declared: bool = True) -> None:
+        self.space = SPACES[space] if isinstance(space, str) else space
         self.length, self.t = length, 0
         if declared:
             self.observation_space = self.space
@@ -76,4 +80,12 @@ def sample(space: spaces.Space, rng: np.random.Generator) -> Any:
 
 def env_fns(space: str, count: int = 4, **kwargs: Any) -> list[Callable[[], gym.Env]]:
     """Make env_fns of unequal episode lengths."""
-    return [lambda i=i: SampleEnv(space, length=2 + i % 3, **kwargs) for i in range(count)]
+    return [functools.partial(SampleEnv, space, 2 + i % 3, **kwargs) for i in range(count)]
+
+
+@contextlib.contextmanager
+def twins(kind: str, space: str, wrap: Any, **options: Any) -> Iterator[tuple[BaseVectorEnv, Any]]:
+    """Two pools with the same envs; the second one is wrapped."""
+    make = POOLS[kind]
+    with make(env_fns(space), **options) as plain, make(env_fns(space), **options) as venv:
+        yield plain, wrap(venv)

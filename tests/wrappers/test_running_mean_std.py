@@ -14,9 +14,17 @@ from envpool_py.wrappers import RunningMeanStd
 EPS = float(np.finfo(np.float32).eps)
 
 
-def test_ten_million_samples_against_one_pass() -> None:
+def after(*batches: object, **options: object) -> RunningMeanStd:
+    """Return statistics that were updated with these batches."""
+    rms = RunningMeanStd(**options)
+    for batch in batches:
+        rms.update(batch)
+    return rms
+
+
+def test_a_million_samples_against_one_pass() -> None:
     # The spread is a ten-thousandth of the mean: a naive sum of squares loses half its digits.
-    center, chunk, chunks = 12345.0, 5000, 2000
+    center, chunk, chunks = 12345.0, 5000, 200
     rng = np.random.default_rng(0)
     rms = RunningMeanStd()
     sums, squares = [], []
@@ -30,7 +38,7 @@ def test_ten_million_samples_against_one_pass() -> None:
         squares.append(np.square(distance).sum())
     count = chunk * chunks
     offset = math.fsum(sums) / count
-    assert rms.count == count == 10_000_000
+    assert rms.count == count
     np.testing.assert_allclose(rms.mean, center + offset, rtol=1e-13)
     np.testing.assert_allclose(rms.var, math.fsum(squares) / count - offset**2, rtol=1e-10)
 
@@ -41,18 +49,14 @@ def test_ten_million_samples_against_one_pass() -> None:
 )
 def test_the_cut_into_batches_does_not_matter(values: list[int], cuts: list[int]) -> None:
     data = np.array(values, dtype=np.float64)
-    rms = RunningMeanStd()
-    for part in np.split(data, sorted(cuts)):
-        rms.update(part)
+    rms = after(*np.split(data, sorted(cuts)))
     assert rms.count == len(data)
     np.testing.assert_allclose(rms.mean, data.mean(), rtol=1e-12, atol=1e-11)
     np.testing.assert_allclose(rms.var, data.var(), rtol=1e-12, atol=1e-9)
 
 
 def test_by_hand() -> None:
-    rms = RunningMeanStd()
-    rms.update([[1.0, 10.0], [3.0, 10.0]])
-    rms.update([[8.0, 10.0]])
+    rms = after([[1.0, 10.0], [3.0, 10.0]], [[8.0, 10.0]])
     assert rms.count == 3
     np.testing.assert_array_equal(rms.mean, [4.0, 10.0])
     np.testing.assert_allclose(rms.var, [(9 + 1 + 16) / 3, 0.0], rtol=1e-15)
@@ -60,6 +64,7 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(rms.norm([8.0, 10.0]), expected, rtol=1e-15)
     assert rms.norm([4.0, 10.5])[1] == 10.0  # 0.5 / sqrt(eps), cut off
     assert rms.norm([4.0, 9.5])[1] == -10.0
+    assert repr(rms) == "RunningMeanStd(shape=(2,), count=3)"
 
 
 def test_defaults() -> None:
@@ -67,6 +72,8 @@ def test_defaults() -> None:
     assert (rms.mean, rms.var, rms.count, rms.clip_max, rms.eps) == (0.0, 1.0, 0, 10.0, EPS)
     assert rms.mean.dtype == rms.var.dtype == np.float64
     assert rms.norm(2.0) == 2.0 / np.sqrt(1 + EPS)
+    for clip_max in (None, 0):
+        assert RunningMeanStd(clip_max=clip_max, epsilon=0.0).norm(1e6) == 1e6
 
 
 def test_the_initial_values_serve_until_the_first_update() -> None:
@@ -77,18 +84,10 @@ def test_the_initial_values_serve_until_the_first_update() -> None:
     np.testing.assert_array_equal(rms.var, [1.0, 4.0])
 
 
-@pytest.mark.parametrize("clip_max", [None, 0])
-def test_no_limit(clip_max: float | None) -> None:
-    assert RunningMeanStd(clip_max=clip_max, epsilon=0.0).norm(1e6) == 1e6
-
-
-@pytest.mark.parametrize(
-    "dtype", [np.float16, np.float32, np.float64, np.uint8, np.int64, np.bool_]
-)
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.bool_])
 def test_norm_keeps_a_floating_dtype_and_makes_float64_of_others(dtype: type) -> None:
-    rms = RunningMeanStd()
     data = np.array([[0, 1], [1, 1]], dtype)
-    rms.update(data)
+    rms = after(data)
     assert rms.mean.dtype == rms.var.dtype == np.float64
     normed = rms.norm(data)
     assert normed.dtype == (dtype if np.dtype(dtype).kind == "f" else np.float64)
@@ -96,17 +95,17 @@ def test_norm_keeps_a_floating_dtype_and_makes_float64_of_others(dtype: type) ->
     np.testing.assert_allclose(normed[:, 0], expected, rtol=np.finfo(normed.dtype).eps)
 
 
-def test_small_integers_do_not_overflow() -> None:
-    rms = RunningMeanStd()
-    rms.update(np.full((300, 2), 255, np.uint8))
-    rms.update(np.zeros((300, 2), np.uint8))
+def test_rows_of_small_dtypes_are_summed_in_float64() -> None:
+    rms = after(np.full((300, 2), 255, np.uint8), np.zeros((300, 2), np.uint8))
     np.testing.assert_array_equal(rms.mean, [127.5, 127.5])
     np.testing.assert_array_equal(rms.var, [127.5**2, 127.5**2])
+    data = (5000 + np.random.default_rng(0).normal(size=(2000, 2))).astype(np.float32)
+    rms = after(*np.split(data, 20))
+    np.testing.assert_allclose(rms.var, data.astype(np.float64).var(axis=0), rtol=1e-10)
 
 
 def test_norm_takes_one_row_and_any_axes_before_it() -> None:
-    rms = RunningMeanStd()
-    rms.update([[0.0, 0.0], [2.0, 4.0]])
+    rms = after([[0.0, 0.0], [2.0, 4.0]])
     data = np.arange(24.0).reshape(3, 4, 2)
     whole = rms.norm(data)
     assert whole.shape == data.shape
@@ -114,9 +113,9 @@ def test_norm_takes_one_row_and_any_axes_before_it() -> None:
 
 
 def test_neither_argument_nor_result_is_shared() -> None:
-    mean = np.zeros(2)
+    mean, data = np.zeros(2), np.ones((1, 2))
     rms = RunningMeanStd(mean=mean, clip_max=None)
-    data = np.ones((1, 2))
+    assert not np.shares_memory(rms.mean, mean)
     normed = rms.norm(data)
     rms.update(data)
     normed[:] = 7
@@ -125,8 +124,7 @@ def test_neither_argument_nor_result_is_shared() -> None:
 
 
 def test_an_empty_batch_changes_nothing() -> None:
-    rms = RunningMeanStd()
-    rms.update(np.empty((0, 3)))
+    rms = after(np.empty((0, 3)))
     assert (rms.count, rms.mean.shape) == (0, ())
     rms.update(np.ones((2, 3)))
     rms.update(np.empty((0, 3)))
@@ -138,12 +136,7 @@ def test_an_empty_batch_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("batch", "error", "message"),
     [
-        (
-            np.ones((2, 4)),
-            ValueError,
-            r"batch: rows have shape \(4,\), but the statistics have \(3,\)",
-        ),
-        (np.ones(3), ValueError, r"rows have shape \(\), but the statistics have \(3,\)"),
+        (np.ones((2, 4)), ValueError, r"batch: rows have shape \(4,\), but the .* have \(3,\)"),
         (np.empty((0, 4)), ValueError, r"rows have shape \(4,\)"),
         (5.0, ValueError, r"batch: got the scalar 5.0; its first axis must count rows"),
         (np.array([{}, {}]), TypeError, "batch: got dtype object"),
@@ -154,8 +147,7 @@ def test_an_empty_batch_changes_nothing() -> None:
 def test_a_wrong_batch_leaves_the_statistics_as_they_were(
     batch: object, error: type[Exception], message: str
 ) -> None:
-    rms = RunningMeanStd()
-    rms.update(np.arange(6.0).reshape(2, 3))
+    rms = after(np.arange(6.0).reshape(2, 3))
     with pytest.raises(error, match=message):
         rms.update(batch)
     assert rms.count == 2
@@ -163,34 +155,22 @@ def test_a_wrong_batch_leaves_the_statistics_as_they_were(
     np.testing.assert_array_equal(rms.var, [2.25, 2.25, 2.25])
 
 
-@pytest.mark.parametrize("x", [np.ones(4), np.ones((3, 4)), 1.0])
-def test_norm_of_another_shape(x: object) -> None:
-    rms = RunningMeanStd()
-    rms.update(np.ones((1, 3)))
-    with pytest.raises(ValueError, match=r"x: has shape .*, but the statistics have \(3,\)"):
-        rms.norm(x)
-
-
-def test_norm_of_what_is_no_number() -> None:
+def test_wrong_values_to_normalise() -> None:
+    rms = after(np.ones((1, 3)))
+    for x in (np.ones(4), np.ones((3, 4)), 1.0):
+        with pytest.raises(ValueError, match=r"x: has shape .*, but the statistics have \(3,\)"):
+            rms.norm(x)
     with pytest.raises(TypeError, match="x: got dtype <U3"):
-        RunningMeanStd().norm("far")
+        rms.norm("far")
 
 
 @pytest.mark.parametrize(
-    "kwargs",
-    [
-        {"std": -1.0},
-        {"std": [1.0, np.nan]},
-        {"clip_max": -1.0},
-        {"clip_max": np.nan},
-        {"epsilon": -1},
-    ],
+    ("name", "value"),
+    [("std", -1.0), ("std", [1.0, np.nan]), ("clip_max", np.nan), ("epsilon", -1)],
 )
-def test_negative_parameters(kwargs: dict) -> None:
-    with pytest.raises(
-        ValueError, match=f"{next(iter(kwargs))}: got .*, but it must not be negative"
-    ):
-        RunningMeanStd(**kwargs)
+def test_negative_parameters(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{name}: got .*, but it must not be negative"):
+        RunningMeanStd(**{name: value})
 
 
 def test_shapes_that_differ() -> None:
@@ -201,15 +181,7 @@ def test_shapes_that_differ() -> None:
 
 
 def test_nan_stays_in_its_component() -> None:
-    rms = RunningMeanStd()
-    rms.update([[1.0, np.nan], [3.0, 1.0]])
-    rms.update([[5.0, 1.0]])
+    rms = after([[1.0, np.nan], [3.0, 1.0]], [[5.0, 1.0]])
     np.testing.assert_array_equal(rms.mean, [3.0, np.nan])
     np.testing.assert_allclose(rms.var, [8 / 3, np.nan])
     np.testing.assert_array_equal(np.isnan(rms.norm([[1.0, 1.0]])), [[False, True]])
-
-
-def test_repr() -> None:
-    rms = RunningMeanStd()
-    rms.update(np.ones((4, 2)))
-    assert repr(rms) == "RunningMeanStd(shape=(2,), count=4)"

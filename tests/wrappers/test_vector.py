@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import inspect
@@ -13,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
+from envpool_py import BaseVectorEnv, DummyVectorEnv
 from envpool_py.wrappers import VectorEnvWrapper
 from tests.support.reference import same
-from tests.wrappers.envs import env_fns
+from tests.wrappers.envs import POOLS, SampleEnv, env_fns, twins
 
 #: What of an object is about its class or its life, not about what it can do.
 OF_THE_CLASS = {
@@ -69,48 +68,36 @@ def test_every_name_of_the_pool_is_handed_on(pool: DummyVectorEnv) -> None:
             assert attribute.__self__ is pool
         else:
             assert attribute is getattr(pool, name) or same(attribute, getattr(pool, name))
-
-
-def test_every_attribute_of_a_pool_is_handed_on(pool: DummyVectorEnv) -> None:
-    wrapper = VectorEnvWrapper(pool)
     for name, value in vars(pool).items():
         assert getattr(wrapper, name) is value
-    assert vars(wrapper) == {"venv": pool}
-
-
-def test_what_observes_has_the_pools_own_signature() -> None:
     for name in OBSERVING:
         ours, theirs = getattr(VectorEnvWrapper, name), getattr(BaseVectorEnv, name)
         assert ours is not theirs
         assert inspect.signature(ours) == inspect.signature(theirs)
         assert ours.__doc__ == theirs.__doc__
+    bases = BaseVectorEnv.__mro__[:-1]
+    special = {name for base in bases for name in vars(base) if name.startswith("__")}
+    assert special - OF_THE_CLASS <= vars(VectorEnvWrapper).keys()
 
 
-def test_every_special_method_of_the_pool_is_seen_to() -> None:
-    special = {
-        name
-        for base in BaseVectorEnv.__mro__[:-1]
-        for name in vars(base)
-        if name.startswith("__") and name not in OF_THE_CLASS
-    }
-    assert special <= vars(VectorEnvWrapper).keys()
+class Later(DummyVectorEnv):
+    """A pool with names that the wrapper has never heard of."""
+
+    step_timeout = 5.0
+
+    @property
+    def budget(self) -> int:
+        return self._budget
+
+    @budget.setter
+    def budget(self, value: int) -> None:
+        self._budget = 2 * value
+
+    def rewind(self, ids: list[int]) -> list[int]:
+        return ids[::-1]
 
 
 def test_names_that_only_some_pools_have(pool: DummyVectorEnv) -> None:
-    class Later(DummyVectorEnv):
-        step_timeout = 5.0
-
-        @property
-        def budget(self) -> int:
-            return self._budget
-
-        @budget.setter
-        def budget(self, value: int) -> None:
-            self._budget = 2 * value
-
-        def rewind(self, ids: list[int]) -> list[int]:
-            return ids[::-1]
-
     with Later(env_fns("float32")) as venv:
         wrapper = VectorEnvWrapper(Shifted(venv))
         assert wrapper.rewind([1, 2]) == [2, 1]
@@ -119,45 +106,47 @@ def test_names_that_only_some_pools_have(pool: DummyVectorEnv) -> None:
         wrapper.step_timeout = 1.0
         assert venv.step_timeout == 1.0
         assert set(vars(wrapper)) == {"venv"}
-    assert not hasattr(VectorEnvWrapper(pool), "rewind")
     with pytest.raises(AttributeError, match="'DummyVectorEnv' object has no attribute 'rewind'"):
         VectorEnvWrapper(pool).rewind  # noqa: B018
 
 
-def test_setting_what_the_pool_has_sets_it_there(pool: DummyVectorEnv) -> None:
+def test_where_attributes_are_set(pool: DummyVectorEnv) -> None:
     wrapper = VectorEnvWrapper(VectorEnvWrapper(pool))
-    wrapper.wait_num = 2
-    assert pool.wait_num == wrapper.wait_num == 2
-    assert pool.is_async
-    assert wrapper.is_async
-    wrapper.wait_num = 4
-    wrapper.timeout = 0.5
-    assert pool.timeout == 0.5
+    wrapper.wait_num, wrapper.timeout = 2, 0.5
+    assert (pool.wait_num, pool.timeout, pool.is_async) == (2, 0.5, True)
+    assert (wrapper.wait_num, wrapper.timeout, wrapper.is_async) == (2, 0.5, True)
     with pytest.raises(ValueError, match="wait_num"):
         wrapper.wait_num = 9
     assert set(vars(wrapper)) == {"venv"}
-
-
-def test_what_a_wrapper_sets_on_itself_is_its_own(pool: DummyVectorEnv) -> None:
+    # What a wrapper sets on itself is its own.
     inner = Shifted(pool, by=1.0)
     outer = Shifted(inner, by=2.0)
-    assert (inner.by, outer.by) == (1.0, 2.0)
     around = VectorEnvWrapper(outer)
-    assert around.by == 2.0
+    assert (inner.by, outer.by, around.by) == (1.0, 2.0, 2.0)
     around.by = 3.0
     assert (inner.by, outer.by, around.by) == (1.0, 2.0, 3.0)
     assert "by" not in vars(pool)
+    # So are its spaces.
+    before = pool.observation_space, pool.action_space
+    assert (around.observation_space, around.action_space) == before
+    around.observation_space = around.action_space = [None] * 4
+    assert around.observation_space == around.action_space == [None] * 4
+    assert pool.observation_space is before[0]
+    assert pool.action_space is before[1]
+
+
+class Seeded(VectorEnvWrapper):
+    """Overrides a method and a property."""
+
+    def seed(self, seed: Any = None) -> Any:
+        return super().seed(7 if seed is None else seed)
+
+    @property
+    def num_envs(self) -> int:
+        return super().num_envs * 10
 
 
 def test_a_subclass_overrides_what_it_changes(pool: DummyVectorEnv) -> None:
-    class Seeded(VectorEnvWrapper):
-        def seed(self, seed: Any = None) -> Any:
-            return super().seed(7 if seed is None else seed)
-
-        @property
-        def num_envs(self) -> int:
-            return super().num_envs * 10
-
     wrapper = VectorEnvWrapper(Seeded(pool))
     assert wrapper.seed() == [[7], [8], [9], [10]]
     assert wrapper.num_envs == 40
@@ -167,60 +156,47 @@ def test_a_subclass_overrides_what_it_changes(pool: DummyVectorEnv) -> None:
 # ------------------------------------------------------------------------------- its own life
 
 
-def test_a_wrapper_is_a_pool(pool: DummyVectorEnv) -> None:
+def test_a_wrapper_is_a_pool_and_closes_the_one_it_holds(pool: DummyVectorEnv) -> None:
     wrapper = VectorEnvWrapper(pool)
     assert isinstance(wrapper, BaseVectorEnv)
     assert wrapper.venv is pool
-    assert len(wrapper) == 4
     assert repr(wrapper) == f"VectorEnvWrapper({pool!r})"
-
-
-def test_leaving_the_context_closes_the_pool(pool: DummyVectorEnv) -> None:
-    wrapper = Shifted(VectorEnvWrapper(pool))
-    with wrapper as entered:
-        assert entered is wrapper
-        assert not wrapper.is_closed
+    for venv in (pool, wrapper):
+        with pytest.raises(TypeError, match="pickle"):
+            pickle.dumps(venv)
+    Shifted(wrapper).reset()
+    gc.collect()
+    assert not pool.is_closed, "a wrapper that is dropped leaves its pool open"
+    with Shifted(wrapper) as entered:
+        assert type(entered) is Shifted
+        assert not entered.is_closed
     assert pool.is_closed
-    assert wrapper.is_closed
-    wrapper.close()
+    assert entered.is_closed
+    entered.close()
 
 
-@pytest.mark.parametrize("venv", [None, [lambda: None], DummyVectorEnv, "CartPole-v1"])
+@pytest.mark.parametrize("venv", [None, DummyVectorEnv, "CartPole-v1"])
 def test_what_is_no_pool(venv: Any) -> None:
     with pytest.raises(TypeError, match=r"venv: got .*, but a wrapper needs a pool"):
         VectorEnvWrapper(venv)
 
 
-def test_dropping_a_wrapper_leaves_its_pool_open(pool: DummyVectorEnv) -> None:
-    Shifted(VectorEnvWrapper(pool)).reset()
-    gc.collect()
-    assert not pool.is_closed
-    assert len(pool.step([0] * 4)[0]) == 4
-
-
-def test_a_wrapper_may_declare_its_spaces(pool: DummyVectorEnv) -> None:
-    before = pool.observation_space, pool.action_space
-    wrapper = VectorEnvWrapper(pool)
-    assert (wrapper.observation_space, wrapper.action_space) == before
-    wrapper.observation_space = wrapper.action_space = [None] * 4
-    assert wrapper.observation_space == wrapper.action_space == [None] * 4
-    assert pool.observation_space is before[0]
-    assert pool.action_space is before[1]
-
-
 def test_without_a_pool_attributes_are_missing_and_nothing_recurses() -> None:
     empty = VectorEnvWrapper.__new__(VectorEnvWrapper)
-    for name in ("venv", "num_envs", "step", "anything", "__deepcopy__"):
-        assert not hasattr(empty, name) or name == "step"
+    for name in ("venv", "num_envs", "anything", "__deepcopy__"):
+        assert not hasattr(empty, name)
     with pytest.raises(AttributeError, match="'VectorEnvWrapper' object has no attribute 'venv'"):
         empty.step([0])
 
 
-def test_copies_hold_the_same_pool() -> None:
-    class Single(DummyVectorEnv):
-        def __deepcopy__(self, memo: dict) -> Any:
-            return self
+class Single(DummyVectorEnv):
+    """A pool whose copy is itself."""
 
+    def __deepcopy__(self, memo: dict) -> Any:
+        return self
+
+
+def test_copies_hold_the_same_pool() -> None:
     with Single(env_fns("float32")) as venv:
         wrapper = Shifted(venv, by=2.0)
         for twin in (copy.copy(wrapper), copy.deepcopy(wrapper)):
@@ -230,24 +206,11 @@ def test_copies_hold_the_same_pool() -> None:
             assert twin.by == 2.0
 
 
-def test_it_can_be_pickled_no_more_than_its_pool(pool: DummyVectorEnv) -> None:
-    for venv in (pool, VectorEnvWrapper(pool)):
-        with pytest.raises(TypeError, match="pickle"):
-            pickle.dumps(venv)
-
-
 # ------------------------------------------------------------- every row passes, and only once
 
 
-POOLS = {"dummy": DummyVectorEnv, "shmem": ShmemVectorEnv}
-
-
-@contextlib.contextmanager
-def twins(kind: str, space: str, **options: Any) -> Iterator[tuple[BaseVectorEnv, Shifted]]:
-    """Two pools with the same envs and seeds, the second one wrapped twice."""
-    make = POOLS[kind]
-    with make(env_fns(space), **options) as plain, make(env_fns(space), **options) as venv:
-        yield plain, Shifted(VectorEnvWrapper(venv))
+def wrapped(venv: BaseVectorEnv) -> Shifted:
+    return Shifted(VectorEnvWrapper(venv))
 
 
 def assert_shifted(batch: Any, plain: Any) -> None:
@@ -273,12 +236,14 @@ def row_of(obs: Any, k: int) -> Any:
     return obs[k]
 
 
-@pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("space", ["float32", "dict", "tuple"])
+@pytest.mark.parametrize(
+    ("space", "columns"),
+    [("float32", False), *((tree, columns) for tree in ("dict", "tuple") for columns in (0, 1))],
+)
 @pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
 def test_synchronous_rows(space: str, mode: str | None, columns: bool) -> None:
-    options = {"autoreset_mode": mode, "columns": columns}
-    with twins("dummy", space, **options) as (plain, shifted):
+    options = {"autoreset_mode": mode, "columns": bool(columns)}
+    with twins("dummy", space, wrapped, **options) as (plain, shifted):
         assert_shifted(shifted.reset(seed=1), plain.reset(seed=1))
         ended = 0
         for _ in range(5):
@@ -294,7 +259,7 @@ def test_synchronous_rows(space: str, mode: str | None, columns: bool) -> None:
 @pytest.mark.parametrize("kind", POOLS)
 def test_rows_that_are_fetched(kind: str) -> None:
     options = {"autoreset_mode": "same_step", "wait_num": 2}
-    with twins(kind, "float32", **options) as (plain, shifted):
+    with twins(kind, "float32", wrapped, **options) as (plain, shifted):
         assert_shifted(shifted.reset(seed=1), plain.reset(seed=1))
         fetches = {
             "recv": shifted.recv,
@@ -305,31 +270,27 @@ def test_rows_that_are_fetched(kind: str) -> None:
         for fetch in fetches.values():
             plain.send([0, 1, 0, 1])
             shifted.send([0, 1, 0, 1])
-            assert shifted.waiting_id == [0, 1, 2, 3]
             batches = []
             while shifted.waiting_id:
                 batches.append(fetch())
-            assert_shifted(together(batches), plain.drain())
-        shifted.send_reset([0, 2], seed=5)
-        shifted.send([1, 1], [1, 3])
-        plain.send_reset([0, 2], seed=5)
-        plain.send([1, 1], [1, 3])
+            together = tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))
+            assert_shifted(together, plain.drain())
+        for venv in (plain, shifted):
+            venv.send_reset([0, 2], seed=5)
+            venv.send([1, 1], [1, 3])
         batch = shifted.drain()
         assert_shifted(batch, plain.drain())
         assert sum("is_reset" in info for info in batch[-1]) == 2
-        assert shifted.ready_id != []
-        assert len(shifted.drain()[0]) == 0
 
 
-def together(batches: list[Any]) -> tuple:
-    return tuple(np.concatenate(parts) for parts in zip(*batches, strict=True))
+class Halved(VectorEnvWrapper):
+    """Calls the method of its base class."""
+
+    def observations(self, obs: Any) -> Any:
+        return super().observations(obs) / 2
 
 
 def test_one_wrapper_around_another_changes_rows_twice(pool: DummyVectorEnv) -> None:
-    class Halved(VectorEnvWrapper):
-        def observations(self, obs: Any) -> Any:
-            return super().observations(obs) / 2
-
     raw, _ = pool.reset(seed=3)
     assert same(Shifted(Halved(pool), by=5.0).reset(seed=3)[0], shift(raw / 2, 5.0))
 
@@ -358,12 +319,15 @@ def test_final_observations_come_first_and_in_a_batch_of_their_own() -> None:
         np.testing.assert_array_equal(obs, shift(rows, 1000.0))
 
 
-def test_an_env_with_a_final_obs_of_its_own_keeps_it() -> None:
-    class Own(type(env_fns("float32")[0]())):
-        def step(self, action: Any) -> tuple:
-            return (*super().step(action)[:4], {"final_obs": "mine"})
+class OwnFinal(SampleEnv):
+    """Uses our key for something else."""
 
-    with DummyVectorEnv([lambda: Own("float32", length=1)]) as venv:
+    def step(self, action: Any) -> tuple:
+        return (*super().step(action)[:4], {"final_obs": 5.0})
+
+
+def test_an_env_with_a_final_obs_of_its_own_keeps_it() -> None:
+    with DummyVectorEnv([lambda: OwnFinal("float32", length=1)]) as venv:
         shifted = Shifted(venv)
         shifted.reset()
-        assert shifted.step([0])[-1][0]["final_obs"] == "mine"
+        assert shifted.step([0])[-1][0]["final_obs"] == 5.0

@@ -1,0 +1,85 @@
+"""An ``.npy`` file that grows, and can be read at any moment.
+
+Rows are written behind those that the header counts; then the header is written again, with the new
+count. NumPy leaves room for that in the headers that it writes. A program that is killed in between
+leaves bytes that the header does not count, and that the next rows are written over.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class GrowingArray:
+    """An array in a file, to which rows are added.
+
+    Args:
+        path: the file, which exists.
+        shape: of a row.
+        dtype: of the array.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self._shape, self._dtype = shape, dtype
+        self._row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self._file = path.open("r+b", buffering=0)
+        header = header_of((0, *shape), dtype)
+        self._start = len(header)
+        self._before, first, self._after = header.rpartition(b"'shape': (0,")
+        self._before += first[:-2]
+
+    @classmethod
+    def create(cls, path: Path, rows: NDArray[Any]) -> GrowingArray:
+        """Make an empty array for rows like these."""
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_bytes(header_of((0, *rows.shape[1:]), rows.dtype))
+        unfinished.replace(path)
+        return cls(path, rows.shape[1:], rows.dtype)
+
+    @classmethod
+    def open(cls, path: Path) -> GrowingArray:
+        """Open an array to which rows are to be added."""
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        return cls(path, found.shape[1:], found.dtype)
+
+    def check(self, rows: NDArray[Any], name: str) -> None:
+        """Raise ValueError if rows are not of the shape and dtype of the array."""
+        if rows.shape[1:] != self._shape or rows.dtype != self._dtype:
+            raise ValueError(
+                f"{name}: got rows of shape {rows.shape[1:]} and dtype {rows.dtype}, but those"
+                f" before have {self._shape} and {self._dtype}"
+            )
+
+    def put(self, first: int, rows: NDArray[Any]) -> None:
+        """Write rows from row ``first`` on; the array ends with them."""
+        if rows.nbytes:
+            self._write_at(
+                self._start + first * self._row_bytes, rows.reshape(-1).view(np.uint8).data
+            )
+        count = b"%d" % (first + len(rows))
+        padded = self._after[: -len(count)] + b"\n"  # each digit takes the place of a blank
+        self._write_at(0, b"%b%b,%b" % (self._before, count, padded))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write_at(self, place: int, data: Any) -> None:
+        self._file.seek(place)
+        data = memoryview(data)
+        while data:
+            data = data[self._file.write(data) :]
+
+
+def header_of(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """What comes before the values in an ``.npy`` file."""
+    header = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    data = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, data)
+    return header.getvalue()

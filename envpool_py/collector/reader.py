@@ -1,0 +1,324 @@
+"""Reads the files that ``envpool_py.collector.file`` describes and writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+from urllib.parse import unquote
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py import spaces
+from envpool_py.collector import space_json
+from envpool_py.collector.episode import Episode, Transitions, objects
+from envpool_py.record import plain_codec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: What ``metadata`` says of every file.
+FORMAT = "envpool_py episodes"
+#: Raised with every change that a reader must know of.
+VERSION = 2
+
+NO_SEED = -1  # in place of a seed
+#: The arrays of a row for each episode, ``episodes/NAME``; all but the last are int64.
+INDEX = (
+    *("start", "observation_start", "length", "env_id", "episode_id", "env_seed", "seed"),
+    *("info_start", "info_bytes", "return"),
+)
+
+
+class Episodes(Sequence[Episode]):
+    """The episodes of a file, ordered by (env id, episode id).
+
+    ``episodes[3]`` is an ``Episode`` whose arrays are views of those here.
+
+    Attributes:
+        metadata: what the writer told, a dict.
+        observation_space: of each env.
+        action_space: of each env.
+        env_ids: ``(n,)``.
+        episode_ids: ``(n,)``.
+        env_seeds: ``(n,)``, -1 where there was none.
+        seeds: ``(n,)``, -1 where there was none.
+        lengths: ``(n,)``, steps.
+        returns: ``(n,)`` or ``(n, m)``, sums of rewards.
+        starts: ``(n,)``, the first row of each episode in ``actions``, ``rewards``, ...
+        observation_starts: ``(n,)``, and in ``observations``.
+        observations: ``(T + n, ...)``, each episode's ``L + 1`` observations one after another.
+        actions: ``(T, ...)``.
+        rewards: ``(T,)`` or ``(T, m)``.
+        terminated: ``(T,)``.
+        truncated: ``(T,)``.
+        extras: arrays ``(T, ...)`` by name.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any], head: Mapping[str, Any]) -> None:
+        self.head = head
+        self.metadata: dict[str, Any] = head["metadata"]
+        self.observation_space = space_json.from_json(head["observation_space"])
+        self.action_space = space_json.from_json(head["action_space"])
+        order = order_of(arrays)
+        index = {name: arrays[f"episodes/{name}"][order] for name in INDEX}
+        self.env_ids, self.episode_ids = index["env_id"], index["episode_id"]
+        self.env_seeds, self.seeds = index["env_seed"], index["seed"]
+        self.lengths, self.returns = index["length"], index["return"]
+        self.starts, self.observation_starts = index["start"], index["observation_start"]
+        self._info_starts, self._info_bytes = index["info_start"], index["info_bytes"]
+        self._infos = arrays["infos"]
+        self.observations, self.actions = (
+            spaces.join(
+                spaces.layout_of(space), [arrays[name] for name, _ in leaves_of(what, space)]
+            )
+            for what, space in (
+                ("observations", self.observation_space),
+                ("actions", self.action_space),
+            )
+        )
+        self.rewards = arrays["rewards"]
+        self.terminated = arrays["terminated"]
+        self.truncated = arrays["truncated"]
+        self.extras = {
+            _unescaped(name.removeprefix("extras/")): arrays[name]
+            for name in arrays
+            if name.startswith("extras/")
+        }
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Episode]: ...
+    def __getitem__(self, index: int | slice) -> Episode | list[Episode]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(len(self)))]
+        k = range(len(self))[index]
+        start, length = int(self.starts[k]), int(self.lengths[k])
+        first = int(self.observation_starts[k])
+        rows = slice(start, start + length)
+        env_seed, seed = (
+            None if s == NO_SEED else int(s) for s in (self.env_seeds[k], self.seeds[k])
+        )
+        return Episode(
+            env_id=int(self.env_ids[k]),
+            episode_id=int(self.episode_ids[k]),
+            env_seed=env_seed,
+            seed=seed,
+            observations=_take(self.observations, slice(first, first + length + 1)),
+            actions=_take(self.actions, rows),
+            rewards=self.rewards[rows],
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            extras=_take(self.extras, rows),
+            infos=self._infos_of(k),
+        )
+
+    def __iter__(self) -> Iterator[Episode]:
+        return (self[k] for k in range(len(self)))
+
+    @property
+    def num_steps(self) -> int:
+        """The steps of all episodes."""
+        return len(self.rewards)
+
+    def transitions(self) -> Transitions:
+        """All steps of all episodes, one after another, as ``T`` rows; copies."""
+        episode = np.repeat(np.arange(len(self)), self.lengths)
+        within = np.arange(self.num_steps) - (np.cumsum(self.lengths) - self.lengths)[episode]
+        rows, before = self.starts[episode] + within, self.observation_starts[episode] + within
+        info = next_info = None
+        if self._info_bytes.any():
+            infos = [self._infos_of(k) for k in range(len(self))]
+            info = objects([one for own in infos for one in own[:-1]])
+            next_info = objects([one for own in infos for one in own[1:]])
+        return Transitions(
+            obs=_take(self.observations, before),
+            action=_take(self.actions, rows),
+            reward=self.rewards[rows],
+            terminated=self.terminated[rows],
+            truncated=self.truncated[rows],
+            next_obs=_take(self.observations, before + 1),
+            env_id=self.env_ids[episode],
+            episode_id=self.episode_ids[episode],
+            extras=_take(self.extras, rows),
+            info=info,
+            next_info=next_info,
+        )
+
+    def to_minari(self, dataset_id: str, **options: Any) -> Any:
+        """Write the episodes as a data set of Minari; needs ``pip install envpool-py[minari]``.
+
+        Infos and extras become Minari's ``infos``: an array for each key that every row of an
+        episode has, and extras under ``"extras"``.
+
+        Args:
+            dataset_id: for instance ``"cartpole/random-v0"``.
+            **options: of ``minari.create_dataset_from_buffers``: ``env``, ``algorithm_name``, ...
+                Images are stored without loss, unless ``jpeg_encoding=True``.
+
+        Returns:
+            The ``minari.MinariDataset``; ``minari.load_dataset(dataset_id)`` loads it later.
+
+        Raises:
+            ImportError: Minari is not installed.
+
+        Warns:
+            UserWarning: infos have keys that some rows lack, or values of different shapes; these
+                are left out.
+        """
+        from envpool_py.collector.to_minari import write  # noqa: PLC0415 - an extra
+
+        return write(self, dataset_id, options)
+
+    def _infos_of(self, k: int) -> tuple[dict[str, Any], ...]:
+        first, size = int(self._info_starts[k]), int(self._info_bytes[k])
+        return (
+            tuple(plain_codec.decode(self._infos[first : first + size].tobytes())) if size else ()
+        )
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} episodes, {self.num_steps} steps>"
+
+
+def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
+    """Read what ``save``, ``EpisodeWriter`` or ``envpool-py collect`` has written.
+
+    Where ``path`` is an ``.npz`` whose writer was killed, the episodes that it had written are
+    read, from ``path + ".partial"``. Infos are decoded when an episode is taken.
+
+    Args:
+        path: the file or folder.
+        mmap: True: the arrays of a folder are mapped, and read when they are touched, for data
+            larger than memory. An ``.npz`` is read whole in any case.
+
+    Raises:
+        OSError: there is no such file, or it can't be read.
+        ValueError: it is no such file, or of a newer version of the package.
+
+    Warns:
+        UserWarning: there is an ``.npz``, and beside it what a later run has left, unread.
+    """
+    target = Path(path)
+    partial = folder_of(target)
+    if partial.is_dir() and (partial == target or not target.exists()):
+        return Episodes(*read_folder(partial, mmap=mmap))
+    if partial != target and partial.exists():
+        warnings.warn(
+            f"{target}: another run has not finished, or was killed, and has left its episodes in"
+            f" {partial}; load that path for them",
+            stacklevel=2,
+        )
+    return Episodes(*_read_npz(target))
+
+
+def folder_of(path: Path) -> Path:
+    """Where the arrays of a file grow."""
+    return path.with_name(f"{path.name}.partial") if path.suffix == ".npz" else path
+
+
+def escaped(key: str) -> str:
+    """The part of the name of an array that a key is."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("~1", "/").replace("~0", "~")
+
+
+def leaves_of(what: str, space: gym.Space[Any] | None) -> list[tuple[str, np.dtype[Any]]]:
+    """Name in the file and dtype of each leaf."""
+    if isinstance(space, gym.spaces.Dict):
+        return [
+            leaf
+            for key, part in space.spaces.items()
+            for leaf in leaves_of(f"{what}/{escaped(key)}", part)
+        ]
+    if isinstance(space, gym.spaces.Tuple):
+        return [
+            leaf for i, part in enumerate(space.spaces) for leaf in leaves_of(f"{what}/{i}", part)
+        ]
+    if isinstance(space, gym.spaces.Text):
+        return [(what, np.dtype(f"U{space.max_length}"))]
+    assert space is not None  # noqa: S101 - space_json has refused it
+    return [(what, np.dtype(space.dtype))]
+
+
+def order_of(arrays: Mapping[str, Any]) -> NDArray[np.intp]:
+    """The order of the episodes by (env id, episode id)."""
+    return np.lexsort((arrays["episodes/episode_id"], arrays["episodes/env_id"]))
+
+
+def _check_head(head: Mapping[str, Any], path: Path) -> None:
+    if head.get("format") != FORMAT:
+        raise ValueError(f"{path}: the format is {head.get('format')!r}, not {FORMAT!r}")
+    if head["version"] > VERSION:
+        raise ValueError(
+            f"{path}: version {head['version']} of the format; this package knows up to {VERSION}"
+        )
+
+
+def read_folder(folder: Path, *, mmap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays of a folder, cut to whole episodes, and its metadata."""
+    if not (folder / "metadata.json").exists():
+        raise ValueError(f"{folder}: not a folder of episodes: it has no metadata.json")
+    head = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+    _check_head(head, folder)
+    index_file = folder / "episodes.npy"
+    if not index_file.exists():  # killed before the first episode
+        return _no_episodes(head), head
+    index = np.load(index_file, allow_pickle=False)
+    arrays: dict[str, Any] = {f"episodes/{name}": index[name] for name in INDEX}
+    steps, infos = int(index["length"].sum()), int(index["info_bytes"].sum())
+    rows = {"observations": steps + len(index), "infos": infos}
+    mode: Any = "r" if mmap else None
+    for file in sorted(folder.glob("*.npy")):
+        if file != index_file:
+            name = unquote(file.name.removesuffix(".npy"))
+            whole = np.load(file, mmap_mode=mode, allow_pickle=False)
+            # What is behind is of an episode that was being written.
+            arrays[name] = whole[: rows.get(name.partition("/")[0], steps)]
+    return arrays, head
+
+
+def _no_episodes(head: Mapping[str, Any]) -> dict[str, Any]:
+    arrays: dict[str, Any] = {f"episodes/{name}": np.empty(0, np.int64) for name in INDEX}
+    for what in ("observations", "actions"):
+        space = space_json.from_json(head[f"{what[:-1]}_space"])
+        shapes = [leaf.shape for leaf in spaces.leaves(spaces.layout_of(space))]
+        for (name, dtype), shape in zip(leaves_of(what, space), shapes, strict=True):
+            arrays[name] = np.empty((0, *shape), dtype)
+    kinds = {"rewards": float, "terminated": bool, "truncated": bool, "infos": np.uint8}
+    return {**arrays, **{name: np.empty(0, dtype) for name, dtype in kinds.items()}}
+
+
+def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays of an ``.npz``, and its metadata."""
+    if path.exists() and not zipfile.is_zipfile(path):
+        raise ValueError(f"{path}: not a file of episodes: no .npz, and no folder")
+    with np.load(path, allow_pickle=False) as file:
+        if "metadata" not in file:
+            raise ValueError(f"{path}: not a file of episodes: it has no metadata")
+        head = json.loads(str(file["metadata"]))
+        _check_head(head, path)
+        arrays = {name: file[name] for name in file if name != "metadata"}
+    if head["version"] == 1:  # its seeds were those of the envs, and it had no infos
+        count = len(arrays["episodes/seed"])
+        arrays["episodes/env_seed"] = arrays["episodes/seed"]
+        arrays["episodes/seed"] = np.full(count, NO_SEED)
+        arrays["episodes/info_start"] = arrays["episodes/info_bytes"] = np.zeros(count, np.int64)
+        arrays["infos"] = np.empty(0, np.uint8)
+    return arrays, head
+
+
+def _take(tree: Any, rows: Any) -> Any:
+    return spaces.map_tree(itemgetter(rows), tree)

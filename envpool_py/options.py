@@ -1,0 +1,142 @@
+"""The options that the pools take as keywords: their types, and where users read of them.
+
+Type checkers and editors read ``**options: Unpack[PoolOptions]``. ``help``, ``inspect.signature``
+and the API page read what ``spell_out`` makes of it: every option, with its default and meaning.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, TypeVar, get_type_hints
+
+import gymnasium as gym
+
+from envpool_py.arguments import check_foreign
+from envpool_py.errors import EnvError
+from envpool_py.pool import BaseVectorEnv
+from envpool_py.worker.executor import ResetFn
+from envpool_py.worker.placement import hosts_of
+from envpool_py.worker.processes import Processes
+
+T = TypeVar("T", bound="Callable[..., Any]")
+
+
+class CommonOptions(TypedDict, total=False):
+    """What all pools and ``make`` take; ``BaseVectorEnv`` says what it means."""
+
+    strict_timeout: bool
+    episode_seeds: bool
+    reset_fn: ResetFn | None
+    copy: bool
+    reset_first: bool
+    validate: str
+    on_error: str
+    max_restarts: int | None
+    restart_backoff: float
+    on_restart: Callable[[int, EnvError], object] | None
+    measure: bool
+    record: str | os.PathLike[str] | None
+
+
+class PoolOptions(CommonOptions, total=False):
+    """What all pools take; ``make`` has other defaults for these."""
+
+    autoreset_mode: str | gym.vector.AutoresetMode | None
+    columns: bool
+
+
+class ProcessOptions(TypedDict, total=False):
+    """What only pools with worker processes take.
+
+    Args:
+        num_threads: threads that each process may compute with; None is without limit.
+        affinity: keep each process on one core.
+        step_timeout: seconds that a request to an env may take before its process is killed; None:
+            no timeout.
+        caller_steps: this process steps the last envs while the others step theirs, without
+            isolation: as many as a process has, half of that with ``wait_num`` or ``timeout``.
+    """
+
+    num_threads: int | None
+    affinity: bool
+    step_timeout: float | None
+    caller_steps: bool
+
+
+class ProcessPoolOptions(PoolOptions, ProcessOptions, total=False):
+    """What ``ShmemVectorEnv`` and ``SubprocVectorEnv`` take."""
+
+
+class MakeOptions(CommonOptions, ProcessOptions, total=False):
+    """What ``make`` takes."""
+
+
+_OF_PROCESSES = {"context", "num_processes", *ProcessOptions.__annotations__}
+
+_ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*")
+_ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {8}.*)*", re.MULTILINE)
+
+
+def _meanings(owner: Any) -> dict[str, str]:
+    """What a docstring says of each argument."""
+    args = _ARGS.search(inspect.cleandoc(owner.__doc__ or ""))
+    return {entry[1]: entry[0] for entry in _ENTRY.finditer(args[0])} if args else {}
+
+
+_SOURCES: tuple[Any, ...] = (BaseVectorEnv.__init__, Processes.__init__, hosts_of)
+_PARAMETERS = {
+    name: parameter.replace(annotation=types[name])
+    for function in _SOURCES
+    for types in [get_type_hints(function)]
+    for name, parameter in inspect.signature(function).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+}
+_MEANINGS = _meanings(BaseVectorEnv) | _meanings(ProcessOptions)
+
+
+def spell_out(options: Any) -> Callable[[T], T]:
+    """Have a function or class list these options where it says ``**options``.
+
+    That is in its signature, type hints and docstring; how it is called does not change.
+    """
+    added = [_PARAMETERS[name] for name in options.__annotations__]
+
+    def decorate(target: T) -> T:
+        function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+        own = inspect.signature(function)
+        kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        function.__signature__ = own.replace(parameters=[*kept, *added])
+        del function.__annotations__["options"]
+        function.__annotations__.update((each.name, each.annotation) for each in added)
+        if target.__doc__:  # python -OO has none
+            meanings = _MEANINGS | _meanings(target)
+            names = [each.name for each in [*kept, *added] if each.name != "self"]
+            text = "\n".join(["", "Args:", *(meanings[name] for name in names), ""])
+            doc = inspect.cleandoc(target.__doc__) + "\n"
+            target.__doc__ = _ARGS.sub(lambda _: text, doc) if _ARGS.search(doc) else doc + text
+        return target
+
+    return decorate
+
+
+def check_options(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> None:
+    """Raise a TypeError that names ``name`` if ``function``, spelled out, has no such option."""
+    check_foreign(options)
+    known = inspect.signature(function).parameters
+    unknown = sorted(options.keys() - known)
+    if not unknown:
+        return
+    text = f"{name} does not take {', '.join(unknown)}"
+    if unknown[0] in _OF_PROCESSES:
+        if unknown[0] == "step_timeout":
+            text += "; an env that hangs can only be ended with its process"
+        text += "; ShmemVectorEnv and SubprocVectorEnv take it"
+    elif like := difflib.get_close_matches(unknown[0], known, 1):
+        text += f"; did you mean {like[0]}?"
+    elif "env_kwargs" in known:
+        text += f"; pass arguments of the env as env_kwargs={{{unknown[0]!r}: ...}}"
+    raise TypeError(text)

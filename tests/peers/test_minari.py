@@ -1,0 +1,83 @@
+"""Minari, and what users build from files: torch, d3rlpy's arrays, Stable-Baselines3's buffer."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import minari
+import numpy as np
+import pytest
+
+from envpool_py import DummyVectorEnv
+from envpool_py.collector import AsyncCollector, Episodes, RandomPolicy, load, save
+from tests.support.envs import CountEnv, SpaceEnv
+from tests.support.episodes import SEED, equal, rows_of
+
+# Minari recommends to name an author, an env, ...
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari.utils")
+
+
+@pytest.fixture(autouse=True)
+def minari_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def collected(path: Path, env_fns: list[Any], **options: Any) -> Episodes:
+    with DummyVectorEnv(env_fns, wait_num=1, episode_seeds=True) as pool:
+        random = RandomPolicy(pool, 0)
+
+        def policy(obs: Any, env_ids: np.ndarray) -> Any:
+            return random(obs, env_ids), {"value": env_ids / 8}
+
+        episodes = AsyncCollector(pool, policy, seed=SEED, **options).episodes(5)
+        save(path, episodes, pool.observation_space[0], pool.action_space[0])
+    return load(path)
+
+
+@pytest.mark.parametrize("name", ["box-float32", "box-uint8", "discrete", "text", "nested", "dict"])
+def test_minari_gives_back_what_the_file_holds(tmp_path: Path, name: str) -> None:
+    env_fns = [partial(SpaceEnv, i, name, 2 + i) for i in range(2)]
+    episodes = collected(tmp_path / "a.npz", env_fns)
+    episodes.to_minari("tests/episodes-v0", algorithm_name="random")
+    found = minari.load_dataset("tests/episodes-v0")
+    assert found.observation_space == episodes.observation_space
+    assert found.action_space == episodes.action_space
+    assert found.total_steps == episodes.num_steps
+    pairs = list(zip(episodes, found.iterate_episodes(), strict=True))
+    assert len(pairs) == 5
+    for (ours, theirs), told in zip(
+        pairs, found.storage.get_episode_metadata(range(5)), strict=True
+    ):
+        assert told["seed"] == ours.seed
+        for part, count in (("observations", len(ours) + 1), ("actions", len(ours))):
+            one, other = getattr(ours, part), as_arrays(getattr(theirs, part))
+            assert all(map(equal, rows_of(one, count), rows_of(other, count)))
+        assert np.array_equal(ours.rewards, theirs.rewards)
+        assert np.array_equal(ours.terminated, theirs.terminations)
+        assert np.array_equal(ours.truncated, theirs.truncations)
+        assert np.array_equal(ours.extras["value"], theirs.infos["extras"]["value"])
+
+
+def as_arrays(tree: Any) -> Any:
+    """Minari has the texts of a column as a list."""
+    if isinstance(tree, dict):
+        return {key: as_arrays(part) for key, part in tree.items()}
+    return tuple(map(as_arrays, tree)) if isinstance(tree, tuple) else np.asarray(tree)
+
+
+def test_infos_in_minari(tmp_path: Path) -> None:
+    env_fns = [partial(CountEnv, i, 3) for i in range(2)]
+    episodes = collected(tmp_path / "a.npz", env_fns, keep_infos=True)
+    # Resets tell "seed" and "options", steps "action".
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = episodes.to_minari("tests/infos-v0")
+    told = [str(one.message) for one in caught if one.filename == __file__]
+    assert len(told) == 1
+    assert told[0].startswith("infos: left out ['action', 'options', 'seed'], which some rows lack")
+    for ours, theirs in zip(episodes, found.iterate_episodes(), strict=True):
+        assert theirs.infos["step"].tolist() == [info["step"] for info in ours.infos]
+        assert theirs.infos.keys() == {"tag", "episode", "step", "extras"}

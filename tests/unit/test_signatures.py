@@ -1,0 +1,142 @@
+"""Every option of the pools: in signatures, docstrings and types; a misspelt one is refused."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
+from envpool_py import options as options_
+from tests.support.envs import CountEnv
+from tests.support.helpers import ROOT
+
+OF_ALL = {
+    *("strict_timeout", "autoreset_mode", "episode_seeds", "reset_fn", "columns", "copy"),
+    *("reset_first", "validate", "on_error", "max_restarts", "restart_backoff", "on_restart"),
+    *("measure", "record"),
+}
+OF_PROCESSES = {"num_threads", "affinity", "step_timeout", "caller_steps"}
+FIRST = {"env_fns", "wait_num", "timeout"}
+OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
+OF_MAKE = OF_SHMEM - {"env_fns"} | {"env", "num_envs", "backend", "env_kwargs", "wrappers"}
+CALLABLES: list[tuple[Any, set[str]]] = [
+    (DummyVectorEnv, OF_ALL | FIRST),
+    (ShmemVectorEnv, OF_SHMEM),
+    (SubprocVectorEnv, OF_SHMEM | {"share_memory"}),
+    (make, OF_MAKE),
+]
+
+
+@pytest.mark.parametrize(("function", "names"), CALLABLES)
+def test_every_option_is_in_the_signature_with_its_default(function: Any, names: set[str]) -> None:
+    parameters = inspect.signature(function).parameters
+    assert parameters.keys() == names
+    own = inspect.signature(BaseVectorEnv).parameters
+    others = {"num_threads": 1, "affinity": False, "step_timeout": None, "caller_steps": False}
+    if function is make:
+        others |= {"autoreset_mode": "same_step", "columns": True}
+    for name in (OF_ALL | OF_PROCESSES) & names:
+        assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert parameters[name].default == (others[name] if name in others else own[name].default)
+    typed = function.__init__ if isinstance(function, type) else function
+    assert typing.get_type_hints(typed).keys() - {"return"} == names
+
+
+@pytest.mark.parametrize(("function", "names"), CALLABLES)
+def test_every_option_is_explained_once(function: Any, names: set[str]) -> None:
+    args = inspect.getdoc(function).partition("Args:\n")[2]
+    explained = re.findall(r"^ {4}(\w+): \S", args.partition("\nRaises:")[0], re.MULTILINE)
+    assert explained == [name for name in inspect.signature(function).parameters if name in names]
+    assert '``"restart"``: the env is\n' in args  # the meaning, and not a reference to it
+
+
+def test_the_types_are_those_of_the_constructor() -> None:
+    hints = typing.get_type_hints(BaseVectorEnv.__init__)
+    for name, found in typing.get_type_hints(options_.PoolOptions).items():
+        assert found == hints[name]
+    assert typing.get_type_hints(options_.PoolOptions).keys() == OF_ALL
+
+
+def test_a_class_of_your_own_has_its_own_signature() -> None:
+    class Mine(DummyVectorEnv):
+        def __init__(self, number: int) -> None:
+            super().__init__([CountEnv] * number)
+
+    assert list(inspect.signature(Mine).parameters) == ["number"]
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("autoreset", "; did you mean autoreset_mode?"),
+        ("on_eror", "; did you mean on_error?"),
+        ("zzz", None),
+    ],
+)
+@pytest.mark.parametrize("function", [DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make])
+def test_a_misspelt_option_is_refused_before_an_env_is_made(
+    function: Any, option: str, hint: str | None
+) -> None:
+    def never() -> Any:
+        raise AssertionError("an env was made")
+
+    text = f"^{function.__name__} does not take {option}" + ("" if hint is None else f"{hint}$")
+    with pytest.raises(TypeError, match=text.replace("?", r"\?")):
+        function(never if function is make else [never], **{option: 1})
+
+
+def test_an_argument_of_the_env_has_its_place() -> None:
+    text = r"make does not take size; pass arguments of the env as env_kwargs={'size': ...}"
+    with pytest.raises(TypeError, match=re.escape(text)):
+        make("CartPole-v1", 2, size=3)
+
+
+def test_an_option_of_processes_names_the_pools_that_take_it() -> None:
+    text = "DummyVectorEnv does not take num_threads; ShmemVectorEnv and SubprocVectorEnv take it"
+    with pytest.raises(TypeError, match=text):
+        DummyVectorEnv([CountEnv], num_threads=2)
+    with pytest.raises(TypeError, match=text):
+        make(CountEnv, backend="dummy", num_threads=2)
+
+
+SNIPPET = """\
+from collections.abc import Callable
+from typing import Any
+from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
+fns: list[Callable[[], Any]] = []
+DummyVectorEnv(fns, 2, columns=True, autoreset_mode="same_step")
+ShmemVectorEnv(fns, num_processes=2, columns=True, step_timeout=1.5)
+SubprocVectorEnv(fns, on_error="restart", num_threads=None)
+make("CartPole-v1", 4, columns=False, caller_steps=True, validate="off")
+DummyVectorEnv(fns, colums=True)
+DummyVectorEnv(fns, step_timeout=1.5)
+ShmemVectorEnv(fns, step_timeuot=1.5)
+SubprocVectorEnv(fns, copy="yes")
+make("CartPole-v1", 4, on_eror="restart")
+make("CartPole-v1", 4, autoreset_mode=3)
+"""
+
+
+@pytest.mark.slow
+def test_mypy_refuses_a_misspelt_option(tmp_path: Path) -> None:
+    path = tmp_path / "snippet.py"
+    path.write_text(SNIPPET)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", path]
+    done = subprocess.run(
+        [*map(str, command), "--cache-dir", str(tmp_path / "cache")],
+        cwd=tmp_path,
+        env={"MYPYPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.findall(r"^snippet\.py:(\d+): error: .*\"(\w+)\"", done.stdout, re.MULTILINE)
+    refused = SNIPPET.splitlines().index("DummyVectorEnv(fns, colums=True)") + 1
+    assert [int(number) for number, _ in found] == [*range(refused, refused + 6)], done.stdout
