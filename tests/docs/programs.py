@@ -1,4 +1,4 @@
-"""Runs the programs of a page: each block of Python without prompts, in a process of its own page."""
+"""Runs the programs of a page, the blocks of Python without prompts, in a process of their own."""
 
 from __future__ import annotations
 

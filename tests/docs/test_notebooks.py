@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and show the outputs that are stored in them."""
+"""The notebooks run from top to bottom."""
 
 from __future__ import annotations
 
@@ -19,9 +19,5 @@ def test_the_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(path, as_version=4)
-    stored = [cell.get("outputs") for cell in notebook.cells]
     resources = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources=resources).execute()
-    for before, cell in zip(stored, notebook.cells, strict=True):
-        texts = [[one.get("text") for one in outputs] for outputs in (before or [], cell.get("outputs") or [])]
-        assert texts[0] == texts[1], cell.source
