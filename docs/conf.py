@@ -24,6 +24,7 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 nb_execution_mode = "off"  # the tests run the notebooks
+ogp_social_cards = {"enable": False}
 copybutton_exclude = ".linenos, .gp, .go"  # no prompts and no output
 
 intersphinx_mapping = {
