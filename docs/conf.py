@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import envpool_py
+
 project = "envpool_py"
+version = release = envpool_py.__version__
 author = "the envpool_py developers"
 project_copyright = "2026, the envpool_py developers"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_nb",
+    "notfound.extension",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinxext.opengraph",
+]
 exclude_patterns = ["_build"]
+nb_execution_mode = "off"  # the tests run the notebooks
+ogp_social_cards = {"enable": False}
+copybutton_exclude = ".linenos, .gp, .go"  # no prompts and no output
+
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "gymnasium": ("https://gymnasium.farama.org", None),
+    "stable_baselines3": ("https://stable-baselines3.readthedocs.io/en/master", None),
+    "pettingzoo": ("https://pettingzoo.farama.org", None),
+}
+if os.environ.get("DOCS_OFFLINE"):  # CI may have no network
+    intersphinx_mapping = {}
 
 html_theme = "furo"
-html_title = "envpool_py"
+html_title = f"envpool_py {version}"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -42,13 +42,14 @@ from tests.support.helpers import (  # noqa: E402
 
 PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers")
 PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
+PEERS += ("tests/docs/test_notebooks.py", "tests/docs/test_programs_of_peers.py")
 PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
 """The files and folders that import the libraries which are compared with or adapted to."""
 
 RAY = ("tests/ray", "tests/backends", "tests/pool")
 """The files and folders whose tests, all or those of any backend, run on Ray too."""
 
-SLOW = ("tests/bench", "tests/cli", "tests/soak", "tests/test_examples.py")
+SLOW = ("tests/bench", "tests/cli", "tests/docs", "tests/soak", "tests/test_examples.py")
 SLOW += tuple(
     f"tests/{name}.py"
     for name in (

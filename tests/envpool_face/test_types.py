@@ -70,8 +70,12 @@ def test_gymnasium_takes_it_for_an_env_and_for_a_vector_env(cartpole: Any) -> No
         lengths = info["elapsed_step"].copy()
 
 
+class Labelled(gym.Wrapper):
+    label = "x"
+
+
 def test_env_kwargs_and_wrappers_reach_the_env() -> None:
-    options = {**DUMMY, "wrappers": [functools.partial(envs.Tagger, label="x")]}
+    options = {**DUMMY, "wrappers": [Labelled]}
     pool = envpool.make_gym(
         "Pendulum-v1", num_envs=2, max_episode_steps=2, g=5.0, pool_options=options
     )

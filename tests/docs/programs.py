@@ -1,0 +1,57 @@
+"""Runs the programs of a page, the blocks of Python without prompts, in a process of their own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.helpers import ROOT
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SAVED_AS = re.compile(r"Save this as `(\w+\.py)`")
+
+RUN_ALL = """
+import runpy, sys
+sys.path.insert(0, "")
+for path in sys.argv[1:]:
+    runpy.run_path(path, run_name="__main__")
+"""
+
+
+def pages() -> list[str]:
+    """The pages with programs, as paths from the top of the project."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    names = [str(page.relative_to(ROOT)) for page in found if programs(page)]
+    names.remove("docs/coming_from.md")  # has a test of its own
+    return names
+
+
+def programs(page: Path) -> list[tuple[str, str]]:
+    """The name and the code of each program; other programs of the page may import it by name."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for number, match in enumerate(BLOCK.finditer(text)):
+        if ">>> " not in match[1]:
+            saved = SAVED_AS.findall(text[: match.start()].rpartition("\n## ")[2])
+            found.append((saved[-1] if saved else f"program{number}.py", match[1]))
+    return found
+
+
+def run(page: str, folder: Path) -> None:
+    """Run the programs of a page in their order, with this working directory."""
+    names = []
+    for name, code in programs(ROOT / page):
+        (folder / name).write_text(code, encoding="utf-8")
+        names.append(name)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, *names],
+        cwd=folder,
+        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(folder)},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
