@@ -12,6 +12,9 @@ from tests.support.helpers import ROOT
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAVED_AS = re.compile(r"Save this as `(\w+\.py)`")
 
+ELSEWHERE = ("docs/coming_from.md", "docs/ray.md")
+"""Pages whose programs have a test in another folder."""
+
 RUN_ALL = """
 import runpy, sys
 sys.path.insert(0, "")
@@ -24,8 +27,7 @@ def pages() -> list[str]:
     """The pages with programs, as paths from the top of the project."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     names = [str(page.relative_to(ROOT)) for page in found if programs(page)]
-    names.remove("docs/coming_from.md")  # has a test of its own
-    return names
+    return [name for name in names if name not in ELSEWHERE]
 
 
 def programs(page: Path) -> list[tuple[str, str]]:
