@@ -1,4 +1,4 @@
-"""The engine: every request takes one way, whatever it is and wherever its env lives.
+"""The engine: every request takes one way, of any kind and for an env in any process.
 
 ::
 

@@ -1,10 +1,10 @@
 """Typed infos: the numbers of an info as bytes in the block, so that they cost no pickle.
 
 An info whose values are all numbers, or small arrays of numbers, is kept as ``ROW_BYTES`` per env
-at the most. Its *form*, its keys and the types of its values, is learnt from the infos themselves:
-whoever steps the env writes each new form once into the env's table in the block, before the first
-row that has it, and a row says the number of its form. An info is equal in value and in type when
-it is read; any other info travels beside the block.
+at the most. Its *form*, its keys and the types of its values, is taken from the infos themselves:
+the process that steps the env writes each new form once into the env's table in the block, before
+the first row that has it, and a row has the number of its form. An info is equal in value and in
+type when it is read; any other info is sent beside the block.
 """
 
 from __future__ import annotations

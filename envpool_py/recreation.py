@@ -84,7 +84,7 @@ def restart(engine: Engine, ids: IdArray) -> None:
     """Recreate these envs, and all that shared an ended process with one of them.
 
     Raises:
-        AlreadyPendingCallError: one is in flight, and its process lives.
+        AlreadyPendingCallError: one is in flight, and its process has not ended.
         EnvError: an env_fn raised, or a process ended while it started.
     """
     if engine.recovery is None:

@@ -30,7 +30,7 @@ STEPPING, RESETTING, DEAD = range(5, 8)
 _WHY_RESET = {
     NEVER_RESET: "reset before step",
     RAISED: "it has raised; reset before step",
-    INTERRUPTED: "its last request was broken off; reset before step",
+    INTERRUPTED: "its last request was cancelled; reset before step",
     LOST: "it was restarted; reset before step",
 }
 

@@ -60,7 +60,7 @@ class GridEnv(gym.Env):
         return self.observe(), reward, reached, self.left == 0, info
 
     def observe(self) -> Any:
-        """New arrays each time: whoever got the last ones may still hold them."""
+        """New arrays each time: those who got the last ones may still hold them."""
         return {
             "agent": self.agent.astype(np.float32),
             "goal": self.goal.astype(np.float32),

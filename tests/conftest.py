@@ -49,7 +49,8 @@ PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpoo
 RAY = ("tests/ray", "tests/backends", "tests/pool")
 """The files and folders whose tests, all or those of any backend, run on Ray too."""
 
-SLOW = ("tests/bench", "tests/cli", "tests/docs", "tests/soak", "tests/test_examples.py")
+SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")
+SLOW += ("tests/test_examples.py",)
 SLOW += tuple(
     f"tests/{name}.py"
     for name in (

@@ -346,7 +346,7 @@ class ParallelVectorEnv:
                 seed_apart(space, first, n)
 
     def _by_agent(self, batch: StepResult) -> AgentStep:
-        """A batch of the pool as it is returned, all of it new if so asked."""
+        """A batch of the pool in the form that is returned; with ``copy`` all of it is new."""
         row, reward, terminated, truncated, infos = batch
         info: dict[str, Any] = {
             "env_id": np.array([each["env_id"] for each in infos], dtype=np.intp),

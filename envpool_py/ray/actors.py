@@ -103,7 +103,7 @@ class ActorHost(ProcessHost):
         """Have Ray start an actor, which makes its envs meanwhile."""
         self._reset()
         items: deque[Any] = deque()
-        self.stream = SimpleNamespace(torn=False, garbled=False, ended=False, read=lambda: items)
+        self.stream = SimpleNamespace(cut=False, garbled=False, ended=False, read=lambda: items)
         self.stuck, self._cause, self.name = None, "", "actor"
         self.process, self._driver = self._shared.make(self.ids), _driver()
         self._call(self.process.build, self._greeted, self._env_fns)
@@ -226,7 +226,7 @@ class Actors(Processes):
         return [(host, Overdue(host.number, host.stuck[0])) for host in found]
 
     def end_stuck(self, host: Any, overdue: Overdue) -> tuple[list[int], str]:  # noqa: ARG002
-        """End the actor of a stuck env; return the env, and what to tell of it."""
+        """End the actor of a stuck env; return the env, and the text of its error."""
         i, stack = host.stuck
         fact = f"did not end its request within step_timeout={self._limit} seconds"
         host.end(f"was killed: env {i} {fact}")

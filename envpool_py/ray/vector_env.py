@@ -19,7 +19,7 @@ _NOT_OF_ACTORS = {"affinity", "context", "num_processes", "num_threads"}
 
 
 class RayEnvWorker(SubprocEnvWorker):
-    """The env lives in an actor of Ray, in a pool together with others.
+    """The env is in an actor of Ray; in a pool the actor holds several.
 
     ``process`` is the handle of the actor, which starts with the first request, or with a pool.
 

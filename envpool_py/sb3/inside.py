@@ -1,4 +1,4 @@
-"""Functions of an env that are called where it lives.
+"""Functions that are called with an env in its own process.
 
 Wrapper classes are found by name, so that a worker process imports only what it needs: the class
 may be Stable-Baselines3's, whose import loads torch.

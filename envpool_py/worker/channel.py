@@ -96,7 +96,7 @@ def dumps(value: Any, what: str) -> bytes:
 
 # ------------------------------------------------------------------------------- the parent's end
 
-# Descriptors that only this process may hold: a fork, whoever makes it, closes its copies. A copy
+# Descriptors that only this process may hold: every fork closes its copies. A copy
 # of the parent's end of a pipe would keep the workers alive after the parent.
 _owned: set[int] = set()
 
@@ -226,7 +226,7 @@ _MARGIN = 2.0
 # Seconds of a look that nothing is learnt from.
 _BRIEF = 150e-6
 # Of the time in which a process looks, the part that others may take of its core before looking is
-# given up, and for how many requests it then is; doubled each time, to the limit. One busy caller
+# dropped, and for how many requests; doubled each time, to the limit. One busy caller
 # beside two processes on two cores takes a third.
 _PUSHED_ASIDE = 0.42
 _FEW, _MANY = 16, 512
@@ -236,7 +236,7 @@ class Looks:
     """For how long a process looks for its next request before it sleeps.
 
     Sleeping costs more than it seems: a process that sleeps begins 200 to 400 µs late on a virtual
-    machine, with cold caches. Looking takes a core from whoever else wants it. So a process looks
+    machine, with cold caches. Looking takes a core from other programs. So a process looks
     for about as long as requests took to come of late; not at all where they take longer than
     ``LONGEST_LOOK``, and not while other programs push it aside: then the wall time in which it
     looks is longer than its CPU time. ``allowed``: whether every process can have its own core.

@@ -159,7 +159,7 @@ class EnvProcess:
         )
 
     def _carry_out(self, data: bytes, publish_after: float) -> None:
-        """Carry out steps and plain resets; tell of those that are done every now and then."""
+        """Carry out steps and plain resets; publish those that are done now and then."""
         writer = self._writer
         assert writer is not None  # noqa: S101 - the parent attaches a block first
         tokens = memoryview(data).cast("q").tolist()
@@ -174,7 +174,7 @@ class EnvProcess:
             start = stop
 
     def _answer(self, pairs: Sequence[tuple[int, bytes]]) -> None:
-        """Carry out requests with arguments; tell of those that are done every now and then."""
+        """Carry out requests with arguments; publish those that are done now and then."""
         writer, done, due = self._writer, b"", time.perf_counter() + PUBLISH_AFTER
         for token, data in pairs:
             kind = "request"

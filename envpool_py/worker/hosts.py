@@ -333,7 +333,7 @@ class WorkerHost(_Results):
         receiving, self._receiving = self._receiving, []
         chunks.extend(self._done)
         self._done.clear()
-        for i in receiving if self._received else ():  # else its worker is told of the cancel
+        for i in receiving if self._received else ():  # else its worker gets the cancel
             self._under_way.pop(i, None)
         return receiving
 

@@ -39,7 +39,7 @@ class Hosts:
         local: the hosts that the engine runs itself.
         look_for: seconds for which the caller looks for results before it sleeps.
         closing: set when the pool is closed.
-        configured: what each env was told of the pool's options.
+        configured: the options of the pool that each env has.
         restarts: how often each env was recreated.
     """
 
@@ -136,7 +136,7 @@ class Hosts:
             if own := ids.intersection(host.ids):
                 carried_out -= own - host.cancel(own)
         for process in [] if self.processes is None else self.processes.hosts:
-            if process.stream.torn:  # a message cut in two cannot be mended
+            if process.stream.cut:  # a message cut in two cannot be mended
                 process.kill()
         return carried_out
 
@@ -178,7 +178,7 @@ class Hosts:
         """Kill the process of the first of these envs."""
         host = self.of(stuck[0])
         text = name_ids([i for i in stuck if i in host.ids])
-        host.end(f"was killed: {text} did not end a request that was given up")
+        host.end(f"was killed: {text} did not end a request that was cancelled")
         if not host.ended:
             raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
 
@@ -187,7 +187,7 @@ class Hosts:
         return [list(host.ids) for host in self._all]
 
     def describe(self) -> str:
-        """What a pool's ``repr`` says of where its envs live."""
+        """What a pool's ``repr`` says of where its envs are."""
         if self.processes is None:
             return ""
         return self.processes.describe() + (", caller_steps=True" if self.local else "")

@@ -9,7 +9,7 @@ What holds, whatever the envs do:
 * after SIGKILL of the parent the kernel kills every process and what it started (on Linux);
 * the parent never blocks in a write: what the process does not take at once waits, and reading goes
   on meanwhile, so that two full pipes cannot wait for each other;
-* a signal handler that raises leaves the stream whole, or ``torn`` set.
+* a signal handler that raises leaves the stream whole, or ``cut`` set.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Stream:
 
     Attributes:
         theirs: the other end, until the process has it.
-        torn: whether a message was cut in two; the process must be killed.
+        cut: whether a message was cut in two; the process must be killed.
         garbled: whether what came is no item; nothing follows it.
         ended: whether the other end is closed, which is no proof that the process has ended.
         sent: messages written, or waiting to be.
@@ -68,7 +68,7 @@ class Stream:
         ours.setblocking(False)
         self.fd = channel.claim(ours.detach())
         self._ids = frozenset(ids)
-        self.torn = self.garbled = self.ended = False
+        self.cut = self.garbled = self.ended = False
         self.sent = 0
         self.outbox: deque[memoryview] = deque()
         # Bytes that are no whole item yet, items (token, status, data) that nobody has taken, and
@@ -80,7 +80,7 @@ class Stream:
         """Send what is left over; True when nothing is."""
         while self.outbox:
             head = self.outbox[0]
-            self.torn = True
+            self.cut = True
             try:
                 sent = os.write(self.fd, head)
             except BlockingIOError:
@@ -90,7 +90,7 @@ class Stream:
             self.outbox[0] = head[sent:]
             if sent == len(head):
                 self.outbox.popleft()
-            self.torn = False
+            self.cut = False
             if sent < len(head):
                 return False
         return True
@@ -138,7 +138,7 @@ class ProcessHost:
     """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
 
     Attributes:
-        exit: how the process ended; None while it lives, empty before it was started.
+        exit: how the process ended; None while it runs, empty before it was started.
         ended: whether it has ended and nobody has handled that.
         restarting: whether it was started again, and nobody has taken that up yet.
         deadline: when it is to be killed unless it goes on; infinity for never.
@@ -249,7 +249,7 @@ class ProcessHost:
         self.deadline = math.inf
         # Last: should an interrupt come before, all of this is done once more.
         self.exit = self.kill_reason or errors.name_exit(exitcode)
-        with contextlib.suppress(ValueError):  # it lives on, against all
+        with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
             self.process.close()
 
     def death_of(self, i: int) -> WorkerDiedError:

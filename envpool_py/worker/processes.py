@@ -217,7 +217,7 @@ class Processes:
         host.start_error = EnvTimeoutError(f"env {i}: {text}; its process was killed{shown}", (i,))
 
     def end_stuck(self, host: ProcessHost, overdue: Overdue) -> tuple[list[int], str]:
-        """Kill a stuck process; return the envs that are to blame, and what to tell of them."""
+        """Kill a stuck process; return the envs that are to blame, and the text of their error."""
         assert self.watchdog is not None  # noqa: S101 - it found this
         named = host.ids if overdue.env_id is None else [overdue.env_id]
         did = "begin" if overdue.env_id is None else "end"

@@ -14,7 +14,7 @@ from envpool_py.worker.processes import Processes
 
 
 class DummyEnvWorker(EnvWorker):
-    """The env lives here; a request is carried out in ``recv``.
+    """The env is in this process; a request is carried out in ``recv``.
 
     Args:
         env_fn: makes the env; called at once.
@@ -51,7 +51,7 @@ class DummyEnvWorker(EnvWorker):
 
 
 class SubprocEnvWorker(EnvWorker):
-    """The env lives in a process of its own.
+    """The env is in a process of its own.
 
     Nothing starts before the first request, or before a pool takes the worker: a pool starts all of
     its processes at once, and may put several envs into one. Outside a pool messages are pickled;
@@ -139,7 +139,7 @@ class SubprocEnvWorker(EnvWorker):
 
     @property
     def process(self) -> Any:
-        """The ``multiprocessing`` process in which the env lives.
+        """The ``multiprocessing`` process that the env is in.
 
         Raises:
             AttributeError: the caller steps the env itself.
@@ -151,7 +151,7 @@ class SubprocEnvWorker(EnvWorker):
 
 
 class ShmemEnvWorker(SubprocEnvWorker):
-    """The env lives in a process; observations, rewards, flags and actions lie in shared memory.
+    """The env is in a worker process; rows and actions are in shared memory.
 
     Args:
         env_fn: makes the env; called once, in the process.

@@ -31,7 +31,7 @@ class VectorEnvNormObs(VectorEnvWrapper):
         pool.set_obs_rms({"position": RunningMeanStd(), "image": None})
 
     A floating dtype is kept, any other becomes float64; the statistics are float64 always.
-    ``observation_space`` tells of what comes out, not of what the envs give.
+    ``observation_space`` is that of the normalised observations.
 
     Args:
         venv: the pool to wrap, or a wrapper around it; or another library's vector env that has
@@ -91,7 +91,7 @@ class VectorEnvNormObs(VectorEnvWrapper):
 
         Args:
             obs_rms: of the form of ``obs_rms``; None, or None in any place, leaves observations, or
-                that leaf, as they are.
+                that leaf, unchanged.
 
         Raises:
             TypeError: no statistics, or of another kind than the observation space.

@@ -13,7 +13,7 @@ ActType = TypeVar("ActType")
 class TruncatedAsTerminated(
     gym.Wrapper[ObsType, ActType, ObsType, ActType], gym.utils.RecordConstructorArgs
 ):
-    """Makes every truncated step a terminated one too; ``truncated`` itself stays as it is.
+    """Makes every truncated step a terminated one too; ``truncated`` itself is unchanged.
 
     For algorithms that are to take the end of a time limit as the end of the task.
 

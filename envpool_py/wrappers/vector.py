@@ -49,7 +49,7 @@ class VectorEnvWrapper(BaseVectorEnv):
 
     An attribute of the pool that is read or set here is read or set there: ``wrapper.wait_num = 4``
     changes the pool. What a wrapper sets on itself besides is its own, and so are
-    ``observation_space`` and ``action_space``, which a wrapper may declare anew. Of two wrappers
+    ``observation_space`` and ``action_space``, which a wrapper may replace. Of two wrappers
     around each other, the outer one reads the inner one's attributes, but sets them at
     ``wrapper.venv``.
 
@@ -70,7 +70,7 @@ class VectorEnvWrapper(BaseVectorEnv):
         self.venv = venv
 
     def observations(self, obs: Any) -> Any:
-        """Change a batch of observations; here it is left as it is.
+        """Change a batch of observations; this one returns it unchanged.
 
         Args:
             obs: ``k`` rows as the pool gives them: an array ``(k, ...)``, an object array ``(k,)``,

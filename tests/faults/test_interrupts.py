@@ -87,7 +87,7 @@ def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
             pool.step(given(SignalsEnv.ASKS))
         assert caught.value is error, "no env is blamed for it"
         assert pool.waiting_id == []
-        with pytest.raises(ResetNeeded, match="envs 0 to 2: .* broken off"):
+        with pytest.raises(ResetNeeded, match="envs 0 to 2: .* cancelled"):
             pool.step(given(0))
         assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
         assert pool.step(given(0))[0][:, 2].tolist() == [1, 1, 1]
@@ -100,7 +100,7 @@ def test_a_signal_handler_raises_while_a_row_is_unpickled() -> None:
         with pytest.raises(BrokenOffError, match="mine") as caught:
             pool.step(["", "bell", ""])
         assert caught.value is error
-        with pytest.raises(ResetNeeded, match="envs 0 to 2: .* broken off"):
+        with pytest.raises(ResetNeeded, match="envs 0 to 2: .* cancelled"):
             pool.step([""] * 3)
         goes_on(pool, [0, 1, 2])
 

@@ -474,7 +474,7 @@ def test_a_step_that_is_broken_off() -> None:
     with pytest.raises(KeyboardInterrupt):
         venv.step(np.array([0, 1, 0]))
     assert venv.get_attr("tag") == [0, 0, 0]
-    with pytest.raises(gym.error.ResetNeeded, match="broken off"):
+    with pytest.raises(gym.error.ResetNeeded, match="cancelled"):
         venv.step(IDLE)
     venv.reset()
     venv.step(IDLE)
@@ -489,7 +489,7 @@ def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) 
         venv.step_async(np.zeros(2, int))
         with pytest.raises(KeyboardInterrupt):
             venv.step_wait()
-    with pytest.raises(gym.error.ResetNeeded, match="broken off"):
+    with pytest.raises(gym.error.ResetNeeded, match="cancelled"):
         venv.step(np.zeros(2, int))
     # The late answers are not taken for those of the reset.
     assert venv.reset().tolist() == [[2, 0], [2, 0]]

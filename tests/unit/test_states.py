@@ -106,7 +106,7 @@ def test_results_count_once_and_only_if_they_are_current(table: states.States) -
     arrivals.stale[2] = first[2]
     table.cancelled(ids(2))
     assert table.in_flight == 2
-    with pytest.raises(ResetNeeded, match="env 2: its last request was broken off"):
+    with pytest.raises(ResetNeeded, match="env 2: its last request was cancelled"):
         table.check_step(ids(2), ids(2))
     arrivals.drop_stale()
     assert arrivals.ids().tolist() == [0]

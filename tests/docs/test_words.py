@@ -1,0 +1,92 @@
+"""The words that the writing guide replaces are in no page, message, help text or docstring."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.helpers import ROOT
+
+REPLACED = (
+    "anew",
+    "(hand|hands|handed|handing) out",
+    "(give|gives|gave|given|giving) up",
+    "disown(s|ed)?",
+    "(break|breaks|broke|broken) off",
+    "for ever",
+    "nothing is paid",
+    "costs? nothing",
+    "of (a user's|one's) own",
+    "as (it is|they are)",
+    "stands? (in|on)",
+    "com(e|es|ing) home",
+    "brought back",
+    "met again",
+    "who wants",
+    "whoever",
+    "takes? note of",
+    "(see|sees|saw) to",
+    "(tell|tells|told) of",
+    "is (there )?to turn",
+    "(process|processes|env|envs|it) lives?( on)?",
+    "(fate|bury|buries|buried|mute|muted|torn|owed|comeback)",
+)
+WORDS = re.compile(rf"\b({'|'.join(REPLACED)})\b", re.IGNORECASE)
+# A statement that begins with these words; a question may.
+SENTENCE = re.compile(r"(?:^|[.!:] )(What|Who|That which) [^?|]*$")
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+MODULES = [*sorted((ROOT / "envpool_py").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
+
+
+def prose(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a page that are not code."""
+    is_code = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        is_code ^= line.startswith("```")
+        if not is_code:
+            yield number, line
+
+
+def strings(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the strings of a module, docstrings included, each in one line."""
+    kinds = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    with path.open(encoding="utf-8") as file:
+        for token in tokenize.generate_tokens(io.StringIO(file.read()).readline):
+            if token.type in kinds:
+                yield token.start[0], " ".join(token.string.split())
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages(path: Path) -> None:
+    found = [(number, line) for number, line in prose(path) if WORDS.search(line)]
+    found += [(number, line) for number, line in prose(path) if SENTENCE.search(line)]
+    assert not found
+
+
+def test_messages_and_docstrings() -> None:
+    found = [
+        (path.name, number, match[0])
+        for path in MODULES
+        for number, text in strings(path)
+        if (match := WORDS.search(text))
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("text", ["It is made anew.", "who hands out rows", "Whoever asks"])
+def test_the_check_finds_them(text: str) -> None:
+    assert WORDS.search(text)
+
+
+def test_the_check_finds_sentences_but_no_questions() -> None:
+    assert SENTENCE.search("What comes back when.")
+    assert not SENTENCE.search("What do I get?")
