@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from docutils import nodes
+
 import envpool_py
 
 project = "envpool_py"
@@ -72,7 +74,27 @@ def skip_fields(
     return skip or str(obj.__doc__).startswith("Alias for field number")
 
 
+def link_names(app: Any, doctree: nodes.document, page: str) -> None:
+    """Make links of the public names in prose, such as `ShmemVectorEnv` or `make()`."""
+    targets: dict[str, Any] = {}
+    objects = app.env.get_domain("py").objects.items()
+    for full, entry in sorted(objects, key=lambda item: item[0].count(".")):
+        if entry.objtype in ("class", "exception", "function") and not entry.aliased:
+            for name in (full, full.rpartition(".")[2]):
+                targets.setdefault(name, entry)  # the name nearest to the top of the package
+    for literal in list(doctree.findall(nodes.literal)):
+        entry = targets.get(literal.astext().removesuffix("()"))
+        is_link = isinstance(literal.parent, (nodes.reference, nodes.title))
+        if entry is None or is_link or entry.docname == page:
+            continue
+        uri = app.builder.get_relative_uri(page, entry.docname) + "#" + entry.node_id
+        link = nodes.reference("", "", internal=True, refuri=uri)
+        literal.replace_self(link)
+        link += literal
+
+
 def setup(app: Any) -> None:
     """Connect the functions above."""
     app.connect("autodoc-process-docstring", plain_summary, priority=600)  # after napoleon's
     app.connect("autodoc-skip-member", skip_fields)
+    app.connect("doctree-resolved", link_names)
