@@ -1,11 +1,11 @@
-"""Measure our pools beside those of other libraries, and make the tables and the chart of the docs.
+"""Measure our pools beside those of other libraries, and make the tables of the docs.
 
-    python examples/benchmark/run.py --markdown tables.md --chart chart.png
+    python examples/benchmark/run.py --markdown tables.md --json benchmark.json
     python examples/benchmark/run.py --workload spread --workload tictactoe --markdown agents.md
     python examples/benchmark/run.py --backend ceiling --backend shmem-caller --workload cartpole
 
-Pools take turns, each in a fresh process. ``--json`` keeps the measurements, and ``--read`` makes
-tables of them without measuring.
+Pools take turns, each in a fresh process. ``--json`` keeps the measurements; ``--read`` makes
+tables of them without measuring, and ``examples/pictures.py throughput`` draws them.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ def main() -> None:
     print(text)
     if args.markdown:
         Path(args.markdown).write_text(text)
-    if args.chart:
-        chart(found, args.chart)
 
 
 def _arguments() -> argparse.Namespace:
@@ -68,7 +66,7 @@ def _arguments() -> argparse.Namespace:
     add("--seconds", type=float, default=0.5)
     add("--repeats", type=int, default=3)
     add("--max-processes", type=int, default=256)
-    for option in ("--json", "--markdown", "--chart"):
+    for option in ("--json", "--markdown"):
         add(option, metavar="FILE")
     add("--read", action="append", metavar="FILE", help="measure nothing, use what --json wrote")
     return parser.parse_args()
@@ -168,7 +166,8 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
     def group(name: str) -> str:
         library, place, *_ = CONTESTANTS[name]
-        whose = {OURS: "ours", CEILING: "no pool"}.get(library, "best other")
+        apart = {OURS: "ours", CEILING: "no pool", "envpool": "other envs"}
+        whose = apart.get(library, "best other")
         return f"{whose}, {'in process' if place == INSIDE else 'processes'}"
 
     own = rows[rows["think"] == 0].assign(group=rows["contestant"].map(group))
@@ -204,27 +203,6 @@ def markdown(found: pd.DataFrame) -> str:
     names = [f"Python {k}" for k in range(1, len(versions) + 1)]
     packages = pd.DataFrame(versions.values(), index=names).T.fillna("")
     return "\n\n".join([*parts, "### Versions", _markdown(packages)]) + "\n"
-
-
-def chart(found: pd.DataFrame, path: str) -> None:
-    """Draw a panel for each workload: the part of the limit, from the least to the greatest."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only here
-
-    rows = figures(found)
-    groups = list(rows[rows["think"] == 0].groupby("workload", sort=False))
-    figure = Figure(figsize=(8, 4 * len(groups)), layout="constrained")
-    for (name, own), panel in zip(
-        groups, figure.subplots(len(groups), squeeze=False).flat, strict=True
-    ):
-        some = (
-            own.groupby("contestant")["of_limit"]
-            .agg(["median", "min", "max"])
-            .sort_values("median")
-        )
-        spread = [some["median"] - some["min"], some["max"] - some["median"]]
-        panel.barh(some.index, some["median"], xerr=spread)
-        panel.set(title=name, xlabel="of the limit", xlim=(0, 1.05))
-    figure.savefig(path, dpi=150)
 
 
 def _median(values: pd.Series, text: Any) -> str:

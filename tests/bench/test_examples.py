@@ -127,9 +127,9 @@ def test_every_kind_of_env() -> None:
             assert row["steps"] % 100 == 0
 
 
-def test_one_command_makes_tables_and_chart(tmp_path: Path) -> None:
-    files = {name: tmp_path / f"a.{name}" for name in ("json", "markdown", "png")}
-    outputs = ["--json", files["json"], "--markdown", files["markdown"], "--chart", files["png"]]
+def test_one_command_makes_tables(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"a.{name}" for name in ("json", "markdown")}
+    outputs = ["--json", files["json"], "--markdown", files["markdown"]]
     backends = ["--backend", "shmem", "--backend", "ceiling-apart"]
     short = ["--seconds", 0.02, "--repeats", 1, "--think", 0, "--think", 50]
     run = FOLDER / "run.py"
@@ -137,7 +137,6 @@ def test_one_command_makes_tables_and_chart(tmp_path: Path) -> None:
     assert text.strip() == files["markdown"].read_text().strip()
     for words in ("### Summary", "### cartpole-x8", "| shmem |", "| ceiling-apart |", "50 µs"):
         assert words in text
-    assert files["png"].read_bytes().startswith(b"\x89PNG")
     assert python(run, "--read", files["json"], cwd=tmp_path) == text
 
 
@@ -171,3 +170,18 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     assert cells["sb3-dummy"][1] == "0.50"
     assert cells["cartpole-x64"] == ["0.50 (shmem)", "-", "-", "0.50 (sb3-dummy) |"]
     assert "gymnasium-sync failed: ImportError: no." in text
+
+
+def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path: Path) -> None:
+    """The script compares them; it fails if they differ."""
+    ppo, path = FOLDER / "ppo.py", tmp_path / "a.json"
+    few = ["--env", "CartPole-v1", "--threads", 1, "--updates", 1]
+    text = python(ppo, *few, "--json", path, cwd=tmp_path)
+    rows = json.loads(path.read_text())
+    assert [len(row["learn"]) for row in rows] == [2] * 4
+    assert {row["returns"][-1] > 9 for row in rows} == {True}
+    assert "| CartPole-v1, 1 torch thread |" in text
+    assert python(ppo, "--read", path) == text
+    path.write_text(json.dumps([*rows[:3], {**rows[3], "weights": "others"}]))
+    with pytest.raises(AssertionError, match="different weights"):
+        python(ppo, "--read", path)
