@@ -127,7 +127,7 @@ def draw_timeline(args: argparse.Namespace) -> Figure:
         panel.set_yticks(range(9), ["policy", *(f"env {i}" for i in range(8))], fontsize=10)
         panel.set(title=f"{name}: {rate:,.0f} steps/s", xlim=(0, 1e3 * run.seconds))
     panels[1].set_xlabel("time in milliseconds")
-    texts = "env steps", "finished row waits for others", "policy computes"
+    texts = "env steps", "row waits for others", "policy computes"
     _legend(figure, dict(zip(texts, colours.values(), strict=True)))
     return figure
 
@@ -203,17 +203,15 @@ def draw_crash(args: argparse.Namespace) -> Figure:
     panel.set_yticks(range(7), ["batches", *(f"env {i}" for i in range(6))])
     panel.set(xlabel="time in milliseconds", xlim=(0, 1e3 * run.seconds))
     meanwhile = sum(run.killed < at < run.restarted for at, _ in run.batches)
-    panel.set_title(f"Env {run.env_id} is killed: {meanwhile} batches arrive until it is back")
+    panel.set_title(f"Env {run.env_id} crashes: {meanwhile} batches arrive before it is back")
     panel.annotate(
         "SIGSEGV",
         (1e3 * run.killed, run.env_id + 1),
-        (-8, 0),
+        (10, 0),
         textcoords="offset points",
-        ha="right",
         va="center",
-        color=RED,
+        color="white",
         weight="bold",
-        bbox={"color": "white", "pad": 1},
     )
     _legend(figure, {"env steps": BLUE, restarting: ORANGE})
     return figure
@@ -232,7 +230,7 @@ def _draw_spans(panel: Any, lines: list[list[Span]], colours: dict[str, str]) ->
 
 def _legend(figure: Figure, colours: dict[str, str]) -> None:
     handles = [Patch(color=colour, label=text) for text, colour in colours.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=11)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=11)
 
 
 # ------------------------------------------------------------------------------------ figures
@@ -422,32 +420,35 @@ def draw_grid(_args: argparse.Namespace) -> Figure:
     panel.set_xticks(np.arange(1, 4) * image.shape[1] / 4, [])
     panel.set_yticks(np.arange(1, 4) * image.shape[0] / 4, [])
     panel.grid(color=DARK)
+    panel.tick_params(length=0)
+    panel.spines[:].set_visible(False)
     panel.set_title("pool.render_grid(): 16 envs in one image")
     return figure
 
 
 def draw_architecture(_args: argparse.Namespace) -> Figure:
     """Caller, shared memory, worker processes, and the way of one step."""
-    figure = Figure(figsize=(WIDTH, 5.2))
+    figure = Figure(figsize=(WIDTH, 5.0))
     panel = figure.subplots()
-    panel.set(xlim=(0, 10), ylim=(0, 8.1), title="One step of a pool")
+    panel.set(xlim=(0, 10), ylim=(0.4, 8), title="One step of a pool")
     panel.axis("off")
-    _box(panel, (0.1, 0.9, 2.9, 6.6), "your program\n\npool.step(actions)\n\nengine", "#ddeaff")
-    _box(panel, (4.2, 3.0, 1.9, 2.5), "shared\nmemory\n\nactions\nrows", "#fff1d6")
+    _box(panel, (0.1, 0.6, 2.7, 7.2), "your program\n\npool.step(\nactions)", "#ddeaff")
+    _box(panel, (4.2, 2.6, 1.8, 3.2), "shared\nmemory\n\nactions,\nrows", "#fff1d6")
+    _box(panel, (7.5, 0.6, 2.4, 7.2), "", "#f1f8f0")
     for place, ids in enumerate(("0, 1", "2, 3")):
-        text = f"worker process\n\nenvs {ids}"
-        _box(panel, (7.3, 4.4 - 3.5 * place, 2.6, 3.1), text, "#e3f4e1")
+        text = f"worker\nprocess\n\nenvs {ids}"
+        _box(panel, (7.65, 4.3 - 3.5 * place, 2.1, 3.3), text, "#d5eed2")
     steps = {
-        "1  write actions": ((3.0, 5.0), (4.2, 5.0), (3.6, 5.95)),
-        "2  send tokens": ((3.0, 7.0), (7.3, 7.0), (5.15, 7.3)),
-        "3  step envs,\nwrite rows": ((7.3, 4.9), (6.1, 4.6), (6.7, 5.95)),
-        "4  send tokens\nof finished rows": ((7.3, 1.5), (3.0, 1.5), (5.15, 0.75)),
-        "5  copy rows": ((4.2, 3.4), (3.0, 3.4), (3.6, 2.55)),
+        "1 write\nactions": ((2.8, 4.9), (4.2, 4.9), (3.5, 5.45)),
+        "2  send tokens: step these envs": ((2.8, 6.7), (7.5, 6.7), (5.15, 7.05)),
+        "3 step,\nwrite rows": ((7.5, 4.2), (6.0, 4.2), (6.75, 4.75)),
+        "4  send tokens: these rows are ready": ((7.5, 1.7), (2.8, 1.7), (5.15, 1.35)),
+        "5 copy\nrows": ((4.2, 3.5), (2.8, 3.5), (3.5, 2.95)),
     }
     for text, (begin, end, at) in steps.items():
         arrow = {"arrowstyle": "-|>", "color": DARK, "lw": 1.8, "shrinkA": 0, "shrinkB": 0}
         panel.annotate("", end, begin, arrowprops=arrow)
-        panel.text(*at, text, ha="center", va="center", fontsize=11, color=BLUE, weight="bold")
+        panel.text(*at, text, ha="center", va="center", fontsize=10, color=BLUE, weight="bold")
     return figure
 
 
