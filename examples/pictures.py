@@ -146,8 +146,8 @@ class Crash(NamedTuple):
     """When each was received, and the ids of its rows."""
 
 
-def record_crash(seconds: float) -> Crash:
-    """Kill env 2 by SIGSEGV while it steps; partial batches go on, and the pool restarts it."""
+def record_crash(seconds: float, kill_by: int = signal.SIGSEGV) -> Crash:
+    """Kill env 2 by a signal while it steps; partial batches go on, and the pool restarts it."""
     restarts: list[float] = []
 
     def on_restart(_env_id: int, _error: Exception) -> None:
@@ -171,7 +171,7 @@ def record_crash(seconds: float) -> Crash:
         while after < 8 or time.perf_counter() - start < 0.25 * seconds:
             if not killed and victim not in ids and time.perf_counter() - start > 0.06 * seconds:
                 killed = time.perf_counter() - start
-                os.kill(pids[victim], signal.SIGSEGV)
+                os.kill(pids[victim], kill_by)
             policy(len(ids))
             *_, infos = pool.step([0] * len(ids), ids)
             ids = pool.batch_ids.tolist()

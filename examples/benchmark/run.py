@@ -23,7 +23,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
 import pandas as pd
-from contestants import CEILING, CONTESTANTS, INSIDE, LIBRARIES, OURS
+from contestants import CEILING, CONTESTANTS, LIBRARIES, OURS
 from workloads import AGENT_WORKLOADS, WAITS, WORKLOADS, Workload
 
 from envpool_py.bench.measure import MeasurementError, ask
@@ -31,7 +31,6 @@ from envpool_py.cli.tables import count, duration, size
 
 _ONE = Path(__file__).with_name("one.py")
 _WORK = {each.name: each for each in (*WORKLOADS, *AGENT_WORKLOADS)}
-_PLACES = ("processes", "in process")
 _LIMIT = 120.0  # seconds that a measurement may take beside those asked for
 
 
@@ -39,13 +38,14 @@ def main() -> None:
     """Measure or read, then write what was asked for."""
     args = _arguments()
     if args.read:
-        found = pd.concat([pd.read_json(path) for path in args.read], ignore_index=True)
+        frames = [pd.read_json(path).assign(run=k) for k, path in enumerate(args.read)]
+        found = pd.concat(frames, ignore_index=True)
     else:
         records: list[dict[str, Any]] = []
         with contextlib.suppress(KeyboardInterrupt):  # what was measured is kept
             for rows in _measured(args):
                 records += rows
-        found = pd.DataFrame(records)
+        found = pd.DataFrame(records).assign(run=0)
     if args.json:
         found.to_json(args.json, orient="records", indent=1)
     text = markdown(found)
@@ -68,7 +68,12 @@ def _arguments() -> argparse.Namespace:
     add("--max-processes", type=int, default=256)
     for option in ("--json", "--markdown"):
         add(option, metavar="FILE")
-    add("--read", action="append", metavar="FILE", help="measure nothing, use what --json wrote")
+    add(
+        "--read",
+        action="append",
+        metavar="FILE",
+        help="measure nothing, use what --json wrote; may be repeated",
+    )
     return parser.parse_args()
 
 
@@ -119,14 +124,17 @@ def _workloads(args: argparse.Namespace) -> list[Workload]:
 
 
 def figures(found: pd.DataFrame) -> pd.DataFrame:
-    """A row for each measurement, with its ratios to the bare env of the same repeat and Python."""
+    """A row for each measurement.
+
+    It has ratios to the bare env of the same run of this script, the same repeat and Python.
+    """
     rows = found[found["steps"].notna()].copy()
     rows["python"] = rows["versions"].map(str)
     rows["rate"] = rows["steps"] / rows["seconds"]
     rows["cpu"] = rows["cpu_seconds"] / rows["steps"]
     rows["caller"] = rows["caller_seconds"] / rows["batches"] - rows["think"]
     rows["others"] = rows["others_seconds"] / rows["seconds"] / rows["cores"]
-    keys = ["workload", "python", "repeat"]
+    keys = ["run", "workload", "python", "repeat"]
     bare = rows[rows["contestant"] == "bare"].set_index(keys)[["rate", "cpu"]]
     rows = rows[rows["contestant"] != "bare"].join(bare, on=keys, rsuffix="_bare")
     num_envs = rows["workload"].map(lambda name: _WORK[name].num_envs)
@@ -161,27 +169,16 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines.values(), index=list(lines))
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each workload the best of our pools and of the others, in processes and without."""
-
-    def group(name: str) -> str:
-        library, place, *_ = CONTESTANTS[name]
-        apart = {OURS: "ours", CEILING: "no pool", "envpool": "other envs"}
-        whose = apart.get(library, "best other")
-        return f"{whose}, {'in process' if place == INSIDE else 'processes'}"
-
-    own = rows[rows["think"] == 0].assign(group=rows["contestant"].map(group))
-    medians = own.groupby(["workload", "group", "contestant"])["of_limit"].median()
-    best = medians.reset_index("contestant").sort_values("of_limit")
-    best = best.groupby(["workload", "group"]).last().reset_index()
-    best["text"] = best["of_limit"].map("{:.2f}".format) + " (" + best["contestant"] + ")"
-    columns = [f"{whose}, {place}" for whose in ("ours", "best other") for place in _PLACES]
-    found = best.set_index(["workload", "group"])["text"].to_dict()
-    lines = {
-        name: [found.get((name, column), "-") for column in columns]
-        for name in rows["workload"].unique()
-    }
-    return pd.DataFrame(lines.values(), index=list(lines), columns=columns)
+def libraries(rows: pd.DataFrame, think: float) -> pd.DataFrame:
+    """Of each library the fastest pool of each workload, steps per second."""
+    own = rows[rows["think"] == think]
+    medians = own.groupby(["workload", "contestant"])["rate"].median().reset_index()
+    medians["library"] = [CONTESTANTS[name].library for name in medians["contestant"]]
+    best = medians.sort_values("rate").groupby(["library", "workload"]).last()
+    best["text"] = best["rate"].map(count) + " (" + best["contestant"] + ")"
+    frame = best.pivot_table("text", "library", "workload", "first", fill_value="-")
+    known = [name for name in (OURS, *LIBRARIES, CEILING) if name in frame.index]
+    return frame.loc[known, list(dict.fromkeys(own["workload"]))]
 
 
 def markdown(found: pd.DataFrame) -> str:
@@ -190,7 +187,9 @@ def markdown(found: pd.DataFrame) -> str:
         return "nothing was measured\n"
     rows = figures(found)
     parts = [f"{found['cores'].iloc[0]} cores ({found['machine'].iloc[0]})."]
-    parts += ["### Summary", _markdown(summary(rows))]
+    for think in sorted(set(rows["think"])):
+        title = f"### steps/s, the caller computes {1e6 * think:g} µs"
+        parts += [title, _markdown(libraries(rows, think))]
     for name in dict.fromkeys(found["workload"]):
         own = rows[rows["workload"] == name]
         parts += [f"### {name}", _markdown(table(own))]
