@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import io
 import json
 import os
 import signal
@@ -30,6 +31,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Patch
 from matplotlib.ticker import EngFormatter, ScalarFormatter
+from PIL import Image
 
 import envpool_py
 from envpool_py.bench import measure, settings, timeline, tune
@@ -237,7 +239,7 @@ def _legend(figure: Figure, colours: dict[str, str]) -> None:
 
 LIBRARIES = {
     "shmem-caller": "envpool_py, caller_steps",
-    "shmem": "envpool_py, 2 processes",
+    "shmem": "envpool_py, processes",
     "gymnasium-sync": "Gymnasium Sync",
     "gymnasium-async": "Gymnasium Async",
     "sb3-dummy": "SB3 Dummy",
@@ -245,6 +247,7 @@ LIBRARIES = {
     "tianshou-dummy": "Tianshou Dummy",
     "tianshou-shmem": "Tianshou Shmem",
     "pufferlib-serial": "PufferLib Serial",
+    "pufferlib-multiprocessing": "PufferLib, 1 process fewer",
     "pufferlib-recommended": "PufferLib, recommended",
     "envpool-cpp": "EnvPool (its own C++ env)",
 }
@@ -278,7 +281,7 @@ def draw_throughput(args: argparse.Namespace) -> Figure:
         panel.bar_label(bars, texts, padding=3, fontsize=11)
         panel.set(title=titles.get(workload, workload), xlim=(0, 1.15 * max(values)))
         panel.xaxis.set_major_formatter(EngFormatter(sep=" "))
-    panels[-1].set_xlabel("env steps per second; the caller computes 300 µs per batch")
+    figure.supxlabel("env steps per second; the caller computes 300 µs per batch", fontsize=12)
     return figure
 
 
@@ -471,6 +474,13 @@ PICTURES: dict[str, Callable[[argparse.Namespace], Figure]] = {
 }
 
 
+def _save(figure: Figure, path: Path) -> None:
+    """Write a PNG with a palette: a third of the size of one without."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn)
+    Image.open(drawn).convert("RGB").quantize(128).save(path, optimize=True)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Make the pictures that are named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -484,7 +494,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with mpl.rc_context(STYLE):
         for name in PICTURES if "all" in args.names else args.names:
             path = Path(args.out) / f"{name}.png"
-            PICTURES[name](args).savefig(path)
+            _save(PICTURES[name](args), path)
             print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
 
 

@@ -185,7 +185,7 @@ def check(rows: list[dict[str, Any]]) -> None:
     """Exit with an error if models of one env and number of threads differ."""
     for key in {_key(row) for row in rows}:
         some = [row for row in rows if _key(row) == key]
-        if len({(row["weights"], *row["returns"]) for row in some}) > 1:
+        if len({(row["weights"], *row["rewards"], *row["returns"]) for row in some}) > 1:
             sys.exit(f"{key}: the VecEnvs gave different weights or returns")
 
 
