@@ -214,8 +214,8 @@ def main() -> None:
             job = json.dumps([env_id, threads, args.updates])
             rows += ask([sys.executable, __file__, "--one", job], _LIMIT)
             print(f"{_key(rows[-1])}: returns {rows[-1]['returns']}", file=sys.stderr)
-    if args.json:
-        Path(args.json).write_text(json.dumps(rows, indent=1))
+            if args.json:
+                Path(args.json).write_text(json.dumps(rows, indent=1))
     check(rows)
     print(markdown(rows), end="")
 
