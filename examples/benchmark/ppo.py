@@ -67,14 +67,17 @@ def make_env(env_id: str) -> gym.Env:
 
 def vec_envs(num_cores: int) -> dict[str, Callable[[list[Callable[[], gym.Env]]], Any]]:
     """What is compared. All processes are forked."""
-    caller = {"num_processes": max(num_cores - 1, 1), "caller_steps": True}
+    shmem = functools.partial(ShmemVecEnv, start_method="fork")
+    num_others = max(num_cores - 1, 1)
     return {
         SB3_DUMMY: sb3.DummyVecEnv,
         "SB3 SubprocVecEnv": functools.partial(sb3.SubprocVecEnv, start_method="fork"),
         f"ShmemVecEnv, num_processes={num_cores}": functools.partial(
-            ShmemVecEnv, num_processes=num_cores
+            shmem, num_processes=num_cores
         ),
-        "ShmemVecEnv, caller_steps=True": functools.partial(ShmemVecEnv, **caller),
+        "ShmemVecEnv, caller_steps=True": functools.partial(
+            shmem, num_processes=num_others, caller_steps=True
+        ),
     }
 
 
