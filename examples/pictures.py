@@ -169,8 +169,8 @@ def record_crash(seconds: float, kill_by: int = signal.SIGSEGV) -> Crash:
         pool.reset(seed=0)
         pids = pool.get_env_attr("pid")
         start = time.perf_counter()
-        ids, after = list(range(6)), 0
-        while after < 8 or time.perf_counter() - start < 0.25 * seconds:
+        ids, steps_after = list(range(6)), 0
+        while steps_after < 8 or time.perf_counter() - start < 0.25 * seconds:
             if not killed and victim not in ids and time.perf_counter() - start > 0.06 * seconds:
                 killed = time.perf_counter() - start
                 os.kill(pids[victim], kill_by)
@@ -184,10 +184,9 @@ def record_crash(seconds: float, kill_by: int = signal.SIGSEGV) -> Crash:
                 else:
                     span = (timeline.STEP, info["began"] - start, info["ended"] - start)
                     steps[info["env_id"]].append(span)
-                    after += info["env_id"] == victim and bool(error)
+                    steps_after += info["env_id"] == victim and bool(error)
         pool.drain()
-    whole = batches[-1][0]
-    return Crash(victim, killed, restarts[0] - start, error, whole, steps, batches)
+    return Crash(victim, killed, restarts[0] - start, error, batches[-1][0], steps, batches)
 
 
 def draw_crash(args: argparse.Namespace) -> Figure:
@@ -285,8 +284,8 @@ def draw_throughput(args: argparse.Namespace) -> Figure:
     return figure
 
 
-def rates_by_num_envs(seconds: float) -> dict[str, dict[int, float]]:
-    """Steps per second of CartPole for each pool and number of envs; medians of five rounds."""
+def rates_by_num_envs(seconds: float, rounds: int) -> dict[str, dict[int, float]]:
+    """Steps per second of CartPole for each pool and number of envs; medians."""
     counts = [2**power for power in range(9)]
     pools = {
         "envpool_py, 2 processes": lambda n: Setting("shmem", n, min(NUM_CORES, n)),
@@ -294,7 +293,7 @@ def rates_by_num_envs(seconds: float) -> dict[str, dict[int, float]]:
         "Gymnasium Sync": lambda n: Setting(settings.SYNC, n),
     }
     found: dict[str, dict[int, list[float]]] = {name: defaultdict(list) for name in pools}
-    for _ in range(5):
+    for _ in range(rounds):
         for count in counts:
             for name, setting in pools.items():
                 job = measure.Job(setting(count), "CartPole-v1", [THINK], 0.2 * seconds)
@@ -309,7 +308,8 @@ def draw_scaling(args: argparse.Namespace) -> Figure:
     figure = Figure(figsize=(WIDTH, 4.4))
     panel = figure.subplots()
     colours = BLUE, ORANGE, DARK
-    for (name, rates), colour in zip(rates_by_num_envs(args.seconds).items(), colours, strict=True):
+    found = rates_by_num_envs(args.seconds, args.rounds)
+    for (name, rates), colour in zip(found.items(), colours, strict=True):
         panel.plot(rates.keys(), rates.values(), "o-", color=colour, label=name)
     panel.set_xscale("log", base=2)
     panel.set_xticks(list(rates), list(rates))
@@ -384,8 +384,8 @@ def draw_tuning(args: argparse.Namespace) -> Figure:
     """A bar for each setting that ``tune`` tried."""
     env_id, num_envs, results = "CartPole-v1", 64, measure.Results()
     given = tune.first_settings(num_envs, NUM_CORES, 64)
-    run = functools.partial(measure.carry_out)
-    for _ in tune.try_settings(results, given, [THINK], run, env_id, 30 * args.seconds):
+    seconds = 30 * args.seconds
+    for _ in tune.try_settings(results, given, [THINK], measure.carry_out, env_id, seconds):
         pass
     best = tune.recommended(results, THINK)
     ranked = results.ranked(THINK)[::-1]
@@ -393,8 +393,7 @@ def draw_tuning(args: argparse.Namespace) -> Figure:
     panel = figure.subplots()
     values = [results.rate(setting, THINK) for setting in ranked]
     colours = [BLUE if setting == best else GREY for setting in ranked]
-    names = [setting._replace(num_envs=0).text.replace(", num_envs=0", "") for setting in ranked]
-    bars = panel.barh(names, values, color=colours)
+    bars = panel.barh([setting.text for setting in ranked], values, color=colours)
     panel.tick_params(axis="y", labelsize=10)
     latencies = [median(each.step_p50 for each in results.of(key, THINK)) for key in ranked]
     panel.bar_label(bars, [duration(each) for each in latencies], padding=3, fontsize=11)
@@ -490,6 +489,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--out", default="docs/pictures", metavar="FOLDER", help="default: %(default)s")
     add("--read", default="benchmark.json", metavar="FILE", help="of throughput: the measurements")
     add("--seconds", type=float, default=1.0, help="of each measurement; default: %(default)s")
+    add("--rounds", type=int, default=5, help="of scaling; default: %(default)s")
     args = parser.parse_args(argv)
     Path(args.out).mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(STYLE):

@@ -49,7 +49,7 @@ NAMES = ["timeline", "throughput", "scaling", "wait_num", "tuning", "grid", "arc
 @pytest.mark.parametrize("name", NAMES)
 def test_a_picture(name: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(ROWS))
-    short = ["--seconds", 0.02, "--read", tmp_path / "a.json"]
+    short = ["--seconds", 0.02, "--rounds", 1, "--read", tmp_path / "a.json"]
     python(SCRIPT, name, "--out", tmp_path, *short, cwd=tmp_path)
     image = (tmp_path / f"{name}.png").read_bytes()
     assert image.startswith(b"\x89PNG")
@@ -84,8 +84,9 @@ def test_the_crash_is_one(pictures: Any) -> None:
         assert i != run.env_id or not inside
     of_victim = [end for _, _, end in run.steps[run.env_id]]
     assert sum(end > run.restarted for end in of_victim) >= 8
-    for at, ids in run.batches:
-        assert run.env_id not in ids or not run.killed < at < run.restarted
+    meanwhile = [ids for at, ids in run.batches if run.killed < at < run.restarted]
+    # Its last row may have been finished when it was killed.
+    assert sum(run.env_id in ids for ids in meanwhile) <= 1
 
 
 def test_partial_batches_are_not_held_up(pictures: Any) -> None:
