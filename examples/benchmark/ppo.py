@@ -219,6 +219,7 @@ def main() -> None:
             print(f"{_key(rows[-1])}: returns {rows[-1]['returns']}", file=sys.stderr)
             if args.json:
                 Path(args.json).write_text(json.dumps(rows, indent=1))
+    rows.sort(key=lambda row: (list(TASKS).index(row["env"]), row["default"]))
     check(rows)
     print(markdown(rows), end="")
 

@@ -24,7 +24,7 @@ GYM, PARALLEL, TURNS = "gym", "parallel", "turns"
 
 
 class Synthetic(gym.Env):
-    """Costs nothing by itself. ``work``, ``observe`` and ``describe`` take the number of the step.
+    """Does no work by itself. ``work``, ``observe`` and ``describe`` take the number of the step.
 
     They wait or compute, return the observation and return the info.
     """
