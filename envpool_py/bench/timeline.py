@@ -71,13 +71,19 @@ def noted(env_fn: Callable[[], gym.Env[Any, Any]]) -> Callable[[], Noted]:
     return lambda: Noted(env_fn())
 
 
-def record(pool: BaseVectorEnv, seconds: float, warm_up: float) -> Timeline:
+def record(
+    pool: BaseVectorEnv,
+    seconds: float,
+    warm_up: float,
+    policy: Callable[[int], object] = lambda _num_rows: None,
+) -> Timeline:
     """Step a pool of ``Noted`` envs with random actions, each env as soon as its row is returned.
 
     Args:
         pool: with an autoreset mode; never reset.
         seconds: how long to record.
         warm_up: for how long to step before.
+        policy: called with the number of rows before each request, to compute as a policy does.
     """
     pool.reset(seed=0)
     spaces: list[Any] = pool.action_space
@@ -88,6 +94,7 @@ def record(pool: BaseVectorEnv, seconds: float, warm_up: float) -> Timeline:
     caller: list[Span] = []
     start = returned = time.perf_counter() + warm_up
     while (now := time.perf_counter()) < start + seconds:
+        policy(len(ids))
         actions = [spaces[i].sample() for i in ids]
         for i in ids:
             sent[i] = time.perf_counter()

@@ -31,6 +31,8 @@ class Work(NamedTuple):
     wait_num: int | None
     num_processes: int
     masked: bool = False
+    env: str = ""
+    """One of ``KINDS`` or ``GAMES``."""
 
     def shares(self) -> list[list[int]]:
         """The ids of the envs of each process, the caller's first."""

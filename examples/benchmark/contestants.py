@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 import ceiling
 import numpy as np
 from ceiling import Work
-from workloads import GYM, PARALLEL, TURNS, Workload, legal
+from workloads import ENVPOOL, GYM, PARALLEL, TURNS, Workload, legal
 
 from envpool_py.bench import settings
 from envpool_py.bench.settings import Running, Setting, beside_caller
 
 OURS, CEILING = "envpool_py", "ceiling"
 
-INSIDE, CORES, EACH = "inside", "cores", "each"
-"""Where envs are: all in the caller's process, over a process per core, or a process each."""
+INSIDE, CORES, EACH, THREADS = "inside", "cores", "each", "threads"
+"""Where envs are: all in the caller's process, over a process per core, a process each, or, if
+they are C++, in threads."""
 
 LIBRARIES = {
     "gymnasium": ("gymnasium", "gymnasium.vector"),
@@ -32,6 +33,7 @@ LIBRARIES = {
     "torchrl": ("torchrl", "torchrl.envs"),
     "supersuit": ("supersuit", "supersuit"),
     "agilerl": ("agilerl", "agilerl.vector.pz_async_vec_env"),
+    "envpool": ("envpool", "envpool"),
 }
 """The other libraries: their names for an installer, and the modules of their pools."""
 
@@ -55,6 +57,8 @@ class Contestant(NamedTuple):
         """Why it does not do this work; None: it does."""
         if workload.wait_num and not self.partial:
             return "has no partial batches"
+        if self.place == THREADS and workload.env not in ENVPOOL:
+            return "has no such env"
         if workload.env == "info" and self.library == "torchrl":
             return "drops infos"
         started = workload.num_envs if self.place == EACH else 0
@@ -138,14 +142,20 @@ def _caller_resets(pool: Any, work: Work) -> Running:
 
 
 def _pufferlib(backend: str, work: Work) -> Running:
-    """One process less than there are cores: they and the caller all wait busily.
+    """``recommended``: a process per core and half batches, its values for ``"auto"``.
 
-    A batch is of whole processes: partial batches take as many as there are in it.
+    Otherwise one process less than there are cores: they and the caller all wait busily. A batch is
+    of whole processes: partial batches take as many as there are in it.
     """
     vector = module("pufferlib")
     emulation = importlib.import_module("pufferlib.emulation")
     num_envs, options = work.num_envs, {}
-    if backend == "Multiprocessing":
+    if backend == "recommended":
+        backend = "Multiprocessing"
+        count = next(n for n in range(work.num_processes, 0, -1) if num_envs % (2 * n) == 0)
+        half = num_envs // 2 if count % 2 == 0 else num_envs
+        options = {"num_workers": count, "batch_size": half, "overwork": True}
+    elif backend == "Multiprocessing":
         least = -(-num_envs // work.wait_num) if work.wait_num else max(1, work.num_processes - 1)
         count = next(n for n in range(least, num_envs + 1) if num_envs % n == 0)
         options = {"num_workers": count, "batch_size": work.wait_num or num_envs, "overwork": True}
@@ -174,6 +184,31 @@ def _pufferlib(backend: str, work: Work) -> Running:
         nonlocal ids
         pool.send(next(actions)[: len(ids)])
         _, _, terminated, truncated, *_, ids, _ = pool.recv()
+        steps = len(ids) - int(np.count_nonzero(has_ended[ids]))
+        has_ended[ids] = terminated | truncated
+        return steps
+
+    return Running(advance, pool.close)
+
+
+def _envpool(work: Work) -> Running:
+    """The env of this id that EnvPool has in C++; the step after the end of an episode resets."""
+    env_id, options = ENVPOOL[work.env]
+    batch_size = work.wait_num or work.num_envs
+    pool = module("envpool").make(
+        env_id, "gymnasium", num_envs=work.num_envs, batch_size=batch_size, seed=0, **options
+    )
+    actions = itertools.cycle(work.batches)
+    pool.async_reset()
+    ids = pool.recv()[-1]["env_id"]
+    has_ended = np.ones(work.num_envs, bool)  # whose next row is that of a reset
+    has_ended[ids] = False
+
+    def advance() -> int:
+        nonlocal ids
+        pool.send(next(actions)[: len(ids)], ids)
+        _, _, terminated, truncated, info = pool.recv()
+        ids = info["env_id"]
         steps = len(ids) - int(np.count_nonzero(has_ended[ids]))
         has_ended[ids] = terminated | truncated
         return steps
@@ -290,6 +325,7 @@ _WITH_PARTIAL_BATCHES: dict[str, tuple[Any, ...]] = {
     "tianshou-shmem": (EACH, _tianshou, "ShmemVectorEnv"),
     "pufferlib-multiprocessing": (CORES, _pufferlib, "Multiprocessing"),
     "torchrl-async": (CORES, _torchrl, "async"),
+    "envpool-cpp": (THREADS, _envpool),
 }
 _WHOLE_BATCHES: dict[str, tuple[Any, ...]] = {
     "gymnasium-sync": (INSIDE, _setting, settings.SYNC),
@@ -297,6 +333,7 @@ _WHOLE_BATCHES: dict[str, tuple[Any, ...]] = {
     "sb3-dummy": (INSIDE, _sb3, "DummyVecEnv"),
     "sb3-subproc": (EACH, _sb3, "SubprocVecEnv"),
     "pufferlib-serial": (INSIDE, _pufferlib, "Serial"),
+    "pufferlib-recommended": (CORES, _pufferlib, "recommended"),
     "torchrl-nested": (CORES, _torchrl, "nested"),
     "torchrl-parallel": (EACH, _torchrl, "parallel"),
     "ceiling-apart": (CORES, ceiling.apart),

@@ -61,7 +61,7 @@ def measure(
         masked = work.env in workloads.GAMES and workloads.GAMES[work.env].masked
         started = time.perf_counter()
         running = known.start(
-            Work(env_fns, batches, work.num_envs, work.wait_num, num_processes, masked)
+            Work(env_fns, batches, work.num_envs, work.wait_num, num_processes, masked, work.env)
         )
     startup, after_start = time.perf_counter() - started, _memory()
     found = []

@@ -1,11 +1,11 @@
-"""Measure our pools beside those of other libraries, and make the tables and the chart of the docs.
+"""Measure our pools beside those of other libraries, and make the tables of the docs.
 
-    python examples/benchmark/run.py --markdown tables.md --chart chart.png
+    python examples/benchmark/run.py --markdown tables.md --json benchmark.json
     python examples/benchmark/run.py --workload spread --workload tictactoe --markdown agents.md
     python examples/benchmark/run.py --backend ceiling --backend shmem-caller --workload cartpole
 
-Pools take turns, each in a fresh process. ``--json`` keeps the measurements, and ``--read`` makes
-tables of them without measuring.
+Pools take turns, each in a fresh process. ``--json`` keeps the measurements; ``--read`` makes
+tables of them without measuring, and ``examples/pictures.py throughput`` draws them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # where envpool_py is
 
 import pandas as pd
-from contestants import CEILING, CONTESTANTS, INSIDE, LIBRARIES, OURS
+from contestants import CEILING, CONTESTANTS, LIBRARIES, OURS
 from workloads import AGENT_WORKLOADS, WAITS, WORKLOADS, Workload
 
 from envpool_py.bench.measure import MeasurementError, ask
@@ -31,7 +31,6 @@ from envpool_py.cli.tables import count, duration, size
 
 _ONE = Path(__file__).with_name("one.py")
 _WORK = {each.name: each for each in (*WORKLOADS, *AGENT_WORKLOADS)}
-_PLACES = ("processes", "in process")
 _LIMIT = 120.0  # seconds that a measurement may take beside those asked for
 
 
@@ -39,21 +38,20 @@ def main() -> None:
     """Measure or read, then write what was asked for."""
     args = _arguments()
     if args.read:
-        found = pd.concat([pd.read_json(path) for path in args.read], ignore_index=True)
+        frames = [pd.read_json(path).assign(run=k) for k, path in enumerate(args.read)]
+        found = pd.concat(frames, ignore_index=True)
     else:
         records: list[dict[str, Any]] = []
         with contextlib.suppress(KeyboardInterrupt):  # what was measured is kept
             for rows in _measured(args):
                 records += rows
-        found = pd.DataFrame(records)
+        found = pd.DataFrame(records).assign(run=0)
     if args.json:
         found.to_json(args.json, orient="records", indent=1)
     text = markdown(found)
     print(text)
     if args.markdown:
         Path(args.markdown).write_text(text)
-    if args.chart:
-        chart(found, args.chart)
 
 
 def _arguments() -> argparse.Namespace:
@@ -68,9 +66,14 @@ def _arguments() -> argparse.Namespace:
     add("--seconds", type=float, default=0.5)
     add("--repeats", type=int, default=3)
     add("--max-processes", type=int, default=256)
-    for option in ("--json", "--markdown", "--chart"):
+    for option in ("--json", "--markdown"):
         add(option, metavar="FILE")
-    add("--read", action="append", metavar="FILE", help="measure nothing, use what --json wrote")
+    add(
+        "--read",
+        action="append",
+        metavar="FILE",
+        help="measure nothing, use what --json wrote; may be repeated",
+    )
     return parser.parse_args()
 
 
@@ -121,14 +124,17 @@ def _workloads(args: argparse.Namespace) -> list[Workload]:
 
 
 def figures(found: pd.DataFrame) -> pd.DataFrame:
-    """A row for each measurement, with its ratios to the bare env of the same repeat and Python."""
+    """A row for each measurement.
+
+    It has ratios to the bare env of the same run of this script, the same repeat and Python.
+    """
     rows = found[found["steps"].notna()].copy()
     rows["python"] = rows["versions"].map(str)
     rows["rate"] = rows["steps"] / rows["seconds"]
     rows["cpu"] = rows["cpu_seconds"] / rows["steps"]
     rows["caller"] = rows["caller_seconds"] / rows["batches"] - rows["think"]
     rows["others"] = rows["others_seconds"] / rows["seconds"] / rows["cores"]
-    keys = ["workload", "python", "repeat"]
+    keys = ["run", "workload", "python", "repeat"]
     bare = rows[rows["contestant"] == "bare"].set_index(keys)[["rate", "cpu"]]
     rows = rows[rows["contestant"] != "bare"].join(bare, on=keys, rsuffix="_bare")
     num_envs = rows["workload"].map(lambda name: _WORK[name].num_envs)
@@ -163,26 +169,16 @@ def table(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines.values(), index=list(lines))
 
 
-def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Of each workload the best of our pools and of the others, in processes and without."""
-
-    def group(name: str) -> str:
-        library, place, *_ = CONTESTANTS[name]
-        whose = {OURS: "ours", CEILING: "no pool"}.get(library, "best other")
-        return f"{whose}, {'in process' if place == INSIDE else 'processes'}"
-
-    own = rows[rows["think"] == 0].assign(group=rows["contestant"].map(group))
-    medians = own.groupby(["workload", "group", "contestant"])["of_limit"].median()
-    best = medians.reset_index("contestant").sort_values("of_limit")
-    best = best.groupby(["workload", "group"]).last().reset_index()
-    best["text"] = best["of_limit"].map("{:.2f}".format) + " (" + best["contestant"] + ")"
-    columns = [f"{whose}, {place}" for whose in ("ours", "best other") for place in _PLACES]
-    found = best.set_index(["workload", "group"])["text"].to_dict()
-    lines = {
-        name: [found.get((name, column), "-") for column in columns]
-        for name in rows["workload"].unique()
-    }
-    return pd.DataFrame(lines.values(), index=list(lines), columns=columns)
+def libraries(rows: pd.DataFrame, think: float) -> pd.DataFrame:
+    """Of each library the fastest pool of each workload, steps per second."""
+    own = rows[rows["think"] == think]
+    medians = own.groupby(["workload", "contestant"])["rate"].median().reset_index()
+    medians["library"] = [CONTESTANTS[name].library for name in medians["contestant"]]
+    best = medians.sort_values("rate").groupby(["library", "workload"]).last()
+    best["text"] = best["rate"].map(count) + " (" + best["contestant"] + ")"
+    frame = best.pivot_table("text", "library", "workload", "first", fill_value="-")
+    known = [name for name in (OURS, *LIBRARIES, CEILING) if name in frame.index]
+    return frame.loc[known, list(dict.fromkeys(own["workload"]))]
 
 
 def markdown(found: pd.DataFrame) -> str:
@@ -191,7 +187,9 @@ def markdown(found: pd.DataFrame) -> str:
         return "nothing was measured\n"
     rows = figures(found)
     parts = [f"{found['cores'].iloc[0]} cores ({found['machine'].iloc[0]})."]
-    parts += ["### Summary", _markdown(summary(rows))]
+    for think in sorted(set(rows["think"])):
+        title = f"### steps/s, the caller computes {1e6 * think:g} µs"
+        parts += [title, _markdown(libraries(rows, think))]
     for name in dict.fromkeys(found["workload"]):
         own = rows[rows["workload"] == name]
         parts += [f"### {name}", _markdown(table(own))]
@@ -204,27 +202,6 @@ def markdown(found: pd.DataFrame) -> str:
     names = [f"Python {k}" for k in range(1, len(versions) + 1)]
     packages = pd.DataFrame(versions.values(), index=names).T.fillna("")
     return "\n\n".join([*parts, "### Versions", _markdown(packages)]) + "\n"
-
-
-def chart(found: pd.DataFrame, path: str) -> None:
-    """Draw a panel for each workload: the part of the limit, from the least to the greatest."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - only here
-
-    rows = figures(found)
-    groups = list(rows[rows["think"] == 0].groupby("workload", sort=False))
-    figure = Figure(figsize=(8, 4 * len(groups)), layout="constrained")
-    for (name, own), panel in zip(
-        groups, figure.subplots(len(groups), squeeze=False).flat, strict=True
-    ):
-        some = (
-            own.groupby("contestant")["of_limit"]
-            .agg(["median", "min", "max"])
-            .sort_values("median")
-        )
-        spread = [some["median"] - some["min"], some["max"] - some["median"]]
-        panel.barh(some.index, some["median"], xerr=spread)
-        panel.set(title=name, xlabel="of the limit", xlim=(0, 1.05))
-    figure.savefig(path, dpi=150)
 
 
 def _median(values: pd.Series, text: Any) -> str:

@@ -24,7 +24,7 @@ GYM, PARALLEL, TURNS = "gym", "parallel", "turns"
 
 
 class Synthetic(gym.Env):
-    """Takes no time by itself. ``work``, ``observe`` and ``describe`` take the number of the step.
+    """Does no work by itself. ``work``, ``observe`` and ``describe`` take the number of the step.
 
     They wait or compute, return the observation and return the info.
     """
@@ -134,6 +134,24 @@ KINDS: dict[str, Callable[[int], gym.Env]] = {
     "halfcheetah": functools.partial(_registered, "HalfCheetah-v5"),
 }
 """What makes an env of a number that differs between envs."""
+
+ENVPOOL: dict[str, tuple[str, dict[str, Any]]] = {
+    "cartpole": ("CartPole-v1", {}),
+    "halfcheetah": ("HalfCheetah-v5", {}),
+    "pong": (
+        "Pong-v5",  # frames as ALE/Pong-v5 returns them
+        {
+            "img_height": 210,
+            "img_width": 160,
+            "gray_scale": False,
+            "stack_num": 1,
+            "noop_max": 1,
+            "repeat_action_probability": 0.25,
+            "full_action_space": False,
+        },
+    ),
+}
+"""Kinds that EnvPool has in C++: its id and options."""
 
 WAITS = {"sleep"}
 """Kinds whose steps wait rather than compute, so that all envs can be stepped at once."""

@@ -1,0 +1,104 @@
+"""``examples/pictures.py``: every picture is made, and shows what the run did."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import struct
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.bench.scripts import python
+from tests.support.helpers import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = ROOT / "examples" / "pictures.py"
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Any:
+    spec = importlib.util.spec_from_file_location("pictures", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["pictures"] = module  # the workers' requests name its classes
+    spec.loader.exec_module(module)
+    return module
+
+
+def measured(contestant: str, steps: int, think: float = 300e-6) -> dict[str, Any]:
+    row = {"workload": "cartpole-x64", "contestant": contestant, "think": think}
+    return {**row, "steps": steps, "seconds": 0.5}
+
+
+ROWS = [
+    *(measured("shmem", steps) for steps in (100, 900, 200)),
+    measured("shmem", 7000, think=0.0),
+    measured("bare", 5000),
+    measured("envpool-cpp", 4000),
+    {**measured("sb3-dummy", 0), "steps": None, "error": "failed"},
+]
+
+
+NAMES = ["timeline", "throughput", "scaling", "wait_num", "tuning", "grid", "architecture", "crash"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture(name: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(ROWS))
+    short = ["--seconds", 0.02, "--rounds", 1, "--read", tmp_path / "a.json"]
+    python(SCRIPT, name, "--out", tmp_path, *short, cwd=tmp_path)
+    image = (tmp_path / f"{name}.png").read_bytes()
+    assert image.startswith(b"\x89PNG")
+    assert len(image) < 150_000
+    width, height = struct.unpack(">II", image[16:24])
+    assert width == 960
+    assert height >= 240
+
+
+def test_every_picture_is_tested_and_listed(pictures: Any) -> None:
+    assert set(NAMES) == set(pictures.PICTURES)
+    page = (ROOT / "docs" / "pictures" / "index.md").read_text()
+    for name in NAMES:
+        assert f"({name}.png)" in page
+        assert f"examples/pictures.py {name}" in page
+        assert (ROOT / "docs" / "pictures" / f"{name}.png").stat().st_size < 150_000
+
+
+def test_the_medians_of_callers_that_compute(pictures: Any) -> None:
+    assert pictures.rates_of_libraries(ROWS) == {
+        "cartpole-x64": {"shmem": 400.0, "envpool-cpp": 8000.0}
+    }
+
+
+def test_the_crash_is_one(pictures: Any) -> None:
+    run = pictures.record_crash(0.2, signal.SIGKILL)  # for SIGSEGV pytest writes a stack
+    assert 0 < run.killed < run.restarted < run.seconds
+    assert "SIGKILL" in run.error
+    for i, spans in enumerate(run.steps):
+        assert all(0 <= begin <= end <= run.seconds for _, begin, end in spans)
+        inside = [end for _, _, end in spans if run.killed < end < run.restarted]
+        assert i != run.env_id or not inside
+    of_victim = [end for _, _, end in run.steps[run.env_id]]
+    assert sum(end > run.restarted for end in of_victim) >= 8
+    meanwhile = [ids for at, ids in run.batches if run.killed < at < run.restarted]
+    # Its last row may have been finished when it was killed.
+    assert sum(run.env_id in ids for ids in meanwhile) <= 1
+
+
+def test_partial_batches_are_not_held_up(pictures: Any) -> None:
+    whole, partial = pictures.record_timelines(1.0).values()
+    assert {len(ids) for ids in whole.batches} == {8}
+    assert all(len(ids) >= 4 for ids in partial.batches)
+    assert any(len(ids) < 8 for ids in partial.batches)
+    assert all(run.caller for run in (whole, partial))
+
+
+def test_staleness(pictures: Any) -> None:
+    found = pictures.measure_wait_num(0.1)
+    assert (found[16].batches_between, found[16].most_batches_between) == (0, 0)
+    assert found[1].batches_between > 0
+    assert all(each.rate > 0 for each in found.values())
