@@ -168,7 +168,7 @@ MISUSE: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         f"{MASK} contain a boolean array with at least one True",
     ),
     "None": (lambda e: e.step(None), TypeError, "expected 3 actions, one per env; got None"),
-    "scalar": (lambda e: e.step_async(1), TypeError, "actions: expected 3 actions, one per env; got int"),
+    "scalar": (lambda e: e.step_async(1), TypeError, "expected 3 actions, one per env; got int"),
     "few": (lambda e: e.step([0, 1]), ValueError, "got 2 actions for 3 envs"),
     "many": (lambda e: e.step_async([0] * 4), ValueError, "got 4 actions for 3 envs"),
     "fraction": (lambda e: e.step([0, 0, 0.5]), ValueError, "can't hold without loss"),
