@@ -46,6 +46,11 @@ def complain(text: str) -> None:
     sys.stderr.write(f"envpool-py: {text}\n")
 
 
+def first_line(message: str) -> str:
+    """The first line of an error's message, without the announcement of a traceback."""
+    return message.partition("\n")[0].removesuffix(" here:")
+
+
 def installed_version(package: str) -> str | None:
     """The version of a package; None where it runs from a checkout that is not installed."""
     try:
@@ -145,7 +150,7 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
     try:
         return BACKENDS[args.backend]([env_fn] * args.num_envs, args.wait_num, **options)
     except EnvError as error:
-        raise UsageError(error.message.partition("\n")[0]) from None
+        raise UsageError(first_line(error.message)) from None
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

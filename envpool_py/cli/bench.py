@@ -113,9 +113,8 @@ def _announced(
     pools = sum(map(len, plan.values()))
     each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
     counts = " and ".join(map(str, plan))
-    policies = "1 policy" if len(callers) == 1 else f"{len(callers)} policies"
     return (
-        f"{pools} pools of {counts} envs, each measured {args.repeats} times with {policies}:"
+        f"{pools} pools of {counts} envs x {len(callers)} policies x {args.repeats} repeats:"
         f" about {duration(pools * args.repeats * each)}, and the time to make the envs"
     )
 

@@ -19,6 +19,7 @@ from envpool_py.cli.arguments import (
     add_num_envs,
     add_wait_num,
     complain,
+    first_line,
     installed_version,
     integer,
     pool_of,
@@ -218,8 +219,7 @@ def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
 
     def on_restart(env_id: int, error: EnvError) -> None:
         restarts.append(env_id)
-        first = error.message.partition("\n")[0]
-        complain(f"{first}; restarted")
+        complain(f"{first_line(error.message)}; restarted")
 
     options: dict[str, Any] = {"timeout": args.timeout}
     if args.on_error != "raise":

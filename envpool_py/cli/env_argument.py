@@ -65,7 +65,7 @@ def env_fn_of(
     """The env_fn of the env that the arguments name; it can be sent to a process.
 
     ``pettingzoo`` says whether the command takes PettingZoo's envs as well; ``more`` are keyword
-    arguments that the command adds.
+    arguments that the command adds, of a class or function only those that it takes.
 
     Raises:
         UsageError: there is no such env, it does not take the arguments, or one is given twice.
@@ -82,8 +82,8 @@ def env_fn_of(
         return functools.partial(make_by_name, args.env, kwargs, wrappers)
     found = _find(args.env)
     if isinstance(found, Imported):
-        _check_arguments(found, kwargs)
-        return functools.partial(_make_env, found.value, kwargs, wrappers)
+        own = _accepted(found, dict(args.env_kwarg), more)
+        return functools.partial(_make_env, found.value, own, wrappers)
     return functools.partial(_make_env, found, {"disable_env_checker": True, **kwargs}, wrappers)
 
 
@@ -92,8 +92,9 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
     found = _find(args.env)
     lines = ["import envpool_py"]
     if isinstance(found, Imported):
-        if args.env.partition(":")[0].endswith(".py"):
-            lines[0] += f"  # with {Path(args.env.rpartition(':')[0]).parent} on PYTHONPATH"
+        place = Path(args.env.rpartition(":")[0])
+        if place.suffix == ".py" and place.parent != Path():
+            lines[0] += f"  # with {place.parent} on PYTHONPATH"
         lines.append(_import_line(found))
         env = found.path
     else:
@@ -166,18 +167,22 @@ def _parts(env: str) -> tuple[str, str]:
     return place or ("ale_py" if name.startswith("ALE/") else ""), name
 
 
-def _check_arguments(found: Imported, kwargs: dict[str, Any]) -> None:
-    """Raise ``UsageError`` if the callable does not take these keyword arguments."""
+def _accepted(found: Imported, kwargs: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """``kwargs``, and what the callable takes of ``more``; UsageError: it does not take them."""
     try:
         signature = inspect.signature(found.value)
     except (TypeError, ValueError):  # of a type in C
-        return
+        return {**more, **kwargs}
+    kinds = {name: each.kind for name, each in signature.parameters.items()}
+    if inspect.Parameter.VAR_KEYWORD not in kinds.values():
+        more = {name: value for name, value in more.items() if name in kinds}
     try:
         signature.bind(**kwargs)
     except TypeError as error:
         takes = ", ".join(map(str, signature.parameters.values()))
         text = f"{found.name}: {error}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"
         raise UsageError(text) from None
+    return {**more, **kwargs}
 
 
 def _import_line(found: Imported) -> str:

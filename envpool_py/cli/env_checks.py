@@ -88,7 +88,8 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
         try:
             env = env_fn()
         except Exception as error:  # noqa: BLE001 - whatever the env_fn raises
-            yield Finding("error", f"env {i}: env_fn raised {describe(error)}{line_of(error)}")
+            found = _error(error)
+            yield found._replace(message=f"env {i}: env_fn raised {found.message}")
             return
         if not isinstance(env, gym.Env):
             kind = type(env).__name__
@@ -109,7 +110,7 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
 
 
 def _error(error: Exception, level: str = "error") -> Finding:
-    return Finding(level, describe(error) + line_of(error))
+    return Finding(level, describe(error).partition("\n")[0] + line_of(error))
 
 
 def _outcome(level: str, function: Callable[..., Any], *args: Any) -> Iterator[Finding]:

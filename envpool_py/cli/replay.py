@@ -7,7 +7,7 @@ import pdb  # noqa: T100 - the command opens it
 import sys
 from typing import Any
 
-from envpool_py.cli.arguments import UsageError, complain, existing, integer
+from envpool_py.cli.arguments import UsageError, complain, existing, first_line, integer
 from envpool_py.cli.env_argument import add_env, env_fn_of
 from envpool_py.cli.importing import line_of
 from envpool_py.errors import EnvError, ReplayError
@@ -87,7 +87,7 @@ def _replay_of(args: argparse.Namespace) -> Replay:
         env_fns = [env_fn_of(args, pettingzoo=True)] * num_envs
         return replay(args.file, env_fns, env_ids=args.env_ids, deaths=args.deaths)
     except EnvError as error:
-        raise UsageError(error.message.partition("\n")[0]) from None
+        raise UsageError(first_line(error.message)) from None
     except (OSError, ValueError, IndexError) as error:
         raise UsageError(str(error)) from None
 
@@ -116,9 +116,9 @@ def _repeat(args: argparse.Namespace, batches: Replay) -> int:
 
 def _show(args: argparse.Namespace, batches: Replay, error: EnvError, more: str = "") -> bool:
     """Say what failed and where, and open the debugger if asked to; returns whether it was."""
-    first = error.message.partition("\n")[0]
     episode, step = batches.position(error.env_id)
-    sys.stdout.write(f"{first}{line_of(_cause(error))}; episode {episode}, step {step}{more}\n")
+    what = first_line(error.message) + line_of(_cause(error))
+    sys.stdout.write(f"{what}; episode {episode}, step {step}{more}\n")
     return _debug(args, error)
 
 

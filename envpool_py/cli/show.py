@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.cli.arguments import UsageError, add_json, existing, print_json
+from envpool_py.cli.arguments import UsageError, add_json, existing, first_line, print_json
 from envpool_py.cli.tables import figures, show_table, size
 from envpool_py.collector import load
 from envpool_py.record import recorder
@@ -43,10 +43,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         facts = _of_record(path) if _is_record(path) else _of_episodes(path)
     except (OSError, ValueError, KeyError) as error:
-        text = str(error) if args.file in str(error) else f"{args.file}: {error}"
-        if not isinstance(error, OSError):
-            text += "; show takes files of episodes and records"
-        raise UsageError(text) from None
+        if isinstance(error, OSError):
+            raise UsageError(f"{args.file}: {error.strerror}") from None
+        raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
     if args.json:
         print_json(facts)
     else:
@@ -95,7 +94,7 @@ def _of_record(path: Path) -> dict[str, Any]:
     for kind, ids, data in recorder.read_events(path):
         complete = kind == recorder.CLOSED
         if kind in (recorder.RAISED, recorder.RECOVERED):
-            errors += [text.partition("\n")[0] for _, text, _, _ in data]
+            errors += [first_line(text) for _, text, _, _ in data]
         elif kind == recorder.RESETS:
             resetting.update(ids)
             for i, arguments in zip(ids, data, strict=True):

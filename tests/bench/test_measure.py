@@ -15,7 +15,8 @@ import pytest
 
 from envpool_py.bench import measure
 from envpool_py.bench.measure import Caller, Job, Measurement, MeasurementError, Results
-from envpool_py.bench.settings import Setting
+from envpool_py.bench.settings import Running, Setting
+from tests.cli import parts
 from tests.support.helpers import wait_until
 
 COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
@@ -84,6 +85,28 @@ def test_a_caller_that_computes(setting: Setting) -> None:
             assert each.memory_bytes is not None
             assert (each.memory_bytes > 4_000_000) == (setting.pool != "loop"), each
     assert busy.seconds >= 0.004 * busy.batches  # two rows each
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (parts.refuses, r"^LookupError: got 2 rows, of envs \[0, 1\]$"),
+        (parts.Unmakeable, "^RuntimeError: no such weights$"),
+    ],
+)
+def test_a_policy_is_called(policy: Any, message: str) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        measure.carry_out(job_of(LOOP, COUNT, Caller(policy=policy)))
+    [found] = measure.carry_out(job_of(LOOP, COUNT, Caller(policy=parts.Parity)))
+    assert found.steps > 0
+
+
+@pytest.mark.parametrize(("is_partial", "rows"), [(False, {4}), (True, {4, 3, 1})])
+def test_the_caller_knows_the_rows_of_the_last_batch(is_partial: bool, rows: set[int]) -> None:
+    steps, seen = iter([3, 1]), []
+    running = Running(lambda: next(steps, 1), lambda: None, is_partial)
+    measure.step_batches(running, seen.append, 4, 0.001)
+    assert set(seen) == rows
 
 
 def test_computing_takes_cpu_time() -> None:
