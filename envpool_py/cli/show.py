@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.cli.arguments import UsageError, add_json, existing, first_line, print_json
+from envpool_py.cli.arguments import UsageError, add_json, first_line, print_json
 from envpool_py.cli.tables import figures, show_table, size
 from envpool_py.collector import load
 from envpool_py.record import recorder
@@ -26,9 +26,7 @@ def register(commands: Any) -> None:
         description="Say what is in a file that collect has written, or in a record.",
         epilog="example: envpool-py show cartpole.npz",
     )
-    parser.add_argument(
-        "file", type=existing, metavar="FILE", help="of collect --out, or of record=FILE"
-    )
+    parser.add_argument("file", metavar="FILE", help="of collect --out, or of record=FILE")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -54,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_record(path: Path) -> bool:
-    if path.is_dir():
+    if not path.is_file():
         return False
     with path.open("rb") as file:
         return file.read(len(recorder.MAGIC)) == recorder.MAGIC
@@ -76,7 +74,9 @@ def _of_episodes(path: Path) -> dict[str, Any]:
     }
 
 
-def _bytes(path: Path) -> int:
+def _bytes(path: Path) -> int | None:
+    if not path.exists():  # a run that was killed has left its episodes elsewhere
+        return None
     files = path.iterdir() if path.is_dir() else [path]
     return sum(each.stat().st_size for each in files)
 
@@ -134,8 +134,6 @@ def _of_record(path: Path) -> dict[str, Any]:
 def _text(name: str, value: Any) -> str:
     if name in ("returns", "lengths"):
         return figures(value)
-    if name == "bytes":
-        return size(value)
     if isinstance(value, dict):
         return ", ".join(f"{key}={each}" for key, each in value.items()) or "-"
     if name == "errors":
@@ -143,4 +141,6 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         shown = ", ".join(map(str, value[:_MOST]))
         return (f"{shown}, ..." if len(value) > _MOST else shown) or "-"
-    return "-" if value is None else str(value)
+    if value is None:
+        return "-"
+    return size(value) if name == "bytes" else str(value)

@@ -89,7 +89,7 @@ OTHERS = [
     ("tune CartPole-v1 --policy tests.cli.parts:alternate --policy-us 3", "--policy: not allowed"),
     ("replay no_such.record", "argument FILE: there is no file no_such.record"),
     ("replay pyproject.toml CartPole-v1", "pyproject.toml: not a record of a pool"),
-    ("show no_such.npz", "argument FILE: there is no file no_such.npz"),
+    ("show no_such.npz", "no_such.npz: No such file or directory"),
     ("show pyproject.toml", "pyproject.toml: neither a file of episodes nor a record"),
     ("timeline Nope-v0 --out a.png", "no env is named 'Nope-v0'"),
     ("timeline CartPole-v1", "required: --out"),
