@@ -1,7 +1,7 @@
 """Measure a setting in a fresh process, with a caller that computes between batches.
 
-``python -m envpool_py.bench.measure JSON`` is that process. The JSON is a ``Job``; the answer is
-one line of JSON on stdout, and everything else that is printed goes to stderr.
+``python -m envpool_py.bench.measure`` is that process. It reads a pickled ``Job`` from stdin; the
+answer is one line of JSON on stdout, and everything else that is printed goes to stderr.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -18,16 +19,21 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 
-from envpool_py.bench.settings import Setting, draw_actions, env_fns_of, start
+from envpool_py import spaces
+from envpool_py.bench.settings import Running, Setting, draw_actions, start
+from envpool_py.errors import describe
+from envpool_py.pools import DummyVectorEnv
 
 #: The part of the measured time that is run before it, and the most that it may be, seconds.
-_WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0
+WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0
 
 #: A measurement may take so much longer than asked for: imports, the start, the end.
 _ALLOWANCE = 120.0
@@ -40,13 +46,26 @@ class MeasurementError(Exception):
     """A measurement that failed; the text says why, in one line."""
 
 
+class Caller(NamedTuple):
+    """What the calling program computes before each batch, as a policy does."""
+
+    per_batch: float = 0.0
+    """Seconds of CPU time."""
+    per_row: float = 0.0
+    """Further seconds for each row of the batch."""
+    policy: Callable[..., Any] | None = None
+    """``policy(obs, env_ids)``, called instead; a class is called with ``(pool, seed)`` first."""
+    name: str = ""
+    """Of the policy."""
+
+
 class Job(NamedTuple):
     """What a process measures."""
 
     setting: Setting
-    env_id: str
-    thinks: Sequence[float]
-    """Seconds for which the caller computes before each batch; each is measured in turn."""
+    env_fn: Callable[[], Any]
+    callers: Sequence[Caller]
+    """Each is measured in turn."""
     seconds: float
     """How long each is measured, after a warm-up."""
 
@@ -54,7 +73,6 @@ class Job(NamedTuple):
 class Measurement(NamedTuple):
     """Batches that were stepped, and what the pool cost. Times are in seconds."""
 
-    think: float
     steps: int
     """Steps of envs; automatic resets are not among them."""
     batches: int
@@ -67,6 +85,7 @@ class Measurement(NamedTuple):
     """To make all envs and reset them."""
     memory_bytes: int | None = None
     """How much this process and its children grew by the envs; None: unknown."""
+    caller: Caller = Caller()
 
     @property
     def rate(self) -> float:
@@ -92,42 +111,59 @@ class Results:
         else:
             self.measured.setdefault(job.setting, []).extend(measured)
 
-    def of(self, setting: Setting, think: float) -> list[Measurement]:
-        """The measurements with a caller that computes for ``think`` seconds."""
-        return [each for each in self.measured[setting] if each.think == think]
+    @property
+    def hopeless(self) -> bool:
+        """Whether several settings have failed, and none was measured."""
+        return len(self.errors) > 1 and not self.measured
 
-    def rate(self, setting: Setting, think: float) -> float:
+    def of(self, setting: Setting, caller: Caller) -> list[Measurement]:
+        """The measurements with this caller."""
+        return [each for each in self.measured[setting] if each.caller == caller]
+
+    def rate(self, setting: Setting, caller: Caller) -> float:
         """Steps per second, the median."""
-        return median(each.rate for each in self.of(setting, think))
+        return median(each.rate for each in self.of(setting, caller))
 
-    def ranked(self, think: float) -> list[Setting]:
+    def ranked(self, caller: Caller) -> list[Setting]:
         """The settings, the fastest first."""
-        return sorted(self.measured, key=lambda setting: -self.rate(setting, think))
+        return sorted(self.measured, key=lambda setting: -self.rate(setting, caller))
 
 
 def carry_out(job: Job) -> list[Measurement]:
-    """Measure in a fresh process, one measurement for each of ``job.thinks``.
+    """Measure in a fresh process, one measurement for each of ``job.callers``.
 
     Raises:
-        MeasurementError: the process failed or took too long.
+        MeasurementError: the process failed or took too long, or the env can't be sent to it.
     """
-    limit = _ALLOWANCE + 3 * job.seconds * len(job.thinks)
+    limit = _ALLOWANCE + 3 * job.seconds * len(job.callers)
     path = os.pathsep.join(filter(None, sys.path))
-    answer = ask([sys.executable, "-m", __name__, json.dumps(job)], limit, PYTHONPATH=path)
-    return [Measurement(*each) for each in answer]
+    try:
+        data = cloudpickle.dumps(tuple(job))
+    except Exception as error:  # noqa: BLE001 - pickling runs the user's code
+        text = f"the env can't be sent to a process: {describe(error)}"
+        raise MeasurementError(text) from None
+    answer = ask([sys.executable, "-m", __name__], limit, data, PYTHONPATH=path)
+    pairs = zip(answer, job.callers, strict=True)
+    return [Measurement(*each)._replace(caller=caller) for each, caller in pairs]
 
 
-def ask(command: Sequence[str], seconds: float, **environ: str) -> Any:
-    """The JSON that a command writes to stdout within so many seconds.
+def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: str) -> Any:
+    """The JSON that a command writes to stdout within so many seconds; ``given`` is its stdin.
 
     Raises:
         MeasurementError: the process failed or took too long.
     """
     # Files, not pipes: a program that an env has started may hold its end of a pipe open.
-    with tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as complaints:
+    with (
+        tempfile.TemporaryFile() as question,
+        tempfile.TemporaryFile() as answer,
+        tempfile.TemporaryFile() as complaints,
+    ):
+        question.write(given)
+        question.seek(0)
         process = subprocess.Popen(  # noqa: S603 - the caller's own script
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=question,
             stdout=answer,
             stderr=complaints,
             env={**os.environ, **environ},
@@ -165,36 +201,63 @@ def _why(status: int, complaints: IO[bytes]) -> str:
 
 def measure(job: Job) -> list[Measurement]:
     """Measure in this process."""
-    env_fns = env_fns_of(job.env_id, job.setting.num_envs)
-    batches = draw_actions(env_fns[0], job.setting.num_envs)
-    before, started = _memory_bytes(), time.perf_counter()
-    running = start(job.setting, env_fns, batches)
-    startup = time.perf_counter() - started
-    try:
+    env_fns = [job.env_fn] * job.setting.num_envs
+    batches = draw_actions(job.env_fn, job.setting.num_envs)
+    with contextlib.ExitStack() as stack:
+        computations = [_computation(caller, env_fns, stack) for caller in job.callers]
+        before, started = _memory_bytes(), time.perf_counter()
+        running = start(job.setting, env_fns, batches)
+        startup = time.perf_counter() - started
+        stack.callback(running.close)
         found = []
-        for think in job.thinks:
-            step_batches(running.advance, think, min(job.seconds * _WARM_UP, _LONGEST_WARM_UP))
-            found.append(step_batches(running.advance, think, job.seconds))
+        for computation in computations:
+            arguments = running, computation, job.setting.num_envs
+            step_batches(*arguments, min(job.seconds * WARM_UP, _LONGEST_WARM_UP))
+            found.append(step_batches(*arguments, job.seconds))
         after = _memory_bytes()
-    finally:
-        running.close()
     grown = None if before is None or after is None else max(after - before, 0)
     return [each._replace(startup_seconds=startup, memory_bytes=grown) for each in found]
 
 
-def step_batches(advance: Callable[[], int], think: float, seconds: float) -> Measurement:
-    """Step batches until the time is over, one that has a step at least; no costs are known."""
+def _computation(
+    caller: Caller, env_fns: Sequence[Callable[[], Any]], stack: contextlib.ExitStack
+) -> Callable[[int], object]:
+    """What the caller does before a batch, given the number of rows that it has."""
+    if caller.policy is None:
+        return lambda rows: compute(caller.per_batch + rows * caller.per_row)
+    # A pool of its own, because a loop and Gymnasium's pools have none, for real observations.
+    pool = stack.enter_context(DummyVectorEnv(env_fns, columns=True))
+    policy: Any = caller.policy
+    if isinstance(policy, type):
+        policy = policy(pool, 0)
+    obs, _ = pool.reset(seed=0)
+    ids = np.arange(len(pool))
+    if hasattr(policy, "start_episodes"):
+        policy.start_episodes(ids)
+    return lambda rows: policy(spaces.map_tree(itemgetter(slice(rows)), obs), ids[:rows])
+
+
+def step_batches(
+    running: Running, computation: Callable[[int], object], num_envs: int, seconds: float
+) -> Measurement:
+    """Step batches until the time is over, one that has a step at least; no costs are known.
+
+    ``computation`` is called before each batch with the number of rows of the batch before.
+    """
     clock = time.perf_counter
-    steps, took = 0, array("d")
+    steps, rows, took = 0, num_envs, array("d")
     started = now = clock()
     while now < started + seconds or not steps:
-        compute(think)
+        computation(rows)
         begun = clock()
-        steps += advance()
+        stepped = running.advance()
         now = clock()
         took.append(now - begun)
+        steps += stepped
+        if running.is_partial:
+            rows = stepped
     p50, p99 = np.percentile(took, [50, 99]).tolist()
-    return Measurement(think, steps, len(took), now - started, p50, p99)
+    return Measurement(steps, len(took), now - started, p50, p99)
 
 
 def compute(seconds: float) -> None:
@@ -217,12 +280,12 @@ def _memory_bytes() -> int | None:
 
 
 def _main() -> None:
-    setting, *others = json.loads(sys.argv[1])
+    job = Job(*pickle.load(sys.stdin.buffer))  # noqa: S301 - of the process that started this one
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if sys.platform == "linux":
         multiprocessing.set_start_method("fork")  # for every pool, so that starts can be compared
-    found: list[Any] = measure(Job(Setting(*setting), *others))
+    found = [each[:-1] for each in measure(job)]  # the other process knows the callers
     with answer:
         json.dump(found, answer)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -30,6 +29,8 @@ class Running(NamedTuple):
     advance: Callable[[], int]
     """Step one batch; returns how many envs made a step."""
     close: Callable[[], object]
+    is_partial: bool = False
+    """Whether a batch is less than all envs."""
 
 
 class Setting(NamedTuple):
@@ -79,11 +80,6 @@ def all_settings(num_envs: int, num_cores: int, wait_num: int | None = None) -> 
 def beside_caller(setting: Setting) -> Setting:
     """The same number of shares, of which the caller steps one."""
     return setting._replace(num_processes=max(setting.num_processes - 1, 1), caller_steps=True)
-
-
-def env_fns_of(env_id: str, num_envs: int) -> list[Callable[[], Any]]:
-    """One callable per env."""
-    return [functools.partial(gym.make, env_id)] * num_envs
 
 
 def draw_actions(env_fn: Callable[[], Any], num_envs: int) -> list[Any]:
@@ -164,4 +160,4 @@ def _run_pool(pool: BaseVectorEnv, batches: list[Any]) -> Running:
         ids = pool.batch_ids
         return len(ids)
 
-    return Running(advance_some if pool.is_async else advance, pool.close)
+    return Running(advance_some if pool.is_async else advance, pool.close, pool.is_async)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from envpool_py.bench.measure import Job, Measurement, Results
+from envpool_py.bench.measure import Caller, Job, Measurement, Results
 from envpool_py.bench.settings import Setting, beside_caller
 
 #: A simpler setting is recommended if another is faster by no more than this.
@@ -32,19 +32,27 @@ def first_settings(num_envs: int, num_cores: int, max_processes: int) -> list[Se
     return [best, Setting("dummy", num_envs), *caller, *others]
 
 
-def partial_settings(results: Results, thinks: Sequence[float]) -> list[Setting]:
-    """Partial batches for the two fastest settings with processes."""
+def partial_settings(results: Results, callers: Sequence[Caller]) -> list[Setting]:
+    """Partial batches for the two fastest settings with processes.
+
+    If the caller computes, also for the fastest with one process less, which leaves it a core: some
+    envs step while the caller computes for the others.
+    """
     found = []
     for part in (2, 4):
-        for think in thinks:
+        for caller in callers:
             ranked = [
                 setting
-                for setting in results.ranked(think)
+                for setting in results.ranked(caller)
                 if setting.num_processes > 1 and not setting.caller_steps and not setting.wait_num
-            ]
+            ][:2]
+            if caller != Caller():
+                ranked += [
+                    each._replace(num_processes=each.num_processes - 1) for each in ranked[:1]
+                ]
             found += [
                 setting._replace(wait_num=setting.num_envs // part)
-                for setting in ranked[:2]
+                for setting in ranked
                 if setting.num_envs >= 2 * part
             ]
     return list(dict.fromkeys(found))
@@ -53,9 +61,9 @@ def partial_settings(results: Results, thinks: Sequence[float]) -> list[Setting]
 def try_settings(
     results: Results,
     settings: Sequence[Setting],
-    thinks: Sequence[float],
+    callers: Sequence[Caller],
     measure: Callable[[Job], list[Measurement]],
-    env_id: str,
+    env_fn: Callable[[], Any],
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[float, Setting]]:
@@ -64,9 +72,9 @@ def try_settings(
     Args:
         results: gets the measurements.
         settings: those that wait for all rows.
-        thinks: for how many seconds the caller computes before each batch, in turn.
+        callers: what the caller computes before each batch, in turn.
         measure: ``carry_out``.
-        env_id: as ``gymnasium.make`` takes it.
+        env_fn: makes the env.
         seconds: for everything.
         clock: in seconds.
 
@@ -79,27 +87,27 @@ def try_settings(
     def measured(some: Sequence[Setting], end: float) -> Iterator[tuple[float, Setting]]:
         for setting in some:
             over = clock() - started
-            if over > end and results.measured:
+            if (over > end and results.measured) or results.hopeless:
                 return
             yield over, setting
-            results.add(Job(setting, env_id, thinks, each / len(thinks)), measure)
+            results.add(Job(setting, env_fn, callers, each / len(callers)), measure)
 
     yield from measured(settings, _FIRST_ROUND * seconds)
-    yield from measured(partial_settings(results, thinks), _FIRST_ROUND * seconds)
-    best = [setting for think in thinks for setting in results.ranked(think)[:_FINALISTS]]
+    yield from measured(partial_settings(results, callers), _FIRST_ROUND * seconds)
+    best = [setting for caller in callers for setting in results.ranked(caller)[:_FINALISTS]]
     finalists = list(dict.fromkeys(best))
     while finalists and clock() - started < seconds:
         yield from measured(finalists, seconds)
         finalists = [setting for setting in finalists if setting not in results.errors]
 
 
-def recommended(results: Results, think: float) -> Setting:
+def recommended(results: Results, caller: Caller) -> Setting:
     """The simplest of those that are about as fast as the fastest.
 
     Raises:
         ValueError: nothing was measured.
     """
-    rates = {setting: results.rate(setting, think) for setting in results.measured}
+    rates = {setting: results.rate(setting, caller) for setting in results.measured}
     whole = {setting: rate for setting, rate in rates.items() if not setting.wait_num}
     partial = {setting: rate for setting, rate in rates.items() if setting.wait_num}
     if not whole:
@@ -108,13 +116,6 @@ def recommended(results: Results, think: float) -> Setting:
         whole = partial
     enough = (1 - _WITHIN) * max(whole.values())
     return min((setting for setting, rate in whole.items() if rate >= enough), key=_complexity)
-
-
-def code(env_id: str, setting: Setting) -> str:
-    """The line that makes the pool."""
-    words = [json.dumps(env_id), str(setting.num_envs), f'backend="{setting.pool}"']
-    words += [f"{key}={value}" for key, value in setting.options.items()]
-    return f"import envpool_py; pool = envpool_py.make({', '.join(words)})"
 
 
 def _complexity(setting: Setting) -> tuple[bool, int, int]:

@@ -2,23 +2,37 @@
 
 A command's module has ``register(commands)``, which adds its parser; the parser's default ``run``
 carries the command out and returns the exit status. What is common to the commands has one place:
-``env_argument`` (the env that ``ENV_ID`` and its options stand for), ``arguments`` (other options,
-types of arguments), ``tables``, ``progress``, and ``main`` (errors and exit statuses).
+``env_argument`` (the env that ``ENV`` and its options stand for), ``importing`` (modules and files
+of the user), ``callers`` (the policy to measure with), ``arguments`` (other options, types of
+arguments), ``tables``, ``progress``, and ``main`` (errors and exit statuses).
 """
 
 from __future__ import annotations
 
+import argparse
 from typing import TYPE_CHECKING
 
 import envpool_py
-from envpool_py.cli import bench, check, collect, info, timeline, tune
+from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
 from envpool_py.cli.arguments import INTERRUPTED, Parser, UsageError, complain
 from envpool_py.errors import EnvError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_COMMANDS = (check, collect, bench, tune, timeline, info)
+_COMMANDS = (check, tune, timeline, bench, collect, replay, show, info)
+
+_EPILOG = """\
+ENV is an id of Gymnasium, or a class or function of yours that makes the env. No file is edited.
+
+examples:
+  envpool-py check mine.py:MyEnv --env-kwarg size=3      is the env sound?
+  envpool-py tune mine.py:MyEnv --num-envs 16            which pool is the fastest?
+  envpool-py collect CartPole-v1 --episodes 100 --out cartpole.npz
+  envpool-py show cartpole.npz
+
+exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,14 +45,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0; 1 where something failed; 2 for bad input, with one line on stderr; 130
         after Ctrl-C.
     """
-    parser = Parser(prog="envpool-py", description="Work with pools of environments.")
+    parser = Parser(
+        prog="envpool-py",
+        description="Work with pools of environments.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     version = f"envpool-py {envpool_py.__version__}"
     parser.add_argument("--version", action="version", version=version)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND")
     for command in _COMMANDS:
         command.register(commands)
     try:
         args = parser.parse_args(argv)
+        if "run" not in args:
+            parser.print_help()
+            return 0
         return int(args.run(args))
     except UsageError as error:
         complain(str(error))

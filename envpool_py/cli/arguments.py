@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import ast
-import functools
-import importlib
 import importlib.util
-import os
+import json
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from envpool_py.collector.file import check_path
-from envpool_py.errors import EnvError, describe
+from envpool_py.errors import EnvError
 from envpool_py.pools import BACKENDS
 from envpool_py.worker.limits import usable_cores
 
@@ -34,13 +33,6 @@ class UsageError(Exception):
     """Bad input on the command line: one line that says what is wrong."""
 
 
-class Imported(NamedTuple):
-    """What ``module:callable`` names."""
-
-    name: str
-    value: Callable[..., Any]
-
-
 class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` where argparse would print the usage and exit."""
 
@@ -52,6 +44,11 @@ class Parser(argparse.ArgumentParser):
 def complain(text: str) -> None:
     """Write a line to stderr."""
     sys.stderr.write(f"envpool-py: {text}\n")
+
+
+def first_line(message: str) -> str:
+    """The first line of an error's message, without the announcement of a traceback."""
+    return message.partition("\n")[0].removesuffix(" here:")
 
 
 def installed_version(package: str) -> str | None:
@@ -106,33 +103,6 @@ def key_value(text: str) -> tuple[str, Any]:
     return key, value
 
 
-def find_in_working_directory() -> None:
-    """Let modules in the working directory be imported, as ``python -m`` does."""
-    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109 - a str, for sys.path
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
-
-
-def imported(text: str) -> Imported:
-    """The type of ``module:callable``; modules in the working directory are found too."""
-    module_name, _, path = text.partition(":")
-    if not module_name or not path:
-        raise argparse.ArgumentTypeError(f"must be module:callable, got {text!r}")
-    find_in_working_directory()
-    try:
-        value: Any = importlib.import_module(module_name)
-    except Exception as error:  # noqa: BLE001 - importing runs the user's code
-        raise argparse.ArgumentTypeError(
-            f"can't import {module_name!r}: {describe(error)}"
-        ) from None
-    try:
-        value = functools.reduce(getattr, path.split("."), value)
-    except AttributeError:
-        raise argparse.ArgumentTypeError(f"{module_name!r} has no {path!r}") from None
-    if not callable(value):
-        raise argparse.ArgumentTypeError(f"{text} is a {type(value).__name__}, not a callable")
-    return Imported(text, value)
-
-
 def add_num_envs(parser: argparse.ArgumentParser, default: int) -> None:
     """Add ``--num-envs``."""
     text = f"how many copies of the env; default: {default}"
@@ -182,31 +152,24 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
     try:
         return BACKENDS[args.backend]([env_fn] * args.num_envs, args.wait_num, **options)
     except EnvError as error:
-        raise UsageError(error.message.partition("\n")[0]) from None
+        raise UsageError(first_line(error.message)) from None
 
 
-def add_measurement_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--think`` and ``--max-processes``, which ``bench`` and ``tune`` share."""
-    parser.add_argument(
-        "--think",
-        type=integer(0),
-        action="append",
-        metavar="US",
-        help="CPU time, in microseconds, that the caller computes before each batch, as a policy"
-        " does; may be repeated; default: 0, 300 and 1000",
-    )
-    parser.add_argument(
-        "--max-processes",
-        type=integer(1),
-        default=256,
-        metavar="N",
-        help="start no more; default: %(default)s",
-    )
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``, for commands that print one JSON object with it."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
-def thinks_of(args: argparse.Namespace) -> list[float]:
-    """What ``--think`` asks for, in seconds."""
-    return [think / 1e6 for think in dict.fromkeys(args.think or (0, 300, 1000))]
+def print_json(value: Any) -> None:
+    """Write one JSON object to stdout."""
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+
+
+def existing(path: str) -> str:
+    """The type of a file that is there."""
+    if not Path(path).exists():
+        raise argparse.ArgumentTypeError(f"there is no file {path}")
+    return path
 
 
 def writable(path: str) -> str:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from envpool_py.bench.measure import Job, Results, carry_out
+from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
 from envpool_py.bench.settings import ASYNC, NAMES, SYNC, Setting, all_settings
 from envpool_py.cli.arguments import (
-    add_measurement_options,
     add_wait_num,
     check_wait_num,
     complain,
     integer,
     seconds,
-    thinks_of,
     writable,
 )
-from envpool_py.cli.env_argument import add_env_argument, whole_id
+from envpool_py.cli.callers import add_measurement_options, callers_of
+from envpool_py.cli.env_argument import add_env, env_fn_of
 from envpool_py.cli.progress import showing
-from envpool_py.cli.tables import show_results
+from envpool_py.cli.tables import duration, records, show_results
 from envpool_py.worker.limits import usable_cores
 
 _EPILOG = f"""\
@@ -32,7 +32,12 @@ pools have partial batches: with --wait-num the others step whole ones.
 Each pool is measured in a fresh process, one pool after the other and over again. Ctrl-C ends it:
 what was measured is shown and written, and the exit status is 130. The pools of other libraries are
 measured by examples/benchmark of the repository.
+
+example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 """
+
+#: Seconds that a measurement takes beside what is measured, for imports: a guess.
+_START_UP = 1.5
 
 
 def register(commands: Any) -> None:
@@ -44,7 +49,7 @@ def register(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_env_argument(parser)
+    add_env(parser)
     parser.add_argument(
         "--backend",
         action="append",
@@ -81,23 +86,37 @@ def run(args: argparse.Namespace) -> int:
         UsageError: bad input.
         OSError: the file of ``--json`` can't be written.
     """
-    env_id = whole_id(args.env_id)
+    env_fn, callers = env_fn_of(args), callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
+    complain(_announced(args, plan, callers))
     found: list[dict[str, Any]] = []
     ours_failed = False
     try:
         for num_envs, settings in plan.items():
             results = Results()
             try:
-                _measure(args, env_id, settings, results)
+                _measure(args, env_fn, callers, settings, results)
             finally:  # after Ctrl-C too
-                show_results(f"{args.env_id} x {num_envs}", results, thinks_of(args))
-                found += _records(results)
+                show_results(f"{args.env} x {num_envs}", results, callers)
+                found += records(results)
             ours_failed |= any(each.pool not in (SYNC, ASYNC) for each in results.errors)
     finally:
         if args.json is not None:
             Path(args.json).write_text(json.dumps(found, indent=1) + "\n")
     return int(ours_failed)
+
+
+def _announced(
+    args: argparse.Namespace, plan: dict[int, list[Setting]], callers: list[Caller]
+) -> str:
+    """What will be measured, and how long it will take."""
+    pools = sum(map(len, plan.values()))
+    each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
+    counts = " and ".join(map(str, plan))
+    return (
+        f"{pools} pools of {counts} envs x {len(callers)} policies x {args.repeats} repeats:"
+        f" about {duration(pools * args.repeats * each)}, and the time to make the envs"
+    )
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
@@ -119,23 +138,18 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
 
 
 def _measure(
-    args: argparse.Namespace, env_id: str, settings: list[Setting], results: Results
+    args: argparse.Namespace,
+    env_fn: Callable[[], Any],
+    callers: list[Caller],
+    settings: list[Setting],
+    results: Results,
 ) -> None:
     """One setting after the other and over again, so that a change of speed hits all of them."""
-    thinks, total = thinks_of(args), args.repeats * len(settings)
+    total = args.repeats * len(settings)
     now = 0.0, ""
     with showing(total, lambda: now):
         for k, setting in enumerate(settings * args.repeats):
             now = k, f"{k} of {total}: {setting.text}"
-            results.add(Job(setting, env_id, thinks, args.seconds), carry_out)
-
-
-def _records(results: Results) -> list[dict[str, Any]]:
-    """A flat record of each measurement and each failure, as ``pandas.read_json`` takes it."""
-    found: list[dict[str, Any]] = [
-        {**setting._asdict(), **each._asdict()}
-        for setting, measured in results.measured.items()
-        for each in measured
-    ]
-    failed = results.errors.items()
-    return found + [{**setting._asdict(), "error": error} for setting, error in failed]
+            results.add(Job(setting, env_fn, callers, args.seconds), carry_out)
+            if results.hopeless:
+                return

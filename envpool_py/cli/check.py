@@ -7,14 +7,15 @@ import sys
 import warnings
 from typing import Any
 
-from envpool_py.cli.arguments import add_num_envs
-from envpool_py.cli.env_argument import add_env_argument, add_env_options, env_fn_of
-from envpool_py.cli.env_checks import stages
+from envpool_py.cli.arguments import add_json, add_num_envs, print_json
+from envpool_py.cli.env_argument import add_env, env_fn_of
+from envpool_py.cli.env_checks import Finding, stages
 
 _EPILOG = """\
 An error makes training impossible. A warning may make it fail, or the usual policies do not support
-the env. The check ends after a stage with an error. The exit status is 1 if there is an error, or,
-with --strict, a warning.
+the env. The exit status is 1 if there is an error, or, with --strict, a warning.
+
+example: envpool-py check mine.py:MyEnv --env-kwarg size=3
 """
 
 
@@ -27,12 +28,12 @@ def register(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_env_argument(parser)
+    add_env(parser)
     add_num_envs(parser, 2)
-    add_env_options(parser)
     parser.add_argument(
         "--strict", action="store_true", help="exit with status 1 after a warning too"
     )
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -43,19 +44,31 @@ def run(args: argparse.Namespace) -> int:
         UsageError: bad input.
     """
     env_fn = env_fn_of(args)
-    counts = {"error": 0, "warning": 0, "note": 0}
+    found: list[tuple[str, list[Finding]]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks catch those that matter
         for name, findings in stages([env_fn] * args.num_envs):
-            for finding in findings:
-                counts[finding.level] += 1
-            for text in [f"{finding.level}: {finding.message}" for finding in findings] or ["ok"]:
-                sys.stdout.write(f"{name:<26}{text}\n")
-    sys.stdout.write(
-        f"\n{args.env_id}: {_counted(counts['error'], 'error')},"
-        f" {_counted(counts['warning'], 'warning')}\n"
-    )
-    return int(counts["error"] > 0 or (args.strict and counts["warning"] > 0))
+            found.append((name, findings))
+            if not args.json:
+                _show(name, findings)
+    levels = [finding.level for _, findings in found for finding in findings]
+    errors, warned = levels.count("error"), levels.count("warning")
+    if args.json:
+        listed = [
+            {"stage": name, "findings": [finding._asdict() for finding in findings]}
+            for name, findings in found
+        ]
+        print_json({"env": args.env, "errors": errors, "warnings": warned, "stages": listed})
+    else:
+        counts = f"{_counted(errors, 'error')}, {_counted(warned, 'warning')}"
+        sys.stdout.write(f"\n{args.env}: {counts}\n")
+    return int(errors > 0 or (args.strict and warned > 0))
+
+
+def _show(name: str, findings: list[Finding]) -> None:
+    for text in [f"{finding.level}: {finding.message}" for finding in findings] or ["ok"]:
+        sys.stdout.write(f"{name:<26}{text}\n")
+    sys.stdout.flush()
 
 
 def _counted(count: int, what: str) -> str:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import platform
 import secrets
+import shutil
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
 
 from envpool_py import spaces
 from envpool_py.cli.arguments import (
@@ -16,24 +20,21 @@ from envpool_py.cli.arguments import (
     add_num_envs,
     add_wait_num,
     complain,
-    imported,
+    first_line,
     installed_version,
     integer,
     pool_of,
     seconds,
     writable,
 )
-from envpool_py.cli.env_argument import (
-    add_env_argument,
-    add_env_options,
-    env_fn_of,
-    is_pettingzoo,
-)
+from envpool_py.cli.env_argument import add_env, env_fn_of, is_pettingzoo
+from envpool_py.cli.importing import imported
 from envpool_py.cli.progress import showing
 from envpool_py.cli.summary import Summary
 from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
 from envpool_py.errors import EnvError, describe
 from envpool_py.pool import BaseVectorEnv
+from envpool_py.wrappers import RecordVideo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,10 @@ policy should depend only on each env's observations. With --no-balanced an env 
 the next episode: this is faster if some envs are slow, and the episodes then depend on timing.
 
 Ctrl-C ends it: whole episodes are kept, and the exit status is 130.
+
+examples:
+  envpool-py collect CartPole-v1 --steps 50000 --seed 0 --out cartpole.npz
+  envpool-py collect mine.py:MyEnv --env-kwarg size=3 --episodes 100 --record run.record
 """
 
 
@@ -57,7 +62,7 @@ def register(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_env_argument(parser, ", or PettingZoo's name")
+    add_env(parser, "; or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
         "--steps",
@@ -97,14 +102,40 @@ def register(commands: Any) -> None:
         help="policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one;"
         " default: random actions",
     )
-    add_env_options(parser)
     parser.add_argument(
         "--out", type=writable, metavar="FILE.npz", help="where to write the episodes"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="replace the file of --out if there is one"
     )
     parser.add_argument(
         "--compress",
         action=argparse.BooleanOptionalAction,
         help="whether to compress the file; default: where observations are images",
+    )
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="a new file for envpool-py replay: all requests, and checksums of the results",
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=("raise", "restart", "replay"),
+        default="raise",
+        help="restart: an env that fails is recreated, and its episode is truncated; replay: its"
+        " episode is repeated up to the failure as well; default: %(default)s",
+    )
+    parser.add_argument(
+        "--step-timeout",
+        type=seconds,
+        metavar="SECONDS",
+        help="that a step or reset may take before the env's process is killed",
+    )
+    parser.add_argument(
+        "--video",
+        metavar="DIR",
+        help="write a video of each episode of env 0, with a tile for every env; envs get"
+        ' render_mode="rgb_array"',
     )
     parser.set_defaults(run=run)
 
@@ -121,17 +152,21 @@ def run(args: argparse.Namespace) -> int:
         args.seed = secrets.randbits(31)
     if args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
+    if args.out is not None and Path(args.out).exists() and not args.force:
+        raise UsageError(f"--out: {args.out} exists; --force replaces it")
+    if args.out is not None and args.force:
+        shutil.rmtree(f"{args.out}.partial", ignore_errors=True)  # left by a killed run
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
     status = 0
+    restarts: list[int] = []  # the ids of the envs
     written: int | None = None  # episodes; None: it has not come to that
     if args.backend == "ray":
         _connect_to_ray(args.address)
     elif args.address is not None:
         raise UsageError("--address: only the ray backend has a cluster")
-    env_fn = env_fn_of(args, pettingzoo=True)
     try:
-        with pool_of(args, env_fn, timeout=args.timeout, columns=True) as pool:
+        with _pool(args, restarts) as pool:
             policy = _policy(args, pool)
             writer = _writer(args, pool)
             summary = Summary(AsyncCollector(pool, policy, seed=args.seed))
@@ -143,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
         # Else it is the second time, so as not to wait for the envs' end.
         status = INTERRUPTED
     if summary is not None:
-        summary.show(args.seed, args.out if written else None)
+        summary.show(args.seed, args.out if written else None, len(restarts))
     return status
 
 
@@ -212,6 +247,35 @@ def _connect_to_ray(address: str | None) -> None:
             raise UsageError("--address: " + str(error).partition("\n")[0]) from None
 
 
+def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
+    """The pool that the options ask for; it appends the ids of restarted envs to ``restarts``."""
+
+    def on_restart(env_id: int, error: EnvError) -> None:
+        restarts.append(env_id)
+        complain(f"{first_line(error.message)}; restarted")
+
+    options: dict[str, Any] = {"timeout": args.timeout}
+    if args.on_error != "raise":
+        options |= {"on_error": args.on_error, "on_restart": on_restart}
+    if args.step_timeout is not None:
+        if args.backend == "dummy":
+            raise UsageError("--step-timeout: the dummy backend has no process that can be killed")
+        options["step_timeout"] = args.step_timeout
+    more = {} if args.video is None else {"render_mode": "rgb_array"}
+    env_fn = env_fn_of(args, pettingzoo=True, **more)
+    try:
+        pool = pool_of(args, env_fn, columns=True, record=args.record, **options)
+    except OSError as error:
+        raise UsageError("--record: " + str(error).removeprefix("record: ")) from None
+    if args.video is None:
+        return pool
+    try:
+        return RecordVideo(pool, args.video)
+    except (OSError, ValueError, ImportError, gym.error.DependencyNotInstalled) as error:
+        pool.close()
+        raise UsageError(f"--video: {error}") from None
+
+
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
     if args.policy is None:
         return _random_policy(args)(pool, args.seed)
@@ -225,7 +289,7 @@ def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
 
 
 def _random_policy(args: argparse.Namespace) -> Callable[..., Policy]:
-    if not is_pettingzoo(args.env_id):
+    if not is_pettingzoo(args.env):
         return RandomPolicy
     from envpool_py.pettingzoo.making import RandomLegalPolicy  # noqa: PLC0415 - an extra
 
@@ -257,7 +321,7 @@ def _has_images(pool: BaseVectorEnv) -> bool:
 def _metadata(args: argparse.Namespace) -> dict[str, Any]:
     """Where the episodes come from: all that they depend on."""
     return {
-        "env_id": args.env_id,
+        "env_id": args.env,
         "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},
         "wrappers": [wrapper.name for wrapper in args.wrapper],
         "policy": args.policy.name if args.policy else "random",

@@ -1,27 +1,54 @@
-"""The env that ``ENV_ID``, ``--wrapper`` and ``--env-kwarg`` stand for, for every command."""
+"""The env that ``ENV``, ``--wrapper`` and ``--env-kwarg`` stand for, for every command."""
 
 from __future__ import annotations
 
 import argparse
-import difflib
 import functools
-import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+import inspect
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
-from envpool_py.cli.arguments import UsageError, find_in_working_directory, imported, key_value
+from envpool_py.bench.settings import Setting
+from envpool_py.cli.arguments import UsageError, key_value
+from envpool_py.cli.importing import (
+    Imported,
+    attribute,
+    callables_of,
+    did_you_mean,
+    find_in_working_directory,
+    imported,
+    load,
+)
+
+_FORMS = (
+    "ENV is an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION, FILE.py:CLASS or"
+    " FILE.py:FUNCTION"
+)
 
 
-def add_env_argument(parser: argparse.ArgumentParser, others: str = "") -> None:
-    """Add ``ENV_ID``; ``others`` says what else it may be."""
-    parser.add_argument("env_id", metavar="ENV_ID", help=f"as gymnasium.make takes it{others}")
-
-
-def add_env_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--wrapper`` and ``--env-kwarg``, which say how an env is made."""
+def add_env(parser: argparse.ArgumentParser, others: str = "", nargs: str | None = None) -> None:
+    """Add ``ENV``, ``--env-kwarg`` and ``--wrapper``; ``others`` says what else ENV may be."""
+    parser.add_argument(
+        "env",
+        metavar="ENV",
+        nargs=nargs,
+        help="an id (CartPole-v1), module:ID, or a class or function that makes the env:"
+        f" module:Class, path/file.py:Class{others}",
+    )
+    parser.add_argument(
+        "--env-kwarg",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="keyword argument of the env, the value a Python literal; may be repeated",
+    )
     parser.add_argument(
         "--wrapper",
         type=imported,
@@ -30,95 +57,148 @@ def add_env_options(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:CALLABLE",
         help="wrapper(env) -> env, put around each env; may be repeated, the innermost first",
     )
-    parser.add_argument(
-        "--env-kwarg",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="for gymnasium.make, the value a Python literal; may be repeated",
-    )
 
 
-def env_fn_of(args: argparse.Namespace, *, pettingzoo: bool = False) -> Callable[[], Any]:
+def env_fn_of(
+    args: argparse.Namespace, *, pettingzoo: bool = False, **more: Any
+) -> Callable[[], Any]:
     """The env_fn of the env that the arguments name; it can be sent to a process.
 
-    ``pettingzoo`` says whether the command takes PettingZoo's envs as well.
+    ``pettingzoo`` says whether the command takes PettingZoo's envs as well; ``more`` are keyword
+    arguments that the command adds, of a class or function only those that it takes.
 
     Raises:
-        UsageError: there is no such env, or a keyword is given twice.
+        UsageError: there is no such env, it does not take the arguments, or one is given twice.
     """
-    given = getattr(args, "env_kwarg", [])
-    kwargs = dict(given)
-    for name in kwargs:
-        if [key for key, _ in given].count(name) > 1:
+    names = [name for name, _ in args.env_kwarg]
+    for name in names:
+        if names.count(name) > 1:
             raise UsageError(f"--env-kwarg: {name} is given twice")
-    wrappers = [wrapper.value for wrapper in getattr(args, "wrapper", [])]
-    if pettingzoo and is_pettingzoo(args.env_id):
+    kwargs = {**more, **dict(args.env_kwarg)}
+    wrappers = [wrapper.value for wrapper in args.wrapper]
+    if pettingzoo and is_pettingzoo(args.env):
         from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
 
-        return functools.partial(make_by_name, args.env_id, kwargs, wrappers)
-    spec = env_spec(args.env_id)
-    return functools.partial(_make_env, spec, {"disable_env_checker": True, **kwargs}, wrappers)
+        return functools.partial(make_by_name, args.env, kwargs, wrappers)
+    found = _find(args.env)
+    if isinstance(found, Imported):
+        own = _accepted(found, dict(args.env_kwarg), more)
+        return functools.partial(_make_env, found.value, own, wrappers)
+    return functools.partial(_make_env, found, {"disable_env_checker": True, **kwargs}, wrappers)
 
 
-def is_pettingzoo(env_id: str) -> bool:
-    """Whether PettingZoo, and not Gymnasium, knows an env of this name."""
-    if env_id.rpartition(":")[2] in gym.registry or importlib.util.find_spec("pettingzoo") is None:
+def code_of(args: argparse.Namespace, setting: Setting) -> str:
+    """The lines of Python that make this pool of the env that the arguments name."""
+    found = _find(args.env)
+    lines = ["import envpool_py"]
+    if isinstance(found, Imported):
+        place = Path(args.env.rpartition(":")[0])
+        if place.suffix == ".py" and place.parent != Path():
+            lines[0] += f"  # with {place.parent} on PYTHONPATH"
+        lines.append(_import_line(found))
+        env = found.path
+    else:
+        module, name = _parts(args.env)
+        env = json.dumps(f"{module}:{name}" if module else name)
+    words = [env, str(setting.num_envs)]
+    if args.env_kwarg:
+        given = ", ".join(f"{key!r}: {value!r}" for key, value in args.env_kwarg)
+        words.append(f"env_kwargs={{{given}}}")
+    if args.wrapper:
+        lines += [_import_line(each) for each in args.wrapper]
+        words.append(f"wrappers=[{', '.join(each.path for each in args.wrapper)}]")
+    words.append(f"backend={json.dumps(setting.pool)}")
+    words += [f"{key}={value}" for key, value in setting.options.items()]
+    return "\n".join([*dict.fromkeys(lines), f"pool = envpool_py.make({', '.join(words)})"])
+
+
+def is_pettingzoo(env: str) -> bool:
+    """Whether PettingZoo, and nothing else, knows an env of this name."""
+    if importlib.util.find_spec("pettingzoo") is None:
         return False
-    from envpool_py.pettingzoo.making import find_env  # noqa: PLC0415 - an extra
+    try:
+        _find(env)
+    except UsageError:
+        from envpool_py.pettingzoo.making import find_env  # noqa: PLC0415 - an extra
 
-    find_in_working_directory()
-    return find_env(env_id) is not None
-
-
-def whole_id(env_id: str) -> str:
-    """The id that ``gymnasium.make`` takes in a fresh process: with the module that registers it.
-
-    Raises:
-        UsageError: there is no such env.
-    """
-    env_spec(env_id)
-    return ":".join(filter(None, _parts(env_id)))
+        find_in_working_directory()
+        try:
+            return find_env(env) is not None
+        except Exception:  # noqa: BLE001 - the module can't be imported; the UsageError says it
+            return False
+    return False
 
 
-def env_spec(env_id: str) -> gym.envs.registration.EnvSpec:
-    """The spec of an env id, of ``module:env_id`` too; modules in the working directory are found.
+def _find(env: str) -> EnvSpec | Imported:
+    """The spec of a registered id, or the callable that makes the env.
 
     Raises:
         UsageError: there is none.
     """
-    module, name = _parts(env_id)
-    if module:
-        find_in_working_directory()
-        try:
-            importlib.import_module(module)
-        except ImportError as error:
-            hint = '; pip install "envpool-py[atari]"' if module == "ale_py" else ""
-            raise UsageError(f"{env_id}: {error}{hint}") from None
+    place, name = _parts(env)
+    if name.endswith(".py"):
+        some = callables_of(load(env))
+        raise UsageError(f"{env}: name the class or function in it, as {env}:{[*some, 'Env'][0]}")
+    module = None
+    if place == "ale_py" and importlib.util.find_spec(place) is None:
+        raise UsageError(f'{env}: needs ale_py; pip install "envpool-py[atari]"')
+    if place:
+        module = load(place)
     try:
         return gym.spec(name)
     except gym.error.Error:
-        near = difflib.get_close_matches(name, gym.registry)
-        hint = "MODULE:ENV_ID imports the module first"
-        if near:
-            hint = f"did you mean {', '.join(near)}"
-        raise UsageError(f"no env has the id {env_id!r}; {hint}") from None
+        pass
+    known: Iterable[str] = gym.registry
+    if module is not None:
+        try:
+            value = attribute(module, name)
+        except AttributeError:
+            known = [*gym.registry, *callables_of(module)]
+        else:
+            if callable(value):
+                return Imported(env, value, module.__name__, name)
+            raise UsageError(f"{env} is a {type(value).__name__}, not a class or function")
+    raise UsageError(f"no env is named {env!r}{did_you_mean(name, known)}; {_FORMS}")
 
 
-def _parts(env_id: str) -> tuple[str, str]:
-    """The module, and the id in it."""
-    module, _, name = env_id.rpartition(":")
-    return module or ("ale_py" if name.startswith("ALE/") else ""), name
+def _parts(env: str) -> tuple[str, str]:
+    """The module or file, and the id or callable in it."""
+    place, _, name = env.rpartition(":")
+    return place or ("ale_py" if name.startswith("ALE/") else ""), name
+
+
+def _accepted(found: Imported, kwargs: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """``kwargs``, and what the callable takes of ``more``; UsageError: it does not take them."""
+    try:
+        signature = inspect.signature(found.value)
+    except (TypeError, ValueError):  # of a type in C
+        return {**more, **kwargs}
+    kinds = {name: each.kind for name, each in signature.parameters.items()}
+    if inspect.Parameter.VAR_KEYWORD not in kinds.values():
+        more = {name: value for name, value in more.items() if name in kinds}
+    try:
+        signature.bind(**kwargs)
+    except TypeError as error:
+        takes = ", ".join(map(str, signature.parameters.values()))
+        text = f"{found.name}: {error}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"
+        raise UsageError(text) from None
+    return {**more, **kwargs}
+
+
+def _import_line(found: Imported) -> str:
+    first = found.path.partition(".")[0]
+    if all(part.isidentifier() for part in found.module.split(".")):
+        return f"from {found.module} import {first}"
+    return f"import importlib; {first} = importlib.import_module({found.module!r}).{first}"
 
 
 def _make_env(
-    spec: gym.envs.registration.EnvSpec,
+    maker: EnvSpec | Callable[..., Any],
     kwargs: dict[str, Any],
     wrappers: Sequence[Callable[[Any], Any]],
 ) -> Any:
     """Make one env; runs in the worker process, which need not know the env's id."""
-    env: Any = gym.make(spec, **kwargs)
+    env: Any = gym.make(maker, **kwargs) if isinstance(maker, EnvSpec) else maker(**kwargs)
     for wrapper in wrappers:
         env = wrapper(env)
     return env

@@ -19,6 +19,7 @@ import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
 from envpool_py import checks
+from envpool_py.cli.importing import line_of
 from envpool_py.errors import describe
 from envpool_py.sb3.common.env_checker import check_env, sample_action
 
@@ -40,7 +41,8 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Fin
     """Check the envs that ``env_fns`` make, and close them.
 
     Yields:
-        The name and the findings of one stage after another, up to the first with an error.
+        The name and the findings of one stage after another. An error that an earlier stage has
+        found is a note.
     """
     envs: list[Any] = []
     by_name: dict[str, Callable[[Any], Iterator[Finding]]] = {
@@ -54,21 +56,32 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Fin
         "closing": _check_closing,
     }
     try:
-        findings = list(_make_envs(env_fns, envs))
-        yield "making envs", findings
-        for name, check in by_name.items():
-            if any(finding.level == "error" for finding in findings):
-                return
-            findings = []
+        yield "making envs", list(_make_envs(env_fns, envs))
+        found_by: dict[str, str] = {}  # the stage that has found an error, by its text
+        for name, check in by_name.items() if envs else ():
+            findings: list[Finding] = []
+            with contextlib.suppress(Exception):  # the first stage says what is wrong with it
+                envs[0].action_space.seed(0)  # so that a second check finds the same
             try:
                 findings += check(envs[0])
             except Exception as error:  # noqa: BLE001 - whatever the env raises
-                findings.append(Finding("error", describe(error)))
-            yield name, findings
+                findings.append(_error(error))
+            except KeyboardInterrupt as error:
+                yield name, [Finding("error", f"it ran until Ctrl-C{line_of(error)}")]
+                raise
+            yield name, [_unless_known(finding, name, found_by) for finding in findings]
     finally:
         for env in envs:
             with contextlib.suppress(Exception):  # the last stage says it
                 env.close()
+
+
+def _unless_known(finding: Finding, stage: str, found_by: dict[str, str]) -> Finding:
+    """The finding, or a note if it is an error that another stage has found."""
+    level, text = finding
+    if level != "error" or found_by.setdefault(text, stage) == stage:
+        return finding
+    return Finding("note", f"not checked, because of the error in {found_by[text]!r}: {text}")
 
 
 def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterator[Finding]:
@@ -77,7 +90,8 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
         try:
             env = env_fn()
         except Exception as error:  # noqa: BLE001 - whatever the env_fn raises
-            yield Finding("error", f"env {i}: env_fn raised {describe(error)}")
+            found = _error(error)
+            yield found._replace(message=f"env {i}: env_fn raised {found.message}")
             return
         if not isinstance(env, gym.Env):
             kind = type(env).__name__
@@ -97,6 +111,10 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
                 yield Finding("error", text)
 
 
+def _error(error: Exception, level: str = "error") -> Finding:
+    return Finding(level, describe(error).partition("\n")[0] + line_of(error))
+
+
 def _outcome(level: str, function: Callable[..., Any], *args: Any) -> Iterator[Finding]:
     """The warnings of a call, and, at this level, the exception that it raised."""
     with warnings.catch_warnings(record=True) as caught:
@@ -104,7 +122,7 @@ def _outcome(level: str, function: Callable[..., Any], *args: Any) -> Iterator[F
         try:
             function(*args)
         except Exception as error:  # noqa: BLE001 - whatever the env raises
-            yield Finding(level, describe(error))
+            yield _error(error, level)
     for each in caught:
         yield Finding("warning", _COLOURS.sub("", str(each.message)).strip())
 

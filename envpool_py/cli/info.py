@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import envpool_py
-from envpool_py.cli.arguments import installed_version
+from envpool_py.cli.arguments import add_json, installed_version, print_json
 from envpool_py.worker.limits import usable_cores
 
 _PACKAGES = ("gymnasium", "numpy", "cloudpickle", "rich")
@@ -23,10 +23,11 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "info", help="print versions and system facts, for a bug report", description=__doc__
     )
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - the command has no arguments
+def run(args: argparse.Namespace) -> int:
     """Print the facts, one per line; return the exit status."""
     facts = {
         "envpool-py": envpool_py.__version__,
@@ -44,6 +45,9 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - the command has no a
     }
     for name in (*_PACKAGES, *_EXTRAS):
         facts[name] = installed_version(name) or "not installed"
+    if args.json:
+        print_json(facts)
+        return 0
     for name, value in facts.items():
         sys.stdout.write(f"{name:<18} {value}\n")
     return 0

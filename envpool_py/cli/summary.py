@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from envpool_py.cli.tables import show_table
+from envpool_py.cli.tables import figures, show_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from envpool_py.collector import AsyncCollector, Episode
 
 #: The line shows the mean return of so many episodes, the last ones.
@@ -46,25 +44,21 @@ class Summary:
             text += f", return {np.mean(self.returns[-_RECENT:]):.4g}"
         return text
 
-    def show(self, seed: int, out: str | None) -> None:
+    def show(self, seed: int, out: str | None, restarts: int) -> None:
         """Write the summary to stdout."""
         steps, rows = self.collector.num_steps, self.collector.num_rows
-        figures = {
+        shown = {
             "episodes": str(len(self.returns)),
             "steps": str(sum(self.lengths)),
-            "return": _figures(self.returns),
-            "length": _figures(self.lengths),
+            "return": figures(self.returns),
+            "length": figures(self.lengths),
             "seconds": f"{self.seconds:.2f}",
             "steps/s": f"{steps / max(self.seconds, 1e-9):.0f}",
             "rows per batch": f"{rows / max(self.collector.num_batches, 1):.1f}",
             "seed": str(seed),
         }
+        if restarts:
+            shown["restarts"] = str(restarts)
         if out is not None:
-            figures["file"] = out
-        show_table(figures.items())
-
-
-def _figures(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    return f"mean {np.mean(values):.4g}, {min(values):.4g} to {max(values):.4g}"
+            shown["file"] = out
+        show_table(shown.items())

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from envpool_py.bench.measure import Measurement, Results
+from envpool_py.bench.measure import Caller, Measurement, Results
+from envpool_py.cli.callers import text_of
 
 #: Where the output is no terminal, lines are this wide.
 _WIDTH = 160
@@ -26,13 +29,11 @@ def show_table(
     _console().print(table)
 
 
-def show_results(title: str, results: Results, thinks: Sequence[float]) -> None:
-    """Write a table for each time that the caller computes, and failed settings below them."""
+def show_results(title: str, results: Results, callers: Sequence[Caller]) -> None:
+    """Write a table for each caller, and failed settings below them."""
     header = ("pool", "steps/s", "of the best", "step() p50", "p99", "start-up", "memory")
-    for think in thinks:
-        show_table(
-            _rows(results, think), header, f"{title}, the caller computes {per_batch(think)}"
-        )
+    for caller in callers if results.measured else ():
+        show_table(_rows(results, caller), header, f"{title}, {text_of(caller)}")
     for setting, error in results.errors.items():
         _console().print(f"  {setting.text} failed: {error}", markup=False, highlight=False)
 
@@ -42,15 +43,15 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=_WIDTH)
 
 
-def _rows(results: Results, think: float) -> Iterable[Sequence[str]]:
+def _rows(results: Results, caller: Caller) -> Iterable[Sequence[str]]:
     """A row for each setting, the fastest first."""
-    ranked = results.ranked(think)
+    ranked = results.ranked(caller)
     for setting in ranked:
-        measured = results.of(setting, think)
+        measured = results.of(setting, caller)
         yield (
             setting.text,
             _spread([each.rate for each in measured], count),
-            f"{results.rate(setting, think) / results.rate(ranked[0], think):.2f}",
+            f"{results.rate(setting, caller) / results.rate(ranked[0], caller):.2f}",
             duration(median(each.step_p50 for each in measured)),
             duration(median(each.step_p99 for each in measured)),
             duration(median(each.startup_seconds for each in measured)),
@@ -71,14 +72,33 @@ def memory(measured: Sequence[Measurement]) -> str:
     return size(max(known)) if known else "-"
 
 
-def per_batch(*seconds: float) -> str:
-    """``0 or 300 µs per batch``."""
-    return " or ".join(f"{1e6 * each:g}" for each in seconds) + " µs per batch"
+def records(results: Results) -> list[dict[str, Any]]:
+    """A flat record of each measurement and each failure, as ``pandas.read_json`` takes it."""
+    found: list[dict[str, Any]] = []
+    for setting, measured in results.measured.items():
+        for each in measured:
+            fields = each._asdict()
+            caller: Caller = fields.pop("caller")
+            policy = {
+                "policy": caller.name or None,
+                "policy_seconds": caller.per_batch,
+                "policy_row_seconds": caller.per_row,
+            }
+            found.append({**setting._asdict(), **policy, **fields})
+    failed = results.errors.items()
+    return found + [{**setting._asdict(), "error": error} for setting, error in failed]
 
 
 def count(value: float) -> str:
     """Three digits; thousands as k, millions as M."""
     return _in_units(value, {" M": 1e6, " k": 1e3, "": 1.0})
+
+
+def figures(values: Sequence[float]) -> str:
+    """The mean, the least and the greatest."""
+    if not values:
+        return "-"
+    return f"mean {np.mean(values):.4g}, {min(values):.4g} to {max(values):.4g}"
 
 
 def duration(seconds: float) -> str:

@@ -17,7 +17,7 @@ from envpool_py.cli.arguments import (
     pool_of,
     seconds,
 )
-from envpool_py.cli.env_argument import add_env_argument, env_fn_of
+from envpool_py.cli.env_argument import add_env, env_fn_of
 from envpool_py.cli.tables import duration
 
 _WARM_UP = 0.2
@@ -30,7 +30,7 @@ def register(commands: Any) -> None:
         help="draw which env stepped and which waited",
         description="Step a pool with random actions and draw what each env did and when.",
     )
-    add_env_argument(parser)
+    add_env(parser)
     parser.add_argument(
         "--out", type=picture, metavar="FILE.png", required=True, help="where to draw it"
     )
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     """
     with pool_of(args, timeline.noted(env_fn_of(args)), autoreset_mode="same_step") as pool:
         found = timeline.record(pool, args.seconds, _WARM_UP)
-    timeline.draw(found._replace(title=f"{args.env_id}: {found.title}"), args.out)
+    timeline.draw(found._replace(title=f"{args.env}: {found.title}"), args.out)
     for line in [*summary(found), f"drawn to {args.out}"]:
         print(line)  # noqa: T201
     return 0

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from envpool_py.auto import Probe, probe
 from envpool_py.bench import tune
-from envpool_py.bench.measure import Results, carry_out
-from envpool_py.bench.settings import Setting, env_fns_of
+from envpool_py.bench.measure import Caller, Results, carry_out
+from envpool_py.bench.settings import Setting
 from envpool_py.cli import tables
-from envpool_py.cli.arguments import (
-    add_measurement_options,
-    add_num_envs,
-    complain,
-    seconds,
-    thinks_of,
-)
-from envpool_py.cli.env_argument import add_env_argument, whole_id
+from envpool_py.cli.arguments import add_json, add_num_envs, complain, print_json, seconds
+from envpool_py.cli.callers import add_measurement_options, callers_of, text_of
+from envpool_py.cli.env_argument import add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
-from envpool_py.cli.tables import duration, per_batch
+from envpool_py.cli.tables import duration
 from envpool_py.worker.limits import usable_cores
 
 #: The part of the time that goes to one env by itself, and the most seconds for it.
 _PROFILE, _LONGEST_PROFILE = 0.05, 2.0
+
+_EPILOG = """\
+Ctrl-C ends it early: the recommendation then uses what was measured before.
+
+examples:
+  envpool-py tune mine.py:MyEnv --env-kwarg size=3 --num-envs 32
+  envpool-py tune mine.py:MyEnv --policy-us 500 --policy-row-us 10
+"""
 
 
 def register(commands: Any) -> None:
@@ -33,9 +36,10 @@ def register(commands: Any) -> None:
         "tune",
         help="find the best pool for an environment on this machine",
         description="Try backends, numbers of processes and partial batches, and recommend one.",
-        epilog="Ctrl-C ends it early: the recommendation then uses what was measured before.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_env_argument(parser)
+    add_env(parser)
     add_num_envs(parser, 16)
     parser.add_argument(
         "--seconds",
@@ -44,6 +48,7 @@ def register(commands: Any) -> None:
         help="how long to try; what has begun is finished; default: %(default)s",
     )
     add_measurement_options(parser)
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -54,27 +59,48 @@ def run(args: argparse.Namespace) -> int:
         UsageError: bad input.
         EnvError: the env can't be made, or raised.
     """
-    env_id, thinks = whole_id(args.env_id), thinks_of(args)
+    env_fn, callers = env_fn_of(args), callers_of(args)
     settings = tune.first_settings(args.num_envs, len(usable_cores()), args.max_processes)
     results = Results()
     now = 0.0, "one env by itself"
     try:
         with showing(args.seconds, lambda: now):
             how_long = min(_PROFILE * args.seconds, _LONGEST_PROFILE)
-            profile = probe(env_fns_of(env_id, 1)[0], None, how_long)
+            profile = probe(env_fn, None, how_long)
             for over, setting in tune.try_settings(
-                results, settings, thinks, carry_out, env_id, args.seconds
+                results, settings, callers, carry_out, env_fn, args.seconds
             ):
                 now = over, f"{over:.0f} s of {args.seconds:.0f} s: {setting.text}"
     finally:  # after Ctrl-C too
         if results.measured:
-            tables.show_results(f"{args.env_id} x {args.num_envs}", results, thinks)
-            for line in [*costs(profile), *recommendations(env_id, results, profile, thinks)]:
-                print(line)  # noqa: T201 - not wrapped: it is pasted
+            _show(args, results, profile, callers)
     if not results.measured:
         for text in dict.fromkeys(results.errors.values()):
             complain(text)
     return int(not results.measured)
+
+
+def _show(
+    args: argparse.Namespace, results: Results, profile: Probe, callers: list[Caller]
+) -> None:
+    found = list(recommendations(args, results, profile, callers))
+    if args.json:
+        print_json(
+            {
+                "env": args.env,
+                "num_envs": args.num_envs,
+                "one_env": profile._asdict(),
+                "recommendations": [each._asdict() for each in found],
+                "measurements": tables.records(results),
+            }
+        )
+        return
+    tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
+    lines = list(costs(profile))
+    for each in found:
+        lines += ["", f"# {each.policy}", each.code, *(f"# {reason}" for reason in each.reasons)]
+    for line in lines:
+        print(line)  # noqa: T201 - not wrapped: it is pasted
 
 
 def costs(profile: Probe) -> Iterator[str]:
@@ -93,27 +119,33 @@ def costs(profile: Probe) -> Iterator[str]:
     yield f"observation: {tables.size(profile.obs_bytes)}"
 
 
+class Recommendation(NamedTuple):
+    """The code that makes the best pool for some callers, and reasons."""
+
+    policy: str
+    code: str
+    reasons: list[str]
+
+
 def recommendations(
-    env_id: str, results: Results, profile: Probe, thinks: list[float]
-) -> Iterator[str]:
-    """The code that makes the best pool, and reasons; once for all callers with the same pool."""
-    best = {think: tune.recommended(results, think) for think in thinks}
-    for setting in dict.fromkeys(best.values()):
-        of = [think for think in thinks if best[think] == setting]
-        yield ""
-        yield f"# If your program computes {per_batch(*of)}:"
-        yield tune.code(env_id, setting)
-        yield from reasons(results, profile, setting, of[0])
+    args: argparse.Namespace, results: Results, profile: Probe, callers: list[Caller]
+) -> Iterator[Recommendation]:
+    """The best pools; one recommendation for all callers with the same pool."""
+    best = [tune.recommended(results, caller) for caller in callers]
+    for setting in dict.fromkeys(best):
+        of = [caller for caller, own in zip(callers, best, strict=True) if own == setting]
+        why = list(reasons(results, profile, setting, of[0]))
+        yield Recommendation(text_of(*of), code_of(args, setting), why)
 
 
-def reasons(results: Results, profile: Probe, best: Setting, think: float) -> Iterator[str]:
+def reasons(results: Results, profile: Probe, best: Setting, caller: Caller) -> Iterator[str]:
     """Why that one, a line for each choice."""
 
     def compared(text: str, of: Callable[[Setting], bool]) -> str:
-        other = next(filter(of, results.ranked(think)), None)
+        other = next(filter(of, results.ranked(caller)), None)
         if other is None:
             return text
-        gain = results.rate(best, think) / results.rate(other, think)
+        gain = results.rate(best, caller) / results.rate(other, caller)
         return f"{text}; {gain:.2f} times the steps of {other.text}"
 
     used = str(best.num_processes or "none")

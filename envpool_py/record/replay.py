@@ -155,6 +155,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         header: the facts of the recorded pool.
         until: the number of batches after which to stop; may be changed.
         num_batches: the number of batches so far.
+        recovered: errors that the run's ``on_error`` handled, so far.
         complete: whether the record ends with the pool's ``close()``; known at the end.
     """
 
@@ -172,6 +173,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         self.header = recorder.read_header(path)
         self.until = until
         self.num_batches = 0
+        self.recovered: list[EnvError] = []
         self.complete = False
         self._deaths = deaths
         self._engine = engine = pool.engine
@@ -206,6 +208,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 self.num_batches += 1
                 return batch
             errors = [self._follow(kind, i, entry) for i, entry in entries.items()]
+            if kind == recorder.RECOVERED:
+                self.recovered += [error for error in errors if error is not None]
             if kind == recorder.RAISED and entries:
                 raise combine([error for error in errors if error is not None])
             if kind == recorder.ASKED and entries and data[0][0] == "apply":
@@ -220,6 +224,10 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             return self._fetch(pending)
         self.close()
         raise StopIteration
+
+    def position(self, env_id: int) -> tuple[int, int]:
+        """The episode of an env, 0 for its first, and the number of its last step there."""
+        return self._envs[self._index[env_id]].position
 
     def close(self) -> None:
         """Close the pool."""

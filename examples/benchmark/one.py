@@ -6,6 +6,7 @@ stdout; everything else that is printed goes to stderr.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import multiprocessing
@@ -25,7 +26,7 @@ from ceiling import Work
 from contestants import CONTESTANTS, LIBRARIES, module
 from workloads import Workload
 
-from envpool_py.bench.measure import step_batches
+from envpool_py.bench.measure import compute, step_batches
 
 _OTHERS = ("numpy", "pettingzoo", "mpe2", "torch", "ale-py", "mujoco", "envpool-py")
 
@@ -66,13 +67,16 @@ def measure(
     startup, after_start = time.perf_counter() - started, _memory()
     found = []
     for think in thinks:
-        step_batches(running.advance, think, min(seconds / 3, 1.0))
+        computation = functools.partial(_compute, think)
+        step_batches(running, computation, 1, min(seconds / 3, 1.0))
         before = _clocks()
-        timing = step_batches(running.advance, think, seconds)
+        timing = step_batches(running, computation, 1, seconds)._asdict()
+        del timing["caller"]
         tree, caller, machine = (b - a for a, b in zip(before, _clocks(), strict=True))
         found.append(
             {
-                **timing._asdict(),
+                "think": think,
+                **timing,
                 "cpu_seconds": tree,
                 "caller_seconds": caller,
                 "others_seconds": max(machine - tree, 0.0),
@@ -82,6 +86,10 @@ def measure(
         )
     running.close()
     return found
+
+
+def _compute(think: float, _rows: int) -> None:
+    compute(think)
 
 
 def _tree() -> list[psutil.Process]:

@@ -6,14 +6,17 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from envpool_py.bench import measure
-from envpool_py.bench.measure import Job, Measurement, MeasurementError, Results
-from envpool_py.bench.settings import Setting
+from envpool_py.bench.measure import Caller, Job, Measurement, MeasurementError, Results
+from envpool_py.bench.settings import Running, Setting
+from tests.cli import parts
 from tests.support.helpers import wait_until
 
 COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
@@ -43,9 +46,15 @@ for how in ("raises", "dies", "hangs"):
 """
 
 
-def measurement(rate: float = 1000.0, think: float = 0.0, **others: Any) -> Measurement:
-    measured = Measurement(think, int(rate), 100, 1.0, 0.002, 0.004, 0.25, 50_000_000)
-    return measured._replace(**others)
+IDLE = Caller()
+
+
+def measurement(rate: float = 1000.0, caller: Caller = IDLE) -> Measurement:
+    return Measurement(int(rate), 100, 1.0, 0.002, 0.004, 0.25, 50_000_000, caller)
+
+
+def job_of(setting: Setting, env_id: str, *callers: Caller, seconds: float = 0.01) -> Job:
+    return Job(setting, partial(gym.make, env_id), callers or (IDLE,), seconds)
 
 
 @pytest.fixture
@@ -63,8 +72,9 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ids=lambda setting: setting.text,
 )
 def test_a_caller_that_computes(setting: Setting) -> None:
-    idle, busy = measure.carry_out(Job(setting, COUNT, (0.0, 0.002), 0.05))
-    assert (idle.think, busy.think) == (0.0, 0.002)
+    callers = IDLE, Caller(0.002, 0.001)
+    idle, busy = measure.carry_out(job_of(setting, COUNT, *callers, seconds=0.05))
+    assert (idle.caller, busy.caller) == callers
     for each in (idle, busy):
         assert each.steps > 0
         assert each.seconds >= 0.05
@@ -74,7 +84,29 @@ def test_a_caller_that_computes(setting: Setting) -> None:
         if sys.platform == "linux":
             assert each.memory_bytes is not None
             assert (each.memory_bytes > 4_000_000) == (setting.pool != "loop"), each
-    assert busy.seconds >= 0.002 * busy.batches
+    assert busy.seconds >= 0.004 * busy.batches  # two rows each
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (parts.refuses, r"^LookupError: got 2 rows, of envs \[0, 1\]$"),
+        (parts.Unmakeable, "^RuntimeError: no such weights$"),
+    ],
+)
+def test_a_policy_is_called(policy: Any, message: str) -> None:
+    with pytest.raises(MeasurementError, match=message):
+        measure.carry_out(job_of(LOOP, COUNT, Caller(policy=policy)))
+    [found] = measure.carry_out(job_of(LOOP, COUNT, Caller(policy=parts.Parity)))
+    assert found.steps > 0
+
+
+@pytest.mark.parametrize(("is_partial", "rows"), [(False, {4}), (True, {4, 3, 1})])
+def test_the_caller_knows_the_rows_of_the_last_batch(is_partial: bool, rows: set[int]) -> None:
+    steps, seen = iter([3, 1]), []
+    running = Running(lambda: next(steps, 1), lambda: None, is_partial)
+    measure.step_batches(running, seen.append, 4, 0.001)
+    assert set(seen) == rows
 
 
 def test_computing_takes_cpu_time() -> None:
@@ -89,7 +121,7 @@ def test_computing_takes_cpu_time() -> None:
 def test_failures_are_one_line(hostile: Path, env: str, message: str) -> None:
     del hostile
     with pytest.raises(MeasurementError, match=message):
-        measure.carry_out(Job(LOOP, f"hostile:{env}-v0", (0.0,), 0.01))
+        measure.carry_out(job_of(LOOP, f"hostile:{env}-v0"))
 
 
 @pytest.mark.parametrize("interrupted", [True, False])
@@ -112,7 +144,7 @@ def test_a_measurement_that_hangs_is_ended_with_all_its_processes(
     monkeypatch.setattr(measure.subprocess.Popen, "wait", hang)
     error = KeyboardInterrupt if interrupted else MeasurementError
     with pytest.raises(error, match=None if interrupted else "^took too long$"):
-        measure.carry_out(Job(LOOP, "hostile:hangs-v0", (0.0,), 0.01))
+        measure.carry_out(job_of(LOOP, "hostile:hangs-v0"))
     group = int(mark.read_text())
     assert wait_until(lambda: not alive(group))
 
@@ -126,19 +158,19 @@ def alive(group: int) -> bool:
 
 
 def test_results() -> None:
-    results, other = Results(), Setting("dummy", 2)
+    results, other, busy = Results(), Setting("dummy", 2), Caller(0.5)
 
     def fails(_: Job) -> Any:
         raise MeasurementError("boom")
 
     for setting, rates in ((LOOP, (100, 10)), (LOOP, (300, 30)), (other, (150, 25))):
-        found = [measurement(rates[0]), measurement(rates[1], 0.5)]
-        results.add(Job(setting, "A-v0", (0.0, 0.5), 1.0), lambda _, found=found: found)
-    assert results.rate(LOOP, 0.0) == 200
-    assert results.rate(LOOP, 0.5) == 20
-    assert results.ranked(0.0) == [LOOP, other]
-    assert results.ranked(0.5) == [other, LOOP]
-    broken = Job(LOOP._replace(num_envs=3), "A-v0", (0.0,), 1.0)
+        found = [measurement(rates[0]), measurement(rates[1], busy)]
+        results.add(job_of(setting, "A-v0", IDLE, busy), lambda _, found=found: found)
+    assert results.rate(LOOP, IDLE) == 200
+    assert results.rate(LOOP, busy) == 20
+    assert results.ranked(IDLE) == [LOOP, other]
+    assert results.ranked(busy) == [other, LOOP]
+    broken = job_of(LOOP._replace(num_envs=3), "A-v0")
     results.add(broken, fails)
     results.add(broken, lambda _: [measurement()])  # it is not tried again
     assert results.errors == {broken.setting: "boom"}

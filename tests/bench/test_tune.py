@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from envpool_py.bench import tune
-from envpool_py.bench.measure import Job, Measurement, MeasurementError, Results, carry_out
+from envpool_py.bench.measure import (
+    Caller,
+    Job,
+    Measurement,
+    MeasurementError,
+    Results,
+    carry_out,
+)
 from envpool_py.bench.settings import Setting
-from tests.bench.test_measure import COUNT, measurement
+from tests.bench.test_measure import COUNT, IDLE, measurement
 
-THINKS = [0.0, 0.001]
+ENV_FN = functools.partial(gym.make, COUNT)
+CALLERS = [IDLE, Caller(0.001)]
 DUMMY = Setting("dummy", 16)
 SHMEM = Setting("shmem", 16, 2)
 EACH = Setting("shmem", 16, 16)
@@ -23,7 +32,7 @@ CALLER = Setting("shmem", 16, 1, caller_steps=True)
 def results(rates: dict[Setting, float], busy: dict[Setting, float] | None = None) -> Results:
     """Made up: rates with a caller that does nothing, and with one that computes."""
     both = {
-        each: [measurement(rate), measurement((busy or rates)[each], THINKS[1])]
+        each: [measurement(rate), measurement((busy or rates)[each], CALLERS[1])]
         for each, rate in rates.items()
     }
     return Results(both)
@@ -40,22 +49,23 @@ def test_the_first_settings() -> None:
 
 
 def test_partial_batches_of_the_fastest() -> None:
-    four = Setting("shmem", 16, 4)
+    four, one = Setting("shmem", 16, 4), Setting("shmem", 16, 1)
     made = results(
         {DUMMY: 9, SHMEM: 8, EACH: 7, CALLER: 9, four: 6},
         {DUMMY: 9, SHMEM: 8, EACH: 6, CALLER: 9, four: 7},
     )
-    assert tune.partial_settings(made, THINKS[:1]) == [
+    assert tune.partial_settings(made, CALLERS[:1]) == [
         SHMEM._replace(wait_num=8),
         EACH._replace(wait_num=8),
         SHMEM._replace(wait_num=4),
         EACH._replace(wait_num=4),
     ]
-    both = [SHMEM, EACH, four]  # the second is another one for a caller that computes
-    assert tune.partial_settings(made, THINKS) == [
+    # The second is another one for a caller that computes, which may also need a core.
+    both = [SHMEM, EACH, four, one]
+    assert tune.partial_settings(made, CALLERS) == [
         each._replace(wait_num=wait_num) for wait_num in (8, 4) for each in both
     ]
-    assert tune.partial_settings(results({Setting("shmem", 3, 3): 1}), THINKS) == []
+    assert tune.partial_settings(results({Setting("shmem", 3, 3): 1}), CALLERS) == []
 
 
 @pytest.mark.parametrize(
@@ -76,17 +86,17 @@ def test_partial_batches_of_the_fastest() -> None:
     ],
 )
 def test_the_recommendation(rates: dict[Setting, float], best: Setting) -> None:
-    assert tune.recommended(results(rates), 0.0) == best
+    assert tune.recommended(results(rates), IDLE) == best
 
 
 def test_a_caller_that_computes_may_need_another_pool() -> None:
     made = results({DUMMY: 100, SHMEM: 200}, {DUMMY: 100, SHMEM: 60})
-    assert [tune.recommended(made, think) for think in THINKS] == [SHMEM, DUMMY]
+    assert [tune.recommended(made, caller) for caller in CALLERS] == [SHMEM, DUMMY]
 
 
 def test_nothing_to_recommend() -> None:
     with pytest.raises(ValueError, match="no setting was measured"):
-        tune.recommended(results({}), 0.0)
+        tune.recommended(results({}), IDLE)
 
 
 class Machine:
@@ -99,17 +109,17 @@ class Machine:
         self.results = Results()
 
     def measure(self, job: Job) -> list[Measurement]:
-        assert 0.1 <= job.seconds * len(THINKS) <= 2
-        assert (job.env_id, job.thinks) == ("A-v0", THINKS)
+        assert 0.1 <= job.seconds * len(CALLERS) <= 2
+        assert (job.env_fn, job.callers) == (ENV_FN, CALLERS)
         self.now += 1
         self.asked.append(job.setting)
         if job.setting in self.failing:
             raise MeasurementError("boom")
-        return [measurement(self.rates.get(job.setting, 1), think) for think in THINKS]
+        return [measurement(self.rates.get(job.setting, 1), caller) for caller in CALLERS]
 
     def run(self, settings: list[Setting], seconds: float) -> list[tuple[float, Setting]]:
         turns = tune.try_settings(
-            self.results, settings, THINKS, self.measure, "A-v0", seconds, lambda: self.now
+            self.results, settings, CALLERS, self.measure, ENV_FN, seconds, lambda: self.now
         )
         return list(turns)
 
@@ -118,10 +128,10 @@ def test_every_setting_then_the_best_until_the_time_is_over() -> None:
     machine = Machine({SHMEM: 30, DUMMY: 20, EACH: 10})
     turns = machine.run([SHMEM, DUMMY, EACH], 20)
     assert [over for over, _ in turns] == [*range(21)]
-    partial = [SHMEM._replace(wait_num=8), EACH._replace(wait_num=8)]
-    partial += [SHMEM._replace(wait_num=4), EACH._replace(wait_num=4)]
-    assert machine.asked[:7] == [SHMEM, DUMMY, EACH, *partial]
-    assert machine.asked[7:] == ([SHMEM, DUMMY, EACH] * 5)[: len(machine.asked) - 7]
+    some = (SHMEM, EACH, SHMEM._replace(num_processes=1))
+    partial = [each._replace(wait_num=wait_num) for wait_num in (8, 4) for each in some]
+    assert machine.asked[:9] == [SHMEM, DUMMY, EACH, *partial]
+    assert machine.asked[9:] == ([SHMEM, DUMMY, EACH] * 5)[: len(machine.asked) - 9]
     assert len(machine.results.measured[SHMEM]) > 4
 
 
@@ -129,6 +139,12 @@ def test_one_setting_at_least_is_measured() -> None:
     machine = Machine({})
     machine.run([SHMEM, DUMMY, EACH], 1e-6)
     assert list(machine.results.measured) == [SHMEM]
+
+
+def test_an_env_that_fails_everywhere_ends_it_early() -> None:
+    machine = Machine({}, SHMEM, DUMMY, EACH)
+    machine.run([SHMEM, DUMMY, EACH], 20)
+    assert machine.asked == [SHMEM, DUMMY]
 
 
 def test_settings_that_fail_are_reported_and_not_tried_again() -> None:
@@ -148,30 +164,9 @@ def test_every_setting_is_measured_for_real() -> None:
     def quick(job: Job) -> list[Measurement]:
         return carry_out(job._replace(seconds=0.02))
 
-    turns = tune.try_settings(found, settings, THINKS, quick, COUNT, 8.0, lambda: next(clock))
+    turns = tune.try_settings(found, settings, CALLERS, quick, ENV_FN, 8.0, lambda: next(clock))
     assert len(list(turns)) >= 5
     assert found.errors == {}
     assert set(settings) <= set(found.measured)
     assert any(each.wait_num for each in found.measured)
-    assert all(found.rate(each, think) > 0 for each in settings for think in THINKS)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        Setting("dummy", 3),
-        Setting("shmem", 3, 2),
-        Setting("shmem", 3, 1, caller_steps=True),
-        Setting("shmem", 3, 2, 1),
-    ],
-    ids=lambda setting: setting.text,
-)
-def test_the_code_makes_the_pool(setting: Setting) -> None:
-    names: dict[str, Any] = {}
-    exec(tune.code(COUNT, setting), names)
-    with names["pool"] as pool:
-        assert len(pool) == 3
-        assert type(pool).__name__ == f"{setting.pool.capitalize()}VectorEnv"
-        assert pool.wait_num == (setting.wait_num or 3)
-        assert ("caller_steps=True" in repr(pool)) is setting.caller_steps
-        assert pool.get_env_attr("spec")[0].id == COUNT.rpartition(":")[2]
+    assert all(found.rate(each, caller) > 0 for each in settings for caller in CALLERS)

@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
         jobs.append(job)
         if job.setting.pool in jobs.failing:
             raise jobs.failing[job.setting.pool]
-        return [measurement(100 * len(jobs), think) for think in job.thinks]
+        return [measurement(100 * len(jobs), caller) for caller in job.callers]
 
     monkeypatch.setattr(tune, "probe", lambda *_: COMPUTING)
     for command in (bench, tune):

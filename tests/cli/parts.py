@@ -63,6 +63,11 @@ def alternate(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
     return (obs[:, 2] > 0).astype(np.int64)
 
 
+def refuses(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+    """Say what it was called with."""
+    raise LookupError(f"got {len(obs)} rows, of envs {env_ids.tolist()}")
+
+
 class Parity:
     """A policy that is made of the pool and the seed."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from envpool_py.bench.measure import MeasurementError
+from envpool_py.bench.measure import Caller, MeasurementError
 from envpool_py.bench.settings import NAMES
 from envpool_py.cli import main, tables
 from tests.bench.test_measure import COUNT, measurement
@@ -30,21 +30,21 @@ def rows(out: str) -> dict[str, list[str]]:
 
 def test_what_you_have_beside_our_pools(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.json"
-    short = ("--seconds", 0.02, "--repeats", 1, "--think", 0, "--think", 50)
+    short = ("--seconds", 0.02, "--repeats", 1, "--policy-us", 0, "--policy-us", 50)
     names = ("gymnasium-async", "make")
     backends = [word for name in names for word in ("--backend", name)]
     assert bench(COUNT, "--num-envs", 2, *backends, *short, "--json", file) == 0
     out = capsys.readouterr().out
     for think in (0, 50):
-        assert f"{COUNT} x 2, the caller computes {think} µs per batch" in out
+        assert f"{COUNT} x 2, policy: {think} µs per batch" in out
     found = json.loads(file.read_text())
     assert {each["pool"] for each in found} == set(names)
-    assert {each["think"] for each in found} == {0, 50e-6}
+    assert {each["policy_seconds"] for each in found} == {0, 50e-6}
     assert all(each["steps"] > 0 and each["num_envs"] == 2 for each in found)
 
 
 def test_a_table_of_medians(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    both = ("--backend", "loop", "--backend", "dummy", "--think", 0)
+    both = ("--backend", "loop", "--backend", "dummy", "--policy-us", 0)
     assert bench("CartPole-v1", *both, "--repeats", 2) == 0
     assert [job.setting.pool for job in asked] == ["loop", "dummy"] * 2  # in turns
     out = capsys.readouterr().out
@@ -61,8 +61,8 @@ def test_every_pool_with_callers_that_compute(asked: Asked) -> None:
         settings = [job.setting for job in asked if job.setting.num_envs == num_envs]
         assert {each.pool for each in settings} == set(NAMES)
         assert len(set(settings)) == len(settings)
-    assert {job.env_id for job in asked} == {"ale_py:ALE/Pong-v5"}
-    assert all(job.thinks == [0.0, 300e-6, 1e-3] and job.seconds == 0.5 for job in asked)
+    thinks = [Caller(), Caller(300e-6), Caller(1e-3)]
+    assert all(job.callers == thinks and job.seconds == 0.5 for job in asked)
 
 
 def test_partial_batches_beside_whole_ones(asked: Asked) -> None:
@@ -118,6 +118,6 @@ def test_numbers_have_units() -> None:
     assert durations == ["1.00 s", "12.3 ms", "4.50 µs"]
     sizes = [tables.size(each) for each in (16, 33_600, 98_765_432)]
     assert sizes == ["16 B", "33.6 kB", "98.8 MB"]
-    blind = measurement(memory_bytes=None)
+    blind = measurement()._replace(memory_bytes=None)
     assert tables.memory([blind]) == "-"
     assert tables.memory([blind, measurement()]) == "50.0 MB"

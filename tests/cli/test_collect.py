@@ -44,7 +44,7 @@ def command(*args: Any) -> list[str]:
 def collected(folder: Path, line: str) -> Any:
     """What the command wrote, by its arguments in one line."""
     out = folder / "a.npz"
-    assert collect(*line.split(), "--out", out) == 0
+    assert collect(*line.split(), "--out", out, "--force") == 0
     return load(out)
 
 
@@ -193,7 +193,7 @@ def test_a_bar_on_a_terminal() -> None:
     assert "rows per batch" in out.decode()
 
 
-@pytest.mark.parametrize("args", [["--help"], ["collect", "--help"], ["--version"]])
+@pytest.mark.parametrize("args", [[], ["--help"], ["collect", "--help"], ["--version"]])
 def test_help(args: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(args) == 0
     assert "envpool-py" in capsys.readouterr().out
@@ -255,7 +255,8 @@ def test_an_interrupt_before_any_episode_leaves_what_was_there(
     out = tmp_path / "a.npz"
     out.write_text("old")
     policy = ("--policy", "tests.cli.parts:Interrupts", "--env-kwarg", "length=50")
-    assert collect(COUNT, "--num-envs", 2, "--steps", 900, *policy, "--out", out) == 130
+    limits = ("--num-envs", 2, "--steps", 900)
+    assert collect(COUNT, *limits, *policy, "--out", out, "--force") == 130
     assert capsys.readouterr().err == "envpool-py: interrupted; nothing is written\n"
     assert out.read_text() == "old"
     assert list(tmp_path.iterdir()) == [out]

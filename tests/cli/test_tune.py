@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from envpool_py.bench.measure import MeasurementError
 from envpool_py.bench.settings import Setting
 from envpool_py.cli import main
 from envpool_py.cli import tune as command
-from tests.bench.test_measure import COUNT
-from tests.bench.test_tune import DUMMY, EACH, PARTIAL, SHMEM, THINKS, results
+from tests.bench.test_measure import COUNT, IDLE
+from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, results
 from tests.cli.conftest import COMPUTING, Asked
 
 WAITS = "steps wait rather than compute, and with a process per env they wait at once"
@@ -24,21 +25,20 @@ def tune(*args: Any) -> int:
 
 
 def test_a_recommendation_that_works(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune(COUNT, "--num-envs", 2, "--seconds", 1, "--think", 0, "--think", 50) == 0
+    assert tune(COUNT, "--num-envs", 2, "--seconds", 1, "--policy-us", 0, "--policy-us", 50) == 0
     out = capsys.readouterr().out
     lines = out.splitlines()
-    assert f"{COUNT} x 2, the caller computes 50 µs per batch" in out
-    codes = [line for line in lines if line.startswith("import ")]
-    assert 1 <= len(codes) <= 2  # one for each caller, or for both
-    for code in codes:
+    assert f"{COUNT} x 2, policy: 50 µs per batch" in out
+    places = [i for i, line in enumerate(lines) if line == "import envpool_py"]
+    assert 1 <= len(places) <= 2  # one for each caller, or for both
+    for i in places:
         names: dict = {}
-        exec(code, names)
+        exec("\n".join(lines[i : i + 2]), names)
         with names["pool"] as pool:
             assert len(pool) == 2
-    topics = [line.partition(":")[0] for line in lines[lines.index(codes[0]) - 5 :]]
+    topics = [line.partition(":")[0] for line in lines[places[0] - 5 :]]
     assert topics[:3] == ["step", "resets", "observation"]
-    assert topics[4] == "# If your program computes " + topics[4][27:]
-    assert topics[6] == "processes"
+    assert topics[4:8:3] == ["# policy", "# processes"]
 
 
 def test_what_an_env_costs() -> None:
@@ -56,7 +56,7 @@ def test_why_that_one(asked: Asked) -> None:
     del asked  # for its two cores
 
     def why(profile: Probe, best: Setting, rates: dict[Setting, float]) -> list[str]:
-        return list(command.reasons(results(rates), profile, best, 0.0))
+        return list(command.reasons(results(rates), profile, best, IDLE))
 
     assert why(COMPUTING, SHMEM, {SHMEM: 1800, DUMMY: 1000, EACH: 200}) == [
         "processes: 2 on 2 cores; 1.80 times the steps of dummy",
@@ -76,15 +76,16 @@ def test_why_that_one(asked: Asked) -> None:
 
 
 def test_one_line_of_code_for_callers_that_need_the_same_pool() -> None:
-    def headings(made: Any) -> list[str]:
-        lines = command.recommendations("A-v0", made, COMPUTING, THINKS)
-        return [line for line in lines if line.startswith("#")]
+    args = argparse.Namespace(env="CartPole-v1", env_kwarg=[], wrapper=[])
 
-    both = "# If your program computes 0 or 1000 µs per batch:"
+    def headings(made: Any) -> list[str]:
+        return [each.policy for each in command.recommendations(args, made, COMPUTING, CALLERS)]
+
+    both = "policy: 0 or 1000 µs per batch"
     assert headings(results({SHMEM: 180, DUMMY: 100})) == [both]
     assert headings(results({SHMEM: 180, DUMMY: 100}, {SHMEM: 50, DUMMY: 100})) == [
-        "# If your program computes 0 µs per batch:",
-        "# If your program computes 1000 µs per batch:",
+        "policy: 0 µs per batch",
+        "policy: 1000 µs per batch",
     ]
 
 

@@ -59,7 +59,7 @@ def test_other_names(name: str, capsys: Any) -> None:
     ("name", "text"),
     [
         ("mpe2.simple_adversary_v3", "SpaceOfSomeAgent"),
-        ("classic/tictactoe-v99", "no env has the id 'classic/tictactoe-v99'"),
+        ("classic/tictactoe-v99", "no env is named 'classic/tictactoe-v99'"),
     ],
 )
 def test_what_cannot_be_collected(name: str, text: str, tmp_path: Path, capsys: Any) -> None:

@@ -1,0 +1,66 @@
+"""The policy that ``bench`` and ``tune`` measure with: ``--policy-us`` and the like."""
+
+from __future__ import annotations
+
+import argparse
+
+from envpool_py.bench.measure import Caller
+from envpool_py.cli.arguments import UsageError, integer
+from envpool_py.cli.importing import imported
+
+
+def add_measurement_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a policy, and ``--max-processes``."""
+    parser.add_argument(
+        "--policy-us",
+        type=integer(0),
+        action="append",
+        metavar="US",
+        help="CPU time, in microseconds, that your policy takes for each batch; may be repeated;"
+        " default: 0, 300 and 1000",
+    )
+    parser.add_argument(
+        "--policy-row-us",
+        type=integer(0),
+        metavar="US",
+        help="CPU time that it takes for each row of a batch as well; default: 0",
+    )
+    parser.add_argument(
+        "--policy",
+        type=imported,
+        metavar="MODULE:CALLABLE",
+        help="call this policy(obs, env_ids) before each batch instead, and ignore its actions; a"
+        " class is called with (pool, seed) to make one",
+    )
+    parser.add_argument(
+        "--max-processes",
+        type=integer(1),
+        default=256,
+        metavar="N",
+        help="start no more; default: %(default)s",
+    )
+
+
+def callers_of(args: argparse.Namespace) -> list[Caller]:
+    """The callers that the options ask for.
+
+    Raises:
+        UsageError: a policy and its time are given.
+    """
+    row = args.policy_row_us
+    if args.policy is not None:
+        if args.policy_us or row is not None:
+            raise UsageError("--policy: not allowed with --policy-us or --policy-row-us")
+        return [Caller(policy=args.policy.value, name=args.policy.name)]
+    default = (0, 300, 1000) if row is None else (0,)
+    times = dict.fromkeys(args.policy_us or default)
+    return [Caller(each / 1e6, (row or 0) / 1e6) for each in times]
+
+
+def text_of(*callers: Caller) -> str:
+    """``policy: 0 or 300 µs per batch``; the callers differ by that time only."""
+    if callers[0].policy is not None:
+        return f"policy: {callers[0].name}"
+    text = "policy: " + " or ".join(f"{1e6 * each.per_batch:g}" for each in callers)
+    row = callers[0].per_row
+    return f"{text} µs per batch" + (f" and {1e6 * row:g} µs per row" if row else "")

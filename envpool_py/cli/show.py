@@ -1,0 +1,146 @@
+"""``envpool-py show``: what is in a file of episodes or in a record."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from envpool_py.cli.arguments import UsageError, add_json, first_line, print_json
+from envpool_py.cli.tables import figures, show_table, size
+from envpool_py.collector import load
+from envpool_py.record import recorder
+
+#: Seeds and the like are shown up to so many.
+_MOST = 8
+
+
+def register(commands: Any) -> None:
+    """Add the parser of this command to ``commands``."""
+    parser = commands.add_parser(
+        "show",
+        help="say what is in a file of episodes or in a record",
+        description="Say what is in a file that collect has written, or in a record.",
+        epilog="example: envpool-py show cartpole.npz",
+    )
+    parser.add_argument("file", metavar="FILE", help="of collect --out, or of record=FILE")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out ``envpool-py show``; returns the exit status.
+
+    Raises:
+        UsageError: no such file, or it is neither.
+    """
+    path = Path(args.file)
+    try:
+        facts = _of_record(path) if _is_record(path) else _of_episodes(path)
+    except (OSError, ValueError, KeyError) as error:
+        if isinstance(error, OSError):
+            raise UsageError(f"{args.file}: {error.strerror}") from None
+        raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
+    if args.json:
+        print_json(facts)
+    else:
+        show_table((name.replace("_", " "), _text(name, value)) for name, value in facts.items())
+    return 0
+
+
+def _is_record(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(recorder.MAGIC)) == recorder.MAGIC
+
+
+def _of_episodes(path: Path) -> dict[str, Any]:
+    episodes = load(path, mmap=True)
+    returns = np.asarray(episodes.returns)
+    return {
+        "kind": "episodes",
+        **{"env" if name == "env_id" else name: each for name, each in episodes.metadata.items()},
+        "observation_space": str(episodes.observation_space),
+        "action_space": str(episodes.action_space),
+        "episodes": len(episodes),
+        "steps": int(episodes.lengths.sum()),
+        "returns": returns.reshape(len(returns), -1).sum(axis=1).tolist(),
+        "lengths": episodes.lengths.tolist(),
+        "bytes": _bytes(path),
+    }
+
+
+def _bytes(path: Path) -> int | None:
+    if not path.exists():  # a run that was killed has left its episodes elsewhere
+        return None
+    files = path.iterdir() if path.is_dir() else [path]
+    return sum(each.stat().st_size for each in files)
+
+
+def _of_record(path: Path) -> dict[str, Any]:
+    header = recorder.read_header(path)
+    num_envs = header["num_envs"]
+    total, length = np.zeros(num_envs), np.zeros(num_envs, int)  # of running episodes
+    returns: list[float] = []
+    lengths: list[int] = []
+    errors: list[str] = []
+    seeds: dict[int, Any] = {}
+    steps, complete = 0, False
+    resetting: set[int] = set()
+    for kind, ids, data in recorder.read_events(path):
+        complete = kind == recorder.CLOSED
+        if kind in (recorder.RAISED, recorder.RECOVERED):
+            errors += [first_line(text) for _, text, _, _ in data]
+        elif kind == recorder.RESETS:
+            resetting.update(ids)
+            for i, arguments in zip(ids, data, strict=True):
+                seeds.setdefault(i, arguments.get("seed"))
+        elif kind == recorder.ROWS:
+            for i, row in zip(ids, data, strict=True):
+                if i in resetting:
+                    resetting.discard(i)
+                    total[i] = length[i] = 0
+                    continue
+                steps += 1
+                total[i] += np.sum(row.reward)
+                length[i] += 1
+                if row.flags:
+                    returns.append(float(total[i]))
+                    lengths.append(int(length[i]))
+                    total[i] = length[i] = 0
+    return {
+        "kind": "record",
+        "pool": header["pool"],
+        "num_envs": num_envs,
+        "autoreset_mode": header["autoreset_mode"],
+        "on_error": header["on_error"],
+        "observations": header["observations"],
+        "actions": header["actions"],
+        "seeds": [seeds.get(i) for i in range(num_envs)],
+        "episodes": len(returns),
+        "steps": steps,
+        "returns": returns,
+        "lengths": lengths,
+        "errors": list(dict.fromkeys(errors)),
+        "complete": complete,
+        "bytes": path.stat().st_size,
+    }
+
+
+def _text(name: str, value: Any) -> str:
+    if name in ("returns", "lengths"):
+        return figures(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={each}" for key, each in value.items()) or "-"
+    if name == "errors":
+        return "\n".join(value) or "none"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        shown = ", ".join(map(str, value[:_MOST]))
+        return (f"{shown}, ..." if len(value) > _MOST else shown) or "-"
+    if value is None:
+        return "-"
+    return size(value) if name == "bytes" else str(value)
