@@ -1,7 +1,7 @@
 """Measure how long PPO of Stable-Baselines3 trains with its own VecEnvs and with ours.
 
     python examples/benchmark/ppo.py
-    python examples/benchmark/ppo.py --env CartPole-v1 --threads 1 --updates 5 --json ppo.json
+    python examples/benchmark/ppo.py --env CartPole-v1 --threads 1 --updates 8 --json ppo.json
 
 Each env is trained in a fresh process for each number of torch threads. All models of a process
 have the same seed and train in turns, an update each, so that all see the same machine. The first
@@ -198,7 +198,7 @@ def main() -> None:
     add = parser.add_argument
     add("--env", action="append", choices=TASKS, help="default: all")
     add("--threads", action="append", type=int, help="of torch, 0: its default; default: 1 and 0")
-    add("--updates", type=int, default=10, help="default: %(default)s")
+    add("--updates", type=int, default=5, help="default: %(default)s")
     add("--json", metavar="FILE", help="write all measurements")
     add("--read", action="append", metavar="FILE", help="measure nothing, use what --json wrote")
     add("--one", help=argparse.SUPPRESS)

@@ -38,14 +38,16 @@ def main() -> None:
     """Measure or read, then write what was asked for."""
     args = _arguments()
     if args.read:
-        frames = [pd.read_json(path).assign(run=k) for k, path in enumerate(args.read)]
+        frames = [pd.read_json(path) for path in args.read]
+        for k, frame in enumerate(frames):
+            frame["run"] = frame["run"].map(f"{k}/{{}}".format)
         found = pd.concat(frames, ignore_index=True)
     else:
         records: list[dict[str, Any]] = []
         with contextlib.suppress(KeyboardInterrupt):  # what was measured is kept
             for rows in _measured(args):
                 records += rows
-        found = pd.DataFrame(records).assign(run=0)
+        found = pd.DataFrame(records).assign(run="")
     if args.json:
         found.to_json(args.json, orient="records", indent=1)
     text = markdown(found)

@@ -124,7 +124,7 @@ def test_one_command_makes_tables(tmp_path: Path) -> None:
 def made_up(contestant: str, repeat: int, steps: int, **others: Any) -> dict[str, Any]:
     row = {"workload": "cartpole-x64", "contestant": contestant, "repeat": repeat, "steps": steps}
     row |= {"cores": 2, "machine": "a machine", "versions": {"numpy": "2"}, "batches": 100}
-    row |= {"think": 0.0, "seconds": 1.0, "step_p50": 0.002, "step_p99": 0.004}
+    row |= {"run": "", "think": 0.0, "seconds": 1.0, "step_p50": 0.002, "step_p99": 0.004}
     row |= {"cpu_seconds": 1.0, "caller_seconds": 0.5, "others_seconds": 0.0}
     return {**row, "startup_seconds": 0.25, "memory_bytes": 50_000_000, **others}
 
