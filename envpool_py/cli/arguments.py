@@ -173,9 +173,9 @@ def existing(path: str) -> str:
 
 
 def writable(path: str) -> str:
-    """The type of a file that can be written; nothing is changed."""
+    """The type of a file that can be written; nothing is changed. ``--force`` may replace it."""
     try:
-        check_path(path)
+        check_path(path, append=True)
     except OSError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return path

@@ -152,10 +152,11 @@ def run(args: argparse.Namespace) -> int:
         args.seed = secrets.randbits(31)
     if args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
-    if args.out is not None and Path(args.out).exists() and not args.force:
-        raise UsageError(f"--out: {args.out} exists; --force replaces it")
-    if args.out is not None and args.force:
-        shutil.rmtree(f"{args.out}.partial", ignore_errors=True)  # left by a killed run
+    for path in [] if args.out is None else [args.out, f"{args.out}.partial"]:
+        if Path(path).exists() and not args.force:
+            raise UsageError(f"--out: {path} exists; --force replaces it")
+        if path.endswith(".partial"):  # left by a run that was killed
+            shutil.rmtree(path, ignore_errors=True)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
     status = 0
