@@ -18,18 +18,7 @@ from tests.support.helpers import ROOT
 
 pytestmark = pytest.mark.soak
 
-COLLECT = [
-    "collect",
-    "CartPole-v1",
-    "--num-envs",
-    "4",
-    "--num-processes",
-    "2",
-    "--episodes",
-    "10000000",
-    "--seed",
-    "3",
-]
+COLLECT = "collect CartPole-v1 --num-envs 4 --num-processes 2 --episodes 10000000 --seed 3"
 
 
 def test_fifty_killed_commands_leave_their_episodes(tmp_path: Path) -> None:
