@@ -56,6 +56,9 @@ WIDTH = 6.4
 THINK = 300e-6
 """Seconds of CPU time that the caller computes before each batch."""
 
+CALLER = measure.Caller(THINK)
+CARTPOLE = functools.partial(gym.make, "CartPole-v1")
+
 NUM_CORES = len(os.sched_getaffinity(0))
 
 
@@ -296,7 +299,7 @@ def rates_by_num_envs(seconds: float, rounds: int) -> dict[str, dict[int, float]
     for _ in range(rounds):
         for count in counts:
             for name, setting in pools.items():
-                job = measure.Job(setting(count), "CartPole-v1", [THINK], 0.2 * seconds)
+                job = measure.Job(setting(count), CARTPOLE, [CALLER], 0.2 * seconds)
                 found[name][count].append(measure.measure(job)[0].rate)
     return {
         name: {count: median(rates) for count, rates in own.items()} for name, own in found.items()
@@ -382,25 +385,25 @@ def draw_wait_num(args: argparse.Namespace) -> Figure:
 
 def draw_tuning(args: argparse.Namespace) -> Figure:
     """A bar for each setting that ``tune`` tried."""
-    env_id, num_envs, results = "CartPole-v1", 64, measure.Results()
+    num_envs, results = 64, measure.Results()
     given = tune.first_settings(num_envs, NUM_CORES, 64)
     seconds = 30 * args.seconds
-    for _ in tune.try_settings(results, given, [THINK], measure.carry_out, env_id, seconds):
+    for _ in tune.try_settings(results, given, [CALLER], measure.carry_out, CARTPOLE, seconds):
         pass
-    best = tune.recommended(results, THINK)
-    ranked = results.ranked(THINK)[::-1]
+    best = tune.recommended(results, CALLER)
+    ranked = results.ranked(CALLER)[::-1]
     figure = Figure(figsize=(WIDTH, 1.6 + 0.42 * len(ranked)))
     panel = figure.subplots()
-    values = [results.rate(setting, THINK) for setting in ranked]
+    values = [results.rate(setting, CALLER) for setting in ranked]
     colours = [BLUE if setting == best else GREY for setting in ranked]
     bars = panel.barh([setting.text for setting in ranked], values, color=colours)
     panel.tick_params(axis="y", labelsize=10)
-    latencies = [median(each.step_p50 for each in results.of(key, THINK)) for key in ranked]
+    latencies = [median(each.step_p50 for each in results.of(key, CALLER)) for key in ranked]
     panel.bar_label(bars, [duration(each) for each in latencies], padding=3, fontsize=11)
     figure.supxlabel("env steps per second; beside the bars: time of one step()", fontsize=12)
     panel.set_xlim(0, 1.2 * max(values))
     panel.xaxis.set_major_formatter(EngFormatter(sep=" "))
-    figure.suptitle(f"tune {env_id} --num-envs {num_envs}: blue is recommended", weight="bold")
+    figure.suptitle(f"tune CartPole-v1 --num-envs {num_envs}: blue is recommended", weight="bold")
     return figure
 
 
