@@ -25,11 +25,16 @@ def ask(
     Raises:
         EnvError: one has failed; needs no reset.
     """
-    return Call(engine, ids, requests, observed=observed).wait()
+    call = Call(engine, ids, requests, observed=observed)
+    try:
+        call.send()
+        return call.wait()
+    finally:
+        call.cancel()  # if a signal handler has raised between the two
 
 
 class Call:
-    """A request to each of these envs, which take one; the envs carry it out from now on.
+    """A request to each of these envs, which take one; they carry it out after ``send``.
 
     With ``hold`` no env takes another request before ``wait`` has returned or raised; without it
     the caller makes sure of that.
@@ -52,15 +57,18 @@ class Call:
         self._notes = [o.asks(ids.tolist(), requests) for o in engine.observers if observed]
         self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
         self._tokens = engine.states.tokens | ASK
-        messages = engine.hosts.pack(ids, self._tokens, requests)
-        engine.asked = dict.fromkeys(self._kinds)
-        try:
-            engine.states.held = hold
-            for post, message in messages:
-                post(message)
-        except BaseException:
-            self._cancel(set(self._kinds))
-            raise
+        self._messages = engine.hosts.pack(ids, self._tokens, requests)
+        self._hold = hold
+        self._is_open = False  # from ``send`` to the end
+        self._missing: set[int] = set(self._kinds)  # the envs without a reply
+
+    def send(self) -> None:
+        """Send the requests. After an error call ``cancel``."""
+        self._is_open = True
+        self._engine.asked = dict.fromkeys(self._kinds)
+        self._engine.states.held = self._hold
+        for post, message in self._messages:
+            post(message)
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Return the replies.
@@ -71,17 +79,12 @@ class Call:
                 late they come. A worker process carries its requests out all the same.
         """
         engine, begun, left = self._engine, time.monotonic(), timeout
-        missing, late = set(self._kinds), False
-        try:
-            while missing := self._missing(missing):
-                late = timeout is not None and (left := begun + timeout - time.monotonic()) <= 0
-                if late:
-                    raise TimeoutError(f"no reply after {timeout} seconds")  # noqa: TRY301
-                engine.advance(1, left, missing)
-            replies = engine.asked
-        except BaseException:
-            self._cancel(missing, late=late)
-            raise
+        while self._take():
+            if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
+                self.cancel(late=True)
+                raise TimeoutError(f"no reply after {timeout} seconds")
+            engine.advance(1, left, self._missing)
+        replies = engine.asked
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
         error = combine(errors) if errors else None
         self._end(() if error is None else error.env_ids)
@@ -90,19 +93,25 @@ class Call:
         faults.warn_of(engine, replies)
         return [reply["reply"] for reply in replies.values()]
 
-    def _missing(self, missing: set[int]) -> set[int]:
-        """Take the replies that are there; return those of the envs ``missing`` without one."""
+    def _take(self) -> bool:
+        """Take the replies that are there; return whether some are missing."""
         engine = self._engine
         engine.arrivals.drop_stale()
-        for i in missing.intersection(engine.arrivals.take_replies()):
+        for i in self._missing.intersection(engine.arrivals.take_replies()):
             if engine.asked[i] is None:
                 token = int(self._tokens[i])
                 engine.asked[i] = engine.hosts.of(i).take_item(token, self._kinds[i])
-        return {i for i in missing if engine.asked[i] is None}
+        self._missing = {i for i in self._missing if engine.asked[i] is None}
+        return bool(self._missing)
 
-    def _cancel(self, missing: set[int], *, late: bool = False) -> None:
-        """Drop the replies of these envs; what is ``late`` is carried out all the same."""
-        engine = self._engine
+    def cancel(self, *, late: bool = False) -> None:
+        """Drop the replies that are missing; a call that is over is left unchanged.
+
+        A worker process carries out a request that is ``late`` all the same.
+        """
+        engine, missing = self._engine, self._missing
+        if not self._is_open:
+            return
         # What is still to come is stale; a row that is there is not.
         engine.settle()
         to_come = [i for i in missing if engine.hosts.may_answer(i)]
@@ -110,7 +119,7 @@ class Call:
         engine.states.tokens[list(missing)] += GENERATION
         engine.hosts.forget_messages()
         failed = missing
-        if not engine.closed:
+        if not engine.closed and missing:
             carried_out = engine.hosts.cancel(missing)
             failed = missing - carried_out if late else missing
             engine.arrivals.drop_stale()
@@ -119,6 +128,7 @@ class Call:
     def _end(self, failed: Collection[int]) -> None:
         """The call is over."""
         self._engine.asked, self._engine.states.held = {}, False
+        self._is_open = False
         for note in filter(None, self._notes):
             note(list(failed))
 

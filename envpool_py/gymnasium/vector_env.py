@@ -216,7 +216,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise self._timed_out("call", timeout) from None
 
     def _begin(self, requests: Sequence[Request]) -> None:
-        self._call = self._guarded(_begin, self.pool, requests)
+        self._call = self._guarded(_send, self.pool, requests)
         self._pending = "call"
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -374,13 +374,22 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
 
 @one_at_a_time
-def _begin(pool: BaseVectorEnv, requests: Sequence[Request]) -> Call:
-    return Call(pool.engine, pool.engine.all_ids, requests, hold=True)
+def _send(pool: BaseVectorEnv, requests: Sequence[Request]) -> Call:
+    call = Call(pool.engine, pool.engine.all_ids, requests, hold=True)
+    try:
+        call.send()
+    except BaseException:
+        call.cancel()
+        raise
+    return call
 
 
 @one_at_a_time
 def _end(pool: BaseVectorEnv, call: Call, timeout: float | None) -> list[Any]:  # noqa: ARG001
-    return call.wait(timeout)
+    try:
+        return call.wait(timeout)
+    finally:
+        call.cancel()
 
 
 def _call(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
