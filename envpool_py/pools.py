@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from envpool_py import auto
-from envpool_py.arguments import check_env_fns, check_num_envs, hint
+from envpool_py.arguments import check_env_fns, check_foreign, check_num_envs, hint
 from envpool_py.options import (
     MakeOptions,
     PoolOptions,
@@ -200,7 +200,10 @@ def make(
         NotImplementedError: worker processes are asked for, and the platform has none.
         gymnasium.error.Error: no such id.
     """
-    check_options(make, "make", options)
+    if backend == "ray":  # has options of its own, which it checks
+        check_foreign(options)
+    else:
+        check_options(make, "make", options)
     num_envs = check_num_envs(num_envs)
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
