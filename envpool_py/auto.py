@@ -1,4 +1,4 @@
-"""What an env costs, and how many processes it is worth: measured in a scratch process."""
+"""Measure how long an env's steps take, and choose the number of worker processes from that."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from envpool_py.errors import WorkerDiedError
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.workers import SubprocEnvWorker
 
-#: Seconds for which the scratch env is stepped.
+#: Seconds for which the throw-away env is stepped.
 PROBE_SECONDS = 0.1
-#: Seconds after which the scratch process is ended: the env hangs.
+#: Seconds after which the process of a throw-away env that hangs is ended.
 LONGEST_PROBE = 20.0
-#: An env with a smaller share of its time on the processor mostly waits.
+#: An env whose CPU time is a smaller part of its step time mostly waits.
 BUSY = 0.5
-#: Seconds per batch that processes cost, whatever the envs do.
+#: Overhead of worker processes, in seconds per batch.
 OVERHEAD = 120e-6
-#: The same where the caller steps a share of the envs.
+#: The same if the caller steps a share of the envs.
 SHARED_OVERHEAD = 40e-6
-#: Seconds of a step below which it pays that the caller steps a share, without isolation.
+#: Seconds of a step below which batches are faster if the caller steps a share of the envs.
 CHEAP = 100e-6
 
 
 class Probe(NamedTuple):
-    """The profile of an env, in seconds; ``wall`` and ``cpu`` are those of a step with resets."""
+    """The times of an env in seconds; ``wall`` and ``cpu``: per step, resets included."""
 
     wall: float
     cpu: float
@@ -44,19 +44,18 @@ class Probe(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the env mostly waits: for a simulator, a device, a sleep."""
+        """Whether a step mostly waits (for a simulator, a device, a sleep) and does not compute."""
         return self.cpu < BUSY * self.wall
 
 
 def probe(env_fn: Callable[[], Any], context: Any = None, seconds: float = PROBE_SECONDS) -> Probe:
-    """Step one env with random actions for so many seconds in a process of its own.
+    """Step one throw-away env with random actions for ``seconds``, in a separate process.
 
-    The env is made there, stepped and thrown away; no env of a pool is used. An error of ``env_fn``
-    is raised as ``EnvError``. An env that ends its process, or takes too long, counts as one that
-    waits: it is to have a process of its own.
+    No env of a pool is used. If ``env_fn`` raises, this raises ``EnvError``. An env that ends its
+    process, or takes too long, counts as one that waits, so that it gets its own process.
     """
     with contextlib.closing(SubprocEnvWorker(env_fn, context=context)) as worker:
-        assert worker.process is not None  # noqa: S101 - starts it, with the errors of env_fn
+        assert worker.process is not None  # noqa: S101 - starts it; raises the error of env_fn
         try:
             return Probe(*worker.request("apply", _measure, seconds))
         except WorkerDiedError:
@@ -64,7 +63,7 @@ def probe(env_fn: Callable[[], Any], context: Any = None, seconds: float = PROBE
 
 
 def choose_processes(measured: Probe, num_envs: int) -> int:
-    """One process for each core if a step burns CPU, one for each env if it mostly waits."""
+    """Return one process per core if a step uses the CPU, one per env if it mostly waits."""
     return num_envs if measured.waits else min(num_envs, len(usable_cores()))
 
 
@@ -74,7 +73,7 @@ def caller_pays(measured: Probe, num_envs: int) -> bool:
 
 
 def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) -> bool:
-    """Whether sync batches of these envs are faster in processes."""
+    """Whether sync batches of these envs are faster in worker processes."""
     if measured.waits:
         return num_envs > 1
     processes = choose_processes(measured, num_envs)
@@ -83,20 +82,20 @@ def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) 
 
 
 def _measure(env: Any, seconds: float) -> tuple[float, ...]:
-    """The fields of a ``Probe``, over as many steps as fit into ``seconds``.
+    """Measure the fields of a ``Probe`` over as many steps as fit into ``seconds``.
 
-    An env that refuses random actions is measured until then. Only the CPU time of this thread
-    counts: a library's threads may spin while it starts. The time that it waited for a core does
-    not: on a busy machine an env that computes would seem to wait.
+    The measurement ends early when the env refuses a random action. CPU time is that of this
+    thread alone, because threads of libraries may spin while they start. The time that the thread
+    waited for a core is left out, because on a busy machine every env would seem to wait.
     """
-    if hasattr(signal, "setitimer"):  # ends the process, also where the env holds the GIL
+    if hasattr(signal, "setitimer"):  # ends the process even if the env holds the GIL
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)
     obs_bytes, steps, resets = 0, array("d"), array("d")
     sample = getattr(getattr(env, "action_space", None), "sample", lambda: None)
     with contextlib.suppress(Exception):
         env.reset()
-        env.step(sample())  # what happens at the first step only
+        env.step(sample())  # not timed: the first step may do extra work
         layout = spaces.layout_of(env.observation_space)
         obs_bytes = sum(np.empty(leaf.shape, leaf.dtype).nbytes for leaf in spaces.leaves(layout))
     clock = time.perf_counter
@@ -114,7 +113,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, 0)
     burnt = cpu - start[1]
-    # The two clocks are not read at the same time: a step takes at least its CPU time.
+    # The two clocks are read one after the other; a step takes at least its CPU time.
     taken = max(wall - start[0] - (_kept_from_core() - start[2]), burnt)
     count = max(len(steps), 1)
     p50, p99 = np.percentile(steps or [0.0], [50, 99]).tolist()
@@ -123,7 +122,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
 
 
 def _kept_from_core() -> float:
-    """Seconds for which this thread was ready to run and had no core; 0 if that is not known."""
+    """Return the seconds that this thread has waited for a core; 0 if the system does not say."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):

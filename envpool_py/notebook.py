@@ -1,4 +1,4 @@
-"""How a notebook shows a pool: what it is, and which env is in which state."""
+"""Show a pool in a notebook: its spaces, and the states of its envs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TEXTS = {
 
 
 def table(pool: BaseVectorEnv) -> str:
-    """The pool's ``repr``, its spaces and the states of its envs as HTML."""
+    """Return the pool's ``repr``, its spaces and the states of its envs as HTML."""
     rows = []
     if not pool.is_closed:
         rows.append(("observation space", str(pool.observation_space[0])))

@@ -1,4 +1,4 @@
-"""The pools, one for each backend, and ``make``, which chooses one for an env and this machine."""
+"""The pool classes, one per backend, and ``make``, which chooses a backend for an env."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @spell_out(PoolOptions)
 class DummyVectorEnv(BaseVectorEnv):
-    """All envs in this process, one after another; for cheap envs and for debugging.
+    """A pool that steps all envs in this process; for cheap envs and for debugging.
 
-    The options are those of ``BaseVectorEnv``. Partial batches are fair: the oldest request is
-    carried out first. ``timeout`` does not interrupt a step under way.
+    Takes the options of ``BaseVectorEnv``. Envs are stepped one after another, the oldest request
+    first, so partial batches are fair. ``timeout`` does not interrupt a step that has begun.
     """
 
     def __init__(
@@ -42,17 +42,16 @@ class DummyVectorEnv(BaseVectorEnv):
         timeout: float | None = None,
         **options: Unpack[PoolOptions],
     ) -> None:
-        # Checked before the workers, which make the envs.
         check_options(DummyVectorEnv.__init__, type(self).__name__, options)
         super().__init__(env_fns, DummyEnvWorker, wait_num, timeout, **options)
 
 
 @spell_out(ProcessPoolOptions)
 class SubprocVectorEnv(BaseVectorEnv):
-    """Envs in worker processes, as ``ShmemVectorEnv``, with the same options; Tianshou's name.
+    """A pool of worker processes: ``ShmemVectorEnv`` under the name that Tianshou uses.
 
     Args:
-        share_memory: has no effect: rows and actions go through shared memory in any case.
+        share_memory: ignored; rows and actions always go through shared memory.
         context: as in ``ShmemVectorEnv``.
         num_processes: as in ``ShmemVectorEnv``.
     """
@@ -76,17 +75,17 @@ class SubprocVectorEnv(BaseVectorEnv):
 
 @spell_out(ProcessPoolOptions)
 class ShmemVectorEnv(BaseVectorEnv):
-    """Envs in worker processes; observations, rewards, flags and actions in shared memory.
+    """A pool of worker processes; observations, rewards, flags and actions are in shared memory.
 
-    Only infos other than numbers or small arrays of them, and leaves without a fixed shape, are
-    pickled. The options are those of ``BaseVectorEnv`` and ``ProcessOptions``.
+    Infos with more than numbers and small arrays are pickled, and values without a fixed shape.
+    Takes the options of ``BaseVectorEnv`` and ``ProcessOptions``.
 
     Args:
-        env_fns: one callable per env; sent by cloudpickle, but only under spawn and forkserver.
+        env_fns: one callable per env; pickled by cloudpickle, but only under spawn and forkserver.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
             multiprocessing's default.
-        num_processes: the number of processes over which the envs are spread; None is one per env,
-            ``"auto"`` depends on a throw-away env that is timed in a process of its own.
+        num_processes: the number of worker processes, each with an equal share of the envs. None:
+            one per env. ``"auto"``: chosen by timing a throw-away env in a separate process.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class ShmemVectorEnv(BaseVectorEnv):
 def _count(
     env_fns: Sequence[Callable[[], Any]], num_processes: int | str | None, context: Any
 ) -> int | None:
-    """``num_processes``, measured if it is ``"auto"``."""
+    """Return ``num_processes``; for ``"auto"``, time one env and choose."""
     if not isinstance(num_processes, str):
         return num_processes
     if num_processes != "auto":
@@ -123,7 +122,7 @@ def _over_ray(
     context: Any = None,
     **options: Any,
 ) -> BaseVectorEnv:
-    """``RayVectorEnv`` with so many actors; with a string or None as many as there is room for."""
+    """Make a ``RayVectorEnv`` of ``num_processes`` actors; for a string or None, its default."""
     from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - an extra
 
     if isinstance(num_processes, int):
@@ -133,7 +132,7 @@ def _over_ray(
     return RayVectorEnv(env_fns, *args, **options)
 
 
-#: What makes a pool, by the names that ``backend`` takes.
+#: From each name of a ``backend`` to the class or function that makes the pool.
 BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
@@ -141,9 +140,9 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "ray": _over_ray,
 }
 
-# Options that only processes have.
+# Options that need worker processes.
 _OF_PROCESSES = frozenset(ProcessOptions.__annotations__)
-# Options that keep all envs out of the caller's process.
+# Options with which ``make`` does not let the caller step envs.
 _OF_ISOLATION = frozenset({*_OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
 
 
@@ -169,38 +168,37 @@ def make(
     ``columns`` have other defaults than there.
 
     Args:
-        env: an id of Gymnasium's registry, maybe with the module that registers it
+        env: an id of Gymnasium's registry, if needed after the module that registers it
             (``"ale_py:ALE/Pong-v5"``), or a callable that makes the env.
-        num_envs: how many.
-        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (its actors in place of the
-            processes), or ``"auto"``: shared memory, or no processes if the envs are so few and
-            cheap that this is faster, and no option is given that only processes have. On
+        num_envs: the number of envs.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (actors in place of worker
+            processes) or ``"auto"``. ``"auto"`` is ``"dummy"`` if the envs are so few and cheap
+            that worker processes would be slower, and no option needs them; else ``"shmem"``. On
             Windows there are no worker processes.
-        num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
-            process of its own, and takes one process per core if a step burns CPU, one per env if
-            it mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and all
-            rows are waited for, the caller replaces one of the processes, as with
-            ``caller_steps=True``; to prevent this, pass ``caller_steps=False`` or an option for
+        num_processes: as in ``ShmemVectorEnv``. ``"auto"`` steps a throw-away env for 0.1 s in a
+            separate process; it takes one process per core if a step uses the CPU, or one per env
+            if a step mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms
+            and batches are whole, the caller steps the envs of one process itself, as with
+            ``caller_steps=True``. To prevent this, pass ``caller_steps=False`` or an option for
             handling faults.
-        wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
+        wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None: all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
-        wrappers: applied to every env, the first innermost.
+        wrappers: applied to every env; the first is the innermost.
         context: the start method of the processes.
-        autoreset_mode: ``"same_step"``: the row that ends an episode has the next one's first
-            observation, and the last one is ``info["final_obs"]``. ``"next_step"`` or a
-            ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: the caller resets.
-        columns: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``; False: an
-            object array of one dict or tuple per env.
+        autoreset_mode: ``"same_step"``: the row that ends an episode has the first observation of
+            the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
+            ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
+        columns: True: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``.
+            False: they are an object array ``(k,)``, one dict or tuple per env.
 
     Raises:
-        TypeError, ValueError: an argument is wrong, an option misspelt, or the chosen pool does not
-            take it.
+        TypeError, ValueError: an argument is wrong, or the pool does not take an option.
         EnvError: making or stepping the env raised.
-        NotImplementedError: worker processes are asked for, and the platform has none.
-        gymnasium.error.Error: no such id.
+        NotImplementedError: worker processes are needed, and the platform has none.
+        gymnasium.error.Error: the id is not registered.
     """
-    if backend == "ray":  # has options of its own, which it checks
+    if backend == "ray":  # checks its options itself
         check_foreign(options)
     else:
         check_options(make, "make", options)
@@ -211,7 +209,7 @@ def make(
         module, _, name = env.rpartition(":")
         if module:
             importlib.import_module(module)
-        gym.spec(name)  # an unknown id is told here, without a process around it
+        gym.spec(name)  # raises for an unknown id before a process starts
         maker: Callable[..., Any] = functools.partial(gym.make, env)
     elif callable(env):
         maker = env
@@ -223,7 +221,7 @@ def make(
     if backend == "auto":
         measured = auto.probe(env_fn, context)
         is_free = num_processes == "auto"
-        # A partial batch does not wait for a slow env, which needs processes.
+        # Only with worker processes can a batch return before a slow env has finished.
         partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
         shared = (
             is_free

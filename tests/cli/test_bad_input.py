@@ -55,7 +55,7 @@ COLLECT = [
     ),
     (f"{COUNT} --out /tmp", "--out: /tmp: is a directory"),
     (f"{COUNT} --out pyproject.toml", "--out: pyproject.toml exists; --force replaces it"),
-    (f"{COUNT} --record /tmp", "--record: /tmp exists, and a record is never overwritten"),
+    (f"{COUNT} --record /tmp", "--record: /tmp exists and is not overwritten"),
     (f"{COUNT} --backend dummy --step-timeout 1", "--step-timeout: the dummy backend has no"),
     ("tests.cli.parts:count_env --video OUT", "--video: env 0: render_mode is None"),
     (f"{COUNT} --out /dev/null", "is not a regular file"),

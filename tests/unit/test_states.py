@@ -56,7 +56,7 @@ def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: 
         table.check_step(ids(0, 1, 2), ids(0, 1, 2))
     table.check_step(ids(0, 3), ids(0, 3))
     table.check_fetch(ids(1, 2))
-    with pytest.raises(ValueError, match="env 3: nothing in flight to fetch"):
+    with pytest.raises(ValueError, match="env 3: not in flight; send actions first"):
         table.check_fetch(ids(1, 3))
 
 
