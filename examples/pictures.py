@@ -4,7 +4,7 @@
     python examples/pictures.py throughput --read benchmark.json
     python examples/pictures.py all --read benchmark.json --out docs/pictures
 
-``throughput`` draws what ``examples/benchmark/run.py --json benchmark.json`` measured.
+``throughput`` draws the measurements of ``examples/benchmark/run.py --json benchmark.json``.
 """
 
 from __future__ import annotations
@@ -433,7 +433,7 @@ def draw_grid(_args: argparse.Namespace) -> Figure:
 
 
 def draw_architecture(_args: argparse.Namespace) -> Figure:
-    """Caller, shared memory, worker processes, and the way of one step."""
+    """Draw the caller, the shared memory, the worker processes and the parts of one step."""
     figure = Figure(figsize=(WIDTH, 5.0))
     panel = figure.subplots()
     panel.set(xlim=(0, 10), ylim=(0.4, 8), title="One step of a pool")
@@ -478,7 +478,7 @@ PICTURES: dict[str, Callable[[argparse.Namespace], Figure]] = {
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Write a PNG with a palette: a third of the size of one without."""
+    """Write a PNG with a palette, which has a third of the usual size."""
     drawn = io.BytesIO()
     figure.savefig(drawn)
     Image.open(drawn).convert("RGB").quantize(128).save(path, optimize=True)
