@@ -19,7 +19,7 @@ from envpool_py.worker.workers import SubprocEnvWorker
 
 #: Seconds for which the throw-away env is stepped.
 PROBE_SECONDS = 0.1
-#: Seconds after which the process of a throw-away env that hangs is ended.
+#: Seconds after which the scratch process is ended: the env hangs.
 LONGEST_PROBE = 20.0
 #: An env whose CPU time is a smaller part of its step time mostly waits.
 BUSY = 0.5
@@ -95,7 +95,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     sample = getattr(getattr(env, "action_space", None), "sample", lambda: None)
     with contextlib.suppress(Exception):
         env.reset()
-        env.step(sample())  # not timed: the first step may do extra work
+        env.step(sample())  # what happens at the first step only
         layout = spaces.layout_of(env.observation_space)
         obs_bytes = sum(np.empty(leaf.shape, leaf.dtype).nbytes for leaf in spaces.leaves(layout))
     clock = time.perf_counter

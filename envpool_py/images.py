@@ -89,10 +89,10 @@ class Video:
 
 
 def ffmpeg() -> Any:
-    """Import the module of moviepy that writes videos.
+    """The module of moviepy that writes videos.
 
     Raises:
-        DependencyNotInstalled: moviepy is not installed.
+        DependencyNotInstalled: there is none.
     """
     try:
         return importlib.import_module("moviepy.video.io.ffmpeg_writer")

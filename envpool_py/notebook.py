@@ -26,7 +26,7 @@ _TEXTS = {
 
 
 def table(pool: BaseVectorEnv) -> str:
-    """Return the pool's ``repr``, its spaces and the states of its envs as HTML."""
+    """The pool's ``repr``, its spaces and the states of its envs as HTML."""
     rows = []
     if not pool.is_closed:
         rows.append(("observation space", str(pool.observation_space[0])))

@@ -140,9 +140,9 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "ray": _over_ray,
 }
 
-# Options that need worker processes.
+# Options that only processes have.
 _OF_PROCESSES = frozenset(ProcessOptions.__annotations__)
-# Options with which ``make`` does not let the caller step envs.
+# Options that keep all envs out of the caller's process.
 _OF_ISOLATION = frozenset({*_OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
 
 
@@ -171,17 +171,17 @@ def make(
         env: an id of Gymnasium's registry, if needed after the module that registers it
             (``"ale_py:ALE/Pong-v5"``), or a callable that makes the env.
         num_envs: the number of envs.
-        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (actors in place of worker
-            processes) or ``"auto"``. ``"auto"`` is ``"dummy"`` if the envs are so few and cheap
-            that worker processes would be slower, and no option needs them; else ``"shmem"``. On
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (its actors in place of the
+            processes), or ``"auto"``: shared memory, or no processes if the envs are so few and
+            cheap that this is faster, and no option is given that only processes have. On
             Windows there are no worker processes.
-        num_processes: as in ``ShmemVectorEnv``. ``"auto"`` steps a throw-away env for 0.1 s in a
+        num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             separate process; it takes one process per core if a step uses the CPU, or one per env
             if a step mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms
             and batches are whole, the caller steps the envs of one process itself, as with
-            ``caller_steps=True``. To prevent this, pass ``caller_steps=False`` or an option for
+            ``caller_steps=True``; to prevent this, pass ``caller_steps=False`` or an option for
             handling faults.
-        wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None: all.
+        wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
         wrappers: applied to every env; the first is the innermost.
@@ -198,7 +198,7 @@ def make(
         NotImplementedError: worker processes are needed, and the platform has none.
         gymnasium.error.Error: the id is not registered.
     """
-    if backend == "ray":  # checks its options itself
+    if backend == "ray":  # has options of its own, which it checks
         check_foreign(options)
     else:
         check_options(make, "make", options)
@@ -221,7 +221,7 @@ def make(
     if backend == "auto":
         measured = auto.probe(env_fn, context)
         is_free = num_processes == "auto"
-        # Only with worker processes can a batch return before a slow env has finished.
+        # A partial batch does not wait for a slow env, which needs processes.
         partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
         shared = (
             is_free

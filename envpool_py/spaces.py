@@ -93,7 +93,7 @@ def layout_of(
     if isinstance(space, _FIXED):
         scalar = isinstance(space, gym.spaces.Discrete)
         return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)
-    # The elements of a custom space with a shape are arrays.
+    # A custom space that has a shape has arrays for elements.
     arrays = space is None or (not isinstance(space, _RAGGED) and space.shape is not None)
     return Leaf(path, (), None, stacked=arrays)
 

@@ -71,7 +71,7 @@ class States:
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
 
     def waiting(self) -> IdArray:
-        """Return the envs in flight, the oldest request first."""
+        """The envs in flight, the oldest request first."""
         order = self._condense()
         return order[self.flying()[order]]
 
