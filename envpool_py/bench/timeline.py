@@ -1,4 +1,4 @@
-"""Which env stepped and which waited: what each env of a pool did and when, on one clock.
+"""Record when each env of a pool steps, resets and waits, and draw it.
 
 Each env keeps when its steps and resets began and ended; the caller keeps when it sent each request
 and when it received the batch. On Linux and macOS all processes have the same clock.

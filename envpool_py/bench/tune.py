@@ -1,4 +1,4 @@
-"""Which pool is best for an env on this machine: settings are tried, one is recommended."""
+"""Find the best pool for an env on this machine: try settings, and recommend one."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def try_settings(
 
 
 def recommended(results: Results, caller: Caller) -> Setting:
-    """The simplest of those that are about as fast as the fastest.
+    """Return the simplest of the settings that are about as fast as the fastest.
 
     Raises:
         ValueError: nothing was measured.
@@ -119,5 +119,5 @@ def recommended(results: Results, caller: Caller) -> Setting:
 
 
 def _complexity(setting: Setting) -> tuple[bool, int, int]:
-    """Isolation comes first, then few processes, then large batches."""
+    """Return the sort key: isolation first, then few processes, then large batches."""
     return setting.caller_steps, setting.num_processes, -(setting.wait_num or 0)

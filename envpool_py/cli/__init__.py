@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None: those of the process.
 
     Returns:
-        The exit status: 0; 1 where something failed; 2 for bad input, with one line on stderr; 130
+        The exit status: 0; 1 if something failed; 2 for bad input, with one line on stderr; 130
         after Ctrl-C.
     """
     parser = Parser(

@@ -1,4 +1,4 @@
-"""``envpool-py bench``: whether a pool is faster than what you have, for your env."""
+"""``envpool-py bench``: compare pools, Gymnasium's vector envs and a plain loop for an env."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from envpool_py.worker.limits import usable_cores
 _EPILOG = f"""\
 pools: {", ".join(NAMES)}.
 loop is a plain loop over the envs, and make is the pool that envpool_py.make chooses. Only our
-pools have partial batches: with --wait-num the others step whole ones.
+pools have partial batches: with --wait-num the others step whole batches.
 
 Each pool is measured in a fresh process, one pool after the other and over again. Ctrl-C ends it:
 what was measured is shown and written, and the exit status is 130. The pools of other libraries are
@@ -36,7 +36,7 @@ measured by examples/benchmark of the repository.
 example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 """
 
-#: Seconds that a measurement takes beside what is measured, for imports: a guess.
+#: Estimated seconds that a measurement takes in addition, for imports.
 _START_UP = 1.5
 
 
@@ -55,7 +55,7 @@ def register(commands: Any) -> None:
         action="append",
         choices=NAMES,
         metavar="NAME",
-        help="measure this one only; may be repeated",
+        help="measure only this pool; may be repeated",
     )
     parser.add_argument(
         "--num-envs",
@@ -69,7 +69,7 @@ def register(commands: Any) -> None:
         "--seconds",
         type=seconds,
         default=0.5,
-        help="how long a measurement takes, after its warm-up; default: %(default)s",
+        help="seconds of a measurement, after its warm-up; default: %(default)s",
     )
     parser.add_argument(
         "--repeats", type=integer(1), default=3, metavar="N", help="default: %(default)s"
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 def _announced(
     args: argparse.Namespace, plan: dict[int, list[Setting]], callers: list[Caller]
 ) -> str:
-    """What will be measured, and how long it will take."""
+    """Describe the measurements and their duration."""
     pools = sum(map(len, plan.values()))
     each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
     counts = " and ".join(map(str, plan))
@@ -120,7 +120,7 @@ def _announced(
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
-    """What is measured with so many envs."""
+    """Return the settings to measure with this number of envs."""
     check_wait_num(args.wait_num, num_envs)
     wait_num = None if args.wait_num == num_envs else args.wait_num
     found = [
@@ -144,7 +144,7 @@ def _measure(
     settings: list[Setting],
     results: Results,
 ) -> None:
-    """One setting after the other and over again, so that a change of speed hits all of them."""
+    """Measure the settings in turns, so that a change of the machine's speed affects all."""
     total = args.repeats * len(settings)
     now = 0.0, ""
     with showing(total, lambda: now):

@@ -68,8 +68,8 @@ def register(commands: Any) -> None:
         "--steps",
         type=integer(1),
         metavar="N",
-        help="no env starts an episode once it has done its share of N steps, and episodes that"
-        " run are finished: at least N steps",
+        help="collect whole episodes with at least N steps: an env starts no episode after its"
+        " share of the N steps",
     )
     limit.add_argument(
         "--episodes", type=integer(1), metavar="N", help="collect exactly N episodes"
@@ -77,20 +77,21 @@ def register(commands: Any) -> None:
     add_num_envs(parser, 8)
     add_wait_num(parser, "half of the envs")
     parser.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="that a batch waits for K rows"
+        "--timeout", type=seconds, metavar="SECONDS", help="longest wait for K rows"
     )
     add_backend_options(parser)
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="of the Ray cluster, as ray.init takes it, auto for the one on this machine; default:"
-        " that of RAY_ADDRESS, or a new one on this machine",
+        help="address of the Ray cluster for ray.init; auto: the cluster of this machine; default:"
+        " RAY_ADDRESS, else a new cluster on this machine",
     )
     parser.add_argument(
         "--balanced",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="whether each env does a fixed share, so that timing plays no part; default: yes",
+        help="whether each env does a fixed share, so that results do not depend on timing;"
+        " default: yes",
     )
     parser.add_argument(
         "--seed", type=integer(0), metavar="S", help="env i is seeded with S + i; default: drawn"
@@ -111,7 +112,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--compress",
         action=argparse.BooleanOptionalAction,
-        help="whether to compress the file; default: where observations are images",
+        help="whether to compress the file; default: only if observations are images",
     )
     parser.add_argument(
         "--record",
@@ -129,7 +130,7 @@ def register(commands: Any) -> None:
         "--step-timeout",
         type=seconds,
         metavar="SECONDS",
-        help="that a step or reset may take before the env's process is killed",
+        help="time limit of a step or reset; after that the env's process is killed",
     )
     parser.add_argument(
         "--video",
@@ -161,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
     writer: EpisodeWriter | None = None
     status = 0
     restarts: list[int] = []  # the ids of the envs
-    written: int | None = None  # episodes; None: it has not come to that
+    written: int | None = None  # episodes; None: no file was begun
     if args.backend == "ray":
         _connect_to_ray(args.address)
     elif args.address is not None:
@@ -249,7 +250,7 @@ def _connect_to_ray(address: str | None) -> None:
 
 
 def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
-    """The pool that the options ask for; it appends the ids of restarted envs to ``restarts``."""
+    """Make the pool of the options; it appends the ids of restarted envs to ``restarts``."""
 
     def on_restart(env_id: int, error: EnvError) -> None:
         restarts.append(env_id)
@@ -320,7 +321,7 @@ def _has_images(pool: BaseVectorEnv) -> bool:
 
 
 def _metadata(args: argparse.Namespace) -> dict[str, Any]:
-    """Where the episodes come from: all that they depend on."""
+    """Return the metadata: everything that the episodes depend on."""
     return {
         "env_id": args.env,
         "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},

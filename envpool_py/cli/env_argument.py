@@ -1,4 +1,4 @@
-"""The env that ``ENV``, ``--wrapper`` and ``--env-kwarg`` stand for, for every command."""
+"""Find the env that ``ENV``, ``--wrapper`` and ``--env-kwarg`` name, for every command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORMS = (
 
 
 def add_env(parser: argparse.ArgumentParser, others: str = "", nargs: str | None = None) -> None:
-    """Add ``ENV``, ``--env-kwarg`` and ``--wrapper``; ``others`` says what else ENV may be."""
+    """Add ``ENV``, ``--env-kwarg`` and ``--wrapper``; ``others`` describes further forms of ENV."""
     parser.add_argument(
         "env",
         metavar="ENV",
@@ -88,7 +88,7 @@ def env_fn_of(
 
 
 def code_of(args: argparse.Namespace, setting: Setting) -> str:
-    """The lines of Python that make this pool of the env that the arguments name."""
+    """Return the Python code that makes this pool of the env that the arguments name."""
     found = _find(args.env)
     lines = ["import envpool_py"]
     if isinstance(found, Imported):

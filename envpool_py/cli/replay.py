@@ -115,7 +115,7 @@ def _repeat(args: argparse.Namespace, batches: Replay) -> int:
 
 
 def _show(args: argparse.Namespace, batches: Replay, error: EnvError, more: str = "") -> bool:
-    """Say what failed and where, and open the debugger if asked to; returns whether it was."""
+    """Print the error and its place, open the debugger with ``--pdb``; return whether it did."""
     episode, step = batches.position(error.env_id)
     what = first_line(error.message) + line_of(_cause(error))
     sys.stdout.write(f"{what}; episode {episode}, step {step}{more}\n")
@@ -123,7 +123,7 @@ def _show(args: argparse.Namespace, batches: Replay, error: EnvError, more: str 
 
 
 def _debug(args: argparse.Namespace, error: Exception) -> bool:
-    """Open the debugger where the env raised, if asked to; returns whether it was asked to."""
+    """Open the debugger where the env raised, with ``--pdb``; return whether it did."""
     if not args.pdb:
         return False
     cause = _cause(error)

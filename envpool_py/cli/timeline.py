@@ -32,7 +32,7 @@ def register(commands: Any) -> None:
     )
     add_env(parser)
     parser.add_argument(
-        "--out", type=picture, metavar="FILE.png", required=True, help="where to draw it"
+        "--out", type=picture, metavar="FILE.png", required=True, help="the file of the picture"
     )
     add_num_envs(parser, 8)
     add_wait_num(parser)
@@ -41,7 +41,7 @@ def register(commands: Any) -> None:
         "--seconds",
         type=seconds,
         default=0.05,
-        help="how much of it to draw; default: %(default)s",
+        help="seconds to draw; default: %(default)s",
     )
     parser.set_defaults(run=run)
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(found: Timeline) -> list[str]:
-    """Where the time went, and which env was the last of its batch most often."""
+    """Summarise the parts of the time, and the env that was most often the last of its batch."""
     parts = [f"{np.mean(part):.0%} {kind}" for kind, part in timeline.shares(found).items()]
     text = f"{len(found.batches)} batches in {duration(found.seconds)}; an env on average: "
     lines = [text + ", ".join(parts)]

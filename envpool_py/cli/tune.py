@@ -1,4 +1,4 @@
-"""``envpool-py tune``: which pool is best for an environment on this machine."""
+"""``envpool-py tune``: find the best pool for an env on this machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def register(commands: Any) -> None:
         "--seconds",
         type=seconds,
         default=30.0,
-        help="how long to try; what has begun is finished; default: %(default)s",
+        help="seconds to try pools; a measurement that has begun is finished; default: %(default)s",
     )
     add_measurement_options(parser)
     add_json(parser)
@@ -104,7 +104,7 @@ def _show(
 
 
 def costs(profile: Probe) -> Iterator[str]:
-    """What one env costs."""
+    """Describe the cost of one env."""
     yield (
         f"step: {duration(profile.wall)} with resets (median {duration(profile.step_p50)}, p99"
         f" {duration(profile.step_p99)}), {profile.cpu / max(profile.wall, 1e-9):.0%} of it on the"
@@ -139,7 +139,7 @@ def recommendations(
 
 
 def reasons(results: Results, profile: Probe, best: Setting, caller: Caller) -> Iterator[str]:
-    """Why that one, a line for each choice."""
+    """Return the reasons for a setting, a line for each choice."""
 
     def compared(text: str, of: Callable[[Setting], bool]) -> str:
         other = next(filter(of, results.ranked(caller)), None)

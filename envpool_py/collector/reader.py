@@ -1,4 +1,4 @@
-"""Reads the files that ``envpool_py.collector.file`` describes and writes."""
+"""Read the files of episodes that ``envpool_py.collector.file`` writes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from envpool_py.record import plain_codec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What ``metadata`` says of every file.
+#: The format in the ``metadata`` of every file.
 FORMAT = "envpool_py episodes"
-#: Raised with every change that a reader must know of.
+#: Incremented with every change that an older reader cannot read.
 VERSION = 2
 
 NO_SEED = -1  # in place of a seed
@@ -42,7 +42,7 @@ class Episodes(Sequence[Episode]):
     ``episodes[3]`` is an ``Episode`` whose arrays are views of those here.
 
     Attributes:
-        metadata: what the writer told, a dict.
+        metadata: the metadata of the writer, a dict.
         observation_space: of each env.
         action_space: of each env.
         env_ids: ``(n,)``.
@@ -191,22 +191,22 @@ class Episodes(Sequence[Episode]):
 
 
 def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
-    """Read what ``save``, ``EpisodeWriter`` or ``envpool-py collect`` has written.
+    """Read a file of ``save``, ``EpisodeWriter`` or ``envpool-py collect``.
 
-    Where ``path`` is an ``.npz`` whose writer was killed, the episodes that it had written are
-    read, from ``path + ".partial"``. Infos are decoded when an episode is taken.
+    If the writer of an ``.npz`` was killed, the episodes that it had written are read from
+    ``path + ".partial"``. Infos are decoded when an episode is accessed.
 
     Args:
         path: the file or folder.
-        mmap: True: the arrays of a folder are mapped, and read when they are touched, for data
-            larger than memory. An ``.npz`` is read whole in any case.
+        mmap: True: map the arrays of a folder and read them on access, for data larger than
+            memory. An ``.npz`` is always read completely.
 
     Raises:
         OSError: there is no such file, or it can't be read.
         ValueError: it is no such file, or of a newer version of the package.
 
     Warns:
-        UserWarning: there is an ``.npz``, and beside it what a later run has left, unread.
+        UserWarning: beside the ``.npz`` there is an unfinished file of a later run; it is not read.
     """
     target = Path(path)
     partial = folder_of(target)

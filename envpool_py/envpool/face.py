@@ -29,8 +29,8 @@ class EnvPool:
     ``batch_size`` rows that are ready, in the order in which envs finished; otherwise all envs, in
     the order sent. A batch is smaller only if fewer envs are in flight.
 
-    The call raises the error of an env; the others' rows come with ``recv()``, and the env accepts
-    ``reset(env_id)``.
+    A call raises the error of an env; ``recv()`` then returns the rows of the other envs, and the
+    failed env accepts ``reset(env_id)``.
 
     Attributes:
         pool: the pool underneath, for ``restart``, ``call``, ``render`` and ``stats``.
@@ -56,7 +56,7 @@ class EnvPool:
         self.spec.action_space = pool.single_action_space
 
     def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
-        """What ``recv`` returns; what ``reset`` returns if ``reset``."""
+        """Return a batch in the form of ``recv``, or with ``reset`` in the form of ``reset``."""
         obs, reward, *flags = batch
         return (obs, info) if reset else (obs, reward.astype(np.float32), *flags, info)
 
@@ -96,11 +96,11 @@ class EnvPool:
         return self._convert(self.pool.step(*self._actions(action, env_id)), self.pool.batch_ids)
 
     def reset(self, env_id: Ids = None, *, seed: Seed = None, options: Any = None) -> Any:
-        """Reset envs; what they have in flight is cancelled.
+        """Reset envs; their requests in flight are cancelled.
 
         Args:
-            env_id: which envs. Their rows are returned in this order. None: all, of which the
-                first ``batch_size`` rows are returned, and the others by ``recv``.
+            env_id: the envs. Their rows are returned in this order. None: all envs; the first
+                ``batch_size`` rows are returned, ``recv`` returns the others.
             seed: as in the pool. By default the first reset of an env takes the seed of ``make``.
             options: for the envs' ``reset``; ``reset_mask``, a bool array, replaces ``env_id``.
         """
@@ -124,7 +124,7 @@ class EnvPool:
         return self.num_envs
 
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
-        """Reset these envs by ``call``, whatever they are doing."""
+        """Reset these envs by ``call``, also those in flight."""
         ids = ids_.resolve(env_id, self.num_envs)
         if self._kept is not None:
             others = ~np.isin(self._kept[-1], ids)

@@ -28,8 +28,8 @@ def make_vec(
     """Make a ``VectorEnv`` of ``num_envs`` copies of one env; the arguments are Gymnasium's.
 
     Args:
-        id: an id of Gymnasium's registry, maybe with its module, or a spec.
-        num_envs: how many.
+        id: an id of Gymnasium's registry, optionally with its module, or a spec.
+        num_envs: the number of envs.
         vectorization_mode: ``"sync"``: in this process; ``"async"``: in worker processes; None:
             measured, as by ``envpool_py.make``.
         vector_kwargs: arguments of ``VectorEnv`` and of the pool.

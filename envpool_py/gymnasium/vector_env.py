@@ -46,7 +46,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         copy: False: observations are views that the next call changes.
         daemon: no effect. The processes end with this one, and may have children.
         worker: not supported.
-        max_concurrency: how many envs may be at work at a time: the number of processes.
+        max_concurrency: how many envs may step at the same time: the number of processes.
         **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
             other arguments are Gymnasium's.
 
@@ -279,7 +279,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise NoAsyncCallError(text, call)
 
     def _checked(self, actions: Any) -> Any:
-        """The actions for the pool; AssertionError if an env has ended and nobody resets it."""
+        """Return the actions for the pool; AssertionError if an ended env was not reset."""
         self._assert_idle("step_async")
         if actions is None:
             raise TypeError(f"actions: expected {self.num_envs} actions, one per env; got None")

@@ -1,4 +1,4 @@
-"""Spaces of many agents as one space, and where an agent's mask of legal actions is."""
+"""Combine the spaces of many agents into one, and find the masks of legal actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def odd_one_out(own: Mapping[_Key, Any]) -> _Key | None:
 
 
 def assert_alike(own: AgentSpaces, otherwise: str, error: type[Exception] = ValueError) -> None:
-    """Raise ``error`` unless all agents have the same spaces; it says what to do ``otherwise``."""
+    """Raise ``error`` unless all agents have the same spaces; ``otherwise`` is its hint."""
     other = odd_one_out(own)
     if other is not None:
         first = next(iter(own))
@@ -41,7 +41,7 @@ def assert_alike(own: AgentSpaces, otherwise: str, error: type[Exception] = Valu
 
 
 def blank(space: gym.Space[Any]) -> Any:
-    """The value of an agent that is not there: zeros, and None where a space has no arrays."""
+    """Return the value of an absent agent: zeros, or None if a space has no arrays."""
 
     def zeros(leaf: spaces.Leaf) -> Any:
         if leaf.dtype is None:
@@ -60,8 +60,8 @@ def seed_apart(space: gym.Space[Any], seed: Any, *place: int) -> None:
 class Masks(NamedTuple):
     """Where an agent's mask of legal actions is.
 
-    ``shape``: of the mask; None where there is no telling what is legal. ``in_obs``: it is a part
-    of the observation; else it is in the info, or all actions are legal.
+    ``shape``: of the mask; None if legal actions are not known. ``in_obs``: the mask is a part of
+    the observation; else it is in the info, or all actions are legal.
     """
 
     shape: tuple[int, ...] | None

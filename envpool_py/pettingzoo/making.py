@@ -1,4 +1,4 @@
-"""Envs by their names, and random legal actions: what a command line needs."""
+"""Find envs by their names, and draw random legal actions, for the command line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from envpool_py.pool import BaseVectorEnv
 
 
 def find_env(name: str) -> Callable[..., Any] | None:
-    """What makes the env of this name; None if PettingZoo knows none.
+    """Return the function that makes the env of this name; None if PettingZoo has no such env.
 
     A name is an id of PettingZoo's registry (``classic/tictactoe-v3``), after ``module:`` also of
     one that importing the module fills; or a module with an ``env`` or a ``parallel_env``, as
@@ -59,7 +59,7 @@ def make_by_name(
 
 
 class RandomLegalPolicy:
-    """Random actions that are legal, for a pool of ``PettingZooEnv`` with ``columns=True``.
+    """Draws random legal actions for a pool of ``PettingZooEnv`` with ``columns=True``.
 
     The ``n``-th action of an agent of env ``i`` depends on ``seed`` (0 or more; None: from the
     operating system), ``i``, ``n`` and the masks alone: not on which other envs are in a batch.

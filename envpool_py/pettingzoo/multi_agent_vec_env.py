@@ -28,7 +28,7 @@ _MASKS = "action_masks"
 
 
 class _InRows(ParallelVectorEnv):
-    """Rewards and flags are rows of the VecEnv, not divided by agent."""
+    """A pool whose rewards and flags are rows of the VecEnv, not dicts by agent."""
 
     def _columns(self, matrix: Array) -> Any:
         return matrix.reshape(-1)
@@ -158,7 +158,7 @@ class SB3MultiAgentVecEnv(OverPool):
         valid, alive = info["valid"], info["alive"]
         over = np.repeat(info["env_done"], len(self.possible_agents))
         left = valid & (terminated | truncated | ~alive)
-        # What a row shows next is no continuation of what it has shown: it was an absent agent's.
+        # The next observation of the row does not continue the last one, of an absent agent.
         born = alive & ~valid & ~over
         dones = left | born | over
         obs = self._leaves(seen)
@@ -209,7 +209,7 @@ class SB3MultiAgentVecEnv(OverPool):
         if self._masks is not None:
             block = np.stack(list(info["action_mask"].values()), axis=1)
             self._masks = block.reshape(self._masks.shape)
-            # An agent that is not there may pretend to do anything: a policy needs a legal action.
+            # All actions of an absent agent count as legal, because a policy needs a legal action.
             self._masks[~info["alive"]] = True
 
     def _note_reset(self, env: int, info: dict[str, Any]) -> None:

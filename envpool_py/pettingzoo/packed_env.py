@@ -2,8 +2,8 @@
 
 The row's observation is a dict: ``"agents"`` holds the observation of each agent, ``"flags"`` the
 flags of all, ``"masks"`` the legal actions of those agents whose masks are known, and ``"state"``,
-if asked for, the state of the env. So all of it is in shared memory, the flags of a row that is
-lost too. The infos that are not empty are in the row's info.
+with ``with_state``, the state of the env. So all these values are in shared memory. The infos that
+are not empty are in the row's info.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class MakePacked:
 
 
 def _of_length(count: int, method: str, result: Any) -> tuple[Any, ...]:
-    """What a method of an env returned, a tuple of so many dicts by agent."""
+    """Check that a method of an env returned a tuple of this many dicts by agent."""
     if not isinstance(result, tuple) or len(result) != count:
         raise TypeError(f"{method}() must return {count} dicts by agent, got {result!r:.80}")
     return result

@@ -75,20 +75,20 @@ def _property_of_pool(name: str) -> Any:
 class ParallelVectorEnv:
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
-    A batch has one row per env, and the agents of an env are never split over two batches. An agent
-    that is not there, not yet or no longer, has zeros and reward 0. Methods, arguments and errors
-    without a text here are as in ``BaseVectorEnv``.
+    A batch has one row per env, and the agents of an env are never split over two batches. An
+    absent agent, before it appears or after its death, has zeros and reward 0. Methods, arguments
+    and errors that are not described here are as in ``BaseVectorEnv``.
 
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
             PettingZoo's ``aec_to_parallel`` takes.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"`` or ``"ray"``.
-        wait_num: the rows that ``step`` and ``recv`` wait for; None is all.
-        timeout: seconds after which a batch comes with fewer rows.
-        autoreset_mode: who resets an env when no agent is left; None: the caller.
-        num_processes: over how many processes the envs are spread; None is one for each env. Not
-            for ``"dummy"``.
-        state_in_info: bring ``env.state()`` with every row, as ``info["state"]``.
+        wait_num: the rows that ``step`` and ``recv`` wait for; None: all.
+        timeout: seconds after which a batch has fewer rows, but at least one.
+        autoreset_mode: how an env is reset when no agent is left; None: call ``reset`` yourself.
+        num_processes: the number of processes that share the envs; None: one per env. Not for
+            ``"dummy"``.
+        state_in_info: add ``env.state()`` to every row, as ``info["state"]``.
         copy: False: observations, masks and states are valid only until the next call.
         **options: of the pool: ``context``, ``episode_seeds``, ``on_error``, ``measure``, ...
 

@@ -19,7 +19,7 @@ _NOT_OF_ACTORS = {"affinity", "context", "num_processes", "num_threads"}
 
 
 class RayEnvWorker(SubprocEnvWorker):
-    """The env is in an actor of Ray; in a pool the actor holds several.
+    """A worker whose env is in an actor of Ray; in a pool an actor may hold several envs.
 
     ``process`` is the handle of the actor, which starts with the first request, or with a pool.
 
@@ -36,11 +36,12 @@ class RayEnvWorker(SubprocEnvWorker):
 
 
 class RayVectorEnv(BaseVectorEnv):
-    """Envs in actors on the nodes of a Ray cluster, where ``ShmemVectorEnv`` has processes.
+    """A pool of actors on the nodes of a Ray cluster, in place of worker processes.
 
-    ``ray.init(address)`` before this chooses the cluster; else Ray is initialised here. An actor
-    gets one call for all its envs of a batch, and one reply brings their rows: a partial batch is
-    made of whole calls. With ``on_error="restart"`` Ray places a new actor where there is room.
+    Call ``ray.init(address)`` first to choose the cluster; otherwise Ray is initialised here. An
+    actor gets one call for all its envs of a batch, and returns their rows together, so a partial
+    batch consists of whole calls. With ``on_error="restart"`` Ray places a new actor on any node
+    with free resources.
 
     Args:
         env_fns: one callable per env; sent by cloudpickle, called in a thread of the actor.

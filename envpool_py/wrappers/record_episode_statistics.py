@@ -1,4 +1,4 @@
-"""Return, length and time of each episode, in its last info and as a rolling summary."""
+"""Record return, length and time of each episode, in its last info and in queues."""
 
 from __future__ import annotations
 

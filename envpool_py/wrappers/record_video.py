@@ -1,4 +1,4 @@
-"""Videos of the envs of a pool, tiled into one image."""
+"""Record videos of the envs of a pool, tiled into one image."""
 
 from __future__ import annotations
 

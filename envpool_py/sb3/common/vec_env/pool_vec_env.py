@@ -34,7 +34,7 @@ _OWN_OPTIONS = {"autoreset_mode": "same_step", "reset_first": False, "columns": 
 
 
 class OverPool(VecEnv):
-    """The common part of VecEnvs over a pool, whatever their rows are.
+    """The base class of VecEnvs over a pool.
 
     ``step_wait`` ends a pending step and ``reset`` cancels it; until then every other request
     raises ``AlreadyPendingCallError``. After ``close`` all raise ``ClosedEnvironmentError``.
