@@ -1,4 +1,4 @@
-"""``envpool-py show``: print the contents of a file of episodes or of a record."""
+"""``envpool-py show``: what is in a file of episodes or in a record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envpool_py.cli.tables import figures, show_table, size
 from envpool_py.collector import load
 from envpool_py.record import recorder
 
-#: The largest number of seeds and similar values that are shown.
+#: Seeds and the like are shown up to so many.
 _MOST = 8
 
 
@@ -26,7 +26,7 @@ def register(commands: Any) -> None:
         description="Say what is in a file that collect has written, or in a record.",
         epilog="example: envpool-py show cartpole.npz",
     )
-    parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
+    parser.add_argument("file", metavar="FILE", help="of collect --out, or of record=FILE")
     add_json(parser)
     parser.set_defaults(run=run)
 

@@ -1,8 +1,8 @@
-"""The rows of the running episodes of each env, and the last row of each env.
+"""The rows of the episodes that are running, env by env, and the last row of each env.
 
-Rows are stored for a whole batch at once. ``EpisodeBuffer`` stores them in blocks of several rows
-per env; full blocks are kept until the episode ends. So memory holds the running episodes and one
-block per env, whatever the number of episodes. ``LastRows`` holds one row per env.
+Rows are stored for a whole batch at once. ``EpisodeBuffer`` stores them into blocks of some rows
+per env; a full block is put aside. Memory holds the running episodes and one block per env,
+whatever the number of episodes. ``LastRows`` holds one row per env.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Approximate size of the blocks of all envs together, in bytes.
+#: The blocks of all envs take about so much together, bytes.
 _BLOCK_BYTES = 1 << 25
-#: Least number of rows of a block: 2, so that a full block holds a step and not only a reset.
+#: Rows of a block: 2 at the least, so that one which is full holds a step and not only a reset.
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 
 
 class Rows(Protocol):
-    """Stores a row per env, which an observation opens and an action closes."""
+    """Stores, for each env, a row that is opened by an observation and closed by an action."""
 
     def add(
         self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
@@ -41,8 +41,8 @@ class Rows(Protocol):
 class EpisodeBuffer:
     """Observations, actions, extras and rewards of one running episode per env.
 
-    Row ``t`` of an episode holds observation ``t``, its reward (0 for a reset), and the action and
-    extras that the policy returned for this observation.
+    Row ``t`` of an episode holds observation ``t``, the reward that came with it (0 for the
+    reset's), and the action and extras that the policy returned for it.
 
     Args:
         num_envs: how many envs.
@@ -123,7 +123,7 @@ class EpisodeBuffer:
         )
 
     def clear(self) -> None:
-        """Drop all running episodes."""
+        """Forget all running episodes."""
         self._row[:] = self._start
         for column in self._columns():
             column.clear()
