@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -160,6 +161,11 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     if type(tree) is tuple:  # and no Leaf
         return tuple([map_tree(function, *parts) for parts in zip(tree, *others, strict=True)])
     return function(tree, *others)
+
+
+def take(tree: Any, rows: Any) -> Any:
+    """The rows ``rows``, an index of any kind, of every array of nested dicts and tuples."""
+    return map_tree(itemgetter(rows), tree)
 
 
 def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:

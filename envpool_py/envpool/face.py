@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +17,7 @@ from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray, Ids
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.seeding import Seed
-from envpool_py.spaces import map_tree
+from envpool_py.spaces import map_tree, take
 
 
 class EnvPool:
@@ -84,8 +83,8 @@ class EnvPool:
             finally:
                 pool.wait_num = self._size
             rows = new if rows is None else map_tree(lambda *of: np.concatenate(of), rows, new)
-        self._kept = _take(rows, slice(self._size, None)) if len(rows[-1]) > self._size else None
-        *batch, ids = _take(rows, slice(self._size))
+        self._kept = take(rows, slice(self._size, None)) if len(rows[-1]) > self._size else None
+        *batch, ids = take(rows, slice(self._size))
         return self._convert(batch, ids, reset=reset)
 
     def step(self, action: Any, env_id: Ids = None) -> Any:
@@ -128,7 +127,7 @@ class EnvPool:
         ids = ids_.resolve(env_id, self.num_envs)
         if self._kept is not None:
             others = ~np.isin(self._kept[-1], ids)
-            self._kept = _take(self._kept, others) if others.any() else None
+            self._kept = take(self._kept, others) if others.any() else None
         self.pool.cancel(ids)
         if seed is None:
             first = [self._seeds[i] for i in ids.tolist()]
@@ -160,10 +159,6 @@ class EnvPool:
         info |= combine_rows(range(len(infos)), infos, len(infos))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
         return self._result(tuple(batch[:4]), info, reset=reset)
-
-
-def _take(rows: Any, index: Any) -> Any:
-    return map_tree(itemgetter(index), rows)
 
 
 class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[misc]

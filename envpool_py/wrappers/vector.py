@@ -12,7 +12,6 @@ import copyreg
 import functools
 import types
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -96,7 +95,7 @@ class VectorEnvWrapper(BaseVectorEnv):
         if ended:
             finals = self.observations(_stack_like(obs, [info["final_obs"] for info in ended]))
             for k, info in enumerate(ended):
-                info["final_obs"] = spaces.map_tree(itemgetter(k), finals)
+                info["final_obs"] = spaces.take(finals, k)
         return self.observations(obs)
 
     def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
