@@ -21,8 +21,9 @@ from envpool_py.errors import from_signal_handler
 
 Array: TypeAlias = "NDArray[Any]"
 
-_FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-_RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
+#: Spaces whose values are arrays of a fixed shape, and Gymnasium's other ones.
+FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
 _NUMPY_SCALARS = {np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_}
 _IMMUTABLE = frozenset({int, float, complex, bool, str, bytes, type(None), *_NUMPY_SCALARS})
 
@@ -92,11 +93,11 @@ def layout_of(
     code: Code | None = getattr(space, "code", None) if coded else None
     if code is not None:
         return Leaf(path, code.shape, code.dtype, code=code)
-    if isinstance(space, _FIXED):
+    if isinstance(space, FIXED):
         scalar = isinstance(space, gym.spaces.Discrete)
         return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)
     # A custom space that has a shape has arrays for elements.
-    arrays = space is None or (not isinstance(space, _RAGGED) and space.shape is not None)
+    arrays = space is None or (not isinstance(space, RAGGED) and space.shape is not None)
     return Leaf(path, (), None, stacked=arrays)
 
 

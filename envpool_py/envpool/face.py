@@ -13,6 +13,7 @@ from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py import ids as ids_
 from envpool_py import seeding
+from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray, Ids
 from envpool_py.pool import BaseVectorEnv
@@ -47,7 +48,7 @@ class EnvPool:
         self._elapsed = np.zeros_like(self.all_env_ids)
         self._kept: Any = None  # a batch and its ids: what the pool returned beyond batch_size
         seed = config["env_seed"] or config["seed"]  # for the first resets
-        self._seeds = seeding.per_env(seed, range(pool.num_envs))
+        self._seeds = np.array(seeding.per_env(seed, range(pool.num_envs)), object)
         record = namedtuple("Config", self.config)(**self.config)  # noqa: PYI024
         self.spec: Any = SimpleNamespace(id=task_id, config=record)
         self.spec.reward_threshold = config["reward_threshold"]
@@ -103,9 +104,8 @@ class EnvPool:
             seed: as in the pool. By default the first reset of an env takes the seed of ``make``.
             options: for the envs' ``reset``; ``reset_mask``, a bool array, replaces ``env_id``.
         """
-        if isinstance(options, Mapping) and env_id is None and "reset_mask" in options:
-            env_id = np.asarray(options["reset_mask"], dtype=bool)
-            options = {key: value for key, value in options.items() if key != "reset_mask"} or None
+        if env_id is None:
+            env_id, options = split_mask(options, self.num_envs)
         if env_id is None and self.pool.is_async:
             self._reset(None, seed, options, self.pool.send_reset)
             return self.recv(reset=True)
@@ -129,12 +129,8 @@ class EnvPool:
             others = ~np.isin(self._kept[-1], ids)
             self._kept = take(self._kept, others) if others.any() else None
         self.pool.cancel(ids)
-        if seed is None:
-            first = [self._seeds[i] for i in ids.tolist()]
-            seed = None if first.count(None) == len(first) else first
-        result = call(ids, seed=seed, options=options)
-        for i in ids.tolist():
-            self._seeds[i] = None
+        result = call(ids, seed=self._seeds[ids] if seed is None else seed, options=options)
+        self._seeds[ids] = None
         return result
 
     def _actions(self, action: Any, env_id: Ids) -> tuple[Any, Ids]:

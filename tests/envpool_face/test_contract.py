@@ -12,6 +12,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
 from envpool_py import envpool
+from envpool_py.worker.channel import TOKEN_BYTES
 from tests.envpool_face.by_hand import ByHand, SeededEnv, SeededGateEnv, check_row, same
 from tests.support import envs
 
@@ -121,7 +122,7 @@ def wait_for_rows(pool: Any, count: int) -> bool:
     channel = pool.pool.engine.hosts.processes.channel
     limit = time.monotonic() + 10
     chunks = pool.pool.engine.arrivals.chunks
-    while sum(map(len, chunks)) < 4 * count and time.monotonic() < limit:
+    while sum(map(len, chunks)) < TOKEN_BYTES * count and time.monotonic() < limit:
         channel.collect(chunks)
         time.sleep(0.001)
     return time.monotonic() < limit
