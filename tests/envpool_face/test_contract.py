@@ -33,8 +33,8 @@ ENVS: dict[str, Callable[[], Any]] = {
     "pendulum": functools.partial(gym.make, "Pendulum-v1", max_episode_steps=5),
 }
 
-CASES = [(name, "two processes") for name in ENVS]
-CASES += [("random", "dummy"), ("random", "a process each")]
+CASES = [(name, "dummy") for name in ENVS]
+CASES += [("nested", "two processes"), ("random", "a process each")]
 
 
 def samples(space: gym.Space, count: int) -> list[Any]:
@@ -82,9 +82,7 @@ def test_partial_batches_equal_envs_stepped_by_hand(name: str, backend: str) -> 
         pool.action_space.seed(0)
         pool.async_reset()
         expected = {i: by_hand.reset(i) for i in range(7)}
-        for number in range(60):
-            if number % 10 == 0:
-                time.sleep(0.01)  # more rows are ready than a batch holds
+        for _ in range(60):
             batch = pool.recv()
             ids = batch[4]["env_id"].tolist()
             assert len(set(ids)) == 3
