@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.gymnasium import VectorEnv
 from tests.gymnasium_face.envs import SPACES, RandomEnv, equal
-from tests.support.envs import Cards
+from tests.support.envs import Cards, VectorRewardEnv
 
 NUM_ENVS = 3
 MODES = list(AutoresetMode)
@@ -107,6 +107,19 @@ def test_over_any_pool(pool: str, copy: bool) -> None:
     assert run(ours, SyncVectorEnv(fns, autoreset_mode=mode), 40, parts=True) > 5
     ours.close()
     assert ours.pool.is_closed
+
+
+def test_vector_rewards_that_no_space_declares() -> None:
+    fns = [functools.partial(VectorRewardEnv, tag) for tag in range(NUM_ENVS)]
+    ours, by_hand = in_process(fns, AutoresetMode.NEXT_STEP), [fn() for fn in fns]
+    ours.reset()
+    for env in by_hand:
+        env.reset()
+    for k in range(2):
+        ours.step_async([0] * NUM_ENVS)
+        rewards = ours.step_wait()[1] if k else ours.step_wait(timeout=20)[1]
+        np.testing.assert_array_equal(rewards, [env.step(0)[1] for env in by_hand], strict=True)
+    ours.close()
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])
