@@ -75,7 +75,8 @@ class MakeOptions(CommonOptions, ProcessOptions, total=False):
     """The options of ``make``."""
 
 
-_OF_PROCESSES = {"context", "num_processes", *ProcessOptions.__annotations__}
+#: Options that only pools with processes take.
+OF_PROCESSES = {"context", "num_processes", *ProcessOptions.__annotations__}
 
 _ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*")
 _ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {8}.*)*", re.MULTILINE)
@@ -131,7 +132,7 @@ def check_options(function: Callable[..., Any], name: str, options: Mapping[str,
     if not unknown:
         return
     text = f"{name} does not take {', '.join(unknown)}"
-    if unknown[0] in _OF_PROCESSES:
+    if unknown[0] in OF_PROCESSES:
         if unknown[0] == "step_timeout":
             text += "; an env that hangs can only be ended with its process"
         text += "; ShmemVectorEnv and SubprocVectorEnv take it"

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from envpool_py import auto
-from envpool_py.arguments import check_env_fns, check_foreign, check_num_envs, hint
+from envpool_py.arguments import check_env_fns, check_num_envs, hint
 from envpool_py.options import (
+    OF_PROCESSES,
     MakeOptions,
     PoolOptions,
-    ProcessOptions,
     ProcessPoolOptions,
     check_options,
     spell_out,
@@ -140,10 +140,8 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "ray": _over_ray,
 }
 
-# Options that only processes have.
-_OF_PROCESSES = frozenset(ProcessOptions.__annotations__)
 # Options that keep all envs out of the caller's process.
-_OF_ISOLATION = frozenset({*_OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
+_OF_ISOLATION = frozenset({*OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
 
 
 @spell_out(MakeOptions)
@@ -198,9 +196,7 @@ def make(
         NotImplementedError: worker processes are needed, and the platform has none.
         gymnasium.error.Error: the id is not registered.
     """
-    if backend == "ray":  # has options of its own, which it checks
-        check_foreign(options)
-    else:
+    if backend != "ray":  # it has options of its own, which it checks
         check_options(make, "make", options)
     num_envs = check_num_envs(num_envs)
     if backend != "auto" and backend not in BACKENDS:
@@ -230,7 +226,7 @@ def make(
             and auto.caller_pays(measured, num_envs)
         )
         overhead = auto.SHARED_OVERHEAD if shared else auto.OVERHEAD
-        required = partial or not is_free or not _OF_PROCESSES.isdisjoint(options)
+        required = partial or not is_free or not OF_PROCESSES.isdisjoint(options)
         worth = auto.worth_processes(measured, num_envs, overhead)
         backend = "shmem" if required or worth else "dummy"
         if is_free:

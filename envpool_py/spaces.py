@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -20,8 +21,9 @@ from envpool_py.errors import from_signal_handler
 
 Array: TypeAlias = "NDArray[Any]"
 
-_FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-_RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
+#: Spaces whose values are arrays of a fixed shape, and Gymnasium's other ones.
+FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
 _NUMPY_SCALARS = {np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_}
 _IMMUTABLE = frozenset({int, float, complex, bool, str, bytes, type(None), *_NUMPY_SCALARS})
 
@@ -90,11 +92,11 @@ def layout_of(
     code: Code | None = getattr(space, "code", None) if coded else None
     if code is not None:
         return Leaf(path, code.shape, code.dtype, code=code)
-    if isinstance(space, _FIXED):
+    if isinstance(space, FIXED):
         scalar = isinstance(space, gym.spaces.Discrete)
         return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)
     # A custom space that has a shape has arrays for elements.
-    arrays = space is None or (not isinstance(space, _RAGGED) and space.shape is not None)
+    arrays = space is None or (not isinstance(space, RAGGED) and space.shape is not None)
     return Leaf(path, (), None, stacked=arrays)
 
 
@@ -159,6 +161,11 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     if type(tree) is tuple:  # and no Leaf
         return tuple([map_tree(function, *parts) for parts in zip(tree, *others, strict=True)])
     return function(tree, *others)
+
+
+def take(tree: Any, rows: Any) -> Any:
+    """The rows ``rows``, an index of any kind, of every array of nested dicts and tuples."""
+    return map_tree(itemgetter(rows), tree)
 
 
 def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:

@@ -19,7 +19,6 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, NamedTuple
@@ -234,7 +233,7 @@ def _computation(
     ids = np.arange(len(pool))
     if hasattr(policy, "start_episodes"):
         policy.start_episodes(ids)
-    return lambda rows: policy(spaces.map_tree(itemgetter(slice(rows)), obs), ids[:rows])
+    return lambda rows: policy(spaces.take(obs, slice(rows)), ids[:rows])
 
 
 def step_batches(

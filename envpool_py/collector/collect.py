@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -375,7 +374,7 @@ class AsyncCollector:
         elif len(restarted):
             acting |= again
             self._count(restarted.tolist())
-            rows.add(restarted, self._obs_parts(_select(batch.obs, again)), None)
+            rows.add(restarted, self._obs_parts(spaces.take(batch.obs, again)), None)
             if batch.kept:
                 for k in np.flatnonzero(again):
                     self._infos[batch.ids[k]] = [self._kept(_of_reset(batch.infos[k]))]
@@ -388,7 +387,7 @@ class AsyncCollector:
         if acting.all() and len(acting):
             self._act(batch.ids, batch.obs, batch.infos, rows)
         elif acting.any():
-            obs = _select(batch.obs, acting)
+            obs = spaces.take(batch.obs, acting)
             self._act(batch.ids[acting], obs, batch.infos[acting], rows)
 
     def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: Rows) -> None:
@@ -499,11 +498,6 @@ def _stack_rows(layout: Any, rows: Any, what: str) -> list[Any]:
     """The leaves of ``k`` trees, each with ``k`` rows."""
     split_rows = [spaces.split(layout, row, what) for row in rows]
     return [[row[n] for row in split_rows] for n, _ in enumerate(spaces.leaves(layout))]
-
-
-def _select(obs: Any, rows: NDArray[np.bool_]) -> Any:
-    """The rows of a batch of observations."""
-    return spaces.map_tree(itemgetter(rows), obs)
 
 
 def _stack(layout: Any, tree: Any) -> Any:

@@ -7,7 +7,6 @@ import os
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import unquote
@@ -114,12 +113,12 @@ class Episodes(Sequence[Episode]):
             episode_id=int(self.episode_ids[k]),
             env_seed=env_seed,
             seed=seed,
-            observations=_take(self.observations, slice(first, first + length + 1)),
-            actions=_take(self.actions, rows),
+            observations=spaces.take(self.observations, slice(first, first + length + 1)),
+            actions=spaces.take(self.actions, rows),
             rewards=self.rewards[rows],
             terminated=self.terminated[rows],
             truncated=self.truncated[rows],
-            extras=_take(self.extras, rows),
+            extras=spaces.take(self.extras, rows),
             infos=self._infos_of(k),
         )
 
@@ -142,15 +141,15 @@ class Episodes(Sequence[Episode]):
             info = objects([one for own in infos for one in own[:-1]])
             next_info = objects([one for own in infos for one in own[1:]])
         return Transitions(
-            obs=_take(self.observations, before),
-            action=_take(self.actions, rows),
+            obs=spaces.take(self.observations, before),
+            action=spaces.take(self.actions, rows),
             reward=self.rewards[rows],
             terminated=self.terminated[rows],
             truncated=self.truncated[rows],
-            next_obs=_take(self.observations, before + 1),
+            next_obs=spaces.take(self.observations, before + 1),
             env_id=self.env_ids[episode],
             episode_id=self.episode_ids[episode],
-            extras=_take(self.extras, rows),
+            extras=spaces.take(self.extras, rows),
             info=info,
             next_info=next_info,
         )
@@ -318,7 +317,3 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays["episodes/info_start"] = arrays["episodes/info_bytes"] = np.zeros(count, np.int64)
         arrays["infos"] = np.empty(0, np.uint8)
     return arrays, head
-
-
-def _take(tree: Any, rows: Any) -> Any:
-    return spaces.map_tree(itemgetter(rows), tree)

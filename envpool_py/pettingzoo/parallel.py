@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -374,7 +373,7 @@ class ParallelVectorEnv:
             for agents in self.groups.values():
                 block = side_by_side([obs[agent] for agent in agents])
                 for n, agent in enumerate(agents):
-                    obs[agent] = spaces.map_tree(operator.itemgetter((slice(None), n)), block)
+                    obs[agent] = spaces.take(block, (slice(None), n))
             masks = {agent: mask.copy() for agent, mask in masks.items()}
         if masks:
             info["action_mask"] = masks

@@ -6,16 +6,25 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from envpool_py.arguments import check_env_fns
+from envpool_py.options import PoolOptions, check_options, spell_out
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.workers import SubprocEnvWorker
 
-_NOT_OF_ACTORS = {"affinity", "context", "num_processes", "num_threads"}
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
+
+class RayOptions(PoolOptions, total=False):
+    """What ``RayVectorEnv`` takes as well."""
+
+    step_timeout: float | None
+    caller_steps: bool
 
 
 class RayEnvWorker(SubprocEnvWorker):
@@ -35,6 +44,7 @@ class RayEnvWorker(SubprocEnvWorker):
         self.context: Any = options
 
 
+@spell_out(RayOptions)
 class RayVectorEnv(BaseVectorEnv):
     """A pool of actors on the nodes of a Ray cluster, in place of worker processes.
 
@@ -45,8 +55,6 @@ class RayVectorEnv(BaseVectorEnv):
 
     Args:
         env_fns: one callable per env; sent by cloudpickle, called in a thread of the actor.
-        wait_num: as in ``BaseVectorEnv``.
-        timeout: as in ``BaseVectorEnv``.
         envs_per_actor: how many envs share an actor at the most; ``"auto"``: as many actors as
             there are free resources for.
         num_cpus: CPUs that each actor reserves.
@@ -54,8 +62,8 @@ class RayVectorEnv(BaseVectorEnv):
         resources: custom resources that each actor reserves.
         scheduling_strategy: as in ``ray.remote``.
         runtime_env: as in ``ray.remote``; every node must be able to import ``envpool_py``.
-        **options: ``step_timeout=None``: seconds that a request to an env may take before its
-            actor is killed; and the other arguments of ``BaseVectorEnv``.
+        step_timeout: seconds that a request to an env may take before its actor is killed; None:
+            no timeout.
     """
 
     def __init__(
@@ -70,13 +78,12 @@ class RayVectorEnv(BaseVectorEnv):
         resources: dict[str, float] | None = None,
         scheduling_strategy: Any = "SPREAD",
         runtime_env: dict[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[RayOptions],
     ) -> None:
         env_fns = check_env_fns(env_fns)
-        if unknown := options.keys() & _NOT_OF_ACTORS:
-            raise TypeError(f"{type(self).__name__} does not take {', '.join(sorted(unknown))}")
+        check_options(RayVectorEnv.__init__, type(self).__name__, options)
         needed = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
-        options["num_processes"] = _count(len(env_fns), envs_per_actor, needed)
+        count = _count(len(env_fns), envs_per_actor, needed)
         worker_fn = functools.partial(
             RayEnvWorker,
             num_cpus=num_cpus,
@@ -85,7 +92,7 @@ class RayVectorEnv(BaseVectorEnv):
             scheduling_strategy=scheduling_strategy,
             runtime_env=runtime_env,
         )
-        super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
+        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
 def _count(num_envs: int, envs_per_actor: int | str, needed: Mapping[str, float]) -> int:

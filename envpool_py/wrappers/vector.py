@@ -11,7 +11,6 @@ import copyreg
 import functools
 import types
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -26,7 +25,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _observed(method: Method) -> Method:
-    """The pool's method with ``observations`` applied to what comes back.
+    """The pool's method with ``observations`` and ``_returned`` applied to what comes back.
 
     It has the signature and the text of the pool's, whatever these become.
     """
@@ -34,7 +33,8 @@ def _observed(method: Method) -> Method:
     @functools.wraps(method)
     def call(wrapper: VectorEnvWrapper, *args: Any, **kwargs: Any) -> Any:
         obs, *others, infos = getattr(wrapper.venv, method.__name__)(*args, **kwargs)
-        return (wrapper._changed(obs, infos), *others, infos)  # noqa: SLF001 - it is its method
+        batch = (wrapper._changed(obs, infos), *others, infos)  # noqa: SLF001 - its own methods
+        return wrapper._returned(batch)  # noqa: SLF001
 
     return cast("Method", call)
 
@@ -92,8 +92,12 @@ class VectorEnvWrapper(BaseVectorEnv):
         if ended:
             finals = self.observations(_stack_like(obs, [info["final_obs"] for info in ended]))
             for k, info in enumerate(ended):
-                info["final_obs"] = spaces.map_tree(itemgetter(k), finals)
+                info["final_obs"] = spaces.take(finals, k)
         return self.observations(obs)
+
+    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the caller gets of a batch: the two parts of ``reset``, or the five of ``step``."""
+        return batch
 
     def __len__(self) -> int:
         return len(self.venv)

@@ -302,7 +302,7 @@ class PoolVecEnv(OverPool):
         for k, (i, info) in enumerate(zip(ids, infos, strict=True)):
             del info["env_id"]
             self.reset_infos[i] = info
-            results.append((spaces.map_tree(lambda part, k=k: part[k], obs), info))
+            results.append((spaces.take(obs, k), info))
         return results
 
     def env_is_wrapped(
