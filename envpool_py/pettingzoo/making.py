@@ -14,7 +14,6 @@ import pettingzoo
 from numpy.typing import NDArray
 
 from envpool_py.pettingzoo.aec import SKIP, PettingZooEnv
-from envpool_py.pettingzoo.agent_spaces import seed_apart
 from envpool_py.pool import BaseVectorEnv
 
 
@@ -72,7 +71,8 @@ class RandomLegalPolicy:
         for i, agents in enumerate(pool.get_env_attr("possible_agents")):
             self._spaces.append({agent: spaces[i](agent) for agent in agents})
             for n, space in enumerate(self._spaces[i].values()):
-                seed_apart(space, entropy, i, n)
+                state = np.random.SeedSequence(entropy, spawn_key=(i, n)).generate_state(1)
+                space.seed(int(state[0]))
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:
         """Draw ``k`` actions.

@@ -109,7 +109,7 @@ class SB3MultiAgentVecEnv(OverPool):
         Return the first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
         EnvError: an env raised; the seeds and options are kept.
         """
-        obs, info = self._reset_pool(self._seeds)
+        obs, info = self._reset_pool(self._seeds[:: len(self.possible_agents)])
         for env in range(len(self.pool)):
             self._note_reset(env, info)
         self._note_masks(info)
@@ -229,8 +229,9 @@ class SB3MultiAgentVecEnv(OverPool):
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         if isinstance(seed, (list, tuple, np.ndarray)) and len(seed) == self.num_envs:
             seed = list(seed)[:: len(self.possible_agents)]
-        self._seeds = seeding.per_env(seed, range(len(self.pool)))
-        return [one for one in self._seeds for _ in self.possible_agents]
+        seeds = seeding.per_env(seed, range(len(self.pool)))
+        self._seeds = [one for one in seeds for _ in self.possible_agents]
+        return self._seeds
 
     def set_options(
         self, options: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None
@@ -242,9 +243,6 @@ class SB3MultiAgentVecEnv(OverPool):
                 options = [one for one in options for _ in self.possible_agents]
         super().set_options(options)
         self._options = self._options[:: len(self.possible_agents)]
-
-    def _reset_seeds(self) -> None:
-        self._seeds: list[int | None] = [None] * len(self.pool)
 
     def _reset_options(self) -> None:
         self._options: list[dict[str, Any]] = [{} for _ in range(len(self.pool))]
