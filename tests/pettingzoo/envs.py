@@ -215,6 +215,7 @@ class TableEnv(AECEnv):
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
+            self.buffer[:] = -1  # over what everybody has seen
             return
         assert self.acts.contains(action), f"{agent} can't do {action}"
         self._cumulative_rewards[agent] = 0
