@@ -272,7 +272,8 @@ class MatchEnv(SmallEnv):
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         super().reset(seed, options)
-        self.rng = np.random.default_rng(seed)
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
         return self.draw()
 
     def draw(self) -> tuple[dict, dict]:
