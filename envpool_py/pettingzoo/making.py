@@ -81,13 +81,9 @@ class RandomLegalPolicy:
         ``env_ids`` is ``(k,)``.
         """
         masks = obs.get("mask", [None] * len(env_ids))
-        return [
-            self._draw(self._spaces[i][agent], mask)
-            for i, agent, mask in zip(env_ids.tolist(), obs["agent_id"], masks, strict=True)
-        ]
-
-    @staticmethod
-    def _draw(space: Any, mask: Any) -> Any:
-        if mask is None or not isinstance(space, gym.spaces.Discrete):
-            return space.sample()
-        return space.sample(np.asarray(mask, dtype=np.int8))
+        actions = []
+        for i, agent, mask in zip(env_ids.tolist(), obs["agent_id"], masks, strict=True):
+            space = self._spaces[i][agent]
+            is_masked = mask is not None and isinstance(space, gym.spaces.Discrete)
+            actions.append(space.sample(np.asarray(mask, np.int8) if is_masked else None))
+        return actions

@@ -116,15 +116,9 @@ class SB3MultiAgentVecEnv(OverPool):
         return self._joined(self._leaves(obs))
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs, with actions ``(num_envs, *shape)``.
+        """Begin a step of all envs, with actions ``(num_envs, *shape)``, one for each row.
 
-        Raises:
-            AlreadyPendingCallError: a step is under way.
-            ResetNeeded: an env was never reset, or has raised and was not reset since.
-            TypeError, ValueError: the actions are wrong, or fewer than rows; nothing was sent.
-
-        Warns:
-            UserWarning: there are more actions than rows; those left over are not used.
+        Raises and warns as ``PoolVecEnv.step_async``; ResetNeeded also if an env was never reset.
         """
         self._assert_no_step("step_async: ")
         if np.shape(actions)[:1] > (self.num_envs,):
@@ -142,16 +136,8 @@ class SB3MultiAgentVecEnv(OverPool):
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for the step that ``step_async`` has begun.
 
-        Returns:
-            ``obs`` ``(num_envs, *shape)``, of the next episode where the env is over; ``rewards``
-            float32 ``(num_envs,)``; ``dones`` bool ``(num_envs,)``; ``infos``, a list of one dict
-            per row, each with ``active`` and ``TimeLimit.truncated``, and where done
-            ``terminal_observation``.
-
-        Raises:
-            NoAsyncCallError: no step was begun.
-            EnvError: an env raised. The other envs have made the step, but its results are dropped;
-                ``reset`` goes on.
+        Return ``obs, rewards, dones, infos`` as ``VecEnv.step_wait``, by row; each info also has
+        ``active``. Raises as ``PoolVecEnv.step_wait``.
         """
         received: Any = self._received()
         seen, reward, terminated, truncated, info = received

@@ -228,12 +228,14 @@ class ParallelByHand:
 
 
 def drive(pool: Any, hands: list[Any], num_steps: int) -> int:
-    """Step all envs so often, and compare every row; return how many episodes ended."""
+    """Step all envs so often, and compare every row; return how many episodes ended.
+
+    What was returned has to be the same after the next step.
+    """
     rngs = [np.random.default_rng(i) for i in range(len(hands))]
     rows = [hand.reset(7 + i) for i, hand in enumerate(hands)]
-    first = pool.reset(seed=7)
-    for i, hand in enumerate(hands):
-        assert same(hand.read(first, i), rows[i])
+    batch = pool.reset(seed=7)
+    returned = [(hand, k, rows[k]) for k, hand in enumerate(hands)]
     left, free, ended = [num_steps] * len(hands), list(range(len(hands))), 0
     while any(left) or pool.waiting_id:
         over = [i for i in free if hands[i].over and hands[i].autoreset is None]
@@ -248,11 +250,13 @@ def drive(pool: Any, hands: list[Any], num_steps: int) -> int:
             ended += rows[i].get("env_done", hands[i].over)
         if ids:
             pool.send(hands[0].form(actions, left[ids[0]]), ids)
+        for hand, k, row in returned:
+            assert same(hand.read(batch, k), row), (hand.read(batch, k), row)
         batch = pool.recv()
         free = pool.batch_ids.tolist()
-        for k, i in enumerate(free):
-            found = hands[i].read(batch, k)
-            assert same(found, rows[i]), (found, rows[i])
+        returned = [(hands[i], k, rows[i]) for k, i in enumerate(free)]
+        for hand, k, row in returned:
+            assert same(hand.read(batch, k), row), (hand.read(batch, k), row)
     return ended
 
 

@@ -112,16 +112,6 @@ def test_state(backend: str) -> None:
         assert pool.state_space == MeadowEnv.state_space
 
 
-def test_what_is_returned_does_not_change(pool: Any) -> None:
-    obs, info = pool.reset(seed=1)
-    kept = {a: np.array(o) for a, o in obs.items() if a.startswith("hunter")}
-    alive = {a: f.copy() for a, f in info["alive"].items()}
-    for _ in range(3):
-        pool.step({a: [0] * 3 for a in LEGAL} | {"fawn_1": np.zeros(3, int)})
-    assert all(same(obs[a], kept[a]) for a in kept)
-    assert same(dict(info["alive"]), alive)
-
-
 def test_seeds_reach_envs_and_action_spaces(pool: Any) -> None:
     def drawn() -> list[list[int]]:
         own = [pool.action_space(a) for a in pool.possible_agents]
