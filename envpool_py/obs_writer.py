@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -125,12 +126,15 @@ def actions_of(block: Block) -> Any:
     Each action is a copy, which the env may change. It is None if the block cannot hold actions;
     they are then in the request.
     """
+    layout = block.spec.action
     held = [array for array in block.actions if array is not None]
     if len(held) < len(block.actions):
         return [None] * block.spec.num_envs
-    if not spaces.is_leaf(block.spec.action):
-        return _Joined(block.spec.action, held)
-    return held[0] if block.spec.action.scalar else _Copies(held[0])
+    rows = [
+        array if leaf.scalar else _Copies(array)
+        for leaf, array in zip(spaces.leaves(layout), held, strict=True)
+    ]
+    return rows[0] if spaces.is_leaf(layout) else _Joined(spaces.join(layout, rows))
 
 
 class _Copies:
@@ -142,9 +146,8 @@ class _Copies:
 
 
 class _Joined:
-    def __init__(self, layout: Any, arrays: Sequence[Array]) -> None:
-        self._layout = layout
-        self._pairs = list(zip(spaces.leaves(layout), arrays, strict=True))
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
 
     def __getitem__(self, i: int) -> Any:
-        return spaces.join(self._layout, [leaf.one(array, i).copy() for leaf, array in self._pairs])
+        return spaces.map_tree(itemgetter(i), self._rows)

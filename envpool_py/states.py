@@ -72,6 +72,9 @@ class States:
 
     def waiting(self) -> IdArray:
         """The envs in flight, the oldest request first."""
+        latest = self._log[-1]
+        if len(latest) == self.in_flight and self.flying()[latest].all():
+            return latest  # one request for all of them
         order = self._condense()
         return order[self.flying()[order]]
 

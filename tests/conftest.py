@@ -26,6 +26,9 @@ from typing import Any
 
 import pytest
 
+# Read when Tianshou imports Numba, which would compile for longer than all tests of it take.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # worker processes import tests.support.envs by name
     sys.path.insert(0, str(ROOT))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -19,13 +19,11 @@ AgentSpaces: TypeAlias = "dict[str, tuple[gym.Space[Any], gym.Space[Any]]]"
 #: The keys of an observation that carries its own mask of legal actions.
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
 
-_Key = TypeVar("_Key")
 
-
-def odd_one_out(own: Mapping[_Key, Any]) -> _Key | None:
-    """The first key whose value is not equal to that of the first key; None if all are alike."""
+def odd_one_out(own: Mapping[str, Any]) -> str | None:
+    """The first agent whose value is not equal to that of the first one; None if all are alike."""
     first = next(iter(own.values()))
-    return next((key for key, value in own.items() if value != first), None)
+    return next((agent for agent, value in own.items() if value != first), None)
 
 
 def assert_alike(own: AgentSpaces, otherwise: str, error: type[Exception] = ValueError) -> None:
@@ -49,12 +47,6 @@ def blank(space: gym.Space[Any]) -> Any:
         return np.zeros(leaf.shape, leaf.dtype)[() if leaf.scalar else ...]
 
     return spaces.map_tree(zeros, spaces.layout_of(space))
-
-
-def seed_apart(space: gym.Space[Any], seed: Any, *place: int) -> None:
-    """Seed a space with a stream of its own: with the env's seed it would draw what that draws."""
-    state = np.random.SeedSequence(seed, spawn_key=place).generate_state(1)
-    space.seed(int(state[0]))
 
 
 class Masks(NamedTuple):
@@ -82,6 +74,12 @@ class Masks(NamedTuple):
         """The mask, bool; None if the env gives none."""
         mask = observation[ACTION_MASK] if self.in_obs else info.get(ACTION_MASK)
         return None if mask is None else np.asarray(mask) != 0
+
+
+def masks_of(own: AgentSpaces) -> dict[str, Masks]:
+    """Where the masks of those agents are that have any."""
+    masks = {agent: Masks.of(*pair) for agent, pair in own.items()}
+    return {agent: mask for agent, mask in masks.items() if mask.shape is not None}
 
 
 def bools(shape: tuple[int, ...]) -> gym.Space[Any]:
@@ -131,11 +129,7 @@ class AgentName(gym.spaces.Text):
             charset="".join(sorted(set("".join(names)))),
         )
         self.names = tuple(names)
-
-    @property
-    def code(self) -> NameCode:
-        """How a pool stores a name."""
-        return NameCode(self.names)
+        self.code = NameCode(self.names)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:  # noqa: ARG002
         """Some agent's name."""

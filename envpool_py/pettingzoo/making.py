@@ -14,7 +14,6 @@ import pettingzoo
 from numpy.typing import NDArray
 
 from envpool_py.pettingzoo.aec import SKIP, PettingZooEnv
-from envpool_py.pettingzoo.agent_spaces import seed_apart
 from envpool_py.pool import BaseVectorEnv
 
 
@@ -72,7 +71,8 @@ class RandomLegalPolicy:
         for i, agents in enumerate(pool.get_env_attr("possible_agents")):
             self._spaces.append({agent: spaces[i](agent) for agent in agents})
             for n, space in enumerate(self._spaces[i].values()):
-                seed_apart(space, entropy, i, n)
+                state = np.random.SeedSequence(entropy, spawn_key=(i, n)).generate_state(1)
+                space.seed(int(state[0]))
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:
         """Draw ``k`` actions.
@@ -81,13 +81,9 @@ class RandomLegalPolicy:
         ``env_ids`` is ``(k,)``.
         """
         masks = obs.get("mask", [None] * len(env_ids))
-        return [
-            self._draw(self._spaces[i][agent], mask)
-            for i, agent, mask in zip(env_ids.tolist(), obs["agent_id"], masks, strict=True)
-        ]
-
-    @staticmethod
-    def _draw(space: Any, mask: Any) -> Any:
-        if mask is None or not isinstance(space, gym.spaces.Discrete):
-            return space.sample()
-        return space.sample(np.asarray(mask, dtype=np.int8))
+        actions = []
+        for i, agent, mask in zip(env_ids.tolist(), obs["agent_id"], masks, strict=True):
+            space = self._spaces[i][agent]
+            is_masked = mask is not None and isinstance(space, gym.spaces.Discrete)
+            actions.append(space.sample(np.asarray(mask, np.int8) if is_masked else None))
+        return actions

@@ -101,8 +101,9 @@ def replay(
         if isinstance(error, TypeError) and "flags of shape" in fields and "agents/" in fields:
             raise ValueError(
                 f"the record {path} is of a ParallelVectorEnv, whose pool steps a PackedEnv for"
-                " each PettingZoo env; pass env_fns that create one: MakePacked(env_fn,"
-                " with_state=state_in_info) of envpool_py.pettingzoo.packed_env"
+                " each PettingZoo env; pass env_fns that create one:"
+                " functools.partial(envpool_py.pettingzoo.packed_env.PackedEnv, env_fn,"
+                " with_state=state_in_info)"
             ) from error
         raise
     return Replay(pool, path, chosen, until=until, deaths=deaths)

@@ -71,6 +71,9 @@ def test_the_order_of_sending_and_returning(table: states.States) -> None:
         send(table, 0)
         come_back(table, 0)
     assert (table.waiting().tolist(), table.ready().tolist()) == ([3, 2], [1, 0])
+    send(table, 1, 0)
+    come_back(table, 3, 2)
+    assert (table.waiting().tolist(), table.ready().tolist()) == ([1, 0], [3, 2])
 
 
 def test_the_dead(table: states.States) -> None:
