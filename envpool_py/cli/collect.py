@@ -31,7 +31,7 @@ from envpool_py.cli.env_argument import add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.importing import imported
 from envpool_py.cli.progress import showing
 from envpool_py.cli.summary import Summary
-from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
+from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy, space_json
 from envpool_py.errors import EnvError, describe
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.wrappers import RecordVideo
@@ -155,8 +155,6 @@ def run(args: argparse.Namespace) -> int:
     for path in [] if args.out is None else [args.out, f"{args.out}.partial"]:
         if Path(path).exists() and not args.force:
             raise UsageError(f"--out: {path} exists; --force replaces it")
-        if path.endswith(".partial"):  # left by a run that was killed
-            shutil.rmtree(path, ignore_errors=True)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
     status = 0
@@ -301,10 +299,14 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
     if args.out is None:
         return None
     try:
+        env_spaces = pool.single_observation_space, pool.single_action_space
+        for space in env_spaces:
+            space_json.to_json(space)
+        # Left by a run that was killed; only now that nothing stands in the way of another one.
+        shutil.rmtree(f"{args.out}.partial", ignore_errors=True)
         return EpisodeWriter(
             args.out,
-            pool.single_observation_space,
-            pool.single_action_space,
+            *env_spaces,
             _metadata(args),
             compress=_has_images(pool) if args.compress is None else args.compress,
         )

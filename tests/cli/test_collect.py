@@ -277,6 +277,25 @@ def test_a_second_interrupt_leaves_the_folder(
     assert len(load(out)) == 4
 
 
+def test_an_unfinished_run_is_kept_until_another_one_begins(tmp_path: Path) -> None:
+    out = tmp_path / "a.npz"
+    left = tmp_path / "a.npz.partial"
+    collect(COUNT, "--num-envs", 1, "--episodes", 2, "--out", tmp_path / "left")
+    (tmp_path / "left").rename(left)
+    for wrong in (
+        "CartPol-v1",
+        f"{COUNT} --env-kwarg size=3",
+        f"{COUNT} --policy tests.cli.parts:Unmakeable",
+        "EnvpoolPyTests/Space-v0 --env-kwarg name=graph",
+        COUNT,  # without --force
+    ):
+        force = [] if wrong == COUNT else ["--force"]
+        assert collect(*wrong.split(), "--episodes", 1, "--out", out, *force) == 2, wrong
+        assert len(load(left)) == 2
+    assert collect(COUNT, "--episodes", 1, "--out", out, "--force") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
 @contextlib.contextmanager
 def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The command whose two envs hang in their third episode, after four have been written."""
