@@ -386,7 +386,7 @@ def draw_wait_num(args: argparse.Namespace) -> Figure:
 def draw_tuning(args: argparse.Namespace) -> Figure:
     """A bar for each setting that ``tune`` tried."""
     num_envs, results = 64, measure.Results()
-    given = tune.first_settings(num_envs, NUM_CORES, 64)
+    given = tune.first_settings(num_envs, NUM_CORES, 64, [CALLER])
     seconds = 30 * args.seconds
     for _ in tune.try_settings(results, given, [CALLER], measure.carry_out, CARTPOLE, seconds):
         pass

@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
         EnvError: the env can't be made, or raised.
     """
     env_fn, callers = env_fn_of(args), callers_of(args)
-    settings = tune.first_settings(args.num_envs, len(usable_cores()), args.max_processes)
+    cores = len(usable_cores())
+    settings = tune.first_settings(args.num_envs, cores, args.max_processes, callers)
     results = Results()
     now = 0.0, "one env by itself"
     try:
