@@ -20,6 +20,7 @@ from envpool_py.options import (
     spell_out,
 )
 from envpool_py.pool import BaseVectorEnv
+from envpool_py.record import named_env
 from envpool_py.worker.processes import missing
 from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
@@ -224,7 +225,9 @@ def make(
         maker = env
     else:
         raise TypeError(f"env must be an id or a callable, got {type(env).__name__}{hint(env)}")
-    env_fn = functools.partial(_wrapped, maker, dict(env_kwargs or {}), tuple(wrappers))
+    env_kwargs = dict(env_kwargs or {})
+    env_fn = functools.partial(_wrapped, maker, env_kwargs, tuple(wrappers))
+    named_env.attach(env_fn, env, env_kwargs, wrappers)
     policy = _policy_time(wait_num, policy_us, policy_row_us, backend, num_processes)
     if backend == num_processes == "auto" and missing():
         backend, wait_num = "dummy", None if wait_num == "auto" else wait_num

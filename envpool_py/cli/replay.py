@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from envpool_py.cli.arguments import UsageError, complain, existing, first_line, integer
-from envpool_py.cli.env_argument import add_env, env_fn_of
+from envpool_py.cli.env_argument import add_env, env_fn_of, take_recorded
 from envpool_py.cli.importing import line_of
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import recorder
@@ -18,7 +18,9 @@ _EPILOG = """\
 All envs run in this process, without waiting for anything; each row is checked against the record.
 The exit status is 0 if the run ended well, 1 if an env failed or a row differs.
 
-example: envpool-py replay run.record mine.py:MyEnv --env-kwarg size=3 --env 7 --pdb
+examples:
+  envpool-py replay run.record --env 7 --pdb
+  envpool-py replay run.record mine.py:MyEnv --env-kwarg size=3
 """
 
 
@@ -32,7 +34,7 @@ def register(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=existing, metavar="FILE", help="the record")
-    add_env(parser, "; or PettingZoo's name; that of the run", nargs="?")
+    add_env(parser, "; or PettingZoo's name; default: that which the record names", nargs="?")
     parser.add_argument(
         "--env",
         dest="env_ids",
@@ -78,12 +80,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _replay_of(args: argparse.Namespace) -> Replay:
     try:
-        num_envs = recorder.read_header(args.file)["num_envs"]
+        header = recorder.read_header(args.file)
+        num_envs, recorded = header["num_envs"], header.get("env")
         if args.env is None:
-            raise UsageError(
-                f"{args.file} does not hold the env of its {num_envs} envs; name that of the run:"
-                f" envpool-py replay {args.file} ENV"
-            )
+            if recorded is None:
+                raise UsageError(
+                    f"{args.file} does not name the env of its {num_envs} envs; name that of the"
+                    f" run: envpool-py replay {args.file} ENV"
+                )
+            take_recorded(args, recorded)
         env_fns = [env_fn_of(args, pettingzoo=True)] * num_envs
         return replay(args.file, env_fns, env_ids=args.env_ids, deaths=args.deaths)
     except EnvError as error:

@@ -114,6 +114,7 @@ def _of_record(path: Path) -> dict[str, Any]:
                     total[i] = length[i] = 0
     return {
         "kind": "record",
+        **(header.get("env") or {}),
         "pool": header["pool"],
         "num_envs": num_envs,
         "autoreset_mode": header["autoreset_mode"],
