@@ -39,7 +39,8 @@ from envpool_py.wrappers import RecordVideo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_EPILOG = """\
+HELP = "collect whole episodes of an env, asynchronously"
+EPILOG = """\
 With one seed and number of envs the same episodes are collected, bit for bit, with every backend,
 number of processes, wait-num and timeout, because each env does a fixed share of the work. A custom
 policy should depend only on each env's observations. With --no-balanced an env that is free takes
@@ -53,15 +54,8 @@ examples:
 """
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "collect",
-        help="collect whole episodes of one environment",
-        description="Collect whole episodes of one environment with a pool, asynchronously.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser, "; or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
@@ -137,15 +131,10 @@ def register(commands: Any) -> None:
         help="write a video of each episode of env 0, with a tile for every env; envs get"
         ' render_mode="rgb_array"',
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py collect``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-    """
+    """Carry out the command; returns the exit status."""
     if args.wait_num is None:
         args.wait_num = max(1, args.num_envs // 2)
     if args.seed is None:
