@@ -119,21 +119,6 @@ def test_policies(tmp_path: Path, name: str) -> None:
         assert episode.actions.tolist() == expected
 
 
-def run(*args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*args), capture_output=True, timeout=170, check=False, text=True, **options
-    )
-
-
-def test_the_policy_may_be_in_the_working_directory(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def ones(obs, env_ids):\n    return 0 * env_ids + 1\n")
-    args = ("CartPole-v1", "--num-envs", 2, "--episodes", 2, "--policy", "mine:ones")
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = run(*args, "--out", "a.npz", cwd=tmp_path, env=environ)
-    assert done.returncode == 0, done.stderr
-    assert load(tmp_path / "a.npz").actions.min() == 1
-
-
 def test_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert collect(COUNT, "--num-envs", 2, "--episodes", 6, "--seed", 9, "--wait-num", 2) == 0
     shown = capsys.readouterr()
@@ -350,7 +335,15 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
     out = tmp_path / "a.npz"
     limits = ("--num-envs", 2, "--steps", 20_000, "--backend", "dummy")
-    done = run("CartPole-v1", *limits, "--out", out, cwd=ROOT, preexec_fn=little_room)
+    done = subprocess.run(
+        command("CartPole-v1", *limits, "--out", out),
+        cwd=ROOT,
+        preexec_fn=little_room,
+        capture_output=True,
+        timeout=170,
+        check=False,
+        text=True,
+    )
     assert done.returncode == 1
     assert "File too large" in done.stderr
     assert "ended by an error" in done.stderr
