@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 
 import envpool_py
 from envpool_py.cli import main
-from envpool_py.record import recorder
+from envpool_py.record import named_env, recorder
 from tests.cli import parts
 from tests.support.envs import CountEnv
 
@@ -83,17 +84,26 @@ def test_collect_names_the_env(
 
 
 def test_make_names_what_can_be_imported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Local(CountEnv):
         pass
 
+    class OfProgram(CountEnv):  # to import it again would run the program
+        pass
+
+    class Replaced(CountEnv):  # another object has its name
+        pass
+
+    OfProgram.__module__, OfProgram.__qualname__ = "__main__", "OfProgram"
+    Replaced.__module__, Replaced.__qualname__ = PARTS, "count_env"
+    monkeypatch.setattr(sys.modules["__main__"], "OfProgram", OfProgram, raising=False)
     named: list[tuple[Any, dict[str, Any]]] = [
         ("CartPole-v1", {}),
         (parts.count_env, {"env_kwargs": {"length": 2}, "wrappers": [parts.shifted]}),
     ]
     unnamed: list[tuple[Any, dict[str, Any]]] = [
-        (Local, {}),
+        *((env, {}) for env in (Local, OfProgram, Replaced)),
         (functools.partial(CountEnv, 0), {}),
         (parts.count_env, {"wrappers": [lambda env: env]}),
         (parts.with_size, {"env_kwargs": {"size": {1: float}}}),
@@ -108,6 +118,18 @@ def test_make_names_what_can_be_imported(
             assert status == 2
             assert "does not name the env of its 2 envs; name that of the run: envpool-py" in said
     assert replayed(capsys, tmp_path / "2.record", f"{PARTS}:count_env", "--env", 1)[0] == 0
+
+
+def test_envs_that_differ_have_no_name(tmp_path: Path) -> None:
+    def env_fn() -> CountEnv:
+        return CountEnv()
+
+    named_env.attach(env_fn, f"{PARTS}:count_env", {}, [])
+    for env_fns, name in (([env_fn] * 2, f"{PARTS}:count_env"), ([env_fn, CountEnv], None)):
+        path = tmp_path / str(name is None)
+        envpool_py.DummyVectorEnv(env_fns, record=path).close()
+        found = recorder.read_header(path)["env"]
+        assert (found and found["env"]) == name
 
 
 def test_an_older_record_needs_the_env(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

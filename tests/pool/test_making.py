@@ -176,10 +176,12 @@ CHEAP, HALF, IDLE = auto.Probe(1e-5, 1e-5), auto.Probe(5.5e-5, 5.5e-5), auto.Pro
         # Measured on two cores: half batches are so many times as fast as the best whole ones.
         (CHEAP, 64, (0, 0), ("shmem", 1, None, True)),  # 0.5
         (CHEAP, 64, (300, 0), ("shmem", 1, None, True)),  # 0.9
+        (CHEAP, 64, (1000, 0), ("shmem", 1, None, True)),  # 0.6
         (CHEAP, 64, (50, 10), ("shmem", 1, 32, False)),  # 1.2
         (HALF, 16, (0, 0), ("shmem", 1, None, True)),  # 0.6
         (HALF, 16, (1000, 0), ("shmem", 1, None, True)),  # 0.8
         (HALF, 16, (50, 30), ("shmem", 1, 8, False)),  # 1.3
+        (auto.Probe(7e-5, 7e-5), 16, (50, 30), ("shmem", 1, None, True)),  # one process is too slow
         (auto.Probe(1e-3, 1e-3), 8, (50, 30), ("shmem", 2, None, False)),  # 0.6
         (IDLE, 8, (50, 30), ("shmem", 8, None, False)),  # 1.0
         (IDLE, 8, (0, 300), ("shmem", 8, 4, False)),
