@@ -177,6 +177,7 @@ CHEAP, HALF, IDLE = auto.Probe(1e-5, 1e-5), auto.Probe(5.5e-5, 5.5e-5), auto.Pro
         (CHEAP, 64, (0, 0), ("shmem", 1, None, True)),  # 0.5
         (CHEAP, 64, (300, 0), ("shmem", 1, None, True)),  # 0.9
         (CHEAP, 64, (1000, 0), ("shmem", 1, None, True)),  # 0.6
+        (CHEAP, 64, (50, 100), ("shmem", 1, None, True)),  # there is little to hide
         (CHEAP, 64, (50, 10), ("shmem", 1, 32, False)),  # 1.2
         (HALF, 16, (0, 0), ("shmem", 1, None, True)),  # 0.6
         (HALF, 16, (1000, 0), ("shmem", 1, None, True)),  # 0.8
