@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,8 @@ from envpool_py.worker.workers import SubprocEnvWorker
 
 #: Seconds for which the throw-away env is stepped.
 PROBE_SECONDS = 0.1
+#: Actions that the scratch env is stepped with, over and over.
+_ACTIONS = 64
 #: Seconds after which the scratch process is ended: the env hangs.
 LONGEST_PROBE = 20.0
 #: An env whose CPU time is a smaller part of its step time mostly waits.
@@ -29,6 +32,10 @@ OVERHEAD = 120e-6
 SHARED_OVERHEAD = 40e-6
 #: Seconds of a step below which batches are faster if the caller steps a share of the envs.
 CHEAP = 100e-6
+#: Seconds that the caller spends on a partial batch, beside its policy.
+PARTIAL_OVERHEAD = 65e-6
+#: Partial batches need another loop around the pool: they must be faster by so much.
+PARTIAL_GAIN = 0.15
 
 
 class Probe(NamedTuple):
@@ -81,6 +88,82 @@ def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) 
     return share * measured.wall + overhead < num_envs * measured.wall
 
 
+class Choice(NamedTuple):
+    """What ``make`` passes to a pool, by the names of its arguments."""
+
+    backend: str
+    num_processes: int | str | None
+    wait_num: int | str | None
+    caller_steps: bool = False
+
+
+def choose(
+    measured: Probe,
+    num_envs: int,
+    num_processes: int | str | None,
+    wait_num: int | str | None,
+    *,
+    policy: Callable[[int], float] | None = None,
+    isolated: bool = False,
+    may_share: bool = True,
+) -> Choice:
+    """Choose between no processes, processes, and processes beside a caller that steps a share.
+
+    Args:
+        measured: of one of the envs.
+        num_envs: how many there are.
+        num_processes: ``"auto"``, or what the pool is given.
+        wait_num: rows of a batch, None for all; ``"auto"``: all or half of them.
+        policy: for ``"auto"``, the seconds that the caller computes for a batch of so many rows.
+        isolated: whether processes are wanted also where they are slower.
+        may_share: whether the caller may step a share.
+    """
+    if wait_num == "auto":
+        assert policy is not None  # noqa: S101 - make has checked it
+        if half_batches_pay(measured, num_envs, policy):
+            return Choice("shmem", _beside_policy(measured, num_envs), num_envs // 2)
+        wait_num = None
+    partial = wait_num not in (None, num_envs)
+    if num_processes != "auto":
+        return Choice("shmem", num_processes, wait_num)
+    processes = choose_processes(measured, num_envs)
+    shared = may_share and not partial and not isolated and caller_pays(measured, num_envs)
+    worth = worth_processes(measured, num_envs, SHARED_OVERHEAD if shared else OVERHEAD)
+    # A partial batch does not wait for a slow env, which needs processes.
+    if not (worth or partial or isolated):
+        return Choice("dummy", None, wait_num)
+    return Choice("shmem", processes - shared, wait_num, shared)
+
+
+def half_batches_pay(measured: Probe, num_envs: int, policy: Callable[[int], float]) -> bool:
+    """Whether half batches are faster, by ``PARTIAL_GAIN``, behind a policy of so many seconds.
+
+    While the policy computes for one half, the envs of the other half step in processes that leave
+    the caller a core. The policy is called twice as often: it gains little if its time does not
+    depend on the rows.
+    """
+    half, processes = num_envs // 2, _beside_policy(measured, num_envs)
+    if not half or not processes:
+        return False
+    whole = policy(num_envs) + min(
+        num_envs * measured.wall,
+        -(-num_envs // choose_processes(measured, num_envs)) * measured.wall + OVERHEAD,
+    )
+    caller = policy(num_envs - half) + PARTIAL_OVERHEAD
+    # The caller is busy all of the time, the processes are, or an env waits for its own action.
+    halves = max(
+        2 * caller,
+        -(-num_envs // processes) * measured.wall,
+        -(-half // processes) * measured.wall + caller,
+    )
+    return whole > (1 + PARTIAL_GAIN) * halves
+
+
+def _beside_policy(measured: Probe, num_envs: int) -> int:
+    """Processes for half batches: envs that compute leave the caller a core; 0 if it is the one."""
+    return num_envs if measured.waits else min(num_envs, len(usable_cores()) - 1)
+
+
 def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     """Measure the fields of a ``Probe`` over as many steps as fit into ``seconds``.
 
@@ -93,9 +176,12 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
         signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)
     obs_bytes, steps, resets = 0, array("d"), array("d")
     sample = getattr(getattr(env, "action_space", None), "sample", lambda: None)
+    actions: Iterator[Any] = itertools.repeat(None)
     with contextlib.suppress(Exception):
+        # Drawn beforehand: to draw one takes a quarter of the time of a CartPole's step.
+        actions = itertools.cycle([sample() for _ in range(_ACTIONS)])
         env.reset()
-        env.step(sample())  # what happens at the first step only
+        env.step(next(actions))  # what happens at the first step only
         layout = spaces.layout_of(env.observation_space)
         obs_bytes = sum(np.empty(leaf.shape, leaf.dtype).nbytes for leaf in spaces.leaves(layout))
     clock = time.perf_counter
@@ -103,7 +189,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     with contextlib.suppress(Exception):
         while wall < start[0] + seconds:
             begun = clock()
-            terminated, truncated = env.step(sample())[2:4]
+            terminated, truncated = env.step(next(actions))[2:4]
             steps.append(clock() - begun)
             if terminated or truncated:
                 begun = clock()

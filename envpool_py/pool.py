@@ -33,6 +33,7 @@ from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
 from envpool_py.images import render_grid
 from envpool_py.notebook import table
+from envpool_py.record import named_env
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker import processes
@@ -153,6 +154,7 @@ class BaseVectorEnv:
                 "reset_first": reset_first,
                 "validate": validate,
                 "on_error": on_error,
+                "env": named_env.of(env_fns),
             }
             assembly.assemble(self, policy, path, reset_fn, options)
             self.worker_class = type(self.workers[0])

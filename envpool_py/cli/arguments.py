@@ -36,6 +36,9 @@ class UsageError(Exception):
 class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing the usage and exiting."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
     def error(self, message: str) -> NoReturn:
         """Raise ``UsageError``."""
         raise UsageError(f"{message}; see {self.prog} --help")

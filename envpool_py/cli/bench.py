@@ -24,7 +24,8 @@ from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration, records, show_results
 from envpool_py.worker.limits import usable_cores
 
-_EPILOG = f"""\
+HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env on this machine"
+EPILOG = f"""\
 pools: {", ".join(NAMES)}.
 loop is a plain loop over the envs, and make is the pool that envpool_py.make chooses. Only our
 pools have partial batches: with --wait-num the others step whole batches.
@@ -40,15 +41,8 @@ example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 _START_UP = 1.5
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "bench",
-        help="compare pools for an environment on this machine",
-        description="Step an environment with our pools, Gymnasium's vector envs and a plain loop.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser)
     parser.add_argument(
         "--backend",
@@ -76,16 +70,10 @@ def register(commands: Any) -> None:
     )
     add_measurement_options(parser)
     parser.add_argument("--json", type=writable, metavar="FILE", help="write all measurements")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py bench``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-        OSError: the file of ``--json`` can't be written.
-    """
+    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
     complain(_announced(args, plan, callers))

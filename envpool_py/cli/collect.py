@@ -31,7 +31,7 @@ from envpool_py.cli.env_argument import add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.importing import imported
 from envpool_py.cli.progress import showing
 from envpool_py.cli.summary import Summary
-from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
+from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy, space_json
 from envpool_py.errors import EnvError, describe
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.wrappers import RecordVideo
@@ -39,7 +39,8 @@ from envpool_py.wrappers import RecordVideo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_EPILOG = """\
+HELP = "collect whole episodes of an env, asynchronously"
+EPILOG = """\
 With one seed and number of envs the same episodes are collected, bit for bit, with every backend,
 number of processes, wait-num and timeout, because each env does a fixed share of the work. A custom
 policy should depend only on each env's observations. With --no-balanced an env that is free takes
@@ -53,15 +54,8 @@ examples:
 """
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "collect",
-        help="collect whole episodes of one environment",
-        description="Collect whole episodes of one environment with a pool, asynchronously.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser, "; or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
@@ -138,15 +132,10 @@ def register(commands: Any) -> None:
         help="write a video of each episode of env 0, with a tile for every env; envs get"
         ' render_mode="rgb_array"',
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py collect``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-    """
+    """Carry out the command; returns the exit status."""
     if args.wait_num is None:
         args.wait_num = max(1, args.num_envs // 2)
     if args.seed is None:
@@ -156,8 +145,6 @@ def run(args: argparse.Namespace) -> int:
     for path in [] if args.out is None else [args.out, f"{args.out}.partial"]:
         if Path(path).exists() and not args.force:
             raise UsageError(f"--out: {path} exists; --force replaces it")
-        if path.endswith(".partial"):  # left by a run that was killed
-            shutil.rmtree(path, ignore_errors=True)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
     status = 0
@@ -302,10 +289,14 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
     if args.out is None:
         return None
     try:
+        env_spaces = pool.single_observation_space, pool.single_action_space
+        for space in env_spaces:
+            space_json.to_json(space)
+        # Left by a run that was killed; only now that nothing stands in the way of another one.
+        shutil.rmtree(f"{args.out}.partial", ignore_errors=True)
         return EpisodeWriter(
             args.out,
-            pool.single_observation_space,
-            pool.single_action_space,
+            *env_spaces,
             _metadata(args),
             compress=_has_images(pool) if args.compress is None else args.compress,
         )

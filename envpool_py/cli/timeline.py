@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import numpy as np
 
@@ -20,16 +19,13 @@ from envpool_py.cli.arguments import (
 from envpool_py.cli.env_argument import add_env, env_fn_of
 from envpool_py.cli.tables import duration
 
+HELP = "draw which env of a pool stepped and which waited"
+
 _WARM_UP = 0.2
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "timeline",
-        help="draw which env stepped and which waited",
-        description="Step a pool with random actions and draw what each env did and when.",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser)
     parser.add_argument(
         "--out", type=picture, metavar="FILE.png", required=True, help="the file of the picture"
@@ -43,17 +39,10 @@ def register(commands: Any) -> None:
         default=0.05,
         help="seconds to draw; default: %(default)s",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py timeline``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-        EnvError: an env raised.
-        OSError: the picture can't be written.
-    """
+    """Carry out the command; returns the exit status."""
     with pool_of(args, timeline.noted(env_fn_of(args)), autoreset_mode="same_step") as pool:
         found = timeline.record(pool, args.seconds, _WARM_UP)
     timeline.draw(found._replace(title=f"{args.env}: {found.title}"), args.out)

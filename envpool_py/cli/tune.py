@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from envpool_py.auto import Probe, probe
 from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
 from envpool_py.cli import tables
-from envpool_py.cli.arguments import add_json, add_num_envs, complain, print_json, seconds
+from envpool_py.cli.arguments import (
+    add_json,
+    add_num_envs,
+    complain,
+    print_json,
+    seconds,
+)
 from envpool_py.cli.callers import add_measurement_options, callers_of, text_of
 from envpool_py.cli.env_argument import add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
@@ -21,7 +27,8 @@ from envpool_py.worker.limits import usable_cores
 #: The part of the time that goes to one env by itself, and the most seconds for it.
 _PROFILE, _LONGEST_PROFILE = 0.05, 2.0
 
-_EPILOG = """\
+HELP = "try pools for an env on this machine, and recommend one"
+EPILOG = """\
 Ctrl-C ends it early: the recommendation then uses what was measured before.
 
 examples:
@@ -30,15 +37,8 @@ examples:
 """
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "tune",
-        help="find the best pool for an environment on this machine",
-        description="Try backends, numbers of processes and partial batches, and recommend one.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser)
     add_num_envs(parser, 16)
     parser.add_argument(
@@ -49,18 +49,13 @@ def register(commands: Any) -> None:
     )
     add_measurement_options(parser)
     add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py tune``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-        EnvError: the env can't be made, or raised.
-    """
+    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
-    settings = tune.first_settings(args.num_envs, len(usable_cores()), args.max_processes)
+    cores = len(usable_cores())
+    settings = tune.first_settings(args.num_envs, cores, args.max_processes, callers)
     results = Results()
     now = 0.0, "one env by itself"
     try:

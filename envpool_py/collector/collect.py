@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envpool_py import seeding, spaces
-from envpool_py.collector.buffer import EpisodeBuffer, LastRows, Rows
+from envpool_py.collector.buffer import EpisodeBuffer, LastRows
 from envpool_py.collector.episode import Episode, Transitions, objects
 from envpool_py.collector.policy import split_extras, takes_infos
 from envpool_py.errors import EnvError
@@ -365,7 +365,7 @@ class AsyncCollector:
         self._episode[list(env_ids)] += 1
         self.num_started += len(env_ids)
 
-    def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: Rows) -> None:
+    def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: LastRows) -> None:
         """Begin the next episodes of those rows, and send actions to the envs that are running."""
         started, restarted = batch.ids[batch.begins], batch.ids[again]
         acting = ~batch.ends
@@ -390,7 +390,7 @@ class AsyncCollector:
             obs = spaces.take(batch.obs, acting)
             self._act(batch.ids[acting], obs, batch.infos[acting], rows)
 
-    def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: Rows) -> None:
+    def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: LastRows) -> None:
         policy: Any = self._policy
         returned = policy(obs, ids, infos=infos) if self._takes_infos else policy(obs, ids)
         actions, extras = split_extras(returned, ids)
