@@ -292,7 +292,7 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         env_spaces = pool.single_observation_space, pool.single_action_space
         for space in env_spaces:
             space_json.to_json(space)
-        # Left by a run that was killed; only now that nothing stands in the way of another one.
+        # Left by a run that was killed; only now that the next run can begin.
         shutil.rmtree(f"{args.out}.partial", ignore_errors=True)
         return EpisodeWriter(
             args.out,
