@@ -249,10 +249,11 @@ def drive(pool: Any, hands: list[Any], num_steps: int) -> int:
             rows[i] = hands[i].step(action)
             ended += rows[i].get("env_done", hands[i].over)
         if ids:
-            pool.send(hands[0].form(actions, left[ids[0]]), ids)
+            whole = ids == list(range(len(hands)))
+            pool.send(hands[0].form(actions, left[ids[0]]), None if whole else ids)
+        last, batch = batch, pool.recv()
         for hand, k, row in returned:
-            assert same(hand.read(batch, k), row), (hand.read(batch, k), row)
-        batch = pool.recv()
+            assert same(hand.read(last, k), row), (hand.read(last, k), row)
         free = pool.batch_ids.tolist()
         returned = [(hands[i], k, rows[i]) for k, i in enumerate(free)]
         for hand, k, row in returned:

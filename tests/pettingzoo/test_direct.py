@@ -73,6 +73,18 @@ def test_the_wrappers_that_come_with_an_env_are_passed_by() -> None:
         assert same(direct.last(), env.last())
 
 
+def test_an_illegal_move_ends_the_game() -> None:
+    raw, env = make_aec("classic/tictactoe-v3"), PettingZooEnv(make_aec("classic/tictactoe-v3"))
+    raw.reset()
+    env.reset()
+    for _ in range(2):
+        raw.last()
+        raw.step(0)
+        env.step(0)
+    assert env.rewards == raw.rewards == {"player_1": 0, "player_2": -1}
+    assert env.terminations == raw.terminations
+
+
 def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on() -> None:
     env = PettingZooEnv(wrapped(BaseWrapper, inside=False))
     env.reset(seed=0)

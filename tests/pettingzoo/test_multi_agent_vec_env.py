@@ -123,9 +123,9 @@ def test_rows_are_mapped_to_their_envs(venv: Any) -> None:
 
 def test_seeds_and_options_serve_one_reset(venv: Any) -> None:
     venv.seed(3)
-    venv.set_options({"total": 5})
+    venv.set_options([{"total": 5}, None])
     first = venv.reset()
-    assert first[0][1] == 5
+    assert (first[0][1], first[4][1]) == (5, 0)
     second = venv.reset()
     assert second[0][1] == 0
     assert venv.seed([3, 4]) == [3] * 4 + [4] * 4

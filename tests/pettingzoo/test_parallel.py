@@ -216,6 +216,8 @@ def test_it_offers_what_a_pool_offers(backend: str) -> None:
 def test_views_are_valid_until_the_next_call(backend: str) -> None:
     with ParallelVectorEnv([PlainMeadowEnv] * 2, backend, copy=False) as pool:
         raw = PlainMeadowEnv()
+        own = [pool.action_space(agent) for agent in pool.possible_agents]
+        assert len(set(map(id, own))) == 4, "drawing for one agent leaves the others"
         obs, info = pool.reset(seed=1)
         view = obs["hunter_0"]
         assert same(view[0], raw.reset(seed=1)[0]["hunter_0"])
@@ -229,7 +231,10 @@ def test_views_are_valid_until_the_next_call(backend: str) -> None:
 def test_envs_that_take_no_step(pool: Any) -> None:
     with pytest.raises(ResetNeeded, match="envs 0 to 2: no agent is alive; reset before step"):
         pool.step([LEGAL] * 3)
-    pool.reset(seed=1)
+    pool.send_reset(seed=1)
+    with pytest.raises(AlreadyPendingCallError, match="envs 0 to 2: still resetting"):
+        pool.step([LEGAL] * 3)
+    pool.recv()
     with pytest.raises(IndexError):
         pool.step([LEGAL], [3])
     pool.send([LEGAL], [1])
