@@ -73,9 +73,10 @@ def test_a_reset_or_seed_in_the_middle_starts_again() -> None:
     with RecordEpisodeStatistics(DummyVectorEnv(FNS[:2])) as envs:
         envs.reset(seed=0)
         envs.step([0, 0])
-        envs.reset(1)
+        envs.reset(0)
+        envs.step([0, 0])
         *_, infos = envs.step([0, 0])
-        assert episodes(infos) == [(0, 3.0, 2)]  # env 1 has length 3
+        assert episodes(infos) == [(0, 3.0, 2), (1, 6.0, 3)]
         envs.seed(0)
         for _ in range(2):
             *_, infos = envs.step([0, 0])
