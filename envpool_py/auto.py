@@ -20,9 +20,9 @@ from envpool_py.worker.workers import SubprocEnvWorker
 
 #: Seconds for which the throw-away env is stepped.
 PROBE_SECONDS = 0.1
-#: Actions that the scratch env is stepped with, over and over.
+#: Number of random actions that the throw-away env is stepped with, again and again.
 _ACTIONS = 64
-#: Seconds after which the scratch process is ended: the env hangs.
+#: Seconds after which the process of a throw-away env that hangs is ended.
 LONGEST_PROBE = 20.0
 #: An env whose CPU time is a smaller part of its step time mostly waits.
 BUSY = 0.5
@@ -32,7 +32,7 @@ OVERHEAD = 120e-6
 SHARED_OVERHEAD = 40e-6
 #: Seconds of a step below which batches are faster if the caller steps a share of the envs.
 CHEAP = 100e-6
-#: Seconds that the caller spends on a partial batch, beside its policy.
+#: Seconds that the caller spends on a partial batch, in addition to its policy.
 PARTIAL_OVERHEAD = 65e-6
 #: Partial batches need another loop around the pool: they must be faster by so much.
 PARTIAL_GAIN = 0.15
@@ -89,7 +89,7 @@ def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) 
 
 
 class Choice(NamedTuple):
-    """What ``make`` passes to a pool, by the names of its arguments."""
+    """The arguments that ``make`` passes to a pool, by their names."""
 
     backend: str
     num_processes: int | str | None
@@ -110,8 +110,8 @@ def choose(
     """Choose between no processes, processes, and processes beside a caller that steps a share.
 
     Args:
-        measured: of one of the envs.
-        num_envs: how many there are.
+        measured: the profile of one env.
+        num_envs: the number of envs.
         num_processes: ``"auto"``, or what the pool is given.
         wait_num: rows of a batch, None for all; ``"auto"``: all or half of them.
         policy: for ``"auto"``, the seconds that the caller computes for a batch of so many rows.

@@ -89,7 +89,7 @@ class Video:
 
 
 def ffmpeg() -> Any:
-    """The module of moviepy that writes videos.
+    """Import the module of moviepy that writes videos.
 
     Raises:
         DependencyNotInstalled: there is none.

@@ -26,7 +26,7 @@ _TEXTS = {
 
 
 def table(pool: BaseVectorEnv, title: str | None = None) -> str:
-    """A title, by default the pool's ``repr``, its spaces and the states of its envs as HTML."""
+    """Return a title (default: ``repr(pool)``), the spaces and the states of the envs as HTML."""
     rows = []
     if not pool.is_closed:
         rows.append(("observation space", str(pool.observation_space[0])))

@@ -174,8 +174,8 @@ def make(
         num_envs: the number of envs.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (its actors in place of the
             processes), or ``"auto"``: shared memory, or no processes if the envs are so few and
-            cheap that this is faster, and no option is given that only processes have, nor an
-            ``on_error`` that recreates envs. On Windows there are no worker processes.
+            cheap that this is faster, and no option needs worker processes. ``on_error="restart"``
+            and ``"replay"`` need them. On Windows there are no worker processes.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             separate process; it takes one process per core if a step uses the CPU, or one per env
             if a step mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms
@@ -253,7 +253,7 @@ def _policy_time(
     backend: str,
     num_processes: int | str | None,
 ) -> Callable[[int], float] | None:
-    """The seconds that the caller computes for so many rows, for ``wait_num="auto"``."""
+    """Return the seconds of the policy by the number of rows, for ``wait_num="auto"``."""
     given = [each for each in (policy_us, policy_row_us) if each is not None]
     if wait_num != "auto":
         if given:

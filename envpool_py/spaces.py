@@ -95,7 +95,7 @@ def layout_of(
     if isinstance(space, FIXED):
         scalar = isinstance(space, gym.spaces.Discrete)
         return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)
-    # A custom space that has a shape has arrays for elements.
+    # The elements of a custom space with a shape are arrays.
     arrays = space is None or (not isinstance(space, RAGGED) and space.shape is not None)
     return Leaf(path, (), None, stacked=arrays)
 
@@ -164,7 +164,7 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def take(tree: Any, rows: Any) -> Any:
-    """The rows ``rows``, an index of any kind, of every array of nested dicts and tuples."""
+    """Return the rows of an index of every array of nested dicts and tuples."""
     return map_tree(itemgetter(rows), tree)
 
 

@@ -71,7 +71,7 @@ class States:
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
 
     def waiting(self) -> IdArray:
-        """The envs in flight, the oldest request first."""
+        """Return the envs in flight, the oldest request first."""
         latest = self._log[-1]
         if len(latest) == self.in_flight and self.flying()[latest].all():
             return latest  # one request for all of them

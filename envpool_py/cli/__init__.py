@@ -1,4 +1,4 @@
-"""What a person types: ``envpool-py COMMAND``. One module per command.
+"""The command line: ``envpool-py COMMAND``. One module per command.
 
 A command's module has ``HELP``, maybe ``EPILOG``, ``add_options(parser)``, and ``run(args)``, which
 carries the command out and returns the exit status. ``run`` raises ``UsageError`` for bad input,

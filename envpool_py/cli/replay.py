@@ -33,7 +33,7 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("file", type=existing, metavar="FILE", help="the record")
-    add_env(parser, "; or PettingZoo's name; default: that which the record names", nargs="?")
+    add_env(parser, "; or a name of PettingZoo; default: the env that the record names", nargs="?")
     parser.add_argument(
         "--env",
         dest="env_ids",

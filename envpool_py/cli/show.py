@@ -1,4 +1,4 @@
-"""``envpool-py show``: what is in a file of episodes or in a record."""
+"""``envpool-py show``: print the contents of a file of episodes or of a record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envpool_py.cli.tables import figures, show_table, size
 from envpool_py.collector import load
 from envpool_py.record import recorder
 
-HELP = "say what is in a file of episodes or in a record"
+HELP = "print the contents of a file of episodes or of a record"
 EPILOG = "example: envpool-py show cartpole.npz"
 
 #: Seeds and the like are shown up to so many.
@@ -23,7 +23,7 @@ _MOST = 8
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("file", metavar="FILE", help="of collect --out, or of record=FILE")
+    parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
     add_json(parser)
 
 

@@ -1,4 +1,4 @@
-"""The rows of the episodes that are running, env by env, and the last row of each env.
+"""The rows of the running episodes of each env, and the last row of each env.
 
 Rows are stored for a whole batch at once. ``EpisodeBuffer`` stores them into blocks of some rows
 per env; a full block is put aside. Memory holds the running episodes and one block per env,
@@ -158,7 +158,7 @@ class EpisodeBuffer(LastRows):
         )
 
     def clear(self) -> None:
-        """Forget all running episodes."""
+        """Drop all running episodes."""
         self._row[:] = self._start
         for column in self._columns():
             column.clear()

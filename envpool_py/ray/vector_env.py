@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RayOptions(PoolOptions, total=False):
-    """What ``RayVectorEnv`` takes as well."""
+    """The additional options of ``RayVectorEnv``."""
 
     step_timeout: float | None
     caller_steps: bool
@@ -54,7 +54,7 @@ class RayVectorEnv(BaseVectorEnv):
     with free resources.
 
     Args:
-        env_fns: one callable per env; sent by cloudpickle, called in a thread of the actor.
+        env_fns: one callable per env; pickled by cloudpickle, called in a thread of the actor.
         envs_per_actor: how many envs share an actor at the most; ``"auto"``: as many actors as
             there are free resources for.
         num_cpus: CPUs that each actor reserves.

@@ -25,7 +25,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _observed(method: Method) -> Method:
-    """The pool's method with ``observations`` and ``_returned`` applied to what comes back.
+    """Return the pool's method with ``observations`` and ``_returned`` applied to its result.
 
     It has the signature and the text of the pool's, whatever these become.
     """
@@ -96,7 +96,7 @@ class VectorEnvWrapper(BaseVectorEnv):
         return self.observations(obs)
 
     def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        """What the caller gets of a batch: the two parts of ``reset``, or the five of ``step``."""
+        """Return a batch for the caller: the two parts of ``reset``, or the five of ``step``."""
         return batch
 
     def __len__(self) -> int:
