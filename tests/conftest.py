@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
@@ -25,6 +26,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Read when NumPy is imported. Each worker process that is forked sets its number of threads, at
+# which OpenBLAS begins as many as it had: they look for work for 30 ms.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # worker processes import tests.support.envs by name
@@ -161,6 +166,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 @pytest.fixture(scope="session", autouse=True)
 def helpers_of_multiprocessing() -> None:
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
+    with contextlib.suppress(ImportError):  # else every worker process that is forked imports it
+        importlib.import_module("threadpoolctl").threadpool_info()
     names = [
         "pytest",
         "numpy",
