@@ -30,7 +30,7 @@ from tests.faults.helpers import (
     slow,
 )
 from tests.support import broken, envs
-from tests.support.helpers import no_process_left, wait_until
+from tests.support.helpers import wait_until
 from tests.support.places import PLACES
 from tests.support.reference import HandStepped, check, check_reset
 
@@ -104,20 +104,6 @@ def test_an_env_raises(place: str, where: str, name: str) -> None:
             check(pool.step(GOOD), hand.step(GOOD), SPACE)
         goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
-
-
-@pytest.mark.parametrize("place", EACH)
-def test_a_reset_of_all_after_an_error_is_a_fresh_start(place: str) -> None:
-    hand = HandStepped(FNS)
-    with PLACES[place](FNS) as pool:
-        for _ in range(3):  # an env may raise again and again
-            check_reset(pool.reset(), hand.reset(), SPACE)
-            with pytest.raises(ValueError, match="env 1: "):
-                pool.step(["", "value", ""])
-        # The stale rows of 0 and 2 must not pass for those of the reset.
-        check_reset(pool.reset(), hand.reset(), SPACE)
-        check(pool.step(GOOD), hand.step(GOOD), SPACE)
-        assert list(pool.waiting_id) == []
 
 
 @pytest.mark.parametrize("place", EACH)
@@ -290,14 +276,6 @@ def test_a_process_is_killed_while_its_env_steps(gates: list[envs.Gate]) -> None
                     died = error.env_ids == (1,)
         assert sorted(rows) == [0, 2]
         assert pool.reset([0, 2])[0][:, 2].tolist() == [0, 0]
-
-
-def test_a_pool_whose_every_process_died_can_be_closed() -> None:
-    with no_process_left(), reset_pool("shmem-fork") as pool:
-        for i in range(3):
-            kill(pool, i)
-        with pytest.raises(WorkerDiedError):
-            pool.step(GOOD)
 
 
 # --------------------------------------------------------------------------- what passes

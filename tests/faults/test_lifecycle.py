@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib
-import logging
 import multiprocessing
 import os
 import signal
@@ -255,29 +253,6 @@ def test_a_pool_made_in_a_thread_outlives_it(place: str) -> None:
         assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
-def test_pools_are_made_while_threads_run() -> None:
-    over, lock = threading.Event(), threading.Lock()
-
-    def busy() -> None:
-        log = logging.getLogger("tests.busy")
-        while not over.is_set():
-            with lock:
-                log.debug("%s", [bytearray(1000) for _ in range(20)])
-            importlib.import_module("json")
-
-    threads = [threading.Thread(target=busy) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(5):
-            with reset_pool("shmem-fork-packed") as pool:
-                assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-
-
 @pytest.mark.parametrize(
     ("place", "closes"),
     [("shmem-fork-packed", False), ("shmem-fork-packed", True), *slow(*((p, True) for p in NEW))],
@@ -328,18 +303,6 @@ def test_a_pool_made_in_a_forked_child(end: str) -> None:
 
 
 # --------------------------------------------------------------------------- many at once
-
-
-@pytest.mark.parametrize("place", ["shmem-fork-packed", "shmem-fork-caller", *slow(NEW[1])])
-def test_many_pools_leave_nothing(place: str) -> None:
-    PLACES[place](count_fns(2)).close()  # for the resources that are allocated once and kept
-    gc.collect()
-    before = len(descriptors()), threading.active_count()
-    for _ in range(3 if place in NEW else 8):
-        with no_process_left(), reset_pool(place, count_fns(2)) as pool:
-            pool.step([0, 0])
-        gc.collect()
-        assert (len(descriptors()), threading.active_count()) == before
 
 
 @pytest.mark.slow

@@ -125,6 +125,24 @@ def test_a_process_is_started_again_before_all_its_errors_were_raised() -> None:
         assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_a_row_that_had_arrived_is_whole_after_a_restart(on_error: str) -> None:
+    with reset_pool("shmem-fork", num_processes=1, wait_num=1, on_error=on_error) as pool:
+        pool.send(["", ""], [1, 2])
+        pool.step(None, [2])  # the row of env 1 has arrived before it
+        pool.send(["SIGKILL"], [0])
+        if on_error == "raise":
+            with pytest.raises(WorkerDiedError, match="env 0: "):
+                pool.step(None, [0])
+            pool.restart([0])
+        else:
+            assert pool.step(None, [0])[3].tolist() == [True]
+        pool.reset([0])
+        obs, *_, infos = pool.step(None, [1])
+        assert obs.tolist() == [[1, 0, 1]]
+        assert infos[0]["action"] == "", "a text is pickled beside the row"
+
+
 def test_an_env_in_flight_is_not_restarted() -> None:
     with reset_pool("shmem-fork-packed") as pool:
         pool.send([""], [1])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, seeding
+from envpool_py import BaseVectorEnv, DummyVectorEnv
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.support.reference import HandStepped, check_reset, same
@@ -86,24 +86,6 @@ def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before() -> 
     assert same(found[0], found[1])
     flat = [row.tobytes() for obs in found[0] for row in obs]
     assert len(set(flat)) == len(flat), "all episodes of all envs differ"
-
-
-@pytest.mark.parametrize("wait_num", [1, 2])
-@pytest.mark.parametrize("mode", ["same_step", "next_step"])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_episode_seeds_serve_automatic_resets(place: str, mode: str, wait_num: int) -> None:
-    options = {"autoreset_mode": mode, "episode_seeds": True}
-    seeds: list[list[int]] = [[], []]
-    with PLACES[place](COUNT_FNS[:2], wait_num=wait_num, **options) as pool:
-        infos = pool.reset(seed=50)[1]
-        while min(map(len, seeds)) < 5:
-            for info in infos:
-                if "seed" in info:  # of a reset
-                    seeds[info["env_id"]].append(info["seed"])
-            infos = pool.step([0] * len(infos), pool.batch_ids)[4]
-        pool.drain()
-    for i, given in enumerate(seeds):
-        assert given == [seeding.of_episode(50 + i, k) for k in range(len(given))]
 
 
 def seed_and_level(env_id: int, episode: int) -> tuple[int, dict]:

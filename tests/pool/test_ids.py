@@ -15,7 +15,7 @@ import pytest
 from envpool_py import BaseVectorEnv, EnvError
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES
-from tests.support.reference import HandStepped, check, check_empty, check_reset
+from tests.support.reference import HandStepped, check, check_reset
 
 NUM = 4
 FORMS: list[tuple[Any, list[int]]] = [
@@ -25,7 +25,6 @@ FORMS: list[tuple[Any, list[int]]] = [
     (np.array([True, False, False, True]), [0, 3]),
     (slice(None, None, -1), [3, 2, 1, 0]),
 ]
-EMPTY: list[Any] = [[], np.zeros(4, bool), slice(2, 2)]
 WRONG: list[tuple[Any, type[Exception], str]] = [
     (4, IndexError, "env id 4 is out of range: this pool has envs 0 to 3"),
     ([1, -2], IndexError, "-2"),
@@ -62,22 +61,6 @@ def test_ids_in_words_of_gymnasium_and_tianshou(pool: BaseVectorEnv, hand: HandS
         wrapped = pool._wrap_id(form)
         assert [int(i) for i in wrapped] == listed
         pool._assert_id(wrapped)
-
-
-def test_empty_ids_give_an_empty_batch(pool: BaseVectorEnv, hand: HandStepped) -> None:
-    space = hand.envs[0].observation_space
-    check_reset(pool.reset(), hand.reset(), space)
-    for empty in EMPTY:
-        check_empty(pool.step(np.zeros(0, np.int64), empty), space)
-        check_reset(pool.reset(empty, seed=3), [], space)
-        check_reset(pool.reset(empty, seed=[]), [], space)
-        pool.send([], empty)
-        pool.send_reset(empty)
-        check_empty(pool.drain(), space)
-        pool.set_env_attr("tag", 99, empty)
-        assert pool.get_env_attr("tag", empty) == pool.call("add", 1, id=empty) == []
-    assert pool.get_env_attr("tag") == [0, 1, 2, 3]
-    assert pool.call("counts") == [(0, 1)] * NUM
 
 
 CALLS: dict[str, Callable[[BaseVectorEnv, Any, int], Any]] = {

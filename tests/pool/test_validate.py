@@ -103,39 +103,6 @@ def test_automatic_resets_are_looked_at_too(place: str, mode: str) -> None:
             pool.step([0, 0])
 
 
-NO_NUMBER = functools.partial(
-    envs.ChangedEnv,
-    step=lambda env, action, row: (row[0], float("nan"), *row[2:]),  # noqa: ARG005
-)
-"""Makes an env whose rewards are NaN."""
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_reward_that_is_nan(place: str) -> None:
-    with PLACES[place]([envs.CountEnv, NO_NUMBER]) as pool:
-        pool.reset()
-        with pytest.warns(UserWarning, match="env 1: reward is nan"):
-            reward = pool.step([0, 0])[1]
-        assert np.isnan(reward).tolist() == [False, True]
-        pool.step([0, 0])
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-@pytest.mark.parametrize("use", ["reset", "step", "recv"])
-def test_a_warning_names_the_line_that_used_the_pool(place: str, use: str) -> None:
-    fns = shows("nan", reset=1) if use == "reset" else [NO_NUMBER] * 2
-    with PLACES[place](fns) as pool, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        pool.reset()
-        if use == "step":
-            pool.step([0], [1])
-        elif use == "recv":
-            pool.send([0, 0])
-            pool.recv()
-    assert caught
-    assert {warning.filename for warning in caught} == {__file__}
-
-
 class GatedNoNumber(envs.GateEnv):
     """Waits at its gate, and then its reward is NaN."""
 
