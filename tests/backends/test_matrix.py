@@ -176,6 +176,14 @@ def test_every_call_gives_what_raw_envs_give(place: str, subject: str, mode: str
     Session(where, make_fns(subject, where.num_envs), mode).run(script(len(subject)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("place", QUICK)
+def test_calls_in_any_order(place: str, seed: int) -> None:
+    subject, mode = FEW[seed % len(FEW)], MODES[seed // len(FEW) % len(MODES)]
+    Session(PLACES[place], make_fns(subject, 3), mode).run(script(seed, rounds=1))
+
+
 @pytest.mark.parametrize("subject", ["tuple", "nested", "mixed", "empty-dict", "empty-part"])
 @pytest.mark.parametrize("place", BACKENDS)
 def test_columns_are_the_same_rows_leaf_by_leaf(place: str, subject: str) -> None:

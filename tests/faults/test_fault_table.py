@@ -138,17 +138,12 @@ def test_an_error_of_named_ids_leaves_the_others_alone(place: str) -> None:
         goes_on(pool, [0, 1, 2])
 
 
-class RefusesSeeds(envs.CountEnv):
-    """Raises when it is given a seed."""
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        if seed is not None:
-            raise ValueError("no seeds here")
-        return super().reset(options=options)
-
-
 def test_a_seed_that_an_env_refuses() -> None:
-    with PLACES["shmem-fork-packed"]([envs.CountEnv, functools.partial(RefusesSeeds, 1)]) as pool:
+    def reset(_: Any, row: tuple) -> tuple:
+        return row if row[1]["seed"] is None else envs.raise_in_constructor("no seeds here")
+
+    refuses = functools.partial(envs.ChangedEnv, 1, reset=reset)
+    with PLACES["shmem-fork-packed"]([envs.CountEnv, refuses]) as pool:
         with pytest.raises(ValueError, match="env 1: seed raised ValueError: no seeds"):
             pool.seed(3)
         pool.reset()
@@ -157,18 +152,12 @@ def test_a_seed_that_an_env_refuses() -> None:
 
 @pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(NEW[1])])
 def test_pools_inside_envs(place: str) -> None:
-    inner = functools.partial(PLACES["dummy"], FNS[:2])
-    with reset_pool(
-        place, [functools.partial(envs.PoolEnv, tag, inner) for tag in range(3)]
-    ) as pool:
-        assert pool.call("inner", 4, id=[2]) == [[[0, 0, 0], [1, 0, 0]]]
-        with pytest.raises(EnvError, match=r"env 2: step raised .*env 1: step raised") as caught:
-            pool.step([0, 0, 1])
+    with reset_pool(place) as pool:
+        for kind in ("shmem", "dummy"):
+            assert pool.apply(broken.inner_rows, kind, "", id=1) == [[[0, 0, 1], [0, 0, 1]]]
+        with pytest.raises(EnvError, match=r"env 2: apply raised .*env 1: step raised") as caught:
+            pool.apply(broken.inner_rows, "dummy", "value", id=2)
         assert caught.value.env_ids == (2,)
-        assert sorted(row["env_id"] for row in pool.drain()[4]) == [0, 1]
-        want = [[0, 0, 1], [0, 0, 1]]
-        assert pool.apply(broken.inner_rows, "shmem", id=1) == [want]
-        assert pool.apply(broken.inner_rows, "dummy", id=1) == [want]
 
 
 # ---------------------------------------------------------------------------- a process ends
@@ -279,14 +268,6 @@ def test_a_process_is_killed_while_its_env_steps(gates: list[envs.Gate]) -> None
 
 
 # --------------------------------------------------------------------------- what passes
-
-
-def test_nan_infinity_and_wider_floats_pass() -> None:
-    with reset_pool("shmem-fork-packed", BROKEN, validate="off") as pool:
-        obs = pool.step(["", "row:obs nan", ""])[0]
-        assert np.array_equal(obs[1], [np.nan, np.inf, -np.inf], equal_nan=True)
-        obs = pool.step(["", "row:obs double", ""])[0]
-        assert obs[1].tolist() == np.float32([1.1, 0.1, 2.1]).tolist()
 
 
 def test_large_actions_and_infos_at_once() -> None:

@@ -29,6 +29,7 @@ from tests.faults.helpers import (
     reset_pool,
     slow,
 )
+from tests.record.runs import failing
 from tests.support import envs
 from tests.support.places import PLACES
 
@@ -153,20 +154,6 @@ def test_what_the_caller_does_to_a_batch_does_not_reach_the_last_observation(pla
         check_lost(pool.step(["", "value", ""]), 1, [1, 0, 0], "boom")
 
 
-class BreaksEnv(envs.SpaceEnv):
-    """A SpaceEnv whose next step raises if it has been told so."""
-
-    breaks = False
-
-    def break_next(self) -> None:
-        self.breaks = True
-
-    def step(self, action: Any) -> tuple:
-        if self.breaks:
-            raise OSError("broken")
-        return super().step(action)
-
-
 @pytest.mark.parametrize(
     ("space", "columns"),
     [
@@ -174,18 +161,17 @@ class BreaksEnv(envs.SpaceEnv):
         *((name, True) for name in ("mixed", "discrete")),
     ],
 )
-def test_the_last_observation_of_any_space(space: str, columns: bool) -> None:
+def test_the_last_observation_of_any_space(space: str, columns: bool, tmp_path: Path) -> None:
     def actions() -> list[Any]:
         return [own.sample() for own in pool.action_space]
 
-    fns = [functools.partial(BreaksEnv, tag, space) for tag in range(3)]
+    fns = failing(tmp_path, {1: (1, "raise")}, space)
     want, _ = fns[1]().reset(seed=5)
     with PLACES["shmem-fork-packed"](fns, columns=columns, **RESTART) as pool:
         pool.reset(seed=4)
-        pool.call("break_next", id=[1])
         batch = pool.step(actions())
         assert batch[3].tolist() == [False, True, False]
-        assert "broken" in batch[4][1]["env_error"]
+        assert "once" in batch[4][1]["env_error"]
         if not columns or not isinstance(batch[0], (dict, tuple)):
             got = np.int64(batch[0][1]) if space == "discrete" else batch[0][1]
             assert data_equivalence(got, want)

@@ -14,7 +14,7 @@ import pytest
 from envpool_py import BaseVectorEnv, DummyVectorEnv
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
-from tests.support.reference import HandStepped, check_reset, same
+from tests.support.reference import same
 
 NUM = 4
 FNS = [functools.partial(envs.RandomEnv, tag) for tag in range(NUM)]
@@ -22,18 +22,6 @@ COUNT_FNS = [functools.partial(envs.CountEnv, tag, 3) for tag in range(NUM)]
 
 
 # ------------------------------------------------- seeds; tests/unit/test_seeding.py has each form
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_seed_sequence_is_spawned_by_env(place: str) -> None:
-    hand = HandStepped(COUNT_FNS)
-    space = hand.envs[0].observation_space
-    children = [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(5).spawn(NUM)]
-    with PLACES[place](COUNT_FNS) as pool:
-        # The infos tell the seeds that the envs were given, and their types.
-        given = np.random.SeedSequence(5)
-        check_reset(pool.reset(seed=given), hand.reset(seeds=children), space)
-        assert same(pool.seed(given), [[seed] for seed in children])
 
 
 # ------------------------------------------------------------------------------ action spaces

@@ -535,36 +535,12 @@ class CloseEnv(CountEnv):
             raise RuntimeError(message)
 
 
-class PoolEnv(CountEnv):
-    """Steps a pool of its own inside the worker process."""
-
-    def __init__(self, tag: int, make_pool: Callable[[], Any]) -> None:
-        super().__init__(tag)
-        self.pool = make_pool()
-
-    def inner(self, seed: int) -> list:
-        obs, _ = self.pool.reset(seed=seed)
-        return obs.tolist()
-
-    def step(self, action: Any) -> tuple:
-        self.pool.reset()
-        self.pool.step(["", "value"] if action else ["", ""])
-        return super().step(action)
-
-    def close(self) -> None:
-        self.pool.close()
-
-
 def raise_in_constructor(text: str) -> gym.Env:
     raise ValueError(text)
 
 
 def exit_in_constructor() -> gym.Env:
     sys.exit(37)
-
-
-def return_none() -> None:
-    return None
 
 
 class LedgerEnv(CountEnv):
