@@ -66,7 +66,6 @@ SLOW += tuple(
         "gymnasium_face/test_equal_to_sync",
         "gymnasium_face/test_faults",
         "gymnasium_face/test_wrappers",
-        "record/test_on_error_replay",
         "record/test_replay",
     )
 )

@@ -152,7 +152,7 @@ def limited(kind: int, value: int) -> Iterator[None]:
 
 
 def run_script(folder: Path, text: str, *args: str) -> subprocess.CompletedProcess:
-    """Run a program in a session of its own; return how it ended, with what it wrote as text."""
+    """Run a program in a new session; return how it ended, with what it wrote as text."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     # Files in place of pipes, which a process that is left over would hold open.

@@ -170,7 +170,7 @@ DEATHS = {
     "os._exit": "exited with code 37",
     "orphan": "exited with code 37",  # a child of the env still holds all descriptors
     "closefds": "exited with code 1",
-    "mute": "was killed: it closed its connection",  # ... and hangs
+    "disconnect": "was killed: it closed its connection",  # ... and hangs
     "rubbish": UNREADABLE,
     "unreadable": UNREADABLE,
     "cut": "was killed by SIGKILL",
@@ -194,7 +194,7 @@ def test_a_process_ends(place: str, where: str, name: str, tmp_path: Path) -> No
         began = time.process_time()
         with pytest.raises(WorkerDiedError, match=f"env ({any_mate}): {text}") as caught:
             WHERE[where](pool, f"orphan:{path}" if name == "orphan" else name)
-        if name == "mute":  # it is waited for without spinning
+        if name == "disconnect":  # it is waited for without spinning
             assert time.process_time() - began < process.DISCONNECTED_FOR / 2
         assert set(caught.value.env_ids) == set(mates)
         assert name != "orphan" or wait_until(lambda: not running(int(path.read_text())))

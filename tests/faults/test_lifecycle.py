@@ -90,7 +90,7 @@ def test_close_closes_every_env_once_and_ends_every_process(
 @pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("place", ["shmem-fork", *slow("shmem-spawn")])
 def test_close_ends_what_does_not_end(place: str, tmp_path: Path) -> None:
-    """One env ignores SIGTERM and has a process of its own, one is stopped, one is quick."""
+    """One env ignores SIGTERM and has a child process, one is stopped, one is quick."""
     pool = PLACES[place](BROKEN)
     pids = pool.call("pid")
     pool.reset()

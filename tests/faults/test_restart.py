@@ -179,13 +179,17 @@ def test_an_env_whose_cancelled_step_ends_keeps_its_process(
         pool.reset()
         pool.restart()
         assert pool.call("pid") == pids
-        pool.reset()
-        pool.send([""], [1])
-        pool.cancel([1])
-        assert is_readable(pool.engine.hosts.processes.channel.results, 60)
         monkeypatch.setattr(processes, "GRACE", 0.0)
-        pool.restart([1])  # its late row is there already
-        assert pool.call("pid") == pids
+        for first in ("cancel", "row"):
+            pool.reset()
+            pool.send([""], [1])
+            if first == "cancel":
+                pool.cancel([1])
+            assert is_readable(pool.engine.hosts.processes.channel.results, 60)
+            if first == "row":
+                pool.cancel([1])
+            pool.restart([1])  # its late row is there already
+            assert pool.call("pid") == pids
 
 
 @pytest.mark.parametrize("place", EACH)

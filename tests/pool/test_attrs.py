@@ -20,7 +20,7 @@ NUM = 3
 
 
 class Tagger(gym.Wrapper):
-    """A wrapper with an attribute and a method of its own."""
+    """A wrapper that adds an attribute and a method."""
 
     def __init__(self, env: gym.Env, label: str) -> None:
         super().__init__(env)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv
+from envpool_py import BaseVectorEnv
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.support.reference import same
@@ -115,17 +115,3 @@ def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place: str) -> None:
         pool.send_reset([2])
         info = pool.recv()[4][0]
         assert (info["seed"], info["options"]) == (72, None)
-
-
-def test_an_interrupted_reset_counts_as_an_episode() -> None:
-    def reset(env: envs.CountEnv, row: tuple) -> tuple:
-        if env.resets == 2:
-            raise KeyboardInterrupt
-        return row
-
-    make = functools.partial(envs.ChangedEnv, reset=reset)
-    with DummyVectorEnv([make], reset_fn=seed_and_level) as pool:
-        assert pool.reset()[1][0]["seed"] == 0
-        with pytest.raises(KeyboardInterrupt):
-            pool.reset()
-        assert pool.reset()[1][0]["seed"] == 2

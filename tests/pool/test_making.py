@@ -187,7 +187,7 @@ def test_to_ask_for_something_of_processes_is_to_get_them() -> None:
 
 
 class LimitsEnv(CountingEnv):
-    """Tells of its process."""
+    """Returns the limits of its process."""
 
     def limits(self) -> tuple[str | None, list[int]]:
         return os.environ.get("OMP_NUM_THREADS"), sorted(os.sched_getaffinity(0))

@@ -29,7 +29,7 @@ def worker_process() -> Any:
     raise LookupError("no worker process around")
 
 
-def sleep_for_ever(*, with_gil: bool = False) -> None:
+def sleep_indefinitely(*, with_gil: bool = False) -> None:
     while True:  # a signal ends the sleep, and not the loop
         ctypes.PyDLL(None).sleep(60) if with_gil else time.sleep(60)
 
@@ -96,7 +96,7 @@ class BrokenEnv(envs.FaultEnv):
         """Leave a process behind that holds all descriptors of this one."""
         if os.fork() == 0:
             Path(path).write_text(str(os.getpid()))
-            sleep_for_ever()
+            sleep_indefinitely()
         while not (Path(path).exists() and Path(path).read_text()):
             time.sleep(0.001)
         os._exit(37)
@@ -104,32 +104,32 @@ class BrokenEnv(envs.FaultEnv):
     def do_closefds(self, _: str) -> None:
         os.closerange(3, 256)
 
-    def do_mute(self, _: str) -> None:
+    def do_disconnect(self, _: str) -> None:
         os.closerange(3, 256)
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_stubborn(self, path: str) -> None:
-        """Hang, deaf to SIGTERM, with a process of the env's own."""
+        """Hang, ignore SIGTERM, and have a child process."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child_process(path)
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_gil(self, _: str) -> None:
-        sleep_for_ever(with_gil=True)
+        sleep_indefinitely(with_gil=True)
 
     def do_stop(self, _: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_rubbish(self, _: str) -> None:
         worker_process()._end._stream.sendall(b"what an env has no business to write\n" * 9)
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_unreadable(self, _: str) -> None:
         """Write what looks like a message, up to its pickle."""
         process = worker_process()
         process._end._stream.sendall(b"".join(self._item(process, b"no pickle", 9)))
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_cut(self, _: str) -> None:
         """Die in the midst of a message that has come in several pieces."""
@@ -141,7 +141,7 @@ class BrokenEnv(envs.FaultEnv):
 
     def do_results(self, _: str) -> None:
         os.write(worker_process()._end._results, b"not a multiple of four")
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def _item(self, process: Any, data: bytes, length: int) -> tuple[bytes, bytes]:
         from envpool_py.worker import channel  # noqa: PLC0415 - for the rest this is a user's env
@@ -180,7 +180,7 @@ class HungAtBirth(BrokenEnv):
 
     def __init__(self, path: str) -> None:
         Path(path).write_text(str(os.getpid()))
-        sleep_for_ever()
+        sleep_indefinitely()
 
 
 class TooMuchEnv(BrokenEnv):

@@ -160,7 +160,7 @@ class Card:
 
 
 class Cards(spaces.Space):
-    """A space of a user's own, without shape or dtype."""
+    """A custom space, without shape or dtype."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -181,7 +181,7 @@ class Cards(spaces.Space):
 
 
 class Pairs(spaces.Space):
-    """A space of a user's own whose elements are arrays: still no shape that gymnasium knows."""
+    """A custom space whose elements are arrays: Gymnasium knows no shape of it."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
@@ -441,7 +441,7 @@ class TwoArgumentError(Exception):
 
 
 class SlotError(ValueError):
-    """An ordinary exception with an attribute of its own."""
+    """An ordinary exception with one more attribute."""
 
     def __init__(self, text: str, code: int = 5) -> None:
         super().__init__(text)
