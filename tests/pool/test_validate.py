@@ -18,7 +18,7 @@ from gymnasium import spaces
 from envpool_py import EnvError
 from tests.support import envs
 from tests.support.helpers import wait_until
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
@@ -50,7 +50,7 @@ def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]
 
 
 @pytest.mark.parametrize(
-    ("place", "name"), [*((place, "nan") for place in QUICK), ("shmem-fork-packed", "text")]
+    ("place", "name"), [*((place, "nan") for place in BACKENDS), ("shmem-fork-packed", "text")]
 )
 def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
     text = f'env 1: {WRONG[name][2]}(.|\n)*; pass validate="off" to silence this'
