@@ -54,6 +54,19 @@ def count_fns(num: int) -> list[Callable[[], Any]]:
     return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
 
 
+def count_call(path: Path) -> int:
+    """Note this call in a file; return how many calls there were, in all processes together."""
+    with path.open("ab") as file:
+        file.write(b"x")
+        return file.tell()
+
+
+def made(tag: int, path: Path, act: Callable[[int], Any]) -> envs.FaultEnv:
+    """Make a FaultEnv; ``act`` is called first, with how often it has been made."""
+    act(count_call(path))
+    return envs.FaultEnv(tag)
+
+
 def slow(*values: Any) -> list[Any]:
     """Mark these values of a parameter, each one or a tuple, as slow."""
     tuples = [value if isinstance(value, tuple) else (value,) for value in values]

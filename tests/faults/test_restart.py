@@ -29,6 +29,7 @@ from tests.faults.helpers import (
     goes_on,
     handling,
     kill,
+    made,
     mates_of,
     reset_pool,
     slow,
@@ -42,19 +43,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from envpool_py import BaseVectorEnv
-
-
-class NthTimeEnv(envs.FaultEnv):
-    """Can be made only so often: each time a file grows by a byte."""
-
-    def __init__(self, tag: int, path: str, limit: int) -> None:
-        with open(path, "ab") as file:  # noqa: PTH123 - picklable as a string
-            file.write(b"x")
-            made = file.tell()
-        if made > limit:
-            message = f"made {made} times"
-            raise OSError(message)
-        super().__init__(tag)
 
 
 @pytest.mark.parametrize("place", EACH)
@@ -184,10 +172,14 @@ def test_an_env_whose_cancelled_step_ends_keeps_its_process(
             assert pool.call("pid") == pids
 
 
+def once(times: int) -> None:
+    if times > 1:
+        raise OSError(f"made {times} times")
+
+
 @pytest.mark.parametrize("place", EACH)
 def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Path) -> None:
-    fns: list[Any] = [functools.partial(NthTimeEnv, 0, str(tmp_path / "a"), 9)]
-    fns.append(functools.partial(NthTimeEnv, 1, str(tmp_path / "b"), 1))
+    fns = [FNS[0], functools.partial(made, 1, tmp_path / "made", once)]
     with reset_pool(place, fns) as pool:
         pool.send([""] * 2)
         pool.cancel()  # a late row is not taken for the answer
@@ -198,7 +190,7 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Pat
 
 
 def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
-    fns = [*FNS[:2], functools.partial(NthTimeEnv, 2, str(tmp_path / "made"), 1)]
+    fns = [*FNS[:2], functools.partial(made, 2, tmp_path / "made", once)]
     with reset_pool("shmem-fork-packed", fns) as pool:
         pool.send(GOOD)
         pool.cancel()
