@@ -228,19 +228,6 @@ def test_none_in_a_sequence_of_actions_is_that_envs_action(place: str) -> None:
             assert batch[4][1]["action"] is None
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_keywords_of_reset_reach_the_env(place: str) -> None:
-    class OldSeedEnv(envs.CountEnv):
-        """Takes any keyword in `reset`, as some envs do."""
-
-        def reset(self, *, level: int, **kwargs: Any) -> tuple:
-            obs, info = super().reset(**kwargs)
-            return obs, {**info, "level": level}
-
-    with PLACES[place]([OldSeedEnv] * 2) as pool:
-        assert [info["level"] for info in pool.reset(level=4)[1]] == [4, 4]
-
-
 @pytest.mark.parametrize("place", [*BACKENDS, *slow("shmem-spawn-packed")])
 def test_spaces_spec_and_metadata_are_those_of_the_envs(place: str) -> None:
     where = PLACES[place]

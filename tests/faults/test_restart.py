@@ -380,11 +380,11 @@ def test_no_episode_comes_twice_or_is_skipped(place: str, mode: str | None, sche
     def keep(infos: Any) -> None:
         for info in infos:
             if "seed" in info:  # of a reset
-                seeds[info["env_id"]].append(info["seed"])
+                given[info["env_id"]].append((info["seed"], info["options"]))
 
     die = "value" if place == "dummy" else "SIGKILL"
     faults = {3: ["", "value", ""], 6: ["", die, ""], 7: ["", "", die], 12: [die, "", "value"]}
-    seeds: list[list[int]] = [[], [], []]
+    given: list[list[tuple]] = [[], [], []]
     fns = [functools.partial(envs.FaultEnv, tag, 2 + tag) for tag in range(3)]
     options = {schedule: reset_fn if schedule == "reset_fn" else True, "autoreset_mode": mode}
     with PLACES[place](fns, **options, **RESTART) as pool:
@@ -395,9 +395,9 @@ def test_no_episode_comes_twice_or_is_skipped(place: str, mode: str | None, sche
             if mode is None and (terminated | truncated).any():
                 keep(pool.reset(np.flatnonzero(terminated | truncated))[1])
     for i in range(3):
-        assert len(seeds[i]) > 4
-        numbers = range(len(seeds[i]))
+        assert len(given[i]) > 4
+        numbers = range(len(given[i]))
         if schedule == "reset_fn":
-            assert seeds[i] == [reset_fn(i, number)[0] for number in numbers]
+            assert given[i] == [reset_fn(i, number) for number in numbers]
         else:
-            assert seeds[i] == [of_episode(SEED + i, number) for number in numbers]
+            assert given[i] == [(of_episode(SEED + i, number), None) for number in numbers]

@@ -18,9 +18,7 @@ from envpool_py import (
     DummyVectorEnv,
     EnvError,
     EnvTimeoutError,
-    ShmemVectorEnv,
     WorkerDiedError,
-    make,
     watchdog,
 )
 from envpool_py.worker.channel import is_readable
@@ -249,8 +247,3 @@ def test_who_does_not_take_it() -> None:
         DummyVectorEnv(FNS, step_timeout=1.0)
     with pytest.raises(TypeError, match="ThreadWorker does not take step_timeout"):
         BaseVectorEnv(FNS, ThreadWorker, step_timeout=1.0)
-
-
-def test_make_takes_processes_if_there_is_a_limit() -> None:
-    with make(functools.partial(envs.CountEnv, 3), 2, step_timeout=5.0) as pool:
-        assert isinstance(pool, ShmemVectorEnv)

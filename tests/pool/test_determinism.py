@@ -76,33 +76,6 @@ def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before() -> 
     assert len(set(flat)) == len(flat), "all episodes of all envs differ"
 
 
-def seed_and_level(env_id: int, episode: int) -> tuple[int, dict]:
-    return 1000 * env_id + episode, {"level": episode}
-
-
-@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_reset_fn_gives_every_reset_its_seed_and_options(place: str, mode: str | None) -> None:
-    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
-    with PLACES[place](fns, autoreset_mode=mode, reset_fn=seed_and_level) as pool:
-        given: dict[int, list[tuple]] = {i: [] for i in range(3)}
-
-        def look(infos: np.ndarray) -> None:
-            for info in infos:
-                if "seed" in info:
-                    given[info["env_id"]].append((info["seed"], info["options"]))
-
-        look(pool.reset()[1])
-        for _ in range(7):
-            *_, terminated, truncated, info = pool.step([0, 0, 0])
-            look(info)
-            if mode is None and (terminated | truncated).any():
-                look(pool.reset(terminated | truncated)[1])
-        for i, told in given.items():
-            assert len(told) >= 3
-            assert told == [seed_and_level(i, k) for k in range(len(told))]
-
-
 @pytest.mark.parametrize("place", BACKENDS)
 def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place: str) -> None:
     base = 70

@@ -53,11 +53,8 @@ def test_ids_in_words_of_gymnasium_and_tianshou(pool: BaseVectorEnv, hand: HandS
     for form, listed in FORMS:
         actions = [np.int64(10 + i) for i in listed]
         check(pool.step(np.array(actions), id=form), hand.step(actions, listed), space)
-        seeds = [7 * i for i in listed]
-        check_reset(pool.reset(id=form, seed=seeds), hand.reset(listed, seeds), space)
+        check_reset(pool.reset(id=form), hand.reset(listed), space)
         check_reset(pool.reset(env_id=form), hand.reset(listed), space)
-        pool.send_reset(form, seed=seeds)
-        check(pool.recv(), [row.marked() for row in hand.reset(listed, seeds)], space)
         # What subclasses of Tianshou's pools use.
         wrapped = pool._wrap_id(form)
         assert [int(i) for i in wrapped] == listed
