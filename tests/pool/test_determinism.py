@@ -21,9 +21,6 @@ FNS = [functools.partial(envs.RandomEnv, tag) for tag in range(NUM)]
 COUNT_FNS = [functools.partial(envs.CountEnv, tag, 3) for tag in range(NUM)]
 
 
-# ------------------------------------------------- seeds; tests/unit/test_seeding.py has each form
-
-
 # ------------------------------------------------------------------------------ action spaces
 
 
