@@ -61,12 +61,10 @@ SLOW += tuple(
     for name in (
         "collector/test_collect",
         "envpool_face/test_faults",
-        "faults/test_lifecycle",
         "gymnasium_face/test_as_async",
         "gymnasium_face/test_equal_to_sync",
         "gymnasium_face/test_faults",
         "gymnasium_face/test_wrappers",
-        "record/test_replay",
     )
 )
 """The files and folders whose tests take long together; single tests are marked."""
