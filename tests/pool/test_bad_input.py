@@ -133,13 +133,28 @@ def test_spaces_may_differ_in_their_bounds_alone(place: str) -> None:
             PLACES[place]([*fns[:2], fn])
 
 
-NO_ENVS = [functools.partial(types.SimpleNamespace, **{name: print}) for name in ("step", "reset")]
+class AgentsEnv(envs.CountEnv):
+    """As PettingZoo's parallel envs: the space of each agent is what a method returns."""
+
+    def __init__(self) -> None:
+        """Set no spaces."""
+
+    def observation_space(self, agent: str) -> None:
+        """Return the space of an agent."""
 
 
-@pytest.mark.parametrize("make", [*NO_ENVS, int])
+NO_ENVS: list[tuple[Callable[[], Any], str]] = [
+    (int, "which has no reset and no step"),
+    (functools.partial(types.SimpleNamespace, step=print), "which has no reset"),
+    (functools.partial(types.SimpleNamespace, reset=print), "which has no step"),
+    (AgentsEnv, "whose observation_space is a method"),
+]
+
+
+@pytest.mark.parametrize(("make", "what"), NO_ENVS)
 @pytest.mark.parametrize("place", BACKENDS)
-def test_what_is_no_env(place: str, make: Callable[[], Any]) -> None:
-    text = r"env 1: env_fn .*(reset|step)"
+def test_what_is_no_env(place: str, make: Callable[[], Any], what: str) -> None:
+    text = f"env 1: env_fn .*{what}"
     with no_process_left(), pytest.raises(EnvError, match=text) as caught:
         PLACES[place]([envs.CountEnv, make])
     assert isinstance(caught.value, TypeError)
