@@ -14,8 +14,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from tests.support import broken, envs
 from tests.support.helpers import ROOT, wait_until_blocked
 from tests.support.places import PLACES
@@ -65,12 +63,6 @@ def made(tag: int, path: Path, act: Callable[[int], Any]) -> envs.FaultEnv:
     """Make a FaultEnv; ``act`` is called first, with how often it has been made."""
     act(count_call(path))
     return envs.FaultEnv(tag)
-
-
-def slow(*values: Any) -> list[Any]:
-    """Mark these values of a parameter, each one or a tuple, as slow."""
-    tuples = [value if isinstance(value, tuple) else (value,) for value in values]
-    return [pytest.param(*value, marks=pytest.mark.slow) for value in tuples]
 
 
 @contextlib.contextmanager

@@ -29,7 +29,6 @@ from tests.faults.helpers import (
     limited,
     reset_pool,
     running,
-    slow,
 )
 from tests.support import broken, envs
 from tests.support.helpers import (
@@ -38,7 +37,7 @@ from tests.support.helpers import (
     shared_memory,
     wait_until,
 )
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

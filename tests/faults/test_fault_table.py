@@ -27,11 +27,10 @@ from tests.faults.helpers import (
     mates_of,
     reset_pool,
     running,
-    slow,
 )
 from tests.support import broken, envs
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 from tests.support.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from tests.faults.helpers import (
     handling,
     reset_pool,
     running,
-    slow,
     stopped,
 )
 from tests.support import envs
@@ -42,7 +41,7 @@ from tests.support.helpers import (
     wait_until,
     wait_until_blocked,
 )
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 from tests.support.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:

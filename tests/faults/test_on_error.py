@@ -29,11 +29,10 @@ from tests.faults.helpers import (
     made,
     mates_of,
     reset_pool,
-    slow,
 )
 from tests.record.runs import failing
 from tests.support import envs
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

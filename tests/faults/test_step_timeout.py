@@ -34,9 +34,9 @@ from tests.faults.helpers import (
     raising,
     reset_pool,
     signalling,
-    slow,
 )
 from tests.support import envs
+from tests.support.places import slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

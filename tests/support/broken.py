@@ -82,10 +82,6 @@ class BrokenEnv(envs.FaultEnv):
 
     # What an action names; each is called with its argument.
 
-    def do_gate(self, path: str) -> None:
-        with open(path, "rb") as fifo:  # noqa: PTH123 - as `envs.Gate`
-            fifo.read()
-
     def do_signal(self, pid: str) -> None:
         os.kill(int(pid), signal.SIGUSR1)
 
@@ -159,11 +155,6 @@ def inner_rows(env: BrokenEnv, kind: str, action: str) -> list:
         return inner.step(["", action])[0].tolist()
 
 
-def group_of(env: BrokenEnv) -> int:
-    del env
-    return os.getpgid(0)
-
-
 class WideEnv(envs.CountEnv):
     """Its observation takes 4 MB."""
 
@@ -181,21 +172,3 @@ class HungAtBirth(BrokenEnv):
     def __init__(self, path: str) -> None:
         Path(path).write_text(str(os.getpid()))
         sleep_indefinitely()
-
-
-class TooMuchEnv(BrokenEnv):
-    """Takes more memory than its process may have."""
-
-    def step(self, action: Any) -> tuple:
-        if action == "more":
-            import resource  # noqa: PLC0415
-
-            size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-            limit = size + (64 << 20)
-            before = resource.getrlimit(resource.RLIMIT_AS)
-            resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
-            try:
-                np.ones(1 << 30)
-            finally:
-                resource.setrlimit(resource.RLIMIT_AS, before)
-        return super().step(action)

@@ -74,9 +74,6 @@ class CountEnv(gym.Env):
     def pid(self) -> int:
         return os.getpid()
 
-    def own_random(self) -> int:
-        return int(self.np_random.integers(1 << 40))
-
 
 class ChangedEnv(CountEnv):
     """A CountEnv whose rows are what functions make of them.
