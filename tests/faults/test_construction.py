@@ -114,7 +114,7 @@ def test_a_constructor_that_fails_half_way_leaves_nothing(
 def test_an_env_fn_that_exits(place: str) -> None:
     text = "env 1: env_fn raised SystemExit: 37"
     with no_process_left(), pytest.raises(EnvError, match=text):
-        PLACES[place]([envs.CountEnv, envs.exit_in_constructor])
+        PLACES[place]([envs.CountEnv, functools.partial(sys.exit, 37)])
 
 
 @pytest.mark.parametrize("place", [*PROCESSES, *slow(*NEW)])

@@ -88,10 +88,6 @@ def test_the_env_that_finishes_first_comes_first(gates: list[envs.Gate]) -> None
             assert run.recv() == [i]
 
 
-def run_others(run: Run, env_id: int) -> list[int]:
-    return [i for i in run.pending.rows if i != env_id]
-
-
 def test_the_dummy_pool_steps_as_many_as_are_asked_for() -> None:
     with DummyVectorEnv(count_fns(4), wait_num=2) as pool:
         pool.reset()
@@ -171,9 +167,6 @@ def test_waiting_for_named_ids_has_no_timeout(gates: list[envs.Gate], beside: Ca
         run.wait([1, 0])
 
 
-# --------------------------------------------------------------------------- named ids, drain
-
-
 # ------------------------------------------------------------------------------- send_reset
 
 
@@ -189,7 +182,7 @@ def test_a_slow_reset_overlaps_with_stepping(gates: list[envs.Gate]) -> None:
                 run.send([GO] * len(ready), ready)
                 ready = run.recv()
                 assert 0 not in ready
-            run.pending.take(pool.step(None, id=run_others(run, 0)))
+            run.pending.take(pool.step(None, id=[i for i in run.pending.rows if i != 0]))
             assert list(pool.waiting_id) == [0]
         assert run.recv() == [0]
         run.send([GO], [0])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -209,27 +210,15 @@ def test_processes_stay_on_a_core_each_where_asked() -> None:
     assert usable_cores() == cores
 
 
-class DiesEnv(envs.CountEnv):
-    """Its first step ends its process, or hangs."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how = how
-
-    def step(self, action: Any) -> tuple[Any, ...]:
-        del action
-        if self.how == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        while True:
-            time.sleep(60)
-
-
-@pytest.mark.parametrize("how", ["dies", "hangs"])
+@pytest.mark.parametrize(
+    "step", [lambda *_: os.kill(os.getpid(), signal.SIGKILL), lambda *_: time.sleep(600)]
+)
 def test_an_env_that_cannot_be_measured_has_a_process_of_its_own(
-    how: str, monkeypatch: pytest.MonkeyPatch
+    step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("envpool_py.auto.LONGEST_PROBE", 0.3)
-    with make(DiesEnv, 3, env_kwargs={"how": how}, on_error="restart", step_timeout=0.5) as pool:
+    options = {"env_kwargs": {"step": step}, "on_error": "restart", "step_timeout": 0.5}
+    with make(envs.ChangedEnv, 3, **options) as pool:
         assert len(pool.engine.hosts.processes.hosts) == 3
         assert pool.reset()[0].shape == (3, 3)
         assert pool.step([0] * 3)[3].all()

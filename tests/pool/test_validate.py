@@ -103,14 +103,6 @@ def test_automatic_resets_are_looked_at_too(place: str, mode: str) -> None:
             pool.step([0, 0])
 
 
-class GatedNoNumber(envs.GateEnv):
-    """Waits at its gate, and then its reward is NaN."""
-
-    def step(self, action: Any) -> tuple:
-        obs, _, *rest = super().step(action)
-        return obs, float("nan"), *rest
-
-
 def unread(fd: int) -> int:
     """The bytes that wait in a pipe."""
     size = array.array("i", [0])
@@ -122,8 +114,14 @@ def test_what_is_warned_of_comes_with_its_row(
     gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when that row is written after the parent was woken, before it reads."""
-    env_fns = [envs.CountEnv, functools.partial(GatedNoNumber, 1, gates[1])]
-    with PLACES["shmem-fork"](env_fns) as pool:
+
+    def late_nan(_: Any, __: Any, row: tuple) -> tuple:
+        gates[1].wait()
+        return row[0], float("nan"), *row[2:]
+
+    with PLACES["shmem-fork"](
+        [envs.CountEnv, functools.partial(envs.ChangedEnv, 1, step=late_nan)]
+    ) as pool:
         pool.reset()
         hosts: Any = pool.engine.hosts
         channel = hosts.processes.channel
@@ -138,7 +136,7 @@ def test_what_is_warned_of_comes_with_its_row(
 
         monkeypatch.setattr(channel, "collect", read_late)
         with pytest.warns(UserWarning, match="env 1: reward is nan"):
-            pool.step([0, envs.BLOCK])
+            pool.step([0, 0])
 
 
 @pytest.mark.parametrize("place", BACKENDS)

@@ -536,10 +536,6 @@ def raise_in_constructor(text: str) -> gym.Env:
     raise ValueError(text)
 
 
-def exit_in_constructor() -> gym.Env:
-    sys.exit(37)
-
-
 class LedgerEnv(CountEnv):
     """Observes (tag, episode, step, last action); what Tianshou's buffers can hold.
 
