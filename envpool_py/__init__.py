@@ -1,4 +1,4 @@
-"""Many Gymnasium or PettingZoo environments at a time, never waiting for the slowest."""
+"""Step many Gymnasium or PettingZoo environments at once, in whole or partial batches."""
 
 import importlib as _importlib
 from typing import Any as _Any
@@ -43,7 +43,7 @@ _EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray"}
 
 
 def __getattr__(name: str) -> _Any:
-    """The classes that need an extra (PettingZoo, Ray), imported when asked for."""
+    """Import a class that needs an extra (PettingZoo, Ray) when it is first used."""
     if name in _EXTRAS:
         return getattr(_importlib.import_module(f"envpool_py.{_EXTRAS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What a user hands to a pool, checked. Pure functions."""
+"""Checks of the arguments of pools. Pure functions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _RESET = Request("reset")
 _INTEGER = (int, np.integer)
 _NUMBER = (int, float, np.number)
 
-#: Gymnasium's modes by the names that the executor knows.
+#: Gymnasium's modes by the names that ``autoreset_mode`` takes.
 AUTORESET_MODES = {
     NEXT_STEP: gym.vector.AutoresetMode.NEXT_STEP,
     SAME_STEP: gym.vector.AutoresetMode.SAME_STEP,
 }
 
-#: Arguments of other libraries' pools, and what ours are called.
+#: Arguments of other libraries' pools, and the names of ours.
 FOREIGN = {
     "asynchronous": "ShmemVectorEnv, or backend='shmem' in envpool_py.make",
     "batch_size": "wait_num",
@@ -41,25 +41,25 @@ FOREIGN = {
 
 
 def check_foreign(options: Mapping[str, Any]) -> None:
-    """Raise a TypeError that names our argument if one of these is another library's."""
+    """Raise a TypeError for an argument of another library; the message names ours."""
     for name in sorted(FOREIGN.keys() & options.keys()):
         raise TypeError(f"{name} is an argument of other libraries; here it is {FOREIGN[name]}")
 
 
 def _check_number(what: str, value: object, kinds: tuple[type, ...]) -> None:
-    """Raise a TypeError unless ``value`` is of one of these kinds, and no bool."""
+    """Raise a TypeError unless ``value`` is of one of these types and no bool."""
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise TypeError(f"{what}, got {value!r}")
 
 
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """The env_fns as a list, which is not empty."""
+    """Return the env_fns as a list; raise if it is empty or an entry is not callable."""
     if callable(env_fns) or isinstance(env_fns, (str, Mapping)):
         text = f"env_fns must be a sequence of callables, got {type(env_fns).__name__}"
         raise TypeError(text + hint(env_fns))
     listed = list(env_fns)
     if not listed:
-        raise ValueError("env_fns is empty; a pool needs one env at least")
+        raise ValueError("env_fns is empty; a pool needs at least one env")
     for i, env_fn in enumerate(listed):
         if not callable(env_fn):
             text = f"env {i}: env_fn must be callable, got {type(env_fn).__name__}"
@@ -68,7 +68,7 @@ def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any
 
 
 def hint(env_fn: object) -> str:
-    """What to pass in place of an id or an env."""
+    """Return the hint for a message if an id or an env was passed in place of an env_fn."""
     if isinstance(env_fn, str):
         return f"; envpool_py.make({env_fn!r}, num_envs) makes a pool of an id"
     is_env = not callable(env_fn) and hasattr(env_fn, "step")
@@ -77,7 +77,7 @@ def hint(env_fn: object) -> str:
 
 
 def check_num_envs(num_envs: int) -> int:
-    """``num_envs``, which is 1 or more."""
+    """Return ``num_envs``; raise unless it is an int, 1 or more."""
     _check_number("num_envs must be an int", num_envs, _INTEGER)
     if num_envs < 1:
         raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
@@ -85,7 +85,7 @@ def check_num_envs(num_envs: int) -> int:
 
 
 def check_wait_num(wait_num: int | None, num_envs: int) -> int:
-    """``wait_num`` within 1 to ``num_envs``; None is all."""
+    """Return ``wait_num``, 1 to ``num_envs``; None: all."""
     if wait_num is None:
         return num_envs
     _check_number("wait_num must be an int or None", wait_num, _INTEGER)
@@ -95,7 +95,7 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> int:
 
 
 def check_timeout(name: str, timeout: float | None) -> float | None:
-    """``timeout`` in seconds, positive, or None."""
+    """Return ``timeout`` in seconds, positive, or None."""
     if timeout is None:
         return None
     _check_number(f"{name} must be seconds or None", timeout, _NUMBER)
@@ -105,7 +105,7 @@ def check_timeout(name: str, timeout: float | None) -> float | None:
 
 
 def _check_count(name: str, value: int | None) -> int | None:
-    """An int from 1 on, or None."""
+    """Return ``value``, an int of 1 or more, or None."""
     if value is None:
         return None
     _check_number(f"{name} must be an int or None", value, _INTEGER)
@@ -115,7 +115,7 @@ def _check_count(name: str, value: int | None) -> int | None:
 
 
 def check_worker_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a worker class, those checked that are numbers."""
+    """Return the options of a worker class; check those that are numbers."""
     check_foreign(options)
     checked = dict(options)
     for name in options.keys() & {"num_processes", "num_threads", "step_timeout"}:
@@ -125,7 +125,7 @@ def check_worker_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | None:
-    """The mode as the executor knows it: None, ``"next_step"`` or ``"same_step"``."""
+    """Return the mode as None, ``"next_step"`` or ``"same_step"``."""
     if isinstance(mode, gym.vector.AutoresetMode):
         return next((name for name, known in AUTORESET_MODES.items() if known is mode), None)
     if mode not in (None, NEXT_STEP, SAME_STEP):
@@ -134,7 +134,7 @@ def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | N
 
 
 def check_resets(reset_fn: ResetFn | None, validate: str, *, episode_seeds: bool) -> None:
-    """Check ``reset_fn``, which excludes ``episode_seeds``, and ``validate``."""
+    """Check ``reset_fn``, which cannot be combined with ``episode_seeds``, and ``validate``."""
     if reset_fn is not None and not callable(reset_fn):
         raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
     if reset_fn is not None and episode_seeds:
@@ -144,15 +144,15 @@ def check_resets(reset_fn: ResetFn | None, validate: str, *, episode_seeds: bool
 
 
 def check_record(path: str | os.PathLike[str] | None) -> Path | None:
-    """The file of a record, which must not exist; None for no record."""
+    """Return the path of a record, whose file must not exist; None: no record."""
     if path is None:
         return None
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
     if os.path.lexists(path):
-        raise FileExistsError(f"record: {path} exists, and a record is never overwritten; move it")
+        raise FileExistsError(f"record: {path} exists and is not overwritten; pass another path")
     if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"record: {Path(path).parent} is no directory")
+        raise FileNotFoundError(f"record: {Path(path).parent} is no directory; create it first")
     return Path(path)
 
 
@@ -162,7 +162,7 @@ def check_policy(
     restart_backoff: float,
     on_restart: Callable[[int, EnvError], object] | None,
 ) -> Policy | None:
-    """How envs that fail are recreated; None where they are not."""
+    """Return how envs that fail are recreated; None if they are not."""
     if on_error not in ("raise", "restart", "replay"):
         raise ValueError(f"on_error must be 'raise', 'restart' or 'replay', got {on_error!r}")
     max_restarts = _check_count("max_restarts", max_restarts)
@@ -174,12 +174,12 @@ def check_policy(
     if on_error != "raise":
         return Policy(max_restarts, float(restart_backoff), on_restart)
     if on_restart is not None:
-        raise ValueError("on_restart is never called with on_error='raise'")
+        raise ValueError("on_restart is never called with on_error='raise'; pass 'restart'")
     return None
 
 
 def common_space(name: str, own: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
-    """The space that all envs have; ValueError if two differ."""
+    """Return the space that all envs have; ValueError if two differ."""
     for i, space in enumerate(own):
         if space != own[0]:
             raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {own[0]}")
@@ -191,7 +191,7 @@ def make_workers(
     env_fns: Sequence[Callable[[], Any]],
     workers: list[EnvWorker],
 ) -> None:
-    """Append the workers of these envs, all of one class; what an env_fn raises names the env."""
+    """Append one worker per env, all of one class; an error of an env_fn names the env."""
     for i, env_fn in enumerate(env_fns):
         try:
             worker = worker_fn(env_fn)
@@ -212,7 +212,7 @@ def make_workers(
 def reset_requests(
     ids: Sequence[int], seed: Seed, options: Options, kwargs: Mapping[str, Any]
 ) -> list[Request]:
-    """One reset for each id, with its own seed and options."""
+    """Return one reset request per id, each with its own seed and options."""
     if seed is None and options is None and not kwargs:
         return [_RESET] * len(ids)
     seeds = seeding.per_env(seed, ids)
@@ -223,7 +223,7 @@ def reset_requests(
         raise TypeError(f"options must be a dict or one for each env, got {kind} {options!r}")
     options = list(options)
     if len(options) != len(ids):
-        raise ValueError(f"got {len(options)} options for {len(ids)} envs")
+        raise ValueError(f"got {len(options)} options for {len(ids)} envs; pass one per env")
     requests = []
     for i, one_seed, one in zip(ids, seeds, options, strict=True):
         if one is not None and not isinstance(one, Mapping):

@@ -1,4 +1,4 @@
-"""Requests that bring no row: attributes, calls, seeds, options."""
+"""Requests that are answered by a reply, not by a row: attributes, calls, seeds, options."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 def ask(
     engine: Engine, ids: IdArray, requests: Sequence[Request], *, observed: bool = True
 ) -> list[Any]:
-    """Send a request to each of these envs, which take one, and return the replies.
+    """Send a request to each of these envs, which must accept one, and return the replies.
 
     Raises:
-        EnvError: one has failed; needs no reset.
+        EnvError: an env raised, or its process ended. No reset is needed.
     """
     call = Call(engine, ids, requests, observed=observed)
     try:
         call.send()
         return call.wait()
     finally:
-        call.cancel()  # if a signal handler has raised between the two
+        call.cancel()  # does nothing unless a signal handler raised between send and wait
 
 
 class Call:
-    """A request to each of these envs, which take one; they carry it out after ``send``.
+    """One request to each of these envs, which must accept one; ``send`` starts them.
 
-    With ``hold`` no env takes another request before ``wait`` has returned or raised; without it
-    the caller makes sure of that.
+    With ``hold`` no env accepts another request before ``wait`` has returned or raised. Without
+    ``hold`` the caller must not send one.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Call:
         self._tokens = engine.states.tokens | ASK
         self._messages = engine.hosts.pack(ids, self._tokens, requests)
         self._hold = hold
-        self._is_open = False  # from ``send`` to the end
+        self._is_open = False  # True from ``send`` until the call has ended
         self._missing: set[int] = set(self._kinds)  # the envs without a reply
 
     def send(self) -> None:
-        """Send the requests. After an error call ``cancel``."""
+        """Send the requests. If this raises, call ``cancel``."""
         self._is_open = True
         self._engine.asked = dict.fromkeys(self._kinds)
         self._engine.states.held = self._hold
@@ -74,9 +74,9 @@ class Call:
         """Return the replies.
 
         Raises:
-            EnvError: an env has failed; needs no reset.
+            EnvError: an env raised, or its process ended. No reset is needed.
             TimeoutError: replies are missing after ``timeout`` seconds. They are dropped, however
-                late they come. A worker process carries its requests out all the same.
+                late they come; a worker process nevertheless carries out its requests.
         """
         engine, begun, left = self._engine, time.monotonic(), timeout
         while self._take():
@@ -94,7 +94,7 @@ class Call:
         return [reply["reply"] for reply in replies.values()]
 
     def _take(self) -> bool:
-        """Take the replies that are there; return whether some are missing."""
+        """Take the replies that have arrived; return whether some are missing."""
         engine = self._engine
         engine.arrivals.drop_stale()
         for i in self._missing.intersection(engine.arrivals.take_replies()):
@@ -105,14 +105,14 @@ class Call:
         return bool(self._missing)
 
     def cancel(self, *, late: bool = False) -> None:
-        """Drop the replies that are missing; a call that is over is left unchanged.
+        """Drop the missing replies; do nothing if the call has ended.
 
-        A worker process carries out a request that is ``late`` all the same.
+        After a timeout (``late``) a request that a worker process still carries out has not failed.
         """
         engine, missing = self._engine, self._missing
         if not self._is_open:
             return
-        # What is still to come is stale; a row that is there is not.
+        # Replies still to come are stale; a row that has arrived is not.
         engine.settle()
         to_come = [i for i in missing if engine.hosts.may_answer(i)]
         engine.arrivals.stale.update((i, int(engine.states.tokens[i])) for i in to_come)
@@ -126,7 +126,7 @@ class Call:
         self._end(failed)
 
     def _end(self, failed: Collection[int]) -> None:
-        """The call is over."""
+        """End the call; tell the observers which envs failed."""
         self._engine.asked, self._engine.states.held = {}, False
         self._is_open = False
         for note in filter(None, self._notes):
@@ -134,15 +134,15 @@ class Call:
 
 
 def seed(engine: Engine, ids: IdArray, requests: Sequence[Request]) -> None:
-    """Requests that reset their envs but bring no row.
+    """Send requests that reset their envs and are answered by a reply, not by a row.
 
     Raises:
-        EnvError: one has failed, and then accepts only a reset.
+        EnvError: an env raised, or its process ended; that env then accepts only a reset.
     """
     states = engine.states
     if engine.recovery is not None:
         engine.recovery.mend(ids)
-    states.cancelled(ids)  # should this be interrupted
+    states.cancelled(ids)  # in case of an interrupt
     engine.hosts.forget_messages()
     try:
         ask(engine, ids, requests)

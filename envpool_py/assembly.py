@@ -1,4 +1,4 @@
-"""Put the parts of a pool together: what its executors are told, recovery, and recording."""
+"""Put the parts of a pool together: the options of its executors, recovery, and recording."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def assemble(
 ) -> None:
     """Configure workers and executors, and add recovery and recording to the engine.
 
-    ``policy`` is None if envs are not recreated, ``record`` if nothing is recorded; ``options`` are
-    those of the pool that a record holds.
+    ``policy`` is None if failed envs are not recreated, ``record`` is None if nothing is recorded.
+    ``options``: the options of the pool that a record stores.
     """
     engine, autoreset_mode, validate = pool.engine, options["autoreset_mode"], options["validate"]
 
@@ -48,7 +48,7 @@ def assemble(
     if has_schedule or autoreset_mode is not None or validate != checks.FIRST:
         common = {"autoreset_mode": autoreset_mode, "reset_fn": reset_fn, "validate": validate}
         if reset_fn is not None and (replay or record is not None):
-            common["tell_asked"] = True  # only where needed: a custom worker may not know it
+            common["tell_asked"] = True  # only if needed: a custom worker may not accept it
         recreation.configure(
             engine,
             [

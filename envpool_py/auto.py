@@ -1,12 +1,13 @@
-"""What an env costs, and how many processes it is worth: measured in a scratch process."""
+"""Measure how long an env's steps take, and choose the number of worker processes from that."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,22 +18,28 @@ from envpool_py.errors import WorkerDiedError
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.workers import SubprocEnvWorker
 
-#: Seconds for which the scratch env is stepped.
+#: Seconds for which the throw-away env is stepped.
 PROBE_SECONDS = 0.1
+#: Actions that the scratch env is stepped with, over and over.
+_ACTIONS = 64
 #: Seconds after which the scratch process is ended: the env hangs.
 LONGEST_PROBE = 20.0
-#: An env with a smaller share of its time on the processor mostly waits.
+#: An env whose CPU time is a smaller part of its step time mostly waits.
 BUSY = 0.5
-#: Seconds per batch that processes cost, whatever the envs do.
+#: Overhead of worker processes, in seconds per batch.
 OVERHEAD = 120e-6
-#: The same where the caller steps a share of the envs.
+#: The same if the caller steps a share of the envs.
 SHARED_OVERHEAD = 40e-6
-#: Seconds of a step below which it pays that the caller steps a share, without isolation.
+#: Seconds of a step below which batches are faster if the caller steps a share of the envs.
 CHEAP = 100e-6
+#: Seconds that the caller spends on a partial batch, beside its policy.
+PARTIAL_OVERHEAD = 65e-6
+#: Partial batches need another loop around the pool: they must be faster by so much.
+PARTIAL_GAIN = 0.15
 
 
 class Probe(NamedTuple):
-    """The profile of an env, in seconds; ``wall`` and ``cpu`` are those of a step with resets."""
+    """The times of an env in seconds; ``wall`` and ``cpu``: per step, resets included."""
 
     wall: float
     cpu: float
@@ -44,19 +51,18 @@ class Probe(NamedTuple):
 
     @property
     def waits(self) -> bool:
-        """Whether the env mostly waits: for a simulator, a device, a sleep."""
+        """Whether a step mostly waits (for a simulator, a device, a sleep) and does not compute."""
         return self.cpu < BUSY * self.wall
 
 
 def probe(env_fn: Callable[[], Any], context: Any = None, seconds: float = PROBE_SECONDS) -> Probe:
-    """Step one env with random actions for so many seconds in a process of its own.
+    """Step one throw-away env with random actions for ``seconds``, in a separate process.
 
-    The env is made there, stepped and thrown away; no env of a pool is used. An error of ``env_fn``
-    is raised as ``EnvError``. An env that ends its process, or takes too long, counts as one that
-    waits: it is to have a process of its own.
+    No env of a pool is used. If ``env_fn`` raises, this raises ``EnvError``. An env that ends its
+    process, or takes too long, counts as one that waits, so that it gets its own process.
     """
     with contextlib.closing(SubprocEnvWorker(env_fn, context=context)) as worker:
-        assert worker.process is not None  # noqa: S101 - starts it, with the errors of env_fn
+        assert worker.process is not None  # noqa: S101 - starts it; raises the error of env_fn
         try:
             return Probe(*worker.request("apply", _measure, seconds))
         except WorkerDiedError:
@@ -64,7 +70,7 @@ def probe(env_fn: Callable[[], Any], context: Any = None, seconds: float = PROBE
 
 
 def choose_processes(measured: Probe, num_envs: int) -> int:
-    """One process for each core if a step burns CPU, one for each env if it mostly waits."""
+    """Return one process per core if a step uses the CPU, one per env if it mostly waits."""
     return num_envs if measured.waits else min(num_envs, len(usable_cores()))
 
 
@@ -74,7 +80,7 @@ def caller_pays(measured: Probe, num_envs: int) -> bool:
 
 
 def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) -> bool:
-    """Whether sync batches of these envs are faster in processes."""
+    """Whether sync batches of these envs are faster in worker processes."""
     if measured.waits:
         return num_envs > 1
     processes = choose_processes(measured, num_envs)
@@ -82,21 +88,100 @@ def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) 
     return share * measured.wall + overhead < num_envs * measured.wall
 
 
-def _measure(env: Any, seconds: float) -> tuple[float, ...]:
-    """The fields of a ``Probe``, over as many steps as fit into ``seconds``.
+class Choice(NamedTuple):
+    """What ``make`` passes to a pool, by the names of its arguments."""
 
-    An env that refuses random actions is measured until then. Only the CPU time of this thread
-    counts: a library's threads may spin while it starts. The time that it waited for a core does
-    not: on a busy machine an env that computes would seem to wait.
+    backend: str
+    num_processes: int | str | None
+    wait_num: int | str | None
+    caller_steps: bool = False
+
+
+def choose(
+    measured: Probe,
+    num_envs: int,
+    num_processes: int | str | None,
+    wait_num: int | str | None,
+    *,
+    policy: Callable[[int], float] | None = None,
+    isolated: bool = False,
+    may_share: bool = True,
+) -> Choice:
+    """Choose between no processes, processes, and processes beside a caller that steps a share.
+
+    Args:
+        measured: of one of the envs.
+        num_envs: how many there are.
+        num_processes: ``"auto"``, or what the pool is given.
+        wait_num: rows of a batch, None for all; ``"auto"``: all or half of them.
+        policy: for ``"auto"``, the seconds that the caller computes for a batch of so many rows.
+        isolated: whether processes are wanted also where they are slower.
+        may_share: whether the caller may step a share.
     """
-    if hasattr(signal, "setitimer"):  # ends the process, also where the env holds the GIL
+    if wait_num == "auto":
+        assert policy is not None  # noqa: S101 - make has checked it
+        if half_batches_pay(measured, num_envs, policy):
+            return Choice("shmem", _beside_policy(measured, num_envs), num_envs // 2)
+        wait_num = None
+    partial = wait_num not in (None, num_envs)
+    if num_processes != "auto":
+        return Choice("shmem", num_processes, wait_num)
+    processes = choose_processes(measured, num_envs)
+    shared = may_share and not partial and not isolated and caller_pays(measured, num_envs)
+    worth = worth_processes(measured, num_envs, SHARED_OVERHEAD if shared else OVERHEAD)
+    # A partial batch does not wait for a slow env, which needs processes.
+    if not (worth or partial or isolated):
+        return Choice("dummy", None, wait_num)
+    return Choice("shmem", processes - shared, wait_num, shared)
+
+
+def half_batches_pay(measured: Probe, num_envs: int, policy: Callable[[int], float]) -> bool:
+    """Whether half batches are faster, by ``PARTIAL_GAIN``, behind a policy of so many seconds.
+
+    While the policy computes for one half, the envs of the other half step in processes that leave
+    the caller a core. The policy is called twice as often: it gains little if its time does not
+    depend on the rows.
+    """
+    half, processes = num_envs // 2, _beside_policy(measured, num_envs)
+    if not half or not processes:
+        return False
+    whole = policy(num_envs) + min(
+        num_envs * measured.wall,
+        -(-num_envs // choose_processes(measured, num_envs)) * measured.wall + OVERHEAD,
+    )
+    caller = policy(num_envs - half) + PARTIAL_OVERHEAD
+    # The caller is busy all of the time, the processes are, or an env waits for its own action.
+    halves = max(
+        2 * caller,
+        -(-num_envs // processes) * measured.wall,
+        -(-half // processes) * measured.wall + caller,
+    )
+    return whole > (1 + PARTIAL_GAIN) * halves
+
+
+def _beside_policy(measured: Probe, num_envs: int) -> int:
+    """Processes for half batches: envs that compute leave the caller a core; 0 if it is the one."""
+    return num_envs if measured.waits else min(num_envs, len(usable_cores()) - 1)
+
+
+def _measure(env: Any, seconds: float) -> tuple[float, ...]:
+    """Measure the fields of a ``Probe`` over as many steps as fit into ``seconds``.
+
+    The measurement ends early when the env refuses a random action. CPU time is that of this
+    thread alone, because threads of libraries may spin while they start. The time that the thread
+    waited for a core is left out, because on a busy machine every env would seem to wait.
+    """
+    if hasattr(signal, "setitimer"):  # ends the process even if the env holds the GIL
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, LONGEST_PROBE)
     obs_bytes, steps, resets = 0, array("d"), array("d")
     sample = getattr(getattr(env, "action_space", None), "sample", lambda: None)
+    actions: Iterator[Any] = itertools.repeat(None)
     with contextlib.suppress(Exception):
+        # Drawn beforehand: to draw one takes a quarter of the time of a CartPole's step.
+        actions = itertools.cycle([sample() for _ in range(_ACTIONS)])
         env.reset()
-        env.step(sample())  # what happens at the first step only
+        env.step(next(actions))  # what happens at the first step only
         layout = spaces.layout_of(env.observation_space)
         obs_bytes = sum(np.empty(leaf.shape, leaf.dtype).nbytes for leaf in spaces.leaves(layout))
     clock = time.perf_counter
@@ -104,7 +189,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     with contextlib.suppress(Exception):
         while wall < start[0] + seconds:
             begun = clock()
-            terminated, truncated = env.step(sample())[2:4]
+            terminated, truncated = env.step(next(actions))[2:4]
             steps.append(clock() - begun)
             if terminated or truncated:
                 begun = clock()
@@ -114,7 +199,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, 0)
     burnt = cpu - start[1]
-    # The two clocks are not read at the same time: a step takes at least its CPU time.
+    # The two clocks are read one after the other; a step takes at least its CPU time.
     taken = max(wall - start[0] - (_kept_from_core() - start[2]), burnt)
     count = max(len(steps), 1)
     p50, p99 = np.percentile(steps or [0.0], [50, 99]).tolist()
@@ -123,7 +208,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
 
 
 def _kept_from_core() -> float:
-    """Seconds for which this thread was ready to run and had no core; 0 if that is not known."""
+    """Return the seconds that this thread has waited for a core; 0 if the system does not say."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):

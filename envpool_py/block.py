@@ -1,12 +1,12 @@
 """The block: the latest row of every env and its next action, as fields over one buffer.
 
 Fields with a fixed shape are arrays ``(num_envs, ...)``, in memory that processes may share: the
-side that steps env ``i`` writes row ``i`` (``envpool_py.row_writer``), the pool writes the action
-and reads the row. What has no fixed shape (objects, infos that are not all numbers, a vector
-reward of undeclared length) travels *beside* the block, and the row's mark says that there is more.
+process that steps env ``i`` writes row ``i`` (``envpool_py.row_writer``), the pool writes the
+action and reads the row. Values without a fixed shape (objects, infos that are not all numbers, a
+vector reward of undeclared length) are sent *beside* the block; the row's mark says so.
 
-Reward, flags and mark of a row lie side by side: as an array for each, the flags of 64 envs would
-lie in one cache line, which the processes would take from each other at every step.
+Reward, flags and mark of a row are adjacent in memory. In one array per field, the flags of 64 envs
+would share a cache line, and processes that write to one cache line slow each other down.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from envpool_py.spaces import Array
 
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
-#: What lies beside the row of one env: some of ``objects``, ``info``, ``reward``, ``final_obs``,
-#: ``reply``, ``warnings``.
+#: The values of one row that are sent beside the block: some of ``objects``, ``info``, ``reward``,
+#: ``final_obs``, ``reply``, ``warnings``.
 Beside: TypeAlias = "dict[str, Any]"
 
-#: Where an env is in its schedule of episodes: its seed under ``episode_seeds`` or None, the number
-#: of the episode, -1 before the first, and whether that is over.
+#: The position of an env in its schedule of episodes: its seed under ``episode_seeds`` or None, the
+#: number of the episode (-1 before the first), and whether that episode is over.
 Place: TypeAlias = "tuple[int | None, int, bool]"
 
-#: All envs, in order, as an index.
+#: The index of all envs, in order.
 WHOLE = slice(None)
 
-#: The bits of a mark: there is more beside the block, the row ended an episode in same_step mode,
-#: the row is that of a reset; from ``FORM`` on the number of an info's form, see ``info_codec``.
+#: The bits of a mark: values are beside the block; the row ended an episode in same_step mode; the
+#: row is that of a reset; from ``FORM`` on the number of the info's form, see ``info_codec``.
 BESIDE, FINAL, RESET_ROW, FORM = 1, 2, 4, 8
 
-_ALIGN = 64  # bytes: a cache line, and more than any dtype asks for
-_PLACE = 3  # numbers: size of the seed in bytes, 0 for none; the episode's number + 1; over
+_ALIGN = 64  # bytes: a cache line, and at least the alignment of any dtype
+_PLACE = 3  # numbers: size of the seed in bytes, 0 for none; number of the episode + 1; is it over
 _LARGEST_SEED = 64  # bytes
 
 
 class Spec(NamedTuple):
-    """All that fixes the fields of a block; small, and picklable.
+    """The description of a block that determines its fields; picklable.
 
-    ``obs`` and ``action`` are layouts, see ``envpool_py.spaces``. ``finals``: final observations
-    are in it too. ``num_processes``: how many write a heartbeat. ``measured``: steps are timed.
-    ``scheduled``: executors write down where they are in their schedules.
+    ``obs`` and ``action`` are layouts, see ``envpool_py.spaces``. ``finals``: the block also holds
+    final observations. ``num_processes``: the number of processes that write a heartbeat.
+    ``measured``: steps are timed. ``scheduled``: executors write the ``Place`` of their envs.
     """
 
     num_envs: int
@@ -63,7 +63,7 @@ class Spec(NamedTuple):
 
 
 class Block:
-    """The ``fields`` over ``buffer``, ``nbytes(spec)`` zero bytes at first; None allocates it."""
+    """Arrays over ``buffer``, which has ``nbytes(spec)`` zero bytes; None: allocate one."""
 
     def __init__(self, spec: Spec, buffer: Any = None) -> None:
         fields, size = _fields(spec)
@@ -91,15 +91,15 @@ class Block:
         self._seeds: Any = arrays["seeds"].data
         self.heartbeats = arrays["heartbeats"]
         self.times = arrays["times"]
-        # Where an action is one array or number.
+        # The array of actions if an action is one array or number, else None.
         self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
         self._action_dtype = None if self._action is None else np.dtype(self._action.dtype.str)
 
     def put_actions(self, ids: IdArray, index: Any, actions: Any) -> bool:
-        """Write the actions of these envs; False where the block cannot hold them.
+        """Write the actions of these envs; return False if the block cannot hold them.
 
-        ``index`` is ``WHOLE`` or the ids; ``actions`` is an array ``(k, *shape)``, or as
-        ``spaces.batch_actions`` takes them. Nothing was written if this raises.
+        ``index`` is ``WHOLE`` or the ids; ``actions`` is an array ``(k, *shape)`` or another form
+        that ``spaces.batch_actions`` accepts. If this raises, nothing was written.
         """
         array = self._action
         if (
@@ -119,21 +119,21 @@ class Block:
         return True
 
     def action_columns(self, ids: IdArray, actions: Any) -> list[Array] | None:
-        """The actions as an array ``(k, ...)`` per leaf; None where the block cannot hold them."""
+        """Return an array ``(k, ...)`` of actions per leaf; None if the block cannot hold them."""
         if not spaces.is_fixed(self.spec.action):
             return None
         return spaces.batch_actions(self.spec.action, actions, ids.tolist())
 
     def put_place(self, i: int, place: Place) -> None:
-        """Note where env ``i`` is in its schedule; ValueError for a seed of more than 511 bits.
+        """Write the place of env ``i`` in its schedule; ValueError for a seed of over 511 bits.
 
-        Its executor alone knows which resets have reached the env, so it alone counts them: a
-        restarted process goes on from what the last one wrote.
+        Only the executor calls this, because only it knows which resets have reached the env. A
+        restarted process continues from the place that the previous process wrote.
         """
         root, episode, over = place
         places, at, size = self._places, i * _PLACE, 0
         if root is not None:
-            size = root.bit_length() // 8 + 1  # 0 has a byte as well
+            size = root.bit_length() // 8 + 1  # at least one byte: size 0 means no seed
             if size > _LARGEST_SEED:
                 raise ValueError("a seed under episode_seeds has at most 511 bits")
             start = i * _LARGEST_SEED
@@ -141,25 +141,25 @@ class Block:
         places[at], places[at + 1], places[at + 2] = size, episode + 1, over
 
     def schedule(self, i: int) -> Place:
-        """Where env ``i`` is in its schedule of episodes."""
+        """Return the place of env ``i`` in its schedule of episodes."""
         size, resets, over = self._places[i * _PLACE : (i + 1) * _PLACE].tolist()
         seed = bytes(self._seeds[i * _LARGEST_SEED :][:size])
         return int.from_bytes(seed, "little") if size else None, resets - 1, bool(over)
 
     def final_obs(self, i: int) -> Any:
-        """A copy of the observation that ended the last episode of env ``i``."""
+        """Return a copy of the observation that ended the last episode of env ``i``."""
         rows = [array[i : i + 1].copy() for array in self.finals]
         return spaces.join_rows(self.spec.obs, rows, 1)[0]
 
 
 class Batches:
-    """Gathers rows into what the caller gets.
+    """Gathers rows of the block into batches for the caller.
 
     Args:
-        block: where they are.
-        columns: observations that are dicts or tuples as a dict or tuple of arrays; else an object
-            array of one dict or tuple per env.
-        copy: False: a batch of all envs in order is views of the block.
+        block: the rows.
+        columns: True: a batch of dicts or tuples is one dict or tuple of arrays. False: it is an
+            object array of one dict or tuple per env.
+        copy: False: a batch of all envs in order consists of views of the block.
     """
 
     def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
@@ -167,25 +167,25 @@ class Batches:
         self._block = block
         self._in_columns = columns or spaces.is_leaf(layout)
         self._copy = copy
-        # Where observations, and final ones, are one array each.
+        # Whether an observation is one array; the array of final observations if there is one.
         self._single = spaces.is_leaf(layout) and layout.code is None
         self._final = block.finals[0] if block.finals and self._single and layout.shape else None
         self._reader = info_codec.Reader(*block.info_memory, id_key="env_id")
-        # The shape of vector rewards that no space has declared; None where there were none yet.
+        # The shape of vector rewards that no space declares; None before the first of them.
         self._reward_shape: tuple[int, ...] | None = None
         self._last: list[Array] | None = None
 
     def bare_infos(self, listed: list[int]) -> Array:
-        """A fresh info for each of these envs, which says no more than its id."""
+        """Return a new info for each of these envs, with nothing but its ``env_id``."""
         return np.fromiter([{"env_id": i} for i in listed], object, len(listed))
 
     def gather(
         self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any
     ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Observations by leaf and as the caller gets them, rewards and flags of these envs.
+        """Gather observations (leaf by leaf, and joined for the caller), rewards and flags.
 
-        ``index`` is ``WHOLE`` or the ids; ``beside`` is by env; ``out`` are arrays to gather into,
-        one per leaf, None for new ones.
+        ``index`` is ``WHOLE`` or the ids; ``beside`` is by env; ``out`` holds an array per leaf to
+        gather into, None: new arrays.
         """
         block = self._block
         parts: list[Any] = []
@@ -196,7 +196,7 @@ class Batches:
                 parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
                 objects += 1
             elif out is not None:
-                # Any mode but "raise", which gathers into memory of its own first.
+                # The default mode, "raise", would gather into a temporary array first.
                 parts.append(array.take(ids, axis=0, out=out[n], mode="clip"))
             elif index is not WHOLE:
                 parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
@@ -215,7 +215,7 @@ class Batches:
         return parts, obs, reward, terminated, truncated
 
     def _join(self, parts: list[Any], count: int) -> Any:
-        """The observations of a batch as the caller gets them, from those leaf by leaf."""
+        """Join the arrays of the leaves into the observations that the caller gets."""
         layout = self._block.spec.obs
         if not self._in_columns:
             return np.fromiter(spaces.join_rows(layout, parts, count), object, count)
@@ -226,7 +226,7 @@ class Batches:
         return spaces.join(layout, columns)
 
     def _with_undeclared(self, reward: Array, ids: IdArray, beside: dict[int, Beside]) -> Array:
-        """The rewards, some of which may be vectors of a length that no space has declared."""
+        """Return the rewards; some may be vectors of a length that no space declares."""
         own = {i: part["reward"] for i, part in beside.items() if "reward" in part}
         if self._reward_shape is None:
             if not own:
@@ -249,10 +249,10 @@ class Batches:
         *,
         resets: bool,
     ) -> None:
-        """Complete the bare infos of the rows whose marks say that there is more to them.
+        """Add the values of infos to the rows that have a mark.
 
-        ``marked`` are the places of these rows, each with its mark; ``infos`` and ``listed``, the
-        envs, are of all rows. With ``resets`` the rows of resets say ``is_reset``.
+        ``marked`` are the positions of these rows in the batch, each with its mark; ``infos`` and
+        ``listed``, the env ids, are of all rows. ``resets``: set ``is_reset`` in infos of resets.
         """
         read, kept = self._reader.read, self._block.infos
         for k, mark in marked:
@@ -280,14 +280,14 @@ class Batches:
                 infos[k]["is_reset"] = True
 
     def forget_forms(self, ids: Sequence[int]) -> None:
-        """Another process steps these envs from now on, and numbers the forms of infos afresh."""
+        """Forget the forms of infos of these envs, because a new process numbers them again."""
         for i in ids:
             self._reader.forget(i)
 
     # ------------------------------------------------------------------------- last observations
 
     def keep_last(self) -> None:
-        """Keep from now on the observations that are returned: a fault may spoil the row."""
+        """Keep copies of returned observations from now on, because a fault may spoil the row."""
         if self._last is None:
             self._last = [
                 np.full(self._block.spec.num_envs, None, dtype=object)
@@ -306,7 +306,7 @@ class Batches:
                     last[i] = spaces.snapshot(part[k])
 
     def last_obs(self, i: int) -> Any:
-        """A copy of the observation of env ``i`` that was returned last."""
+        """Return a copy of the last observation of env ``i`` that the caller got."""
         assert self._last is not None  # noqa: S101 - keep_last was called
         parts = [
             spaces.snapshot(array[i] if leaf.dtype is None else leaf.one(array, i))
@@ -315,9 +315,9 @@ class Batches:
         return spaces.join(self._block.spec.obs, parts)
 
     def put_lost(self, i: int) -> Beside:
-        """Make the row of env ``i`` that of a lost step: truncated, the last observation, reward 0.
+        """Write the row of a lost step of env ``i``: truncated, the last observation, reward 0.
 
-        Only while nobody else writes that row. Return what lies beside the block.
+        Call this only while no executor writes that row. Return the values beside the block.
         """
         assert self._last is not None  # noqa: S101 - keep_last was called
         block, objects = self._block, []
@@ -333,24 +333,24 @@ class Batches:
 
 
 class BufferPool:
-    """Memory for the observations of partial batches, used again and again where ``copy=False``.
+    """Buffers for the observations of partial batches, reused with ``copy=False``.
 
-    Allocating it can cost more than gathering: large arrays come from the system page by page. A
-    buffer is free again once every env of its batch has been sent its next request.
+    Allocating memory can take longer than gathering, because the system provides large arrays page
+    by page. A buffer is free again once every env of its batch was sent its next request.
     """
 
     def __init__(self, block: Block) -> None:
         self._arrays = block.obs
         self._buffers: list[list[Array | None]] = []
-        #: For each env the number of the buffer that holds its last row, or -1.
+        # For each env the number of the buffer that holds its last row, or -1.
         self._held = np.full(block.spec.num_envs, -1)
 
     def release(self, ids: IdArray) -> None:
-        """These envs are sent their next request: their last rows need not be kept."""
+        """Release the last rows of these envs, which are sent their next request."""
         self._held[ids] = -1
 
     def take(self, ids: IdArray) -> list[Array | None]:
-        """An array ``(k, *shape)`` for each leaf; None for a leaf of objects."""
+        """Return an array ``(k, *shape)`` for each leaf; None for a leaf of objects."""
         self.release(ids)
         taken = set(self._held.tolist())
         number = next(n for n in itertools.count() if n not in taken)
@@ -363,12 +363,12 @@ class BufferPool:
 
 
 def nbytes(spec: Spec) -> int:
-    """The size of the buffer that a block needs, in bytes."""
+    """Return the size of the buffer that a block needs, in bytes."""
     return _fields(spec)[1]
 
 
 def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any], int]], int]:
-    """(name, shape, dtype, offset) of every field, and the size of all in bytes."""
+    """Return (name, shape, dtype, offset in bytes) of every field, and the total size in bytes."""
     n, byte = spec.num_envs, np.dtype(np.uint8)
     ends = [("reward", "f8", spec.reward), ("terminated", "?"), ("truncated", "?"), ("mark", "u2")]
     wanted: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = [

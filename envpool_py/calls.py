@@ -1,7 +1,7 @@
-"""One call at a time: a second one, by another thread or a signal handler, is refused.
+"""Allow one call of a pool at a time; refuse a second one by another thread or a signal handler.
 
-A pool keeps the frame of the call that is under way. Should an interrupt prevent that frame from
-being removed, the next call sees that the frame has ended.
+A pool keeps the frame of the call that is under way. If an interrupt prevents the removal of that
+frame, the next call finds that the frame has ended.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _KEY = "now"
 
-#: ``pid`` of this process: asking the system in each call would cost more than all other checks.
+#: ``pid`` of this process, kept because ``os.getpid`` takes longer than all other checks of a call.
 this_process = SimpleNamespace(pid=os.getpid())
-if hasattr(os, "register_at_fork"):  # a fork from C is not noticed
+if hasattr(os, "register_at_fork"):  # does not cover a fork by C code
     os.register_at_fork(after_in_child=lambda: vars(this_process).update(pid=os.getpid()))
 
 
 def one_at_a_time(method: F) -> F:
-    """Have ``method``, of a pool, refuse to overlap with another call and to use a closed pool."""
+    """Make a pool's ``method`` raise if another call is under way or the pool is closed."""
 
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe()  # noqa: SLF001 - there is no other way to see it
+        frame = sys._getframe()  # noqa: SLF001 - there is no public way
         try:
             if self.is_closed or self._pid != this_process.pid:
                 self._assert_open()
@@ -62,13 +62,13 @@ def _refuse_if_runs(pool: Any, name: str) -> None:
     if _runs(pool._calls.get(_KEY)):  # noqa: SLF001 - the calls are kept for this
         raise AlreadyPendingCallError(
             f"{name}: another call of this {type(pool).__name__} is under way; a pool takes one"
-            " call at a time, whichever thread or signal handler makes it, but for close()",
+            " call at a time, from any thread or signal handler; only close() is always allowed",
             name,
         )
 
 
 def _runs(frame: FrameType | None) -> bool:
-    """Whether the call with this frame has not ended; only such a frame refuses to be cleared."""
+    """Whether the call with this frame has not ended; ``clear`` of such a frame raises."""
     try:
         if frame is not None:
             frame.clear()
@@ -84,6 +84,6 @@ def await_end(pool: Any, seconds: float) -> None:
     while frame is not None and frame is not noted:
         frame = frame.f_back
     deadline = time.monotonic() + seconds
-    # A call below this one, which is a signal handler's then, cannot go on before this one ends.
+    # If the call is in this thread, a signal handler runs above it: the call cannot go on now.
     while frame is None and _runs(noted) and time.monotonic() < deadline:
         time.sleep(1e-3)

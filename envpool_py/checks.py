@@ -1,4 +1,4 @@
-"""What ``validate`` looks for in a row beyond its shapes and dtypes, and how it is warned of."""
+"""The checks of ``validate`` (NaN, bounds, ``Space.contains``) and the warnings of the package."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import numpy as np
 from envpool_py import spaces
 from envpool_py.errors import from_signal_handler, name_ids
 
-#: When rows are looked at: the first reset and the first step of each env; every row; none.
+#: The values of ``validate``: check the first reset and the first step of each env; all rows; none.
 FIRST, ALWAYS, OFF = "first", "always", "off"
-#: What is looked at: resets, steps, steps after the end of an episode.
+#: The rows that are checked: of resets, of steps, of steps after the end of an episode.
 RESET, STEP, OVER = "reset", "step", "over"
-#: The kinds of warnings about rows, ``OVER`` beside these.
+#: The kinds of warnings about rows; ``OVER`` is a third kind.
 OBS, REWARD = "obs", "reward"
 
-# Modules whose lines no warning names; contextlib calls this package's context managers.
+# A warning names the first caller outside these modules; contextlib calls our context managers.
 _PASSED = ("envpool_py.", "contextlib")
 
 
 def complaint(space: gym.Space[Any], obs: Any) -> str | None:
-    """What is wrong with ``obs``: NaN, a value out of bounds, or all else that the space refuses.
+    """Return why ``obs`` is invalid (NaN, out of bounds, refused by the space); None if valid.
 
-    None if nothing is. A value is taken in the space's dtype: a float64 that fits float32 is fine.
+    Values are cast to the space's dtype first: a float64 that float32 holds is valid.
     """
     layout = spaces.layout_of(space)
     try:
@@ -38,7 +38,7 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
     except (TypeError, ValueError) as error:
         if from_signal_handler(error):
             raise
-        return None  # it can't be stored either, which says more
+        return None  # storing the row raises an error that says more
     pairs = list(zip(spaces.leaves(layout), parts, strict=True))
     for leaf, part in pairs:
         if leaf.dtype is not None and leaf.dtype.kind in "fc":
@@ -48,7 +48,7 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
     try:
         if space.contains(fitted):
             return None
-    except Exception as error:  # a custom space may not know
+    except Exception as error:  # a custom space may not implement it
         if from_signal_handler(error):
             raise
         return None
@@ -66,7 +66,7 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
 
 
 def reward_complaint(reward: Any) -> str | None:
-    """What is wrong with a reward: NaN. None if nothing is, or if it is no number at all."""
+    """Return a text if a reward is NaN, else None; other invalid rewards are refused later."""
     try:
         numbers = np.asarray(reward)
     except (TypeError, ValueError) as error:
@@ -78,7 +78,7 @@ def reward_complaint(reward: Any) -> str | None:
 
 
 def warning(kind: str, texts: Mapping[int, str]) -> str:
-    """The warning of what was found of this kind: a text by env id."""
+    """Return the warning for the texts found in some envs, all of one kind."""
     ids = sorted(texts)
     first = texts[ids[0]]
     if kind != OVER:
@@ -94,7 +94,7 @@ def warning(kind: str, texts: Mapping[int, str]) -> str:
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, and name the line outside of this package that has called it."""
+    """Warn, and name the line of the user's program that called this package."""
     level = 1
     frame = sys._getframe()  # noqa: SLF001 - there is no other way before Python 3.12
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PASSED):

@@ -1,21 +1,21 @@
-"""The engine: every request takes one way, of any kind and for an env in any process.
+"""The engine: one code path for every kind of request, and for envs in any process.
 
 ::
 
-    dispatch   states and tokens of the envs, one message for each host
-    wait       collect results, run envs that live here, look, sleep, until there are enough
+    dispatch   set the states and tokens of the envs, send one message to each host
+    wait       collect results, step the envs of this process, sleep, until there are enough
     deliver    gather the rows into a batch, set the states, complete the infos
 
-Synchronous and partial batches, all envs or some, steps and resets differ in what is dispatched and
-in how many results are enough. What the block cannot hold (objects, options, calls) is pickled.
+Whole and partial batches, steps and resets differ only in the request that is dispatched and in the
+number of results to wait for. Values that the block cannot hold (objects, options) are pickled.
 
-What holds:
+Invariants:
 
-* an error takes its own env out of flight; the results that came with it are kept, and returned by
-  the next call that fetches, or dropped by a reset;
-* a call that is interrupted (Ctrl-C, a signal handler that raises) cancels what it asked for, and
-  those envs then accept only a reset; what they still answer is dropped, however late it comes;
-* an env whose process has ended answers every request with the same error at once, unless recovery
+* an env that raised is no longer in flight; the results that came with its error are kept, and
+  returned by the next call that fetches, or dropped by a reset;
+* an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests, and those envs
+  then accept only a reset; their late results are dropped, however late they come;
+* every request to an env whose process has ended raises the same error at once, unless recovery
   (``envpool_py.recovery``), which is asked in one place, handles it.
 """
 
@@ -41,27 +41,27 @@ from envpool_py.worker.channel import RESET, TOKEN_BYTES, TOKENS, TOKENS_PROMPT
 from envpool_py.worker.executor import ASKED
 from envpool_py.worker.placement import Hosts, common_spec
 
-#: Seconds for which the caller steps its own envs between two looks at the others' results, where
-#: results are wanted as they come.
+#: Seconds for which the caller steps its own envs before it collects results of the worker
+#: processes again, in partial batches.
 SLICE = 150e-6
 
 _NO_MARK = bytes(1)
 
 
 class Engine:
-    """Carries out what a pool asks of its envs.
+    """Carries out the requests of a pool to its envs.
 
-    ``scheduled``: it matters where envs are in their schedules of episodes. ``prompt``: results are
-    wanted as they come; may be set later.
+    ``scheduled``: keep the place of each env in its schedule of episodes. ``prompt``: batches may
+    be partial, so results are published one by one; may be set later.
 
     Attributes:
-        all_ids: every env id, in order; "all envs" is recognised by this very array.
-        beside: what lies beside rows, or their errors, until they are returned.
-        asked: the envs with a request that brings no row, and their replies, once known.
-        batch_ids: the envs of the batch that was returned last.
-        counts: how many batches were returned, and rows in them.
-        warned: the kinds of findings about rows that were warned of.
-        closed: whether the pool was closed, maybe by another thread or a signal handler.
+        all_ids: every env id, in order; a request to all envs passes this same array object.
+        beside: for each env the values beside its row, or its error, until they are returned.
+        asked: the envs with a request without a row, and their replies; None: not yet known.
+        batch_ids: the envs of the last batch that was returned.
+        counts: the number of batches that were returned, and of rows in them.
+        warned: the kinds of warnings about rows that were issued.
+        closed: whether the pool was closed, possibly by another thread or a signal handler.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class Engine:
     # ------------------------------------------------------------------------------------ sending
 
     def step(self, ids: IdArray, actions: Any) -> StepResult:
-        """Step these envs and wait for all of them; interrupted, they accept only a reset.
+        """Step these envs and wait for all of them; after an interrupt they accept only a reset.
 
         Raises:
-            ResetNeeded, AlreadyPendingCallError, EnvError: one takes no step, or has failed.
+            ResetNeeded, AlreadyPendingCallError, EnvError: an env accepts no step, or has failed.
             TypeError, ValueError: the actions are wrong; nothing was sent.
         """
         index = WHOLE if ids is self.all_ids else ids
@@ -115,7 +115,7 @@ class Engine:
         try:
             self._send_steps(ids, index, actions)
             sent = True
-            # While the envs are at work.
+            # Made while the envs step.
             infos = self.batches.bare_infos(ids.tolist())
             return self.fetch(ids, infos)
         except BaseException as error:
@@ -123,7 +123,7 @@ class Engine:
             raise
 
     def reset(self, ids: IdArray, requests: Sequence[Request]) -> StepResult:
-        """Reset these envs, which were claimed, and wait for all of them; see ``step``."""
+        """Reset these envs, after ``claim_reset``, and wait for all of them; see ``step``."""
         sent = False
         try:
             self.send_resets(ids, requests)
@@ -134,7 +134,7 @@ class Engine:
             raise
 
     def send_steps(self, ids: IdArray, actions: Any) -> None:
-        """Begin a step of each of these envs; raises as ``step``."""
+        """Send a step to each of these envs; raises as ``step``."""
         index = WHOLE if ids is self.all_ids else ids
         self.states.check_step(ids, index)
         self._send_steps(ids, index, actions)
@@ -155,10 +155,10 @@ class Engine:
         self._dispatch(ids, index, STEPPING, requests)
 
     def claim_reset(self, ids: IdArray) -> None:
-        """Raise unless these envs take a reset; drop the results of theirs that an error kept back.
+        """Check that these envs accept a reset; drop their results that were left unread.
 
         Raises:
-            AlreadyPendingCallError, EnvError: one does not.
+            AlreadyPendingCallError, EnvError: an env does not accept a reset.
         """
         unread = self.states.unread.intersection(ids.tolist())
         if unread:
@@ -167,7 +167,7 @@ class Engine:
         self.states.check_free(ids)
 
     def send_resets(self, ids: IdArray, requests: Sequence[Request]) -> None:
-        """Begin a reset of each of these envs, which take one."""
+        """Send a reset to each of these envs, which must accept one."""
         if self.recovery is not None:
             try:
                 ids, requests = self.recovery.take_resets(ids, requests)
@@ -183,7 +183,7 @@ class Engine:
     def _dispatch(
         self, ids: IdArray, index: Any, state: int, requests: Sequence[Request] | None
     ) -> None:
-        """Send each of these envs a step or a reset, pickled where it has arguments."""
+        """Send a step or a reset to each of these envs; requests with arguments are pickled."""
         tokens = self.states.tokens
         if requests is not None:
             messages = self.hosts.pack(ids, tokens, requests)
@@ -202,7 +202,7 @@ class Engine:
             raise
 
     def resend(self, i: int, request: Request) -> None:
-        """Send env ``i``, which is in flight, a request; for recovery."""
+        """Send a request to env ``i``, which is in flight; used by recovery."""
         ids = np.array([i], dtype=np.intp)
         for post, message in self.hosts.pack(ids, self.states.tokens, [request]):
             post(message)
@@ -212,11 +212,11 @@ class Engine:
     def fetch(self, ids: IdArray, infos: Array | None = None, *, resets: bool = True) -> StepResult:
         """Wait for these envs, all in flight, and return their rows in this order.
 
-        ``infos``: of bare rows, where they were made before. ``resets``: say ``is_reset`` in the
-        infos of resets.
+        ``infos``: bare infos that were made before. ``resets``: set ``is_reset`` in the infos of
+        resets.
 
         Raises:
-            EnvError: one has failed.
+            EnvError: an env raised, or its process ended.
         """
         while True:
             self._wait(len(ids), None, ids)
@@ -225,12 +225,12 @@ class Engine:
                 return batch
 
     def fetch_next(self, wait_num: int, timeout: float | None, *, strict: bool) -> StepResult:
-        """Wait for ``wait_num`` results, or all in flight if they are fewer, and return those.
+        """Wait for ``wait_num`` results, or for all in flight if they are fewer; return the rows.
 
-        After ``timeout`` seconds fewer will do, but one at least unless ``strict``.
+        After ``timeout`` seconds return fewer rows: at least one, or none with ``strict``.
 
         Raises:
-            EnvError: one has failed.
+            EnvError: an env raised, or its process ended.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -242,10 +242,10 @@ class Engine:
                 return batch
 
     def _wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
-        """Wait for ``goal`` results, those of ``only`` among them, or until ``deadline``.
+        """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
 
         Returns:
-            The envs whose results are there, in the order in which they came.
+            The envs whose results have arrived, in the order of arrival.
         """
         arrivals, chunks = self.arrivals, self.arrivals.chunks
         wanted: set[int] | None = None
@@ -259,7 +259,7 @@ class Engine:
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
                     if self.hosts.processes is None and wanted is None and only is not None:
-                        return only  # nobody else has written here
+                        return only  # without processes, nothing else writes results
                     ids = arrivals.sound_ids()
                     if ids is None:
                         faults.end_writers(self)
@@ -275,9 +275,9 @@ class Engine:
             raise
 
     def advance(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
-        """Run envs that live here, or wait at most ``left`` seconds for something to happen.
+        """Step the envs of this process, or wait at most ``left`` seconds for an event.
 
-        ``missing``: how many more results are wanted, those of ``wanted`` among them.
+        ``missing``: the number of results still to wait for, including those of ``wanted``.
         """
         if self.closed:
             self.refuse_if_closed()
@@ -307,22 +307,22 @@ class Engine:
                 faults.attend(self)
 
     def settle(self) -> None:
-        """After an interrupt: report what envs here have done, and cancel what was cut off."""
+        """After an interrupt, publish what envs here have finished; cancel the interrupted ones."""
         lost = [i for host in self.hosts.local for i in host.settle(self.arrivals.chunks)]
-        self.arrivals.drop_stale()  # and what was reported twice
+        self.arrivals.drop_stale()  # also drops results that were published twice
         if lost:
             self.cancel(np.array(lost, dtype=np.intp))
 
     # -------------------------------------------------------------------------- returning rows
 
     def _deliver(self, ids: IdArray, infos: Array | None, *, resets: bool) -> StepResult | None:
-        """Make a batch of the results of these envs, all of which are there; see ``fetch``.
+        """Make a batch of the results of these envs, which have all arrived; see ``fetch``.
 
         Returns:
-            None where recovery handles one that failed: its result is still to come.
+            The batch; None if recovery handles an env that failed: its result is still to come.
 
         Raises:
-            EnvError: those that failed; the results of the others are kept.
+            EnvError: envs have failed; the results of the others are kept.
         """
         index = WHOLE if ids is self.all_ids else ids
         if self.closed:
@@ -362,7 +362,7 @@ class Engine:
     def _take_beside(
         self, ids: IdArray, marked: list[tuple[int, int]], beside: dict[int, Beside]
     ) -> bool:
-        """Take what lies beside the rows of these envs; False where recovery handles an error."""
+        """Take the values beside the rows of these envs; False if recovery handles an error."""
         errors: dict[int, EnvError] = {}
         handled = False
         for k in [k for k, mark in marked if mark & BESIDE]:
@@ -390,7 +390,7 @@ class Engine:
         return not handled
 
     def forget_result(self, i: int) -> None:
-        """Env ``i`` is in flight, but its result is not one; for recovery."""
+        """Drop the result of env ``i``, which stays in flight; used by recovery."""
         self.arrivals.drop([i])
         self.beside.pop(i, None)
 
@@ -407,7 +407,7 @@ class Engine:
     def _show(
         self, ids: IdArray, batch: tuple[Any, Any, Any, Any], infos: Array, *, resets: bool
     ) -> None:
-        """Tell the observers of a batch."""
+        """Pass a batch to the observers."""
         asked = {info["env_id"]: info.pop(ASKED) for info in infos if ASKED in info}
         lost, notes = (set(), {}) if self.recovery is None else self.recovery.told(ids)
         rows = Rows(*batch, resets, lost, notes, asked)
@@ -417,7 +417,7 @@ class Engine:
     # --------------------------------------------------------------------------------- cancelling
 
     def cancel(self, ids: IdArray) -> None:
-        """Drop what these envs have in flight; they then accept only a reset."""
+        """Cancel the requests of these envs; they then accept only a reset."""
         if self.closed:
             return
         flying = ids[self.states.flying()[ids]]
@@ -427,7 +427,7 @@ class Engine:
         self.arrivals.drop_stale()
         arrived = set(self.arrivals.ids().tolist())
         listed = flying.tolist()
-        # An interrupt may come at any line: what is stale goes before what makes it so.
+        # An interrupt may come at any line, so stale results are dropped before tokens change.
         self.hosts.forget_messages()
         for i in listed:
             self.beside.pop(i, None)
@@ -443,7 +443,7 @@ class Engine:
             self.arrivals.stale.pop(i, None)
 
     def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
-        """A call for these envs has raised: if it was interrupted, they need a reset."""
+        """Cancel the requests of a call that raised, if an interrupt was the reason."""
         if isinstance(error, EnvError) and not from_signal_handler(error):
             return
         self.cancel(ids)
@@ -459,18 +459,18 @@ class Engine:
     def refuse_if_closed(self) -> None:
         """Raise ClosedEnvironmentError if the pool was closed."""
         if self.closed:
-            raise ClosedEnvironmentError("the pool was closed while a call waited")
+            raise ClosedEnvironmentError("the pool was closed while a call waited; make a new pool")
 
     def stop(self) -> None:
-        """Have a call that is under way raise ClosedEnvironmentError."""
+        """Make a call that is under way raise ClosedEnvironmentError."""
         self.closed = True
         self.hosts.wake()
 
     def close(self) -> list[EnvError]:
-        """Close all envs and end all processes; return what closing the envs raised."""
+        """Close all envs and end all processes; return the errors of closing envs."""
         self.stop()
         errors = self.hosts.close()
-        # Its memory has a descriptor, and the pool may be referenced for long.
+        # Free the memory and its descriptor, even if the pool stays referenced.
         for name in ("block", "batches", "places", "_buffers"):
             self.__dict__.pop(name, None)
         return errors

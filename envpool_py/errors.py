@@ -1,8 +1,8 @@
-"""The exceptions of the package, and how env ids and exits are named in their messages.
+"""The exceptions of the package, and the names of envs and exits in their messages.
 
-Misuse of a pool raises Python's ``IndexError``, ``TypeError`` and ``ValueError`` for ids, counts
-and values, and of ``gymnasium.error`` ``AlreadyPendingCallError`` (the env is in flight),
-``ResetNeeded`` (stepped before a reset) and ``ClosedEnvironmentError`` (the pool is closed).
+Wrong ids, counts and values raise Python's ``IndexError``, ``TypeError`` and ``ValueError``. Calls
+at the wrong time raise exceptions of ``gymnasium.error``: ``AlreadyPendingCallError`` (the env is
+in flight), ``ResetNeeded`` (reset the env first), ``ClosedEnvironmentError`` (the pool is closed).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ import cloudpickle
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-#: A pickled exception larger than this travels as text alone, bytes.
+#: Largest pickled exception that a worker process sends, in bytes; a larger one is sent as text.
 LARGEST_EXCEPTION = 1 << 20
 
-# Raising one of these out of a request would end a generator, the interpreter or an ``except*``.
+# An error that is an instance of one of these would end a generator or match an ``except*``.
 _NEVER_MIXED_IN: tuple[type[BaseException], ...] = (StopIteration, StopAsyncIteration)
 if sys.version_info >= (3, 11):
     _NEVER_MIXED_IN += (BaseExceptionGroup,)  # noqa: F821 - from 3.11 on
 
 
 class EnvError(Exception):
-    """An environment did not carry out a request.
+    """An env raised an exception, or did not carry out a request.
 
     The message names the env and the cause, and holds the worker's traceback. ``__cause__`` is the
-    original exception if it could be sent. If the original is an ordinary ``Exception``, the error
-    is also an instance of its class: ``except KeyError`` catches a ``KeyError`` of an environment.
+    original exception if it could be pickled. If the original is an ordinary ``Exception``, the
+    error is also an instance of its class: ``except KeyError`` catches a ``KeyError`` of an env.
 
     Attributes:
-        env_ids: the ids of the environments concerned, ints.
-        request: the request to them: ``"step"``, ``"reset"``, ``"get_attr"``, ...
+        env_ids: the ids of the envs concerned, ints.
+        request: the kind of the request that failed: ``"step"``, ``"reset"``, ``"get_attr"``, ...
     """
 
-    _original: type[Exception] | None = None  # of a mixed class
+    _original: type[Exception] | None = None  # the other base class, see _mixed
 
     def __init__(self, message: str, env_ids: Iterable[int], request: str = "") -> None:
         self.message = message
@@ -66,17 +66,17 @@ class EnvError(Exception):
 
 
 class EnvTimeoutError(EnvError):
-    """A request to the environment took longer than the pool's ``step_timeout``.
+    """A request to an env took longer than the pool's ``step_timeout``.
 
-    The message holds the Python stack of the stuck process, which was killed: later requests to its
-    environments raise ``WorkerDiedError``.
+    The stuck process was killed, and the message holds its Python stack. Later requests to the envs
+    of that process raise ``WorkerDiedError``.
     """
 
 
 class WorkerDiedError(EnvError):
-    """The process that ran the environment has ended: it was killed by a signal, or has exited.
+    """The worker process of an env has ended: a signal killed it, or it exited.
 
-    Every later request to that environment raises the same at once; the rest of the pool goes on.
+    Every later request to that env raises the same error at once, until ``pool.restart(id)``.
     """
 
 
@@ -84,9 +84,9 @@ class ReplayError(Exception):
     """A replay differs from the record: the env is not the same, or not deterministic.
 
     Attributes:
-        env_id: the id of the environment in the recorded run.
-        episode: the number of its episode, 0 for the first; -1 before that.
-        step: the number of the step in it, 1 for the first; 0 for the reset.
+        env_id: the id of the env in the recorded run.
+        episode: the number of the env's episode, 0 for the first; -1 before the first.
+        step: the number of the step in the episode, 1 for the first; 0 for the reset.
     """
 
     def __init__(self, message: str, env_id: int, episode: int, step: int) -> None:
@@ -97,7 +97,7 @@ class ReplayError(Exception):
         return str(self.args[0])
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - the name that concurrent.futures has made known
+class RemoteTraceback(Exception):  # noqa: N818 - the name that concurrent.futures uses
     """The text of a traceback from another process, shown as the cause of an exception."""
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class RemoteTraceback(Exception):  # noqa: N818 - the name that concurrent.futur
 
 
 class Failure(NamedTuple):
-    """An exception to send to another process: as text, and pickled if it can be restored."""
+    """An exception to send to another process: as text, and pickled if it can be unpickled."""
 
     description: str
     traceback: str
@@ -113,7 +113,7 @@ class Failure(NamedTuple):
 
 
 def from_signal_handler(exception: BaseException) -> bool:
-    """Whether a signal handler of this program raised it, and no env."""
+    """Whether a signal handler of this program raised the exception, not an env."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {
         getattr(handler, "__code__", getattr(type(handler).__call__, "__code__", None))
@@ -124,7 +124,7 @@ def from_signal_handler(exception: BaseException) -> bool:
 
 
 def describe(exception: BaseException) -> str:
-    """``ValueError: boom``; also for an exception whose ``__str__`` raises."""
+    """Return ``ValueError: boom``, even if the exception's ``__str__`` raises."""
     name = type(exception).__qualname__
     try:
         text = str(exception)
@@ -142,14 +142,14 @@ def pack_failure(exception: BaseException) -> Failure:
     pickled: bytes | None = None
     with contextlib.suppress(Exception):  # pickling runs the user's code
         data = cloudpickle.dumps(exception)
-        # What can't be read back here can't be read there either.
+        # An exception that cannot be unpickled here cannot be unpickled in the caller either.
         if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
             pickled = data
     return Failure(describe(exception), text, pickled)
 
 
 def unpack_failure(failure: Failure, env_id: int, request: str) -> EnvError:
-    """The error that a pool raises for a failure in another process."""
+    """Return the error that a pool raises for a failure in another process."""
     cause: BaseException | None = None
     if failure.pickled is not None:
         with contextlib.suppress(Exception):  # unpickling runs the user's code
@@ -160,16 +160,16 @@ def unpack_failure(failure: Failure, env_id: int, request: str) -> EnvError:
 
 
 def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
-    """The error that a pool raises for an exception in its own process."""
+    """Return the error that a pool raises for an exception in its own process."""
     text = "".join(traceback.format_tb(exception.__traceback__))
     return _make(env_id, request, describe(exception), text, exception)
 
 
 def combine(errors: Sequence[EnvError]) -> EnvError:
-    """One error for all: the first, which also names the others.
+    """Return the first of several errors; its message and ``env_ids`` also name the others.
 
-    The first error of envs that died with one process names them all. If an env that took too long
-    is the reason for that, its error comes first.
+    Envs that died with one process count as one error. If their process was killed because one of
+    them took too long, the error of that env comes first.
     """
     first = errors[0]
     if isinstance(first, WorkerDiedError):
@@ -187,7 +187,7 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
 
 
 def name_ids(ids: Sequence[int]) -> str:
-    """``env 3``, ``envs 0 to 7`` or ``envs 1, 4``."""
+    """Return ``env 3``, ``envs 0 to 7`` or ``envs 1, 4``."""
     if len(ids) == 1:
         return f"env {ids[0]}"
     if list(ids) == list(range(ids[0], ids[0] + len(ids))):
@@ -197,7 +197,7 @@ def name_ids(ids: Sequence[int]) -> str:
 
 
 def name_exit(exitcode: int | None) -> str:
-    """``was killed by SIGKILL``, ``exited with code 37``."""
+    """Return ``was killed by SIGKILL`` or ``exited with code 37``."""
     if exitcode is None:
         return "has ended"
     if exitcode >= 0:
@@ -210,7 +210,7 @@ def name_exit(exitcode: int | None) -> str:
 def _make(
     env_id: int, request: str, description: str, trace: str, cause: BaseException | None
 ) -> EnvError:
-    """An ``EnvError`` that is also an instance of its cause's class, if that is possible."""
+    """Make an ``EnvError`` that is also an instance of its cause's class, if that is possible."""
     message = f"env {env_id}: {request} raised {description}\n\n{trace}".rstrip()
     error = EnvError(message, (env_id,), request)
     if isinstance(cause, Exception) and not isinstance(cause, (*_NEVER_MIXED_IN, EnvError)):
@@ -224,7 +224,7 @@ def _make(
 def _mixed_with(cause: Exception, error: EnvError) -> EnvError:
     mixed = _mixed(type(cause))(error.message, error.env_ids, error.request)
     mixed.args = cause.args
-    # Built-in exceptions keep some facts outside their __dict__: errno, filename, ...
+    # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
     members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
     facts = {name: getattr(cause, name, None) for name, _ in members} | vars(cause)
     for name in facts.keys() - vars(mixed).keys():
@@ -240,5 +240,5 @@ def _mixed(original: type[Exception]) -> type[EnvError]:
 def _rebuild(
     own: type[EnvError], original: type[Exception] | None, arguments: tuple[Any, ...]
 ) -> EnvError:
-    """Unpickle an error: a mixed class is created again, as it cannot be found by its name."""
+    """Unpickle an error; a mixed class is created again, because no module holds it by name."""
     return (own if original is None else _mixed(original))(*arguments)

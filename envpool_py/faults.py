@@ -1,4 +1,4 @@
-"""What happens to processes, and to the envs in them, while an engine waits."""
+"""Handle processes that end or hang while an engine waits, and the envs in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def attend(engine: Engine) -> None:
-    """Handle what has happened to processes: ends, warnings, envs that are stuck."""
+    """Handle processes that have ended, and envs that exceed ``step_timeout``."""
     engine.refuse_if_closed()
     processes = engine.hosts.processes
     if processes is None:
@@ -32,7 +32,7 @@ def attend(engine: Engine) -> None:
 
 
 def _fail_in_flight(engine: Engine, i: int, error: EnvError) -> bool:
-    """What env ``i`` was asked for will not be answered; False if that was no row."""
+    """Make ``error`` the result of env ``i``'s request; return whether a row was in flight."""
     if i in engine.asked and engine.asked[i] is None:
         engine.asked[i] = error
     if not engine.states.flying()[i] or i in engine.arrivals.ids():
@@ -44,25 +44,25 @@ def _fail_in_flight(engine: Engine, i: int, error: EnvError) -> bool:
 
 
 def _handle_death(engine: Engine, host: ProcessHost) -> None:
-    """A process has ended: its envs that are in flight have failed."""
+    """Handle the end of a process: its envs that are in flight have failed."""
     host.reap()
     assert engine.hosts.processes is not None  # noqa: S101 - it has ended
     engine.hosts.processes.channel.collect(engine.arrivals.chunks)
     engine.arrivals.drop_stale()
     for i in host.ids:
         engine.arrivals.stale.pop(i, None)
-    if not host.restarting:  # else recreation looks after it
+    if not host.restarting:  # else recreation handles it
         for i in host.ids:
             error = host.death_of(i)
             if not _fail_in_flight(engine, i, error):
                 engine.places.keep(i)
             if engine.recovery is None or not engine.recovery.handle_death(i, error):
                 engine.states.died(i, error)
-    host.ended = False  # last: an interrupt leaves all of this to be done once more
+    host.ended = False  # last: after an interrupt, all of this is repeated
 
 
 def fail(engine: Engine, i: int, error: EnvError) -> None:
-    """Have this error be the result of env ``i``, which is in flight."""
+    """Make this error the result of env ``i``, which is in flight."""
     engine.places.keep(i, unanswered=True)
     engine.states.tokens[i] += GENERATION
     engine.hosts.forget_messages()
@@ -72,12 +72,12 @@ def fail(engine: Engine, i: int, error: EnvError) -> None:
 
 
 def end_writers(engine: Engine) -> None:
-    """Something that is no result is in the pipe: end every process that may have written it.
+    """End every process with an env in flight, after data that is no result came in the pipe.
 
-    A process with nothing in flight has not. Nobody knows whose results were lost.
+    Any of these processes may have written the data, and any of their results may be lost.
     """
     processes = engine.hosts.processes
-    assert processes is not None  # noqa: S101 - nobody else writes tokens
+    assert processes is not None  # noqa: S101 - only processes write tokens
     engine.arrivals.chunks.clear()
     flying = engine.states.flying()
     for host in processes.hosts:
@@ -88,14 +88,14 @@ def end_writers(engine: Engine) -> None:
 
 
 def put_lost(engine: Engine, ids: IdArray) -> None:
-    """Have these envs, none of them in flight, deliver the row of a lost step."""
+    """Make the row of a lost step the result of these envs, none of which is in flight."""
     engine.states.sent(ids, ids, STEPPING)
     for i in ids.tolist():
         deliver_lost(engine, i)
 
 
 def deliver_lost(engine: Engine, i: int) -> None:
-    """The result of env ``i``, which is in flight, is the row of a lost step."""
+    """Make the row of a lost step the result of env ``i``, which is in flight."""
     own = engine.batches.put_lost(i)
     if own:
         engine.beside[i] = own
@@ -103,7 +103,7 @@ def deliver_lost(engine: Engine, i: int) -> None:
 
 
 def warn_of(engine: Engine, beside: dict[int, Beside]) -> None:
-    """Warn of what is strange about rows that came all the same; of each kind once per pool."""
+    """Warn of invalid values in rows that are returned nevertheless; each kind once per pool."""
     found: dict[str, dict[int, str]] = {}
     for i, own in beside.items():
         for kind, text in own.get("warnings", {}).items():

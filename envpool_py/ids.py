@@ -1,4 +1,4 @@
-"""Env ids: from any form that a user may write to an array of distinct ids."""
+"""Convert env ids from any form that a user may pass to an array of distinct ids."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-#: Ids as a user writes them.
+#: Ids as a user passes them.
 Ids: TypeAlias = (
     "SupportsIndex | Sequence[int] | slice | NDArray[np.integer] | NDArray[np.bool_] | None"
 )
 #: Ids as the package handles them.
 IdArray: TypeAlias = "NDArray[np.intp]"
 
-#: Up to about so many ids, a list is checked faster than an array.
+# Below about this number of ids, a list is checked faster than an array.
 _FEW = 1024
 
 
 def resolve(ids: Ids, num_envs: int) -> IdArray:
-    """The env ids that ``ids`` means, in the order written.
+    """Return the env ids as an array ``(k,)``, in the order given.
 
     ``ids`` is None (all), an integer, a sequence or array of integers, a boolean mask of shape
-    ``(num_envs,)``, or a slice.
+    ``(num_envs,)``, or a slice. Raises IndexError, TypeError or ValueError for wrong ids.
     """
     if ids is None:
         return np.arange(num_envs)
@@ -56,7 +56,7 @@ def resolve(ids: Ids, num_envs: int) -> IdArray:
     if len(resolved) > 1:
         place = np.empty(num_envs, dtype=np.intp)
         order = np.arange(len(resolved))
-        place[resolved] = order  # of ids that are equal, the last place
+        place[resolved] = order  # for equal ids, the last position
         twice = place[resolved] != order
         if twice.any():
             raise ValueError(f"env id {resolved[twice.argmax()]} is given twice")

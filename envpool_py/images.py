@@ -1,4 +1,4 @@
-"""Frames of envs: many as one image, and images as a video file."""
+"""Tile the frames of many envs into one image, and write images to a video file."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def render_grid(pool: Any, id: Ids = None, **kwargs: Any) -> NDArray[np.uint8]: 
 
 
 def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.uint8]:
-    """The frames in one image, in rows, as near to a square as their number allows.
+    """Tile frames in rows into one image, as near to a square as their number allows.
 
     Args:
         frames: one uint8 array ``(height, width, 3)`` per env; a smaller frame is padded with 0.
-        env_ids: whose frames they are, for errors.
+        env_ids: the env of each frame, for errors.
 
     Returns:
         ``(rows * height, columns * width, 3)``, with ``rows = ceil(sqrt(n))`` and
         ``columns = ceil(n / rows)``.
 
     Raises:
-        ValueError: there is no frame, or one is no such array.
+        ValueError: there are no frames, or a frame does not have this shape.
     """
     if not len(frames):
         raise ValueError("render: got no env ids; an image needs at least one env")
@@ -65,10 +65,10 @@ def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.ui
 
 
 class Video:
-    """A video file, which is written frame by frame. Needs moviepy.
+    """Writes a video file frame by frame. Needs moviepy.
 
     Args:
-        path: of the file, as ``videos/episode-0.mp4``.
+        path: the file, such as ``videos/episode-0.mp4``.
         fps: frames per second.
         size: width and height of the frames.
 
@@ -80,7 +80,7 @@ class Video:
         self._writer: Any = ffmpeg().FFMPEG_VideoWriter(os.fspath(path), size, fps)
 
     def write(self, frame: NDArray[np.uint8]) -> None:
-        """Add a frame ``(height, width, 3)``."""
+        """Add a frame, uint8 ``(height, width, 3)``."""
         self._writer.write_frame(np.ascontiguousarray(frame))
 
     def close(self) -> None:

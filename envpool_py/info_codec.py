@@ -1,10 +1,10 @@
-"""Typed infos: the numbers of an info as bytes in the block, so that they cost no pickle.
+"""Store numeric infos as bytes in the block, so that they need no pickling.
 
-An info whose values are all numbers, or small arrays of numbers, is kept as ``ROW_BYTES`` per env
-at the most. Its *form*, its keys and the types of its values, is taken from the infos themselves:
-the process that steps the env writes each new form once into the env's table in the block, before
-the first row that has it, and a row has the number of its form. An info is equal in value and in
-type when it is read; any other info is sent beside the block.
+An info whose values are all numbers, or small arrays of numbers, takes at most ``ROW_BYTES`` per
+env. The *form* of an info is its keys and the types of its values. The process that steps the env
+writes each new form once into the env's table in the block, before the first row that has that
+form; each row holds the number of its form. An info that is read has equal values of equal types.
+Any other info is sent beside the block.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 ROW_BYTES = 256
 #: Bytes that an env has for the forms of its infos.
 TABLE_BYTES = 1024
-#: Forms that an env may have; a row's number of its form is from 1 to this.
+#: Forms that an env may have; they are numbered from 1.
 MAX_FORMS = 60
-#: In place of a number: the info was kept by who also reads it, and is not in the block.
+#: In place of the number of a form: the info is in ``Block.infos`` of this process.
 KEPT = MAX_FORMS + 1
 
-# The types whose values a struct gives back exactly, by its letters. Python's ints are of any
-# length: one that is too long for 8 bytes is refused by the struct, and goes by the side.
+# The types whose values a struct restores exactly, by its letters. The struct refuses an int of
+# more than 8 bytes, and the info is then sent beside the block.
 _LETTERS: dict[type, str] = {
     float: "d",
     int: "q",
@@ -45,19 +45,19 @@ _LETTERS: dict[type, str] = {
     np.uint32: "I",
     np.uint64: "Q",
 }
-_OWN = (float, int, bool)  # what a struct gives back
+_OWN = (float, int, bool)  # the types that a struct returns
 _LENGTH = struct.Struct("=i")
 
 
 class Form(NamedTuple):
-    """What the bytes of an info mean; ``arrays`` has dtype and shape of each value, or None."""
+    """The form of an info; ``arrays`` has dtype and shape of each array, None for a number."""
 
     keys: tuple[str, ...]
     types: tuple[type, ...]
     arrays: tuple[tuple[str, tuple[int, ...]] | None, ...]
 
     def layout(self) -> struct.Struct:
-        """How the values are laid out."""
+        """Return the struct that packs the values."""
         letters = [
             _LETTERS[kind] if array is None else f"{np.dtype(array).itemsize}s"
             for kind, array in zip(self.types, self.arrays, strict=True)
@@ -66,7 +66,7 @@ class Form(NamedTuple):
 
 
 def form_of(info: dict[str, Any]) -> Form | None:
-    """The form of an info, or None where its values cannot be kept as bytes."""
+    """Return the form of an info, or None if its values cannot be stored as bytes."""
     arrays: list[tuple[str, tuple[int, ...]] | None] = []
     for key, value in info.items():
         if type(key) is not str:
@@ -81,7 +81,7 @@ def form_of(info: dict[str, Any]) -> Form | None:
 
 
 class Packer:
-    """The side that steps the envs: writes infos into the block.
+    """Writes infos into the block; used by the process that steps the envs.
 
     ``rows`` is memory of ``(num_envs, ROW_BYTES)``, ``tables`` of ``(num_envs, TABLE_BYTES)``.
     """
@@ -89,15 +89,15 @@ class Packer:
     def __init__(self, rows: memoryview, tables: memoryview) -> None:
         self._rows, self._tables = rows, tables
         num_envs = len(rows) // ROW_BYTES
-        # By env and form, and by env and keys for the last form with these keys: the types, which
-        # of them are arrays, the struct's pack_into, the form's number.
+        # For each env, by form, and by keys for the last form with these keys: the types, which
+        # of them are arrays, the struct's pack_into, the number of the form.
         self._learnt: list[dict[Form, Any]] = [{} for _ in range(num_envs)]
         self._latest: list[dict[tuple[str, ...], Any]] = [{} for _ in range(num_envs)]
-        # The bytes of each env's table that are taken.
+        # The bytes of each env's table that are in use.
         self._used = [0] * num_envs
 
     def pack(self, i: int, info: dict[str, Any]) -> int:
-        """Write the info of env ``i``; return the number of its form, 0 where it can't be kept."""
+        """Write the info of env ``i``; return the number of its form, 0 if it cannot be stored."""
         try:
             types, arrays, pack_into, number = self._latest[i][tuple(info)]
         except KeyError:
@@ -121,7 +121,7 @@ class Packer:
         return number  # type: ignore[no-any-return]
 
     def _learn(self, i: int, info: dict[str, Any]) -> int:
-        """Write an info that is not of the form that its keys had last; return as ``pack``."""
+        """Write an info whose form differs from the last one with its keys; return as ``pack``."""
         form = form_of(info)
         if form is None:
             return 0
@@ -143,16 +143,16 @@ class Packer:
 
 
 class Reader:
-    """The pool's side: reads the infos, each with its env's id under ``id_key``, unless None."""
+    """Reads infos from the block and adds the env's id under ``id_key``; None: no id."""
 
     def __init__(self, rows: memoryview, tables: memoryview, id_key: str | None = None) -> None:
         self._rows, self._tables = rows, tables
         self._id_key = id_key
-        # By env: what reads an info of each form, at the place of the form's number.
+        # For each env a list of functions, each of which reads an info of the form of its index.
         self._known: dict[int, list[Callable[[], dict[str, Any]]]] = {}
 
     def read(self, i: int, number: int) -> dict[str, Any]:
-        """A new dict: the info of env ``i``, which has that form."""
+        """Return the info of env ``i``, of the form ``number``, as a new dict."""
         try:
             return self._known[i][number]()
         except (KeyError, IndexError):
@@ -160,7 +160,7 @@ class Reader:
             return self._known[i][number]()
 
     def forget(self, i: int) -> None:
-        """Env ``i`` has another process now, which begins a new table."""
+        """Forget the forms of env ``i``, because its new process writes a new table."""
         self._known.pop(i, None)
 
     def _look_up(self, i: int, number: int) -> None:
@@ -182,9 +182,9 @@ class Reader:
 
 @functools.lru_cache(maxsize=1024)
 def _maker(form: Form, id_key: str | None) -> Callable[..., dict[str, Any]]:
-    """A function of an env's id and the values of its info that makes the info.
+    """Return a function that makes an info from an env's id and the values.
 
-    Compiled for the form: a dict display is two or three times as fast as any loop.
+    It is compiled for the form, because a dict display is two to three times as fast as a loop.
     """
     makers: dict[str, Any] = {}
     items = []
@@ -197,7 +197,7 @@ def _maker(form: Form, id_key: str | None) -> Callable[..., dict[str, Any]]:
     if id_key is not None:
         items.append(f"{id_key!r}: i")
     names = "".join(f", v{n}" for n in range(len(form.keys)))
-    # Of the keys nothing but what ``repr`` writes of a string gets into it.
+    # Safe: of each key the code contains only the ``repr`` of a string.
     make = eval(f"lambda i{names}: {{{', '.join(items)}}}", makers)  # noqa: S307
     return cast("Callable[..., dict[str, Any]]", make)
 

@@ -1,4 +1,4 @@
-"""How a notebook shows a pool: what it is, and which env is in which state."""
+"""Show a pool in a notebook: its spaces, and the states of its envs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _TEXTS = {
 }
 
 
-def table(pool: BaseVectorEnv) -> str:
-    """The pool's ``repr``, its spaces and the states of its envs as HTML."""
+def table(pool: BaseVectorEnv, title: str | None = None) -> str:
+    """A title, by default the pool's ``repr``, its spaces and the states of its envs as HTML."""
     rows = []
     if not pool.is_closed:
         rows.append(("observation space", str(pool.observation_space[0])))
@@ -40,4 +40,4 @@ def table(pool: BaseVectorEnv) -> str:
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
         for name, value in rows
     )
-    return f"<table><caption>{html.escape(repr(pool))}</caption>{body}</table>"
+    return f"<table><caption>{html.escape(title or repr(pool))}</caption>{body}</table>"

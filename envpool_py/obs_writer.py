@@ -1,8 +1,9 @@
-"""Write one observation, or read one action, where it lies in the block."""
+"""Write one observation into the block, or read one action from it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,20 +15,19 @@ from envpool_py.spaces import Array, Leaf
 
 Write: TypeAlias = "Callable[[int, Any], object]"
 
-# What a store raises that does not fit.
+# The errors that a store raises for a value that does not fit.
 UNFIT = (TypeError, ValueError, NotImplementedError)
 
 
 def view(array: Array) -> Any:
-    """A view whose items are Python's own numbers: a store takes a third of NumPy's time."""
+    """Return a memoryview, to which a store takes a third of the time of a NumPy array."""
     return memoryview(array)  # type: ignore[arg-type]
 
 
 def flat_rows(leaf: Leaf, array: Array | None) -> list[Any] | None:
-    """For each env memory that takes arrays of just its own shape and dtype, and refuses others.
+    """Return a memoryview per env, which accepts only arrays of its own shape and dtype.
 
-    None where there is no such memory: that of bytes does not refuse ``bytes``, which are no
-    observation.
+    None if there is no such view. uint8 is excluded, because its view would accept ``bytes``.
     """
     if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
         return None
@@ -35,18 +35,18 @@ def flat_rows(leaf: Leaf, array: Array | None) -> list[Any] | None:
 
 
 def refuse_signals(error: BaseException) -> None:
-    """Raise an error again if a signal handler raised it: it says nothing of a value."""
+    """Raise ``error`` again if a signal handler raised it, and not the store of a value."""
     trace = error.__traceback__
-    # What a store itself raises comes from no deeper frame.
+    # An error of the store itself has no deeper frame.
     if trace is not None and trace.tb_next is not None and from_signal_handler(error):
         raise error
 
 
 def writer_of(layout: Any, arrays: Sequence[Array | None], what: str, beside: Beside) -> Write:
-    """What writes values of a layout: ``write(i, value)`` for env ``i``.
+    """Return ``write(i, value)``, which stores a value of the layout for env ``i``.
 
-    It takes what is equal, and raises TypeError or ValueError for anything else. Objects, which no
-    array holds, go to ``beside``; ``what`` names the value in messages.
+    It raises TypeError or ValueError for a value that the arrays cannot hold without loss. Objects,
+    which no array holds, go to ``beside``. Messages call the value ``what``.
     """
     return _writer(layout, iter(arrays), what, beside)
 
@@ -61,7 +61,7 @@ def _writer(layout: Any, arrays: Any, what: str, beside: Beside) -> Write:
 
     def write(i: int, value: Any) -> None:
         if type(value) is not kind or len(value) != count:
-            spaces.split(layout, value, what)  # which raises if it is no value of the layout
+            spaces.split(layout, value, what)  # raises if the value does not fit the layout
         try:
             for key, write_part in writers:
                 write_part(i, value[key])
@@ -75,7 +75,7 @@ def _writer(layout: Any, arrays: Any, what: str, beside: Beside) -> Write:
 def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> Write:
     if array is None:
         return lambda _, value: beside.setdefault("objects", []).append(value)
-    # Of NumPy's own dtypes there is one each, and identity is quick to see.
+    # NumPy has one object per native dtype, so a fast test of identity is enough.
     own, shape, dtype = array, leaf.shape, np.dtype(array.dtype.str)
 
     def fit(i: int, value: Any) -> None:
@@ -121,17 +121,20 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
 
 
 def actions_of(block: Block) -> Any:
-    """What gives the action of an env, by its id in brackets, in the type that its space samples.
+    """Return a mapping from an env's id to its action, of the type that its space samples.
 
-    The action is the env's own: what the env does to it reaches nobody else. It is None where the
-    block cannot hold actions, and they come with the request.
+    Each action is a copy, which the env may change. It is None if the block cannot hold actions;
+    they are then in the request.
     """
+    layout = block.spec.action
     held = [array for array in block.actions if array is not None]
     if len(held) < len(block.actions):
         return [None] * block.spec.num_envs
-    if not spaces.is_leaf(block.spec.action):
-        return _Joined(block.spec.action, held)
-    return held[0] if block.spec.action.scalar else _Copies(held[0])
+    rows = [
+        array if leaf.scalar else _Copies(array)
+        for leaf, array in zip(spaces.leaves(layout), held, strict=True)
+    ]
+    return rows[0] if spaces.is_leaf(layout) else _Joined(spaces.join(layout, rows))
 
 
 class _Copies:
@@ -143,9 +146,8 @@ class _Copies:
 
 
 class _Joined:
-    def __init__(self, layout: Any, arrays: Sequence[Array]) -> None:
-        self._layout = layout
-        self._pairs = list(zip(spaces.leaves(layout), arrays, strict=True))
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
 
     def __getitem__(self, i: int) -> Any:
-        return spaces.join(self._layout, [leaf.one(array, i).copy() for leaf, array in self._pairs])
+        return spaces.map_tree(itemgetter(i), self._rows)

@@ -1,8 +1,7 @@
-"""Observers of an engine: they see what its envs are asked, and the outcome.
+"""Observers of an engine, which are called for every request and every result.
 
-For each env an observer sees, in the order in which it happens: ``steps`` or ``resets`` when a
-request is sent; then exactly one of ``rows``, ``failed`` and ``cancelled``, unless the env is
-``recreated``.
+The calls for each env are in the order of events: ``steps`` or ``resets`` when a request is sent;
+then exactly one of ``rows``, ``failed`` and ``cancelled``, unless the env is ``recreated``.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from envpool_py.ids import IdArray
 from envpool_py.spaces import Array
 from envpool_py.worker.base import Request
 
-#: The key of a note on a row that recovery has truncated in the step that also began an episode.
+#: The key of a note: recovery has truncated this row, which also begins the next episode.
 LOST_EPISODE = "truncated"
 
 
 class Steps(NamedTuple):
-    """The actions of a batch: an array ``(k, ...)`` per leaf, or one by one where there is none."""
+    """The actions of a batch: ``columns``, an array ``(k, ...)`` per leaf, or one by one."""
 
     columns: list[Array] | None
     actions: list[Any]
@@ -32,13 +31,13 @@ class Steps(NamedTuple):
 class Rows(NamedTuple):
     """The rows of a batch."""
 
-    parts: list[Any]  # the observations, leaf by leaf
+    parts: list[Any]  # the observations, an array (k, ...) per leaf
     reward: Array
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
     marked: bool  # whether the infos of resets have is_reset
     lost: set[int]  # the envs whose row replaces that of a lost step
-    notes: Mapping[int, dict[str, Any]]  # by env, what recovery adds to the info
+    notes: Mapping[int, dict[str, Any]]  # by env, the values that recovery adds to the info
     #: By env, (episode, seed, options) for each call of ``reset_fn`` since the last row.
     asked: Mapping[int, list[tuple[int, int | None, Any]]]
 
@@ -69,8 +68,8 @@ class Observer:
     ) -> Callable[[Sequence[int]], object] | None:
         """Called before requests without a row; the result is called with the envs that failed.
 
-        A request whose caller no longer waits, after a timeout, has not failed if a process carries
-        it out all the same; one that was interrupted has failed.
+        A request that timed out in the caller has not failed if a process still carries it out. A
+        request that was interrupted has failed.
         """
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The options that the pools take as keywords: their types, and where users read of them.
+"""The keyword options of the pools: their types, defaults and meanings.
 
 Type checkers and editors read ``**options: Unpack[PoolOptions]``. ``help``, ``inspect.signature``
-and the API page read what ``spell_out`` makes of it: every option, with its default and meaning.
+and the API page read the signature and docstring that ``spell_out`` writes from these types.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T", bound="Callable[..., Any]")
 
 
 class CommonOptions(TypedDict, total=False):
-    """What all pools and ``make`` take; ``BaseVectorEnv`` says what it means."""
+    """The options of all pools and of ``make``; ``BaseVectorEnv`` explains them."""
 
     strict_timeout: bool
     episode_seeds: bool
@@ -43,22 +43,22 @@ class CommonOptions(TypedDict, total=False):
 
 
 class PoolOptions(CommonOptions, total=False):
-    """What all pools take; ``make`` has other defaults for these."""
+    """The options of all pools; ``make`` has other defaults for the two added here."""
 
     autoreset_mode: str | gym.vector.AutoresetMode | None
     columns: bool
 
 
 class ProcessOptions(TypedDict, total=False):
-    """What only pools with worker processes take.
+    """The options of pools with worker processes.
 
     Args:
-        num_threads: threads that each process may compute with; None is without limit.
+        num_threads: threads that each process may compute with; None: no limit.
         affinity: keep each process on one core.
         step_timeout: seconds that a request to an env may take before its process is killed; None:
             no timeout.
-        caller_steps: this process steps the last envs while the others step theirs, without
-            isolation: as many as a process has, half of that with ``wait_num`` or ``timeout``.
+        caller_steps: step the last envs in this process, without isolation: as many as a worker
+            process has, or half as many with ``wait_num`` or ``timeout``.
     """
 
     num_threads: int | None
@@ -68,21 +68,22 @@ class ProcessOptions(TypedDict, total=False):
 
 
 class ProcessPoolOptions(PoolOptions, ProcessOptions, total=False):
-    """What ``ShmemVectorEnv`` and ``SubprocVectorEnv`` take."""
+    """The options of ``ShmemVectorEnv`` and ``SubprocVectorEnv``."""
 
 
 class MakeOptions(CommonOptions, ProcessOptions, total=False):
-    """What ``make`` takes."""
+    """The options of ``make``."""
 
 
-_OF_PROCESSES = {"context", "num_processes", *ProcessOptions.__annotations__}
+#: Options that only pools with processes take.
+OF_PROCESSES = {"context", "num_processes", *ProcessOptions.__annotations__}
 
 _ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*")
 _ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {8}.*)*", re.MULTILINE)
 
 
 def _meanings(owner: Any) -> dict[str, str]:
-    """What a docstring says of each argument."""
+    """Return the entry of each argument in a docstring."""
     args = _ARGS.search(inspect.cleandoc(owner.__doc__ or ""))
     return {entry[1]: entry[0] for entry in _ENTRY.finditer(args[0])} if args else {}
 
@@ -99,9 +100,9 @@ _MEANINGS = _meanings(BaseVectorEnv) | _meanings(ProcessOptions)
 
 
 def spell_out(options: Any) -> Callable[[T], T]:
-    """Have a function or class list these options where it says ``**options``.
+    """List these options in the signature, type hints and docstring, in place of ``**options``.
 
-    That is in its signature, type hints and docstring; how it is called does not change.
+    A decorator of functions and classes. The way they are called does not change.
     """
     added = [_PARAMETERS[name] for name in options.__annotations__]
 
@@ -124,14 +125,14 @@ def spell_out(options: Any) -> Callable[[T], T]:
 
 
 def check_options(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> None:
-    """Raise a TypeError that names ``name`` if ``function``, spelled out, has no such option."""
+    """Raise a TypeError if ``function``, which messages call ``name``, has no such option."""
     check_foreign(options)
     known = inspect.signature(function).parameters
     unknown = sorted(options.keys() - known)
     if not unknown:
         return
     text = f"{name} does not take {', '.join(unknown)}"
-    if unknown[0] in _OF_PROCESSES:
+    if unknown[0] in OF_PROCESSES:
         if unknown[0] == "step_timeout":
             text += "; an env that hangs can only be ended with its process"
         text += "; ShmemVectorEnv and SubprocVectorEnv take it"

@@ -1,9 +1,9 @@
-"""``BaseVectorEnv``: many envs, indexed by id, stepped in whole or partial batches.
+"""``BaseVectorEnv``: a pool of envs, each with an id, stepped in whole or partial batches.
 
 Guarantees of every backend:
 
 * ids, counts, shapes and seeds are checked before anything is sent;
-* an env whose row has not been returned is in flight: it takes no other request;
+* an env is in flight until its row is returned: it accepts no other request meanwhile;
 * an error names its envs; the rows of all other envs of that call are kept for the next ``recv``;
 * an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests: those envs then
   accept only ``reset``;
@@ -33,6 +33,7 @@ from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
 from envpool_py.images import render_grid
 from envpool_py.notebook import table
+from envpool_py.record import named_env
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 from envpool_py.worker import processes
@@ -42,10 +43,10 @@ from envpool_py.worker.placement import Hosts, hosts_of
 
 
 class BaseVectorEnv:
-    """Many envs behind one interface.
+    """A pool of envs, each with an id, stepped in whole or partial batches.
 
     Ids (``id``, ``env_id``) are an int, a sequence, an integer array, a boolean mask or a slice;
-    None is all envs. Results are in the order of the ids.
+    None: all envs. Results are in the order of the ids.
 
     All requests raise ``ClosedEnvironmentError`` if the pool is closed, ``AlreadyPendingCallError``
     if one of their envs is in flight or another call is under way, ``EnvError`` if an env raises,
@@ -53,46 +54,46 @@ class BaseVectorEnv:
 
     Args:
         env_fns: one callable per env; ``env_fns[i]()`` makes env ``i``.
-        worker_fn: makes an ``EnvWorker`` of an ``env_fn``.
-        wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
+        worker_fn: makes the ``EnvWorker`` for one ``env_fn``.
+        wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None: all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
-        strict_timeout: after ``timeout`` a batch may be empty, of the right shapes and dtypes.
+        strict_timeout: after ``timeout`` a batch may be empty, with its usual shapes and dtypes.
         autoreset_mode: ``"next_step"``, ``"same_step"`` or a ``gymnasium.vector.AutoresetMode``:
-            as in Gymnasium. None: the caller resets; a step after the end of an episode reaches the
-            env, with a warning.
-        episode_seeds: seed every reset from (the env's seed, the number of the episode).
-        reset_fn: ``(env_id, episode) -> (seed, options)`` for every reset without its own seed and
-            options, automatic ones included.
-        columns: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``; by default
-            an object array of one dict or tuple per env.
+            as in Gymnasium. None: call ``reset`` yourself; a step after the end of an episode
+            reaches the env and warns once.
+        episode_seeds: seed every reset from the env's seed and the number of the episode.
+        reset_fn: ``(env_id, episode) -> (seed, options)``, called for every reset, automatic or
+            not, that has neither a seed nor options.
+        columns: True: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``.
+            False: they are an object array ``(k,)``, one dict or tuple per env.
         copy: False: a row is valid only until its env is stepped or reset again. A batch of all
-            envs in order is views of shared memory, any other is gathered into reused buffers.
-        reset_first: False: a step before the first reset reaches the env.
+            envs in order is a view of shared memory; any other batch is in reused buffers.
+        reset_first: False: a step before the first reset reaches the env and is no error.
         validate: which rows are checked for NaN, bounds and ``observation_space.contains``.
             ``"first"``: the first reset and the first step of each env, with a warning.
             ``"always"``: every row, with an error of that env. ``"off"``: none.
         on_error: ``"raise"``: an env's error is raised in the caller. ``"restart"``: the env is
             recreated, in a new process if its process has ended; the row of the lost step is
             truncated, with the last observation, reward 0 and the error's text in
-            ``info["env_error"]``. ``"replay"``: the new env is restored by repeating the requests
-            to the lost one; the row is that of the step, with the error's text in
-            ``info["env_replayed"]``; if this fails, as ``"restart"``.
-        max_restarts: restarts per env before its error is raised; None is without limit.
-        restart_backoff: seconds for which only that env waits between its first two restarts,
-            doubled for each later one, at most 30.
+            ``info["env_error"]``. ``"replay"``: the env is recreated and the requests to the lost
+            env are repeated; the row is that of the step, with the error's text in
+            ``info["env_replayed"]``. If the repetition fails: as ``"restart"``.
+        max_restarts: restarts per env before its error is raised; None: no limit.
+        restart_backoff: seconds that an env waits before its second restart, doubled for each
+            later restart, at most 30; the other envs do not wait.
         on_restart: ``(env_id, error)``, called before the reset of a recreated env; it must not
             use the pool.
         measure: count and time steps and resets, for ``stats()``; about a microsecond per step.
-        record: a new file, for ``envpool_py.replay``: all requests, and checksums of the results.
+        record: a new file for ``envpool_py.replay``, with all requests and result checksums.
         **worker_options: options of the worker class.
 
     Raises:
-        TypeError, ValueError: an argument is wrong, or an env_fn made no env.
+        TypeError, ValueError: an argument is wrong, or an env_fn did not return an env.
         EnvError: an env_fn raised; ``WorkerDiedError``: a process ended before its envs were made.
-        FileExistsError, OSError: the record exists, or cannot be written there.
+        FileExistsError, OSError: the record file exists, or cannot be created.
 
     Warns:
-        UserWarning: in a later call; see ``validate``.
+        UserWarning: in a later call: a row is wrong, see ``validate``.
         RuntimeWarning: in a later call: the record cannot be continued.
     """
 
@@ -119,7 +120,7 @@ class BaseVectorEnv:
         record: str | os.PathLike[str] | None = None,
         **worker_options: Any,
     ) -> None:
-        self.is_closed = True  # until there is something to close
+        self.is_closed = True  # until construction has succeeded
         self._pid = os.getpid()
         self._calls: dict[str, object] = {}
         env_fns = arguments.check_env_fns(env_fns)
@@ -133,7 +134,7 @@ class BaseVectorEnv:
         path = arguments.check_record(record)
         worker_options = arguments.check_worker_options(worker_options)
         self.workers: list[EnvWorker] = []
-        hosts: Hosts | None = None  # an interrupt may come before there is an engine
+        hosts: Hosts | None = None  # closed on an interrupt before the engine exists
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = hosts_of(self.workers, prompt=self.is_async, **worker_options)
@@ -153,6 +154,7 @@ class BaseVectorEnv:
                 "reset_first": reset_first,
                 "validate": validate,
                 "on_error": on_error,
+                "env": named_env.of(env_fns),
             }
             assembly.assemble(self, policy, path, reset_fn, options)
             self.worker_class = type(self.workers[0])
@@ -167,7 +169,7 @@ class BaseVectorEnv:
                 if part is not None:
                     part.close()
             for worker in self.workers:
-                with contextlib.suppress(Exception):  # the error that is raised says more
+                with contextlib.suppress(Exception):  # the first error is the one to report
                     worker.close()
             raise
 
@@ -184,7 +186,7 @@ class BaseVectorEnv:
         """Reset envs and wait for all of them.
 
         Args:
-            env_id: which envs.
+            env_id: the envs to reset.
             id: the same as ``env_id``.
             seed: None, an int ``s`` (env ``i`` takes ``s + i``), or one entry per id.
             options: one dict for all, or a sequence of one per id.
@@ -205,24 +207,24 @@ class BaseVectorEnv:
     def step(self, action: Any, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
         """Step envs.
 
-        In sync mode step the envs ``id`` and wait for all of them. In async mode send their actions
-        and return the next partial batch, of the envs that have finished.
+        In sync mode, step the envs ``id`` and wait for all of them. In async mode, send their
+        actions and return the next partial batch, of the envs that have finished.
 
         Args:
             action: one action per id: an array ``(k, *shape)`` or a sequence; for Dict and Tuple
-                spaces also a dict or tuple of arrays. None: send nothing and fetch the next batch,
-                or that of the envs ``id``.
-            id: which envs.
+                spaces also a dict or tuple of arrays. None: send no actions; return the next
+                batch, or the batch of the envs ``id``.
+            id: the envs to step.
 
         Returns:
             Five aligned arrays of ``k`` rows: the observations ``(k, *shape)`` in the dtype of
             their space (an object array if they are not arrays, or if they are dicts or tuples and
             ``columns`` is off), rewards float64 ``(k,)`` (vector rewards ``(k, m)``),
             ``terminated`` and ``truncated`` bool ``(k,)``, and an object array ``(k,)`` of fresh
-            info dicts, each with ``env_id``. In async mode in the order in which envs finished.
+            info dicts, each with ``env_id``. In async mode, in the order in which envs finished.
 
         Raises:
-            ResetNeeded: an env was never reset, or has raised since.
+            ResetNeeded: an env was never reset, or has raised since its last reset.
             EnvError: an env raised; the rows of the others are kept for the next ``recv``.
             TypeError, ValueError: actions are wrong; nothing was sent, or nothing is in flight.
         """
@@ -242,7 +244,7 @@ class BaseVectorEnv:
             ResetNeeded, TypeError, ValueError: as ``step``.
         """
         if action is None:
-            raise TypeError("send needs actions, got None; recv() and step(None) fetch rows")
+            raise TypeError("send: expected actions, got None; to fetch rows, call recv()")
         self.engine.send_steps(self._resolve(id), action)
 
     @one_at_a_time
@@ -264,10 +266,11 @@ class BaseVectorEnv:
 
     @one_at_a_time
     def recv(self) -> StepResult:
-        """Return the next batch of rows, of steps and resets in flight, in the form of ``step``.
+        """Return the next batch of steps and resets in flight, in the form of ``step``.
 
-        In async mode at least ``wait_num`` rows, or all in flight if they are fewer; more if they
-        are there already, fewer after ``timeout``. In sync mode all in flight, in the order sent.
+        In async mode the batch has at least ``wait_num`` rows: more if more envs have finished,
+        fewer if fewer are in flight or after ``timeout``. In sync mode it has the rows of all envs
+        in flight, in the order in which the requests were sent.
 
         Raises:
             ValueError: nothing is in flight.
@@ -277,16 +280,16 @@ class BaseVectorEnv:
 
     @one_at_a_time
     def drain(self) -> StepResult:
-        """Wait for everything in flight and return it as one batch, empty if nothing is."""
+        """Wait for all envs in flight and return one batch of them, empty if there are none."""
         if self.is_async:
             return self.engine.fetch_next(self.env_num, None, strict=False)
         return self.engine.fetch(self.engine.states.waiting())
 
     @one_at_a_time
     def cancel(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Cancel what these envs have in flight: their results are dropped, however late they come.
+        """Cancel the requests that these envs have in flight; their results are dropped.
 
-        Those envs then accept only a reset; envs that have nothing in flight are left alone.
+        Those envs then accept only a reset. Envs that are not in flight do not change.
         """
         self.engine.cancel(self._resolve(id))
 
@@ -307,9 +310,9 @@ class BaseVectorEnv:
     def restart(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
         """Recreate envs, each by its ``env_fn``; they must then be reset.
 
-        If the process of an env has ended, a new one is started, with all its envs; otherwise the
-        env is closed, whatever state it is in, and recreated in its process. A process that still
-        runs a request a few seconds after its ``cancel`` is killed.
+        If the process of an env has ended, a new process is started, with all envs of the old one.
+        Otherwise the env is closed and recreated in its process. A process that still runs a
+        cancelled request after a few seconds is killed.
 
         Raises:
             EnvError: an env_fn raised, or a process ended while it started.
@@ -321,27 +324,27 @@ class BaseVectorEnv:
         """Return the attribute ``key`` of each env, from the outermost wrapper that has it.
 
         Raises:
-            EnvError: reading it raised (an AttributeError if there is none). No reset is needed.
+            EnvError: reading it raised; an AttributeError too if it is missing. Needs no reset.
         """
         return self._ask(id, Request("get_attr", (key,)))
 
     @one_at_a_time
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Set the attribute ``key`` of each env: where it is, else on the base env."""
+        """Set the attribute ``key`` of each env, on the wrapper that has it or on the base env."""
         self._ask(id, Request("set_attr", (key, value)))
         for name in ("spec", "metadata"):
             vars(self).pop(name, None)
 
     @one_at_a_time
     def call(self, method: str, *args: Any, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002
-        """Call a method of each env, of the outermost wrapper that has it; return the results.
+        """Call a method of each env, on the outermost wrapper that has it; return the results.
 
         Raises:
             ValueError: the method is ``reset``, ``step`` or ``close``.
             EnvError: the method raised, or does not exist.
         """
         if method in ("reset", "step", "close"):
-            raise ValueError(f"call: {method!r} goes through the pool's own {method}()")
+            raise ValueError(f"call: {method!r} is a call of the pool; use pool.{method}()")
         return self._ask(id, Request("call", (method, *args), kwargs))
 
     @one_at_a_time
@@ -354,10 +357,10 @@ class BaseVectorEnv:
     ) -> list[Any]:
         """Call ``function(env, *args, **kwargs)`` for each env, in the env's process.
 
-        The env has its wrappers. The function is sent by cloudpickle. Return the results.
+        ``env`` includes its wrappers. The function is pickled by cloudpickle. Return the results.
 
         Raises:
-            EnvError: the function raised, or its result cannot be sent.
+            EnvError: the function raised, or its result cannot be pickled.
         """
         return self._ask(id, Request("apply", (function, *args), kwargs))
 
@@ -398,12 +401,12 @@ class BaseVectorEnv:
 
     @property
     def is_async(self) -> bool:
-        """Whether ``step`` may return fewer rows than envs: ``wait_num`` or ``timeout`` is set."""
+        """Whether a batch may have fewer rows than envs: ``wait_num`` or ``timeout`` is set."""
         return self._wait_num != self.env_num or self._timeout is not None
 
     @property
     def autoreset_mode(self) -> gym.vector.AutoresetMode | None:
-        """Who resets an env at the end of its episode; None: the caller."""
+        """How envs are reset at the end of their episodes; None: call ``reset`` yourself."""
         return None if self._autoreset is None else arguments.AUTORESET_MODES[self._autoreset]
 
     @property
@@ -418,7 +421,7 @@ class BaseVectorEnv:
 
     @property
     def ready_id(self) -> list[int]:
-        """The envs that take a request, in the order in which their rows were returned."""
+        """The envs that accept a request, in the order in which their rows were returned."""
         return self.engine.states.ready().tolist()  # type: ignore[no-any-return]
 
     @property
@@ -453,14 +456,14 @@ class BaseVectorEnv:
 
     @one_at_a_time
     def stats(self, *, clear: bool = False) -> stats.Stats:
-        """Return what the envs have done and how long it took; with ``clear``, start from zero.
+        """Return counts and times of steps, resets and batches; ``clear`` sets them to zero.
 
         Raises:
             RuntimeError: the pool was made without ``measure=True``.
-            NotImplementedError: its workers are of a class that does not measure.
+            NotImplementedError: the worker class does not measure.
         """
         if self._meter is None:
-            raise RuntimeError("nothing was measured: make the pool with measure=True")
+            raise RuntimeError("stats: nothing was measured; make the pool with measure=True")
         if not all(host.measures for host in self.engine.hosts.local):
             raise NotImplementedError(f"{self.worker_class.__name__} does not measure its envs")
         found = self._meter.stats()
@@ -480,13 +483,13 @@ class BaseVectorEnv:
             text += self.engine.hosts.describe()
         return text + (", closed)" if self.is_closed else ")")
 
-    _repr_html_ = table  # what a notebook shows
+    _repr_html_ = table  # shown by notebooks
 
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
 
         Warns:
-            RuntimeWarning: closing an env raised. All others are closed all the same.
+            RuntimeWarning: closing an env raised. The other envs are closed nevertheless.
         """
         if self.is_closed or os.getpid() != self._pid:
             return
@@ -500,7 +503,7 @@ class BaseVectorEnv:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"{type(self).__name__} cannot be copied or pickled; make another one of its env_fns"
+            f"{type(self).__name__} cannot be copied or pickled; make another from its env_fns"
         )
 
     def __enter__(self) -> Any:
@@ -516,33 +519,33 @@ class BaseVectorEnv:
         text = f"unclosed {type(self).__name__}"
         try:
             warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
-        finally:  # a warning may be an error
+        finally:  # a filter may turn the warning into an error
             self.close()
 
     def _assert_open(self) -> None:
         if self.is_closed:
-            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
+            raise ClosedEnvironmentError(f"{type(self).__name__} is closed; make a new pool")
         if self._pid != os.getpid() and self.engine.hosts.processes is not None:
             raise RuntimeError(
-                f"{type(self).__name__} was made in process {self._pid}; a fork of it cannot"
-                " use its workers and must make a pool of its own"
+                f"{type(self).__name__} was made in process {self._pid}, and a fork of it cannot"
+                " use its workers; make another pool in the fork"
             )
 
     def _resolve(self, id: Ids) -> IdArray:  # noqa: A002 - Tianshou's name
         return self._all if id is None else ids_.resolve(id, self.env_num)
 
     def _wrap_id(self, id: Ids = None) -> list[int]:  # noqa: A002 - Tianshou's name
-        """Ids as a list; None is all."""
+        """Return ids as a list; None: all."""
         return self._resolve(id).tolist()  # type: ignore[no-any-return]
 
     def _assert_id(self, id: Ids) -> None:  # noqa: A002 - Tianshou's name
-        """Raise unless all of these envs accept a request now."""
+        """Raise an error unless all of these envs accept a request now."""
         self.engine.states.check_free(self._resolve(id))
 
     def _fetch(self, call: str, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
         engine = self.engine
         if not engine.states.in_flight:
-            raise ValueError(f"{call} fetches results, but no env is in flight")
+            raise ValueError(f"{call} fetches results, but no env is in flight; send actions first")
         if id is not None:
             ids = self._resolve(id)
             engine.states.check_fetch(ids)
@@ -554,9 +557,9 @@ class BaseVectorEnv:
     def _reset_requests(
         self, env_id: Ids, other: Ids, seed: Seed, options: Options, kwargs: Mapping[str, Any]
     ) -> tuple[IdArray, list[Request]]:
-        """Ids, all of which take a reset now, and one request for each."""
+        """Return the ids, whose envs must accept a reset now, and one request for each."""
         if env_id is not None and other is not None:
-            raise TypeError("ids were given twice, as env_id and as id")
+            raise TypeError("ids are given twice, as env_id and as id; pass one of them")
         ids = self._resolve(other if env_id is None else env_id)
         requests = arguments.reset_requests(ids.tolist(), seed, options, kwargs)
         self.engine.claim_reset(ids)

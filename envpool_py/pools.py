@@ -1,4 +1,4 @@
-"""The pools, one for each backend, and ``make``, which chooses one for an env and this machine."""
+"""The pool classes, one per backend, and ``make``, which chooses a backend for an env."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from envpool_py import auto
-from envpool_py.arguments import check_env_fns, check_foreign, check_num_envs, hint
+from envpool_py.arguments import check_env_fns, check_num_envs, hint
 from envpool_py.options import (
+    OF_PROCESSES,
     MakeOptions,
     PoolOptions,
-    ProcessOptions,
     ProcessPoolOptions,
     check_options,
     spell_out,
 )
 from envpool_py.pool import BaseVectorEnv
+from envpool_py.record import named_env
 from envpool_py.worker.processes import missing
 from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 @spell_out(PoolOptions)
 class DummyVectorEnv(BaseVectorEnv):
-    """All envs in this process, one after another; for cheap envs and for debugging.
+    """A pool that steps all envs in this process; for cheap envs and for debugging.
 
-    The options are those of ``BaseVectorEnv``. Partial batches are fair: the oldest request is
-    carried out first. ``timeout`` does not interrupt a step under way.
+    Takes the options of ``BaseVectorEnv``. Envs are stepped one after another, the oldest request
+    first, so partial batches are fair. ``timeout`` does not interrupt a step that has begun.
     """
 
     def __init__(
@@ -42,17 +43,16 @@ class DummyVectorEnv(BaseVectorEnv):
         timeout: float | None = None,
         **options: Unpack[PoolOptions],
     ) -> None:
-        # Checked before the workers, which make the envs.
         check_options(DummyVectorEnv.__init__, type(self).__name__, options)
         super().__init__(env_fns, DummyEnvWorker, wait_num, timeout, **options)
 
 
 @spell_out(ProcessPoolOptions)
 class SubprocVectorEnv(BaseVectorEnv):
-    """Envs in worker processes, as ``ShmemVectorEnv``, with the same options; Tianshou's name.
+    """A pool of worker processes: ``ShmemVectorEnv`` under the name that Tianshou uses.
 
     Args:
-        share_memory: has no effect: rows and actions go through shared memory in any case.
+        share_memory: ignored; rows and actions always go through shared memory.
         context: as in ``ShmemVectorEnv``.
         num_processes: as in ``ShmemVectorEnv``.
     """
@@ -76,17 +76,17 @@ class SubprocVectorEnv(BaseVectorEnv):
 
 @spell_out(ProcessPoolOptions)
 class ShmemVectorEnv(BaseVectorEnv):
-    """Envs in worker processes; observations, rewards, flags and actions in shared memory.
+    """A pool of worker processes; observations, rewards, flags and actions are in shared memory.
 
-    Only infos other than numbers or small arrays of them, and leaves without a fixed shape, are
-    pickled. The options are those of ``BaseVectorEnv`` and ``ProcessOptions``.
+    Infos with more than numbers and small arrays are pickled, and values without a fixed shape.
+    Takes the options of ``BaseVectorEnv`` and ``ProcessOptions``.
 
     Args:
-        env_fns: one callable per env; sent by cloudpickle, but only under spawn and forkserver.
+        env_fns: one callable per env; pickled by cloudpickle, but only under spawn and forkserver.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
             multiprocessing's default.
-        num_processes: the number of processes over which the envs are spread; None is one per env,
-            ``"auto"`` depends on a throw-away env that is timed in a process of its own.
+        num_processes: the number of worker processes, each with an equal share of the envs. None:
+            one per env. ``"auto"``: chosen by timing a throw-away env in a separate process.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ShmemVectorEnv(BaseVectorEnv):
 def _count(
     env_fns: Sequence[Callable[[], Any]], num_processes: int | str | None, context: Any
 ) -> int | None:
-    """``num_processes``, measured if it is ``"auto"``."""
+    """Return ``num_processes``; for ``"auto"``, time one env and choose."""
     if not isinstance(num_processes, str):
         return num_processes
     if num_processes != "auto":
@@ -123,7 +123,7 @@ def _over_ray(
     context: Any = None,
     **options: Any,
 ) -> BaseVectorEnv:
-    """``RayVectorEnv`` with so many actors; with a string or None as many as there is room for."""
+    """Make a ``RayVectorEnv`` of ``num_processes`` actors; for a string or None, its default."""
     from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - an extra
 
     if isinstance(num_processes, int):
@@ -133,7 +133,7 @@ def _over_ray(
     return RayVectorEnv(env_fns, *args, **options)
 
 
-#: What makes a pool, by the names that ``backend`` takes.
+#: From each name of a ``backend`` to the class or function that makes the pool.
 BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
@@ -141,10 +141,8 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "ray": _over_ray,
 }
 
-# Options that only processes have.
-_OF_PROCESSES = frozenset(ProcessOptions.__annotations__)
 # Options that keep all envs out of the caller's process.
-_OF_ISOLATION = frozenset({*_OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
+_OF_ISOLATION = frozenset({*OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
 
 
 @spell_out(MakeOptions)
@@ -154,7 +152,9 @@ def make(
     *,
     backend: str = "auto",
     num_processes: int | str | None = "auto",
-    wait_num: int | None = None,
+    wait_num: int | str | None = None,
+    policy_us: float | None = None,
+    policy_row_us: float | None = None,
     timeout: float | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
@@ -169,40 +169,42 @@ def make(
     ``columns`` have other defaults than there.
 
     Args:
-        env: an id of Gymnasium's registry, maybe with the module that registers it
+        env: an id of Gymnasium's registry, if needed after the module that registers it
             (``"ale_py:ALE/Pong-v5"``), or a callable that makes the env.
-        num_envs: how many.
+        num_envs: the number of envs.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (its actors in place of the
             processes), or ``"auto"``: shared memory, or no processes if the envs are so few and
-            cheap that this is faster, and no option is given that only processes have. On
-            Windows there are no worker processes.
+            cheap that this is faster, and no option is given that only processes have, nor an
+            ``on_error`` that recreates envs. On Windows there are no worker processes.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
-            process of its own, and takes one process per core if a step burns CPU, one per env if
-            it mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and all
-            rows are waited for, the caller replaces one of the processes, as with
+            separate process; it takes one process per core if a step uses the CPU, or one per env
+            if a step mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms
+            and batches are whole, the caller steps the envs of one process itself, as with
             ``caller_steps=True``; to prevent this, pass ``caller_steps=False`` or an option for
             handling faults.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
+            ``"auto"``: half of them, if that is faster by 15 % with a policy that takes
+            ``policy_us`` and ``policy_row_us``, else all; ``backend`` and ``num_processes`` must
+            then be ``"auto"`` too.
+        policy_us: with ``wait_num="auto"``: microseconds that your program computes for each batch.
+        policy_row_us: likewise, further microseconds for each row of the batch.
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
-        wrappers: applied to every env, the first innermost.
+        wrappers: applied to every env; the first is the innermost.
         context: the start method of the processes.
-        autoreset_mode: ``"same_step"``: the row that ends an episode has the next one's first
-            observation, and the last one is ``info["final_obs"]``. ``"next_step"`` or a
-            ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: the caller resets.
-        columns: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``; False: an
-            object array of one dict or tuple per env.
+        autoreset_mode: ``"same_step"``: the row that ends an episode has the first observation of
+            the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
+            ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
+        columns: True: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``.
+            False: they are an object array ``(k,)``, one dict or tuple per env.
 
     Raises:
-        TypeError, ValueError: an argument is wrong, an option misspelt, or the chosen pool does not
-            take it.
+        TypeError, ValueError: an argument is wrong, or the pool does not take an option.
         EnvError: making or stepping the env raised.
-        NotImplementedError: worker processes are asked for, and the platform has none.
-        gymnasium.error.Error: no such id.
+        NotImplementedError: worker processes are needed, and the platform has none.
+        gymnasium.error.Error: the id is not registered.
     """
-    if backend == "ray":  # has options of its own, which it checks
-        check_foreign(options)
-    else:
+    if backend != "ray":  # it has options of its own, which it checks
         check_options(make, "make", options)
     num_envs = check_num_envs(num_envs)
     if backend != "auto" and backend not in BACKENDS:
@@ -211,40 +213,61 @@ def make(
         module, _, name = env.rpartition(":")
         if module:
             importlib.import_module(module)
-        gym.spec(name)  # an unknown id is told here, without a process around it
+        gym.spec(name)  # raises for an unknown id before a process starts
         maker: Callable[..., Any] = functools.partial(gym.make, env)
     elif callable(env):
         maker = env
     else:
         raise TypeError(f"env must be an id or a callable, got {type(env).__name__}{hint(env)}")
-    env_fn = functools.partial(_wrapped, maker, dict(env_kwargs or {}), tuple(wrappers))
+    env_kwargs = dict(env_kwargs or {})
+    env_fn = functools.partial(_wrapped, maker, env_kwargs, tuple(wrappers))
+    named_env.attach(env_fn, env, env_kwargs, wrappers)
+    policy = _policy_time(wait_num, policy_us, policy_row_us, backend, num_processes)
     if backend == num_processes == "auto" and missing():
-        backend = "dummy"
+        backend, wait_num = "dummy", None if wait_num == "auto" else wait_num
     if backend == "auto":
-        measured = auto.probe(env_fn, context)
-        is_free = num_processes == "auto"
-        # A partial batch does not wait for a slow env, which needs processes.
-        partial = timeout is not None or (wait_num is not None and wait_num != num_envs)
-        shared = (
-            is_free
-            and not partial
-            and _OF_ISOLATION.isdisjoint(options)
-            and auto.caller_pays(measured, num_envs)
+        faults = options.get("on_error", "raise") != "raise"
+        choice = auto.choose(
+            auto.probe(env_fn, context),
+            num_envs,
+            num_processes,
+            wait_num,
+            policy=policy,
+            isolated=faults or timeout is not None or not OF_PROCESSES.isdisjoint(options),
+            may_share=_OF_ISOLATION.isdisjoint(options),
         )
-        overhead = auto.SHARED_OVERHEAD if shared else auto.OVERHEAD
-        required = partial or not is_free or not _OF_PROCESSES.isdisjoint(options)
-        worth = auto.worth_processes(measured, num_envs, overhead)
-        backend = "shmem" if required or worth else "dummy"
-        if is_free:
-            num_processes = auto.choose_processes(measured, num_envs)
-            if shared and worth:
-                num_processes -= 1
-                options["caller_steps"] = True
+        backend, num_processes, wait_num, caller_steps = choice
+        if caller_steps:
+            options["caller_steps"] = True
     others: dict[str, Any] = {"wait_num": wait_num, "timeout": timeout, "columns": columns}
     if backend != "dummy":
         others.update(context=context, num_processes=num_processes)
     kind = BACKENDS[backend]
     return kind([env_fn] * num_envs, autoreset_mode=autoreset_mode, **others, **options)
+
+
+def _policy_time(
+    wait_num: Any,
+    policy_us: float | None,
+    policy_row_us: float | None,
+    backend: str,
+    num_processes: int | str | None,
+) -> Callable[[int], float] | None:
+    """The seconds that the caller computes for so many rows, for ``wait_num="auto"``."""
+    given = [each for each in (policy_us, policy_row_us) if each is not None]
+    if wait_num != "auto":
+        if given:
+            raise ValueError('policy_us and policy_row_us are only used with wait_num="auto"')
+        return None
+    if not given:
+        raise ValueError(
+            'wait_num is "auto"; say what your policy takes: policy_us=, policy_row_us='
+        )
+    if min(given) < 0:
+        raise ValueError(f"policy_us and policy_row_us must be 0 or more, got {min(given)}")
+    if not backend == num_processes == "auto":
+        raise ValueError('wait_num is "auto"; backend and num_processes must be "auto" too')
+    return lambda rows: 1e-6 * ((policy_us or 0) + rows * (policy_row_us or 0))
 
 
 def _wrapped(

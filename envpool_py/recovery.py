@@ -1,17 +1,16 @@
 """``on_error="restart"`` and ``"replay"``: envs that fail are recreated, and the run goes on.
 
-Two designs were weighed. In the processes, an executor would catch what its env raises and answer
-with a row; but a process that dies cannot, so the parent would need the second half of the same
-rules. Here the parent holds them all, for every kind of host alike. What holds:
+The parent process applies all rules of recovery, for every kind of host, because a process that
+has died cannot apply any. Invariants:
 
 * every env that fails, or whose process ends, is reported once: with a truncated row, or with the
-  info of its next reset where the caller resets it first;
-* an env that waits for its back-off is in flight or idle like any other, and blocks no other;
-* all that is known about a failed env is one record; a healthy env has none.
+  info of its next reset if the caller resets it first;
+* an env that waits for its back-off is in flight or idle like any other, and delays no other env;
+* a failed env has one record, a ``Failed``; a healthy env has none.
 
-With ``"replay"`` a recreated env is first restored to where the lost one was: one request carries
-all that the lost env was asked (``envpool_py.record.history``), then the lost request is sent once
-more. Where that fails, or the env's past is not known, it goes on as with ``"restart"``.
+With ``"replay"`` a recreated env is first restored: one request repeats all earlier requests to the
+lost env (``envpool_py.record.history``), then the lost request is sent again. If that fails, or the
+history of the env is unknown, recovery continues as with ``"restart"``.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from envpool_py.states import LOST, READY, RESETTING, STEPPING
 from envpool_py.worker.base import Request
 from envpool_py.worker.executor import NEXT_STEP, SAME_STEP
 
-#: Seconds that a back-off takes at the most.
+#: Longest back-off, in seconds.
 LONGEST_BACKOFF = 30.0
 
 _RESET = Request("reset")
 
 
 class Policy(NamedTuple):
-    """How envs are recreated.
+    """How failed envs are recreated.
 
-    ``max_restarts``: how often each env may be; None is without limit. ``backoff``: seconds before
-    the second time, doubled for each later one; the first is at once. ``on_restart``: called with
-    the env's id and the error that ended it, once it has been recreated and before it is reset.
+    ``max_restarts``: restarts per env; None: no limit. ``backoff``: seconds before the second
+    restart, doubled for each later one; the first is immediate. ``on_restart``: called with the
+    env's id and its error, after the env was recreated and before it is reset.
     """
 
     max_restarts: int | None
@@ -55,29 +54,29 @@ class Policy(NamedTuple):
 
 
 class History(Protocol):
-    """What each env has been through; see ``envpool_py.record.history``."""
+    """The earlier requests to each env; see ``envpool_py.record.history``."""
 
     def knows(self, i: int) -> bool:
         """Whether env ``i`` can be restored."""
 
     def asked(self, i: int) -> Request | None:
-        """What env ``i`` is asked for now."""
+        """The request that env ``i`` has in flight."""
 
     def matters_for(self, i: int, request: Request) -> bool:
-        """Whether the past of env ``i`` can be seen in the row of this request."""
+        """Whether the row of this request depends on the earlier requests to env ``i``."""
 
     def replay_request(self, i: int) -> Request:
-        """Restores env ``i``; answered by None, or by what came out differently."""
+        """The request that restores env ``i``; the reply is None, or a text on a difference."""
 
     def forget(self, i: int) -> None:
-        """The past of env ``i`` is not known any more."""
+        """Forget the earlier requests to env ``i``, which can then not be restored."""
 
 
 class Phase(Enum):
-    """What is still to be done with an env that failed.
+    """The next task of recovery for an env that failed.
 
-    ``BROKEN``: recreate it. ``STALE``: restore it. ``RESTORING``: wait until it is restored.
-    ``RETRYING``: it carries out the lost request once more. ``FIT``: nothing.
+    ``BROKEN``: recreate the env. ``STALE``: restore it. ``RESTORING``: wait until it is restored.
+    ``RETRYING``: wait until it has repeated the lost request. ``FIT``: no task.
     """
 
     BROKEN, STALE, RESTORING, RETRYING, FIT = range(5)
@@ -85,21 +84,21 @@ class Phase(Enum):
 
 @dataclass
 class Failed:
-    """All that is known about an env that failed.
+    """The record of an env that failed.
 
     Attributes:
-        error: why.
-        due: when it may be recreated, a time of ``time.monotonic``.
-        place: where it was in its schedule of episodes.
-        phase: what is still to be done with it.
-        job: what it is to be sent when it is due; it is in flight meanwhile.
-        note: what the info of its next row has to say.
-        lost_row: its next row stands for a lost step.
-        lost_episode: in same_step mode the next row, of a reset, is also the last of the episode.
-        unreported: it was idle when it was lost: its next step reports that.
-        reset_next: it was reported, and in next_step mode its next step is a reset.
-        repeated: its job is the request that was lost, which observers have seen.
-        restoring: in the phase ``RESTORING``, what it is to be asked next.
+        error: the error of the env.
+        due: the time at which it may be recreated, of ``time.monotonic``.
+        place: its place in its schedule of episodes when it failed.
+        phase: the next task of recovery.
+        job: the request to send when it is due; the env is in flight meanwhile.
+        note: keys and values to add to the info of its next row.
+        lost_row: the next row replaces the row of a lost step.
+        lost_episode: in same_step mode the next row, of a reset, also ends the lost episode.
+        unreported: the env was lost while idle; its next step reports the error.
+        reset_next: the error was reported, and in next_step mode the next step is a reset.
+        repeated: the job is the lost request, which observers have already seen.
+        restoring: in the phase ``RESTORING``, the request to send afterwards.
     """
 
     error: EnvError
@@ -117,23 +116,23 @@ class Failed:
 
     @property
     def is_unfit(self) -> bool:
-        """Whether it has to be recreated, or restored, before it is asked for anything."""
+        """Whether the env must be recreated or restored before its next request."""
         return self.phase in (Phase.BROKEN, Phase.STALE)
 
     @property
     def is_tried_again(self) -> bool:
-        """Whether the lost request, or what leads there, is carried out once more just now."""
+        """Whether the env now repeats the lost request or the requests before it."""
         return self.phase in (Phase.RESTORING, Phase.RETRYING)
 
 
 class Recovery:
     """Handles the errors of envs.
 
-    ``history``: what each env has been through; None with ``"restart"``.
+    ``history``: the earlier requests to each env; None with ``"restart"``.
 
     Attributes:
-        failed: the envs that failed, until there is nothing left to do or to say about them.
-        by_hand: whether the caller recreates envs just now.
+        failed: the records of failed envs, until they are recreated and reported.
+        by_hand: whether ``pool.restart`` is under way.
     """
 
     def __init__(
@@ -144,7 +143,7 @@ class Recovery:
         self._autoreset = autoreset
         self._history = history
         self._restarts = [0] * len(engine.all_ids)
-        # The resets under way, to be tried again should they fail.
+        # The resets in flight, which are tried again if they fail.
         self._resets: dict[int, Request] = {}
         self.failed: dict[int, Failed] = {}
         self.by_hand = False
@@ -154,13 +153,13 @@ class Recovery:
         return self._history is not None and self._history.knows(i)
 
     def place(self, i: int) -> Place | None:
-        """Where env ``i`` was in its schedule when it failed; None where it has not."""
+        """Return the place in the schedule at which env ``i`` failed; None if it has not failed."""
         return self.failed[i].place if i in self.failed else None
 
-    # ------------------------------------------------------------------------- what the caller asks
+    # --------------------------------------------------------------------- requests of the caller
 
     def take_steps(self, ids: IdArray, actions: Any) -> tuple[IdArray, Any, Any]:
-        """Take on the steps of envs that were lost while idle; return the others, and an index."""
+        """Handle the steps of envs lost while idle; return the other ids, an index, the actions."""
         listed = ids.tolist()
         lost = [
             i
@@ -195,7 +194,7 @@ class Recovery:
     def take_resets(
         self, ids: IdArray, requests: Sequence[Request]
     ) -> tuple[IdArray, Sequence[Request]]:
-        """Take on the resets of envs that must be recreated first; return the others."""
+        """Handle the resets of envs that must be recreated first; return the other ones."""
         asked = dict(zip(ids.tolist(), requests, strict=True))
         self._resets.update(asked)
         self.drop_reports(asked)
@@ -210,7 +209,7 @@ class Recovery:
         return rest, [asked[i] for i in rest.tolist()]
 
     def drop_reports(self, ids: Iterable[int]) -> None:
-        """The caller resets these envs: what there is to report goes into the reset's info."""
+        """Report pending errors in the infos of the resets that the caller has asked for."""
         for i in ids:
             failed = self.failed.get(i)
             if failed is None:
@@ -224,7 +223,7 @@ class Recovery:
         self._resets[i] = self.failed[i].job = request
 
     def cancelled(self, ids: Sequence[int]) -> list[int]:
-        """The requests of these envs were cancelled; return the envs that were sent nothing."""
+        """Drop the jobs of these envs; return those to which nothing was sent yet."""
         waiting = [i for i in ids if i in self.failed and self.failed[i].job is not None]
         for i in ids:
             self._resets.pop(i, None)
@@ -235,7 +234,7 @@ class Recovery:
             failed.lost_row = failed.lost_episode = False
             kept = ("env_error", "env_replayed")
             failed.note = {key: failed.note[key] for key in kept if key in failed.note}
-            if failed.phase is Phase.STALE:  # nothing was sent to it yet: it is new
+            if failed.phase is Phase.STALE:  # recreated, and not sent any request yet
                 for observer in self._engine.observers:
                     observer.recreated([i])
             if failed.phase is not Phase.BROKEN:
@@ -246,7 +245,7 @@ class Recovery:
     # ------------------------------------------------------------------------------------- failures
 
     def handle(self, i: int, error: EnvError) -> bool:
-        """Handle the error of env ``i``, which is in flight; False where it is to be raised."""
+        """Handle the error of env ``i``, which is in flight; False if it must be raised."""
         engine = self._engine
         before = self.failed.get(i)
         again = before is not None and before.is_tried_again and not self._is_victim(i)
@@ -258,31 +257,31 @@ class Recovery:
         engine.forget_result(i)
         failed.unreported = failed.repeated = False
         request = None if self._history is None else self._history.asked(i)
-        # The row of such a step was returned: what failed is the reset that came with it.
+        # The row of this step was returned; the automatic reset after it has failed.
         late = error.request == "reset" and self._autoreset == SAME_STEP
         late = late and request is not None and request.kind == "step"
         if request is not None and not again and not late and self._is_known(i):
             self._repeat(failed, request)
             return True
         failed.note.pop("env_replayed", None)
-        for observer in engine.observers:  # one of them is the history, which forgets it
+        for observer in engine.observers:  # the history is one of them, and forgets the env
             observer.failed({i: error}, raised=False)
         self._go_on(i, failed)
         return True
 
     @staticmethod
     def _repeat(failed: Failed, request: Request) -> None:
-        """Have the env, once restored, carry out once more the request that was lost."""
+        """Make the lost request the job of the env, which is restored first."""
         failed.note["env_replayed"] = str(failed.error)
         failed.repeated = True
         failed.job = request
 
     def _go_on(self, i: int, failed: Failed) -> None:
-        """Have the next row of env ``i``, in flight, report the error: a reset's, or a lost one."""
+        """Report the error in the next row of env ``i``, in flight: of a reset, or a lost row."""
         failed.note["env_error"] = str(failed.error)
         reset = self._resets.get(i)
         over = self._autoreset == NEXT_STEP and failed.place[2]  # no episode is lost
-        if reset is None and (over or failed.error.request == "reset"):  # an automatic one
+        if reset is None and (over or failed.error.request == "reset"):  # an automatic reset
             reset = _RESET
             failed.note["is_reset"] = True
         if reset is not None:
@@ -291,12 +290,12 @@ class Recovery:
             self._lose_episode(i, failed)
 
     def _is_victim(self, i: int) -> bool:
-        """Whether the process of env ``i`` has ended in a request of another env that was new."""
+        """Whether another env, in a request that was no retry, has ended the process of ``i``."""
         engine = self._engine
         for j in engine.hosts.of(i).ids if engine.hosts.is_dead(i) else ():
             failed = self.failed.get(j)
             if failed is not None and failed.phase is Phase.BROKEN:
-                new = failed.repeated  # its error was taken before
+                new = failed.repeated  # its error was already handled
             else:
                 new = failed is None or not failed.is_tried_again
                 new = new and isinstance(engine.beside.get(j), EnvError)
@@ -305,7 +304,7 @@ class Recovery:
         return False
 
     def _lose_episode(self, i: int, failed: Failed) -> None:
-        """Report env ``i``, in flight with a step, as its mode of automatic resets asks."""
+        """Report the lost step of env ``i`` in the way of the pool's ``autoreset_mode``."""
         final: dict[str, Any] = {"env_error": str(failed.error)}
         if self._engine.env_spaces[i].turn_based:
             final["env_done"] = True
@@ -320,22 +319,22 @@ class Recovery:
         faults.deliver_lost(self._engine, i)
 
     def handle_death(self, i: int, error: EnvError) -> bool:
-        """The process of env ``i`` has ended; False where that is to be raised."""
+        """Handle the end of the process of env ``i``; False if the error must be raised."""
         known = self.failed.get(i)
         if known is not None and known.phase is Phase.BROKEN:
             return True
-        if isinstance(self._engine.beside.get(i), EnvError):  # which is about to be taken
+        if isinstance(self._engine.beside.get(i), EnvError):  # ``handle`` gets this error soon
             return True
         failed = self._charge(i, error)
         if failed is None:
             return False
-        # It is idle, or its row is there: what it has begun counts.
+        # The env is idle or its row has arrived, so an episode that it has begun counts.
         failed.place = self._engine.block.schedule(i)
         failed.unreported = self._engine.states.state[i] in (READY, STEPPING, RESETTING)
         return True
 
     def _charge(self, i: int, error: EnvError) -> Failed | None:
-        """Env ``i`` is to be recreated; None where its budget is spent."""
+        """Schedule the recreation of env ``i``; None if it has used all its restarts."""
         used, limit = self._restarts[i], self._policy.max_restarts
         if limit is not None and used >= limit:
             self.failed.pop(i, None)
@@ -354,11 +353,11 @@ class Recovery:
     # -------------------------------------------------------------------------------------- restart
 
     def has_jobs(self) -> bool:
-        """Whether there is something to send when it is due."""
+        """Whether there is a request to send when it is due."""
         return any(failed.job is not None for failed in self.failed.values())
 
     def run_jobs(self, left: float | None) -> float | None:
-        """Send what is due; return the seconds to the next job, ``left`` at the most."""
+        """Send the jobs that are due; return the seconds until the next one, at most ``left``."""
         hosts = self._engine.hosts
         now = time.monotonic()
         for i, failed in list(self.failed.items()):
@@ -381,13 +380,13 @@ class Recovery:
         return left
 
     def _recreate(self, i: int) -> bool:
-        """Recreate env ``i``, and all that shared its process if that has ended.
+        """Recreate env ``i``; if its process has ended, also the other envs of that process.
 
         Returns:
-            False where it is not there yet, or that failed; it is tried again when it is due.
+            False if the env is still being recreated, or if that failed and is tried again.
 
         Raises:
-            EnvError: it failed, and the budget is spent.
+            EnvError: recreating the env failed, and it has used all its restarts.
         """
         engine = self._engine
         try:
@@ -413,7 +412,7 @@ class Recovery:
         return True
 
     def _handle_mates(self, i: int) -> None:
-        """Handle the errors of envs that shared the process of env ``i``, before they are new."""
+        """Handle the errors of the other envs in the process of env ``i`` before it restarts."""
         for j in self._engine.hosts.of(i).ids:
             error = self._engine.beside.get(j)
             failed = self.failed.get(j)
@@ -421,7 +420,7 @@ class Recovery:
                 self.handle(j, error)
 
     def recreated(self, ids: Sequence[int]) -> list[int]:
-        """These envs are new; return those that are not to be restored."""
+        """Mark these envs as recreated; return those that need not be restored."""
         fresh = []
         for i in ids:
             failed = self.failed.get(i)
@@ -433,7 +432,7 @@ class Recovery:
         return fresh
 
     def restart_by_hand(self, restart: Callable[[], Sequence[int]]) -> None:
-        """The caller recreates envs: these are new, and have a new budget."""
+        """Recreate envs for ``pool.restart``, and set their numbers of restarts to 0."""
         self.by_hand = True
         try:
             made = restart()
@@ -444,10 +443,10 @@ class Recovery:
         self.drop_reports(made)
 
     def mend(self, ids: IdArray) -> None:
-        """Have these envs recreated, and restored, if need be; waits for that.
+        """Recreate and restore those of these envs that need it, and wait for the end of that.
 
         Raises:
-            EnvError: it failed, and the budget is spent.
+            EnvError: recreating an env failed, and it has used all its restarts.
         """
         for i in ids.tolist():
             while (failed := self.failed.get(i)) and failed.is_unfit:
@@ -462,7 +461,7 @@ class Recovery:
     # --------------------------------------------------------------------------------------- replay
 
     def _send(self, i: int, failed: Failed, request: Request) -> None:
-        """Send env ``i``, in flight and recreated, its request; restore the env first."""
+        """Restore env ``i``, in flight and recreated, if needed; then send its request."""
         stale, failed.phase = failed.phase is Phase.STALE, Phase.FIT
         if stale and self._history is not None and self._history.matters_for(i, request):
             failed.phase, failed.restoring = Phase.RESTORING, request
@@ -479,7 +478,7 @@ class Recovery:
         self._engine.resend(i, request)
 
     def replayed(self, i: int, differs: str | None) -> EnvError | None:
-        """Env ``i`` was restored; or was not, and the error says how it differs."""
+        """Send the next request to env ``i`` if it was restored, else return the error."""
         failed = self.failed[i]
         request, failed.restoring = failed.restoring, None
         self._engine.forget_result(i)
@@ -490,8 +489,8 @@ class Recovery:
         return _diverged(i, str(differs), failed.note.get("env_replayed"))
 
     def _restore(self, i: int, failed: Failed) -> None:
-        """Restore env ``i``, idle and recreated, to where it was."""
-        assert self._history is not None  # noqa: S101 - nobody else is stale
+        """Restore env ``i``, which is idle and was recreated."""
+        assert self._history is not None  # noqa: S101 - the phase is STALE
         failed.phase = Phase.FIT
         text = str(failed.error) if failed.unreported else None
         request = self._history.replay_request(i)
@@ -512,7 +511,7 @@ class Recovery:
     # -------------------------------------------------------------------------- returning rows
 
     def annotate(self, ids: IdArray, truncated: Any, infos: Any) -> None:
-        """Complete the rows that are being returned by what there is to say of faults."""
+        """Add the notes on faults to the rows that are being returned."""
         if not (self._resets or self.failed):
             return
         for k, i in enumerate(ids.tolist()):
@@ -524,10 +523,10 @@ class Recovery:
             failed.note = {}
             if failed.lost_episode:
                 truncated[k] = True
-                infos[k].pop("is_reset", None)  # it is also the row of the step
+                infos[k].pop("is_reset", None)  # the row also belongs to the lost step
 
     def told(self, ids: IdArray) -> tuple[set[int], dict[int, dict[str, Any]]]:
-        """For observers, before ``annotate``: lost rows, and what is noted of each env."""
+        """Return the envs with lost rows and the note of each env, for observers."""
         failed = {i: self.failed[i] for i in ids.tolist() if i in self.failed}
         notes = {
             i: {**own.note, LOST_EPISODE: True} if own.lost_episode else dict(own.note)
@@ -536,7 +535,7 @@ class Recovery:
         return {i for i, own in failed.items() if own.lost_row}, notes
 
     def returned(self, ids: IdArray) -> None:
-        """The rows of these envs are returned."""
+        """Update the records of these envs after their rows were returned."""
         for i in ids.tolist() if self.failed else ():
             failed = self.failed.get(i)
             if failed is None:
@@ -551,5 +550,5 @@ class Recovery:
 
 
 def _diverged(i: int, how: str, text: str | None) -> EnvError:
-    first = "" if text is None else f"; it was lost in the first place by\n{text}"
+    first = "" if text is None else f"; before the replay it failed with\n{text}"
     return EnvError(f"env {i}: replay: {how}: the env is not deterministic{first}", (i,), "replay")

@@ -1,7 +1,7 @@
-"""Recreate envs: where they are, or in a process that is started again.
+"""Recreate envs, in their process or in a restarted one.
 
-A recreated env goes on where the lost one was in its schedule of episodes: its executor alone knows
-which resets have reached it, and writes that into the block (``Block.put_place``).
+A recreated env continues at the place of the lost env in its schedule of episodes. The executor,
+which knows which resets reached the env, writes that place into the block (``Block.put_place``).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Where envs are in their schedules of episodes.
+    """The places of envs in their schedules of episodes.
 
     Attributes:
-        seen: where envs were when their rows were returned last.
+        seen: the place of each env when its last row was returned.
     """
 
     def __init__(self, block: Block) -> None:
@@ -37,32 +37,32 @@ class Places:
         self.seen: dict[int, Place] = {}
 
     def see(self, ids: Iterable[int]) -> None:
-        """The rows of these envs are returned."""
+        """Keep the places of these envs, whose rows are being returned."""
         self.seen.update((i, self._schedule(i)) for i in ids)
 
     def keep(self, i: int, *, unanswered: bool = False) -> None:
-        """Env ``i`` is lost; the episode that an unanswered request has begun does not count."""
+        """Keep the place of env ``i``, which is lost; an ``unanswered`` request does not count."""
         seen = self.seen.get(i) if unanswered else None
         self._lost.setdefault(i, seen or self._schedule(i))
 
     def release(self, i: int) -> None:
-        """Env ``i`` was recreated, and goes on where it was."""
+        """Drop the kept place of env ``i``, which was recreated and continues there."""
         self._lost.pop(i, None)
         self.see([i])
 
     def of(self, i: int) -> Place:
-        """Where env ``i`` is, or was when it was lost."""
+        """Return the place of env ``i``, or its place when it was lost."""
         return self._lost.get(i) or self._schedule(i)
 
 
 def configure(engine: Engine, requests: Sequence[Request]) -> None:
-    """Tell all executors the options of the pool."""
+    """Send the options of the pool to all executors."""
     ask(engine, engine.all_ids, requests, observed=False)
     engine.hosts.configured.update(enumerate(requests))
 
 
 def configured_for(engine: Engine, i: int) -> Request | None:
-    """The request that tells a new executor of env ``i`` the pool's options and its place."""
+    """Return the request that gives a new executor of env ``i`` the pool's options and place."""
     request = engine.hosts.configured.get(i)
     if request is None:
         return None
@@ -81,10 +81,10 @@ def _configure_again(engine: Engine, ids: Sequence[int]) -> None:
 
 
 def restart(engine: Engine, ids: IdArray) -> None:
-    """Recreate these envs, and all that shared an ended process with one of them.
+    """Recreate these envs, and all other envs of their processes that have ended.
 
     Raises:
-        AlreadyPendingCallError: one is in flight, and its process has not ended.
+        AlreadyPendingCallError: an env is in flight, and its process has not ended.
         EnvError: an env_fn raised, or a process ended while it started.
     """
     if engine.recovery is None:
@@ -105,7 +105,7 @@ def _restart(engine: Engine, ids: IdArray) -> list[int]:
 
     engine.states.check_free(living())
     _end_cancelled(engine, living().tolist())
-    engine.states.cancelled(living())  # should this be interrupted
+    engine.states.cancelled(living())  # in case of an interrupt
     hosts.forget_messages()
     dead = [i for i in ids.tolist() if hosts.is_dead(i)]
     for i in dead:
@@ -120,7 +120,7 @@ def _restart(engine: Engine, ids: IdArray) -> list[int]:
 
 
 def _end_cancelled(engine: Engine, ids: Sequence[int]) -> None:
-    """Kill the processes in which a cancelled request of these envs goes on for too long."""
+    """Kill the processes in which a cancelled request of these envs runs for too long."""
     arrivals, processes = engine.arrivals, engine.hosts.processes
     deadline = time.monotonic() + processes_.GRACE
     while stuck := [i for i in ids if i in arrivals.stale and engine.hosts.may_answer(i)]:
@@ -138,19 +138,19 @@ def _end_cancelled(engine: Engine, ids: Sequence[int]) -> None:
 
 
 def advance_restart(engine: Engine) -> None:
-    """Wait for a process that is being started again."""
+    """Wait for an event of a process that is being restarted."""
     processes = engine.hosts.processes
-    assert processes is not None  # noqa: S101 - one is started
+    assert processes is not None  # noqa: S101 - one is being restarted
     engine.refuse_if_closed()
     processes.channel.fetch(engine.arrivals.chunks, 0, processes.timeout(None))
     faults.attend(engine)
 
 
 def finish_restart(engine: Engine, host: Any) -> list[int]:
-    """The envs of a process that was started again go on where the lost ones were.
+    """Configure the envs of a restarted process with the places of the lost envs.
 
     Returns:
-        Their ids.
+        The ids of these envs.
 
     Raises:
         EnvError: an env_fn raised, or the process ended while it started.
@@ -164,7 +164,7 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
             _configure_again(engine, host.ids)
             _note_recreated(engine, host.ids)
     except BaseException:
-        # Its executors may not know the options: it is to be started once more.
+        # The executors may lack their options, so the process must be restarted again.
         states.deaths.update(deaths)
         host.restarting = False
         host.end()
@@ -177,7 +177,7 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
 
 
 def rebuild(engine: Engine, ids: IdArray) -> None:
-    """Recreate these envs where they are."""
+    """Recreate these envs in their processes."""
     ask(engine, ids, [Request("rebuild")] * len(ids), observed=False)
     _configure_again(engine, ids.tolist())
     _note_recreated(engine, ids.tolist())

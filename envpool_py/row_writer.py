@@ -1,10 +1,10 @@
 """The step loop: step envs one after another, and write their rows into the block.
 
-The code that runs most often of all, in every worker process and for envs in the caller's process.
-For each field of a row there is a fast test of the usual case, and a slow function for the rest.
-What the block cannot hold is handed to ``send`` before the row's mark says that there is more.
+This is the code that runs most often, in every worker process and for envs in the caller's process.
+Each field of a row has a fast test for the usual case, and a slow function for all other cases.
+Values that the block cannot hold go to ``send`` before the row's mark announces them.
 
-What holds: a row is whole once its token is reported as done; an error leaves other rows alone.
+Invariants: a row is complete before its token is published; an error changes no other row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from envpool_py.worker.base import ROW_KINDS, Request
 from envpool_py.worker.channel import ASK, ID_MASK, RESET
 from envpool_py.worker.executor import Executor, FinalInfo, ResetInfo, Row, checked_row
 
-#: The final observation is in the block; stands for it in an info.
+#: Used in place of a final observation that is in the block.
 IN_BLOCK: Any = object()
 #: Requests that may take longer than a step.
 UNTIMED = frozenset({"rebuild", "run"})
@@ -37,13 +37,13 @@ class RowWriter:
     """Steps the envs of one process.
 
     Args:
-        block: where actions and rows are.
-        executors: of the envs, by id; an env may be replaced.
-        send: ``send(token, beside)`` takes what the block cannot hold of a result.
+        block: the memory of actions and rows.
+        executors: the executor of each env, by id; an executor may replace its env.
+        send: ``send(token, beside)`` takes the values of a result that the block cannot hold.
         fail: ``fail(token, kind, error)`` takes the error of a request of that kind, or raises it.
-        keep_info: ``keep_info(i, info)`` keeps the info of a row and returns the number of its
-            form, see ``info_codec``; 0 where it is to go to ``send``.
-        heartbeat: says which env is at work; None where nobody looks.
+        keep_info: ``keep_info(i, info)`` stores the info of a row and returns the number of its
+            form, see ``info_codec``; 0 if the info must go to ``send``.
+        heartbeat: notes which env is being stepped; None without ``step_timeout``.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class RowWriter:
         self._keep_info = keep_info
         self._heartbeat = heartbeat
         self._put_place = block.put_place if block.spec.scheduled else None
-        #: What the block cannot hold of the row that is being written.
+        # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
         self._write = writer_of(block.spec.obs, block.obs, "obs", self._beside)
         if block.finals:
             self._write_final = writer_of(block.spec.obs, block.finals, "final_obs", self._beside)
-        # One int64 for flags and mark of a row: written in one store.
+        # Flags and mark of a row as one int64, so that one store writes them all.
         self._words = view(block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1])
         self._terminated, self._truncated, self._one = _units(block)
-        #: For each env what is stepped: the env itself where its next step is no more than that.
+        # For each env the object to step: the env itself if its next step needs nothing else.
         self._steppers: list[Any] = [None] * block.spec.num_envs
         for i in executors:
             self._adopt(i)
         self._run = self._make_run()
 
     def _adopt(self, i: int) -> None:
-        """Begin with the env of an executor."""
+        """Prepare to step the env of an executor."""
         executor = self._executors[i]
         times = StepTimes(self._block.times[i]) if len(self._block.times) else None
         executor.observe(i, times, self._heartbeat)
@@ -89,10 +89,10 @@ class RowWriter:
     def carry_out(
         self, tokens: Sequence[int], todo: Iterator[int], due: float, limit: int | None = None
     ) -> None:
-        """Carry out the steps and resets that ``todo``, an iterator over ``tokens``, still gives.
+        """Carry out the remaining steps and resets of ``todo``, an iterator over ``tokens``.
 
-        It returns early at ``due``, a time of ``time.perf_counter``, 0 for none, and after
-        ``limit`` tokens; the rest of ``todo`` is there for the next call.
+        Return early at ``due``, a time of ``time.perf_counter`` (0: none), and after ``limit``
+        tokens; ``todo`` then still has the remaining tokens.
         """
         all_of_them = limit is None or limit >= length_hint(todo)
         some = todo if all_of_them else itertools.islice(todo, limit)
@@ -128,13 +128,13 @@ class RowWriter:
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.note_error(token, request.kind, error)
         finally:
-            # The request may have changed the env.
+            # The request may have replaced the env.
             self._steppers[i] = executor.stepper
             if self._heartbeat is not None:
                 self._heartbeat.end()
 
     def reply(self, token: int, value: Any) -> None:
-        """The result of a request is this value, and no row."""
+        """Send ``value`` as the result of a request without a row."""
         self._beside["reply"] = value
         if self._put_place is not None:
             self._put_place(token & ID_MASK, self._executors[token & ID_MASK].place)
@@ -142,7 +142,7 @@ class RowWriter:
         self._mark(token)
 
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
-        """The loop, with what it needs in local variables: it is most of what a cheap env costs."""
+        """Make the step loop; local variables make it fast, which matters for cheap envs."""
         block, steppers, write = self._block, self._steppers, self._write
         actions, layout = actions_of(block), block.spec.obs
         flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
@@ -156,7 +156,7 @@ class RowWriter:
             timed = due > 0
             for token in todo:
                 i = token & ID_MASK
-                # Looked up each time: an env may rebind its step.
+                # ``step`` is looked up each time, because an env may rebind it.
                 row = reset(i) if token & RESET else steppers[i].step(actions[i])
                 try:
                     obs, reward, terminated, truncated, info = row
@@ -200,10 +200,10 @@ class RowWriter:
             self._heartbeat.begin(i)
         return self._executors[i].reset_row()
 
-    # -------------------------------------------------------------- what is not usual, by field
+    # -------------------------------------------------------------- the slow functions, by field
 
     def _finish(self, token: int, row: Row) -> int:
-        """The word of a row that ends an episode, or is otherwise more than a plain step's."""
+        """Return the word (flags and mark) of a row that is not that of a plain step."""
         i = token & ID_MASK
         executor = self._executors[i]
         ended = None
@@ -227,7 +227,7 @@ class RowWriter:
         return word + (self._keep(i, info) if info else 0)
 
     def _keep_final(self, i: int, obs: Any) -> Any:
-        """Keep the observation that ends an episode, before the env is reset."""
+        """Store the observation that ends an episode, before the env is reset."""
         if not self._block.finals:
             return spaces.snapshot(obs)
         self._write_final(i, obs)
@@ -236,11 +236,11 @@ class RowWriter:
     def _begin_episode(
         self, token: int, obs: Any, info: dict[str, Any], ended: tuple[Any, dict[str, Any]]
     ) -> int:
-        """Write the first row of an episode; return the mark of the row, which ended another."""
+        """Write the row that ends one episode and begins the next; return its mark."""
         last, final_info = ended
         kept = {"final_info": final_info} if final_info else {}
         begun = kept
-        if info:  # a key of this name is not the reset's to give
+        if info:  # final_info of a reset would hide that of the step
             begun = {key: value for key, value in info.items() if key != "final_info"} | kept
         try:
             return self._write_first(token, obs, begun, last)
@@ -264,13 +264,13 @@ class RowWriter:
             space = "observation_space"
             beside["final_obs"] = spaces.fit_tree(block.spec.obs, last, "final_obs", space)
         word = FINAL * self._one + (self._keep(i, info) if info else 0)
-        if beside:  # now, so that what cannot be sent of it belongs to the reset
+        if beside:  # sent now, so that an error of pickling belongs to the reset
             self._send_beside(token)
             word += BESIDE * self._one
         return word
 
     def _keep(self, i: int, info: dict[str, Any]) -> int:
-        """Keep the info of a row; return what it adds to the row's word."""
+        """Store the info of a row; return the number to add to the row's word."""
         info = dict(info)
         form = self._keep_info(i, info)
         if not form:
@@ -278,10 +278,10 @@ class RowWriter:
         return form * FORM * self._one
 
     def _reward(self, reward: Any) -> Any:
-        """A reward that is no float, as the block holds it."""
+        """Convert a reward that is no float to the form that the block holds."""
         shape = self._block.spec.reward
         if isinstance(reward, (float, int, np.floating, np.integer, np.bool_)):
-            return float(reward)  # a scalar fills the row of a vector reward: that of a reset
+            return float(reward)  # the 0.0 of a reset also fills the row of a vector reward
         try:
             array = np.asarray(reward)
         except (TypeError, ValueError) as error:
@@ -299,35 +299,35 @@ class RowWriter:
         return 0.0
 
     def _warn(self, kind: str, text: str) -> None:
-        """There is something strange about the row that is being written."""
+        """Add a warning to the row that is being written."""
         self._beside.setdefault("warnings", {})[kind] = text
 
-    # ------------------------------------------------------------------------------ what goes out
+    # ------------------------------------------------------------------------ sending the results
 
     def _send_beside(self, token: int) -> None:
         self._send(token, self._beside)
         self._beside.clear()
 
     def note_error(self, token: int, kind: str, error: BaseException) -> None:
-        """A request failed with an error, which lies beside its row."""
+        """Send the error of a request that failed, beside its row."""
         i = token & ID_MASK
         self._beside.clear()
         executor = self._executors[i]
         if self._put_place is not None:
-            # Of a reset that has reached the env the row may not fit.
+            # A reset may have reached the env although its row was refused.
             self._put_place(i, executor.place)
         self._fail(token, executor.failing(kind), error)
         self._steppers[i] = executor.stepper
         self._mark(token)
 
     def _mark(self, token: int) -> None:
-        """All that there is of a result lies beside the block."""
-        if not token & ASK:  # the row of an env may be there when it is asked for something else
+        """Mark that the whole result is beside the block."""
+        if not token & ASK:  # a reply must not change the mark of a row that was not read yet
             self._block.mark[token & ID_MASK] = BESIDE
 
 
 def _units(block: Block) -> tuple[int, int, int]:
-    """What a word is with one flag only, or with a mark of 1 only."""
+    """Return the words with only ``terminated``, only ``truncated``, only a mark of 1 set."""
     one = np.zeros(3, block.ends.dtype)
     for k, name in enumerate(("terminated", "truncated", "mark")):
         one[name][k] = 1

@@ -1,4 +1,4 @@
-"""Seeds: of env ``i``, and of its episode ``k``. Pure functions."""
+"""The seed of each env, and of each episode of an env. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import SupportsIndex, TypeAlias
 
 import numpy as np
 
-#: What ``seed=`` takes: one value for all envs, or one for each.
+#: The values of ``seed=``: one for all envs, or one per env.
 Seed: TypeAlias = (
     "SupportsIndex | np.random.SeedSequence"
     " | Sequence[SupportsIndex | np.random.SeedSequence | None] | np.ndarray | None"
@@ -17,14 +17,14 @@ Seed: TypeAlias = (
 
 
 def per_env(seed: Seed, ids: Sequence[int]) -> list[int | None]:
-    """The seed of each of the envs ``ids``.
+    """Return the seed of each env in ``ids``; None: no seed.
 
-    ``seed`` is None: no seed; an int ``s``: ``s + env_id``; a ``SeedSequence``: its child number
-    ``env_id``; or a list or array of one entry (an int, None or a ``SeedSequence``) per id.
+    An int ``s`` gives ``s + env_id``, a ``SeedSequence`` gives its child number ``env_id``. A list
+    or array has one entry per id: an int, None or a ``SeedSequence``.
 
     Raises:
         TypeError: a seed is not an integer.
-        ValueError: a seed is negative, or their number is not that of ``ids``.
+        ValueError: a seed is negative, or there is not one seed per id.
     """
     if isinstance(seed, np.random.SeedSequence):
         return [_child(seed, i) for i in ids]
@@ -32,17 +32,17 @@ def per_env(seed: Seed, ids: Sequence[int]) -> list[int | None]:
         seed = seed[()]
     if isinstance(seed, (list, tuple, range, np.ndarray)):
         if len(seed) != len(ids):
-            raise ValueError(f"got {len(seed)} seeds for {len(ids)} envs")
+            raise ValueError(f"got {len(seed)} seeds for {len(ids)} envs; pass one per env")
         return [_checked(entry, f"env {i}: ") for entry, i in zip(seed, ids, strict=True)]
     base = _checked(seed)
     return [None if base is None else base + i for i in ids]
 
 
 def of_episode(root: int, episode: int) -> int:
-    """The seed of an env's ``episode`` (0, 1, 2, ...) with ``episode_seeds=True``.
+    """Return the seed of an env's ``episode`` (0, 1, 2, ...) with ``episode_seeds=True``.
 
-    Episode 0 has the env's seed ``root``, episode ``k`` the first word of
-    ``numpy.random.SeedSequence(root, spawn_key=(k,))``: their streams are independent.
+    Episode 0 has the env's seed ``root``. Episode ``k`` has the first word of
+    ``numpy.random.SeedSequence(root, spawn_key=(k,))``, so the episodes' streams are independent.
     """
     if episode == 0:
         return root
@@ -56,7 +56,7 @@ def _child(sequence: np.random.SeedSequence, i: int) -> int:
 
 
 def _checked(seed: object, where: str = "") -> int | None:
-    """``seed`` as an int, 0 or more; ``where`` begins the message if it is none."""
+    """Return ``seed`` as an int, 0 or more, or None; error messages begin with ``where``."""
     if seed is None:
         return None
     if isinstance(seed, np.random.SeedSequence):

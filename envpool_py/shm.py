@@ -1,8 +1,8 @@
 """Anonymous shared memory: allocate it, and map it in another process.
 
-With ``memfd_create`` (Linux) the memory is a file without a name: no limit of ``/dev/shm`` applies,
-nothing is left however the processes end, and no other program can open it. Elsewhere it is an
-unlinked temporary file.
+With ``memfd_create`` (Linux) the memory is a file without a name. ``/dev/shm`` does not limit it,
+it is freed however the processes end, and no other program can open it. On other systems the memory
+is an unlinked temporary file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 
 
 def create() -> int:
-    """A descriptor of new, empty shared memory; the caller closes it."""
+    """Return a descriptor of new, empty shared memory; the caller closes it."""
     if hasattr(os, "memfd_create"):
         try:
             return os.memfd_create("envpool_py", os.MFD_CLOEXEC)
@@ -26,9 +26,9 @@ def create() -> int:
 
 
 def allocate(fd: int, nbytes: int, what: str) -> mmap.mmap:
-    """Give the memory its size, reserve every page and map it.
+    """Set the size of the memory, reserve every page and map it.
 
-    A MemoryError now prevents a SIGBUS in a later step.
+    MemoryError if the system has too little: without this check, a later step would get SIGBUS.
     """
     nbytes = max(nbytes, 1)
     try:
@@ -46,5 +46,5 @@ def allocate(fd: int, nbytes: int, what: str) -> mmap.mmap:
 
 
 def attach(fd: int) -> mmap.mmap:
-    """Map memory that another process has allocated."""
+    """Map memory that another process allocated."""
     return mmap.mmap(fd, os.fstat(fd).st_size)

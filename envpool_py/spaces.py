@@ -1,15 +1,16 @@
-"""Trees of a space's leaves, and values split and joined along them. Pure functions.
+"""The layout of a space, and functions that split and join values by it. Pure functions.
 
-A *layout* is the shape of a space without its bounds: a ``Leaf``, a dict of layouts (``Dict``) or a
-tuple of layouts (``Tuple``). A leaf with a fixed shape and dtype (``Box``, ``Discrete``,
-``MultiDiscrete``, ``MultiBinary``) fits into a block of memory; any other (``Text``, ``Graph``,
-``Sequence``, ``OneOf``, a custom space, no space at all) is an object.
+A *layout* is the structure of a space without its bounds: a ``Leaf``, a dict of layouts (``Dict``)
+or a tuple of layouts (``Tuple``). A leaf with a fixed shape and dtype (``Box``, ``Discrete``,
+``MultiDiscrete``, ``MultiBinary``) is stored in the block; any other leaf (``Text``, ``Graph``,
+``Sequence``, ``OneOf``, a custom space, no space) is an object.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import gymnasium as gym
@@ -20,35 +21,35 @@ from envpool_py.errors import from_signal_handler
 
 Array: TypeAlias = "NDArray[Any]"
 
-_FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
-_RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
+#: Spaces whose values are arrays of a fixed shape, and Gymnasium's other ones.
+FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
+RAGGED = (gym.spaces.Text, gym.spaces.Graph, gym.spaces.Sequence, gym.spaces.OneOf)
 _NUMPY_SCALARS = {np.float64, np.float32, np.int64, np.int32, np.uint8, np.bool_}
 _IMMUTABLE = frozenset({int, float, complex, bool, str, bytes, type(None), *_NUMPY_SCALARS})
 
 
 class Code(Protocol):
-    """How values that are no arrays are stored as arrays of a fixed shape and dtype.
+    """Stores values that are no arrays as arrays of a fixed shape and dtype.
 
-    The ``code`` of a space spares its values pickling. It can be pickled and compared.
+    The values of a space with a ``code`` need not be pickled. A code can be pickled and compared.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
 
     def encode(self, value: Any, what: str) -> Any:
-        """What is stored; TypeError or ValueError if the value is not in the space."""
+        """Return the array to store; TypeError or ValueError if the space lacks the value."""
 
     def decode(self, column: Array) -> list[Any]:
-        """The values that an array ``(k, *shape)`` stores, each a new object."""
+        """Return the values that an array ``(k, *shape)`` stores, each a new object."""
 
 
 class Leaf(NamedTuple):
     """One leaf of a layout.
 
-    ``dtype`` is None for an object. ``stacked``: rows of this object that are alike become one
-    array, as an undeclared value may be an array. ``scalar``: a value is a NumPy scalar
-    (``Discrete``), and not an array without dimensions (``Box`` of shape ``()``). ``code``: how
-    values are stored in shape and dtype.
+    ``dtype`` is None for an object. ``stacked``: rows of this object that are arrays of one shape
+    become one array. ``scalar``: a value is a NumPy scalar (``Discrete``), not an array without
+    dimensions (``Box`` of shape ``()``). ``code``: stores values in this shape and dtype.
     """
 
     path: tuple[Any, ...]
@@ -59,17 +60,17 @@ class Leaf(NamedTuple):
     code: Code | None = None
 
     def name(self, what: str) -> str:
-        """The leaf's name in messages: ``obs['camera'][0]``."""
+        """Return the leaf's name in messages, such as ``obs['camera'][0]``."""
         return what + "".join(f"[{key!r}]" for key in self.path)
 
     def one(self, column: Array, k: int) -> Any:
-        """Value ``k`` of an array of values, in the type that the space samples."""
+        """Return value ``k`` of a column, in the type that the space samples."""
         if self.code is not None:
             return self.code.decode(column[k : k + 1])[0]
         return column[k] if self.scalar else column[k, ...]
 
     def each(self, column: Array) -> list[Any]:
-        """All values of an array of values, each as ``one`` returns it; objects unchanged."""
+        """Return all values of a column, each as ``one`` returns it; objects unchanged."""
         if self.code is not None:
             return self.code.decode(column)
         if self.shape or self.scalar or self.dtype is None:
@@ -80,9 +81,9 @@ class Leaf(NamedTuple):
 def layout_of(
     space: gym.Space[Any] | None, path: tuple[Any, ...] = (), *, coded: bool = False
 ) -> Any:
-    """The layout of ``space``, at ``path`` within another; None is an env that declares no space.
+    """Return the layout of ``space``, at ``path`` in another space; None: no space is declared.
 
-    With ``coded``, spaces that have a ``code`` are leaves of its shape and dtype, else objects.
+    With ``coded``, a space that has a ``code`` is a leaf of its shape and dtype, else an object.
     """
     if isinstance(space, gym.spaces.Dict):
         return {key: layout_of(sub, (*path, key), coded=coded) for key, sub in space.spaces.items()}
@@ -91,21 +92,21 @@ def layout_of(
     code: Code | None = getattr(space, "code", None) if coded else None
     if code is not None:
         return Leaf(path, code.shape, code.dtype, code=code)
-    if isinstance(space, _FIXED):
+    if isinstance(space, FIXED):
         scalar = isinstance(space, gym.spaces.Discrete)
         return Leaf(path, tuple(space.shape or ()), np.dtype(space.dtype), scalar=scalar)
     # A custom space that has a shape has arrays for elements.
-    arrays = space is None or (not isinstance(space, _RAGGED) and space.shape is not None)
+    arrays = space is None or (not isinstance(space, RAGGED) and space.shape is not None)
     return Leaf(path, (), None, stacked=arrays)
 
 
 def is_leaf(layout: Any) -> bool:
-    """Whether ``layout`` is a leaf; a leaf is a NamedTuple, and so a tuple as well."""
+    """Whether ``layout`` is a leaf; do not test for a tuple, because a leaf is one as well."""
     return isinstance(layout, Leaf)
 
 
 def leaves(layout: Any) -> list[Leaf]:
-    """The leaves of ``layout``, depth first, in the order of the space."""
+    """Return the leaves of ``layout``, depth first, in the order of the space."""
     found: list[Leaf] = []
     map_tree(found.append, layout)
     return found
@@ -117,10 +118,10 @@ def is_fixed(layout: Any) -> bool:
 
 
 def split(layout: Any, value: Any, what: str) -> list[Any]:
-    """The leaves of ``value``, in the order of ``leaves(layout)``.
+    """Return the leaves of ``value``, in the order of ``leaves(layout)``.
 
-    TypeError if a part of ``value`` is no dict or tuple where the space has one, ValueError if its
-    keys or its length are not those of the space.
+    TypeError if a part of ``value`` is no dict or tuple but the space has one there, ValueError if
+    its keys or its length are not those of the space.
     """
     if is_leaf(layout):
         return [value]
@@ -148,13 +149,13 @@ def split(layout: Any, value: Any, what: str) -> list[Any]:
 
 
 def join(layout: Any, parts: Iterable[Any]) -> Any:
-    """Put together what ``split`` took apart."""
+    """Join the leaves that ``split`` returned into one value."""
     parts = iter(parts)
     return map_tree(lambda _: next(parts), layout)
 
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Apply ``function`` to every leaf of nested dicts and tuples, with the same leaf of others."""
+    """Apply ``function`` to every leaf of nested dicts and tuples, and to that leaf of others."""
     if isinstance(tree, dict):
         return {k: map_tree(function, tree[k], *[other[k] for other in others]) for k in tree}
     if type(tree) is tuple:  # and no Leaf
@@ -162,8 +163,13 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return function(tree, *others)
 
 
+def take(tree: Any, rows: Any) -> Any:
+    """The rows ``rows``, an index of any kind, of every array of nested dicts and tuples."""
+    return map_tree(itemgetter(rows), tree)
+
+
 def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
-    """The ``count`` values of a batch one by one, from an array ``(count, ...)`` per leaf."""
+    """Return the values of a batch one by one, from an array ``(count, ...)`` per leaf."""
     parts = [leaf.each(column) for leaf, column in zip(leaves(layout), columns, strict=True)]
     rows = zip(*parts, strict=True) if parts else [()] * count
     if isinstance(layout, dict) and all(map(is_leaf, layout.values())):
@@ -172,10 +178,11 @@ def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
 
 
 def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -> Array:
-    """``value`` as an array of exactly this shape and dtype.
+    """Return ``value`` as an array of exactly this shape and dtype.
 
-    Equal values of any numeric type, floats of another precision, one element for a scalar pass.
-    TypeError if these are no numbers, ValueError for another shape, or values that cannot be held.
+    Accepted are equal values of any numeric type, floats of another precision, and one element in
+    place of a scalar. TypeError for values that are no numbers; ValueError for another shape, or
+    for values that the dtype cannot hold.
     """
     try:
         array = np.asarray(value)
@@ -190,7 +197,7 @@ def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -
     if array.shape != shape:
         if shape or array.size != 1:
             raise ValueError(f"{what} has shape {array.shape}, but {space} has {shape}")
-        array = array.reshape(())  # one element stands for a scalar
+        array = array.reshape(())  # one element in place of a scalar
     if array.dtype == dtype:
         return array
     if np.can_cast(array.dtype, dtype, "safe"):
@@ -209,9 +216,9 @@ def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -
 
 
 def stack_objects(values: list[Any], leaf: Leaf) -> Array:
-    """A batch of the rows of an object leaf: an object array of shape ``(k,)``.
+    """Return the rows of an object leaf as an object array ``(k,)``.
 
-    Rows of a ``stacked`` leaf that are arrays or numbers of one shape: one array ``(k, ...)``.
+    If a ``stacked`` leaf has arrays or numbers of one shape, return one array ``(k, ...)``.
     """
     numeric = (np.ndarray, np.generic, int, float, complex)
     if leaf.stacked and values and all(isinstance(value, numeric) for value in values):
@@ -222,13 +229,13 @@ def stack_objects(values: list[Any], leaf: Leaf) -> Array:
 
 
 def snapshot(value: Any) -> Any:
-    """A copy that later changes of ``value`` do not reach.
+    """Return a deep copy of ``value``.
 
-    Envs, and objects that refuse to be copied, are returned unchanged.
+    Envs, and objects that cannot be copied, are returned without a copy.
     """
     kind = type(value)
     if kind is dict and _IMMUTABLE.issuperset(map(type, value.values())):
-        return value.copy()  # first what is most frequent
+        return value.copy()  # the most frequent case first
     if kind in _IMMUTABLE or isinstance(value, np.generic):
         return value
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
@@ -245,19 +252,19 @@ def snapshot(value: Any) -> Any:
     if not isinstance(value, gym.Env):
         try:
             return copy.deepcopy(value)
-        except Exception as error:  # it refuses to be copied
+        except Exception as error:  # it cannot be copied
             if from_signal_handler(error):
                 raise
     return value
 
 
 def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] | None:
-    """The actions of a batch as one array ``(k, *shape)`` per leaf, for a fixed layout.
+    """Return the actions of a batch as one array ``(k, *shape)`` per leaf, for a fixed layout.
 
     ``actions`` are an array of shape ``(k, *shape)`` or a sequence of ``k`` actions; for a Dict or
-    Tuple space also a dict or a tuple of arrays ``(k, ...)``; ``ids`` are their envs, for messages.
-    None if an action is None, which no array can hold: use ``list_actions``. TypeError and
-    ValueError, as of ``split`` and ``fit``, or if there is not one action per id.
+    Tuple space also a dict or a tuple of arrays ``(k, ...)``. ``ids`` are the envs, for messages.
+    Return None if an action is None, which no array can hold; use ``list_actions`` then. TypeError
+    and ValueError as of ``split`` and ``fit``, or if there is not one action per id.
     """
     count = len(ids)
     if (
@@ -280,9 +287,9 @@ def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] 
 
 
 def list_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any]:
-    """The actions of a batch one by one, as the env's own space samples them.
+    """Return the actions of a batch one by one, in the types that the space samples.
 
-    For layouts that are not fixed, and for batches with None among the actions. Fixed leaves are
+    For layouts that are not fixed, and for batches in which an action is None. Fixed leaves are
     checked, with the errors of ``batch_actions``.
     """
     columns = _columns(layout, actions, len(ids))
@@ -297,7 +304,7 @@ def list_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any]:
 
 
 def fit_tree(layout: Any, value: Any, what: str, space: str) -> Any:
-    """``value`` with every fixed leaf made to fit by ``fit``; other leaves unchanged."""
+    """Return ``value`` with every fixed leaf converted by ``fit``; other leaves unchanged."""
     parts = split(layout, value, what)
     for n, leaf in enumerate(leaves(layout)):
         if leaf.dtype is not None and leaf.code is None:
@@ -308,7 +315,7 @@ def fit_tree(layout: Any, value: Any, what: str, space: str) -> Any:
 
 
 def _columns(layout: Any, actions: Any, count: int) -> list[Any] | None:
-    """The arrays of a dict or tuple of arrays; None if ``actions`` is a sequence of actions."""
+    """Return the arrays of a dict or tuple of arrays; None for a sequence of actions."""
     if isinstance(layout, dict):
         has_columns = isinstance(actions, Mapping)
     else:
@@ -324,7 +331,7 @@ def _columns(layout: Any, actions: Any, count: int) -> list[Any] | None:
 
 
 def _as_rows(actions: Any, count: int) -> Any:
-    """``actions``, one for each env."""
+    """Return ``actions``; raise unless there is one per env."""
     if isinstance(actions, (str, bytes, Mapping)) or not hasattr(actions, "__len__"):
         got = type(actions).__name__
         raise TypeError(f"actions: expected {count} actions, one per env; got {got}")
@@ -333,12 +340,12 @@ def _as_rows(actions: Any, count: int) -> Any:
     except TypeError:  # an array, or a tensor, of no dimension
         raise TypeError(f"actions: expected {count} actions, one per env; got a scalar") from None
     if length != count:
-        raise ValueError(f"got {length} actions for {count} envs")
+        raise ValueError(f"got {length} actions for {count} envs; pass one per env")
     return actions
 
 
 def _stack(leaf: Leaf, rows: Any, ids: Sequence[int]) -> Array:
-    """``rows`` as one array of the leaf's dtype, or an error that names the env."""
+    """Return ``rows`` as one array of the leaf's dtype; an error names the env."""
     name = leaf.name("action")
     try:
         return fit(rows, (len(ids), *leaf.shape), leaf.dtype, name, "action_space")

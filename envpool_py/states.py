@@ -1,12 +1,12 @@
-"""What each env may be asked for now, and which results have arrived: one table, one row per env.
+"""The state of each env, and the results that have arrived: one table, one row per env.
 
-What holds:
+Invariants:
 
-* an env is in flight from the moment a request is sent until its result is returned, and takes no
-  other request meanwhile;
+* an env is in flight from the moment a request is sent until its result is returned, and accepts
+  no other request meanwhile;
 * every request has a token (``envpool_py.worker.channel``); a result counts only if its token is
-  current, so that a late result of a cancelled request is dropped, however late it comes;
-* looking at the same results twice changes nothing, so an interrupted look may be repeated.
+  current, so the result of a cancelled request is dropped, however late it comes;
+* reading the same results twice changes nothing, so an interrupted read may be repeated.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from envpool_py.errors import EnvError, WorkerDiedError, name_ids
 from envpool_py.ids import IdArray
 from envpool_py.worker.channel import ASK, GENERATION, ID_MASK, RESET, TOKEN_BYTES
 
-# Only READY takes a step; every state below STEPPING takes a reset. STEPPING and RESETTING are in
-# flight.
+# Only a READY env accepts a step; an env in any state below STEPPING accepts a reset. An env in
+# STEPPING or RESETTING is in flight.
 READY, NEVER_RESET, RAISED, INTERRUPTED, LOST = range(5)
 STEPPING, RESETTING, DEAD = range(5, 8)
 
@@ -37,7 +37,7 @@ _WHY_RESET = {
 _ID_MASK = np.int64(ID_MASK)  # faster than an int
 _ALL_READY = bytes([READY])
 
-# Batches of ids that the log of sends and returns holds before it is condensed.
+# Number of batches in the log of sends and returns at which the log is condensed.
 _LONGEST_LOG = 512
 
 
@@ -47,41 +47,44 @@ class States:
     Attributes:
         state: uint8 ``(num_envs,)``: ``READY``, ``NEVER_RESET``, ...
         tokens: int64 ``(num_envs,)``: the current token of each env.
-        in_flight: how many envs are in flight.
-        deaths: for an env that is ``DEAD``, why.
-        held: whether a call is under way that no row answers; no env takes another request.
-        unread: envs in flight whose result is there, but an error of another env came first.
+        in_flight: the number of envs in flight.
+        deaths: for each ``DEAD`` env the error that says how its process ended.
+        held: whether a request without a row is in flight; meanwhile no env accepts a request.
+        unread: envs in flight whose result has arrived, but the error of another env was raised.
     """
 
     def __init__(self, num_envs: int) -> None:
         self.state = np.full(num_envs, NEVER_RESET, np.uint8)
-        # No token is 0, which may well be written by mistake.
+        # No token is 0: a stray zero must not look like a result.
         self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64) + GENERATION
         self.in_flight = 0
         self.held = False
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
-        # The envs that were sent or returned, the latest last; an env counts where it is last.
+        # The envs of each send and return, oldest first; only the last entry of an env counts.
         self._log: list[IdArray] = [np.arange(num_envs)]
 
     # ----------------------------------------------------------------------------------- looking
 
     def flying(self) -> NDArray[np.bool_]:
-        """Which envs are in flight."""
+        """Return a mask ``(num_envs,)`` of the envs in flight."""
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
 
     def waiting(self) -> IdArray:
         """The envs in flight, the oldest request first."""
+        latest = self._log[-1]
+        if len(latest) == self.in_flight and self.flying()[latest].all():
+            return latest  # one request for all of them
         order = self._condense()
         return order[self.flying()[order]]
 
     def ready(self) -> IdArray:
-        """The envs that take a request, in the order in which their results were returned."""
+        """Return the envs that accept a request, in the order in which results were returned."""
         order = self._condense()
         return order[self.state[order] < STEPPING]
 
     def _condense(self) -> IdArray:
-        """All env ids, in the order of their latest entry in the log."""
+        """Return all env ids in the order of their last entry in the log; shorten the log."""
         latest = np.concatenate(self._log)
         place = np.empty(len(self.state), dtype=np.intp)
         place[latest] = np.arange(len(latest))
@@ -92,11 +95,11 @@ class States:
     # ---------------------------------------------------------------------------------- checking
 
     def check_free(self, ids: IdArray) -> None:
-        """Raise unless these envs take a request.
+        """Raise an error unless these envs accept a request.
 
         Raises:
-            AlreadyPendingCallError: one is in flight.
-            EnvError: the process of one has ended.
+            AlreadyPendingCallError: an env is in flight.
+            EnvError: the process of an env has ended.
         """
         if self.held:
             text = "a call is under way; wait for its replies first"
@@ -108,7 +111,7 @@ class States:
         dead = state == DEAD
         if dead.any():
             death = self.deaths[int(ids[dead.argmax()])]
-            raise WorkerDiedError(death.message, death.env_ids)  # with a traceback of its own
+            raise WorkerDiedError(death.message, death.env_ids)  # a new one: tracebacks grow
         resets = state[busy.argmax()] == RESETTING
         kind = "resetting" if resets else "stepping"
         fact = f"still {kind}; call recv() first, or use only the envs in ready_id"
@@ -119,10 +122,10 @@ class States:
         raise AlreadyPendingCallError(f"{name_ids(listed)}: {fact}", kind)
 
     def check_step(self, ids: IdArray, index: Any) -> None:
-        """Raise unless these envs, and ``index`` says the same, take a step.
+        """Raise an error unless these envs accept a step; ``index`` is the ids or a slice of all.
 
         Raises:
-            ResetNeeded: one needs a reset first.
+            ResetNeeded: an env needs a reset first.
             AlreadyPendingCallError, EnvError: as ``check_free``.
         """
         ready = not self.state[index].tobytes().strip(_ALL_READY)  # faster than NumPy's functions
@@ -137,12 +140,12 @@ class States:
         """Raise ValueError unless all of these envs are in flight."""
         idle = ~self.flying()[ids]
         if idle.any():
-            raise ValueError(f"{name_ids(ids[idle].tolist())}: nothing in flight to fetch")
+            raise ValueError(f"{name_ids(ids[idle].tolist())}: not in flight; send actions first")
 
     # ---------------------------------------------------------------------------------- changing
 
     def sent(self, ids: IdArray, index: Any, state: int) -> None:
-        """These envs are in flight from now on: ``STEPPING`` or ``RESETTING``."""
+        """Mark these envs as in flight: ``state`` is ``STEPPING`` or ``RESETTING``."""
         self.state[index] = state
         self.in_flight += len(ids)
         self._log.append(ids)
@@ -150,7 +153,7 @@ class States:
             self._condense()
 
     def returned(self, ids: IdArray, index: Any, state: int) -> None:
-        """The results of these envs are returned, or their errors raised."""
+        """Mark the results of these envs as returned, or their errors as raised."""
         self.state[index] = state
         self.in_flight -= len(ids)
         self._log.append(ids)
@@ -160,7 +163,7 @@ class States:
             self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
 
     def cancelled(self, ids: IdArray) -> None:
-        """These envs need a reset; what those in flight still answer is stale."""
+        """Cancel the requests of these envs: they need a reset, and late results are stale."""
         self.tokens[ids] += GENERATION
         self.state[ids] = INTERRUPTED
         if self.deaths:
@@ -168,36 +171,36 @@ class States:
         self.recount()
 
     def recount(self) -> None:
-        """Count again how many envs are in flight: an interrupt may have come between."""
+        """Recount the envs in flight, because an interrupt may have left the count wrong."""
         flying = np.flatnonzero(self.flying())
         self.in_flight = len(flying)
         self.unread.intersection_update(flying.tolist())
 
     def died(self, i: int, error: EnvError) -> None:
-        """The process of env ``i`` has ended; what is in flight is still to be returned."""
+        """Mark that the process of env ``i`` has ended; a request in flight still has a result."""
         self.deaths[i] = error
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = DEAD
 
     def recreated(self, ids: Iterable[int]) -> None:
-        """These envs are new; those in flight keep their requests."""
+        """Mark these envs as recreated; those in flight keep their requests."""
         for i in ids:
             self.deaths.pop(i, None)
             if not STEPPING <= self.state[i] < DEAD:
                 self.state[i] = NEVER_RESET
 
     def take_as_reset(self) -> None:
-        """Have envs that were never reset take a step."""
+        """Let envs that were never reset accept a step."""
         self.state[self.state == NEVER_RESET] = READY
 
 
 class Arrivals:
-    """The results that are there and not yet returned, as the tokens that came, in that order.
+    """The results that have arrived and are not yet returned: their tokens, oldest first.
 
     Attributes:
         chunks: the tokens as bytes, as they were read.
-        stale: for an env that may still answer a cancelled request, the token of that; while
-            there is one, every token is looked at as it comes.
+        stale: for each env that may still answer a cancelled request, the token of that request;
+            while there is one, every token is checked when it arrives.
     """
 
     def __init__(self, states: States) -> None:
@@ -206,16 +209,16 @@ class Arrivals:
         self.stale: dict[int, int] = {}
 
     def tokens(self) -> NDArray[np.int64]:
-        """The tokens, oldest first."""
+        """Return the tokens, oldest first."""
         data = b"".join(self.chunks)
         return np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
 
     def ids(self) -> IdArray:
-        """The envs whose results are there, in the order in which they came."""
+        """Return the envs whose results have arrived, in the order of arrival."""
         return self.tokens() & ID_MASK
 
     def sound_ids(self) -> IdArray | None:
-        """As ``ids``; None if anything but results has arrived."""
+        """Return the same as ``ids``, or None if anything but current results has arrived."""
         data = b"".join(self.chunks)
         try:
             tokens = np.frombuffer(data, np.int64)
@@ -228,7 +231,7 @@ class Arrivals:
         return ids
 
     def drop_stale(self) -> None:
-        """Drop results of cancelled requests, and any that came twice."""
+        """Drop the results of cancelled requests, and results that came twice."""
         if sum(map(len, self.chunks)) % TOKEN_BYTES:
             return
         tokens = self.tokens()
@@ -238,7 +241,7 @@ class Arrivals:
         current = ~sound
         current[sound] = self._states.tokens[ids[sound]] == answered
         kept = list(dict.fromkeys(tokens[current].tolist()))
-        # First this: should an interrupt come in between, only time is lost.
+        # Before ``stale`` is changed: after an interrupt in between, this can be repeated.
         self.chunks[:] = [np.array(kept, np.int64).tobytes()] if kept else []
         for token in answered.tolist():
             i = token & ID_MASK
@@ -246,19 +249,19 @@ class Arrivals:
                 self.stale.pop(i, None)
 
     def take(self, ids: IdArray) -> None:
-        """The results of these envs, all of which are there, are returned."""
+        """Remove the results of these envs, which have all arrived and are now returned."""
         if sum(map(len, self.chunks)) == len(ids) * TOKEN_BYTES:
             self.chunks.clear()
         else:
             self.drop(ids)
 
     def drop(self, ids: IdArray | list[int]) -> None:
-        """What is there of these envs is no result."""
+        """Remove the tokens of these envs without returning their results."""
         tokens = self.tokens()
         self._keep(tokens, ~np.isin(tokens & ID_MASK, ids))
 
     def take_replies(self) -> list[int]:
-        """Take the tokens of requests that bring no row; return their envs."""
+        """Remove the tokens of requests without a row; return their envs."""
         tokens = self.tokens()
         asked = (tokens & ASK != 0) & (tokens >= 0)
         if asked.any():

@@ -1,4 +1,4 @@
-"""What ``pool.stats()`` returns: made of what ``envpool_py.timing`` has counted."""
+"""The result of ``pool.stats()``, computed from the counters of ``envpool_py.timing``."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from envpool_py.timing import RESET_NS, RESETS, STEP_NS, STEPS, percentile
 
 @dataclass(frozen=True)
 class Stats:
-    """What ``pool.stats()`` returns, counted since the pool was made or since ``clear=True``.
+    """Counts and times since the pool was made, or since the last ``stats(clear=True)``.
 
     Attributes:
-        seconds: how long that was.
-        batches: batches returned, those of resets included.
-        rows: rows in them.
-        batch_fill: rows per batch, as a part of ``num_envs``; NaN before the first.
-        steps: int64 ``(num_envs,)``: steps that each env has taken.
-        resets: int64 ``(num_envs,)``: its resets, automatic ones included.
-        restarts: int64 ``(num_envs,)``: how often it was recreated.
+        seconds: the length of that period.
+        batches: batches returned, batches of resets included.
+        rows: rows in these batches.
+        batch_fill: mean rows per batch, as a fraction of ``num_envs``; NaN before the first batch.
+        steps: int64 ``(num_envs,)``: steps of each env.
+        resets: int64 ``(num_envs,)``: resets of each env, automatic resets included.
+        restarts: int64 ``(num_envs,)``: how often each env was recreated.
         step_mean: float64 ``(num_envs,)``: seconds per step, without automatic resets; NaN before
             the first.
-        step_p50: float64 ``(num_envs,)``: the median of that, to about 5 %.
-        step_p99: float64 ``(num_envs,)``: the 99th percentile, to about 5 %.
+        step_p50: float64 ``(num_envs,)``: median of the seconds per step, to about 5 %.
+        step_p99: float64 ``(num_envs,)``: 99th percentile of them, to about 5 %.
         reset_mean: float64 ``(num_envs,)``: seconds per reset; NaN before the first.
-        busy: float64 ``(num_envs,)``: the part of the time that the env was stepping or resetting.
-        processes: for each process the ids of its envs.
-        process_busy: float64 ``(num_processes,)``: the part of the time that one of its envs was.
-        process_idle: float64 ``(num_processes,)``: the rest.
+        busy: float64 ``(num_envs,)``: fraction of the time in which the env steps or resets.
+        processes: the ids of the envs of each process.
+        process_busy: float64 ``(num_processes,)``: the same for any env of each process.
+        process_idle: float64 ``(num_processes,)``: ``1 - process_busy``.
     """
 
     seconds: float
@@ -53,7 +53,7 @@ class Stats:
     process_idle: NDArray[np.float64]
 
     def __str__(self) -> str:
-        """A summary of a few lines: the pool, its processes, its slowest envs."""
+        """Return a few lines about the pool, its processes and its slowest envs."""
         steps = int(self.steps.sum())
         pace = f"{steps} steps, {steps / self.seconds:.0f} a second"
         lines = [
@@ -78,21 +78,21 @@ class Stats:
 
 
 class Meter:
-    """Makes ``Stats`` of what an engine has counted since ``clear``."""
+    """Makes ``Stats`` from the counters of an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.clear()
 
     def clear(self) -> None:
-        """Count from zero."""
+        """Restart the counts from zero."""
         engine = self._engine
         self._since = time.perf_counter()
         self._times, self._restarts = engine.block.times.copy(), engine.hosts.restarts.copy()
         self._batches, self._rows = engine.counts
 
     def stats(self) -> Stats:
-        """What was counted since ``clear``."""
+        """Return the counts since ``clear``."""
         engine = self._engine
         counts = engine.block.times - self._times
         seconds = time.perf_counter() - self._since

@@ -26,10 +26,10 @@ from envpool_py.worker import EnvWorker, Request
 
 
 class CountingEnv(gym.Env[Any, Any]):
-    """A deterministic env by which a stale, lost or crossed reply shows.
+    """A deterministic env whose rows show a stale or lost reply, or one of another env.
 
-    The observation is ``[episode, step, last action, first random number]``, the reward the number
-    of steps in the episode, which ends after ``length`` steps. Action 3 raises a ``KeyError``.
+    The observation is ``[episode, step, last action, first random number]``, float64; the reward is
+    the number of steps in the episode, which has ``length`` steps. Action 3 raises a ``KeyError``.
     """
 
     def __init__(self, length: int = 5) -> None:
@@ -44,7 +44,7 @@ class CountingEnv(gym.Env[Any, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin the next episode, or episode 0 if a seed is given."""
+        """Start the next episode, or episode 0 if a seed is given."""
         super().reset(seed=seed)
         self._episode = 0 if seed is not None else self._episode + 1
         self._step = 0
@@ -60,11 +60,11 @@ class CountingEnv(gym.Env[Any, Any]):
         return self._obs(action), float(self._step), ended, False, {"step": self._step}
 
     def double(self, value: int, *, plus: int = 0) -> int:
-        """Twice ``value``, and ``plus``."""
+        """Return ``2 * value + plus``."""
         return 2 * value + plus
 
     def render(self) -> Any:
-        """The step, as text."""
+        """Return the number of the step as text."""
         return f"step {self._step}"
 
     def close(self) -> None:
@@ -76,11 +76,11 @@ class CountingEnv(gym.Env[Any, Any]):
 
 
 class EnvWorkerContract(ABC):
-    """What every worker class guarantees; inherit it and override ``make_worker``."""
+    """The tests that every worker class must pass; inherit it and override ``make_worker``."""
 
     @abstractmethod
     def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
-        """A worker for the env that ``env_fn`` makes."""
+        """Return a new worker for the env that ``env_fn`` makes."""
 
     def _pool(self, count: int, **options: Any) -> BaseVectorEnv:
         return BaseVectorEnv([CountingEnv] * count, self.make_worker, **options)
@@ -177,7 +177,7 @@ class EnvWorkerContract(ABC):
 
     def test_an_async_pool(self) -> None:
         with self._pool(4, wait_num=2) as pool:
-            endless = 1 << 62  # an env may be stepped often before another comes
+            endless = 1 << 62  # one env may be stepped many times before another finishes
             envs = [CountingEnv(length=endless) for _ in range(4)]
             pool.set_env_attr("length", endless)
             pool.reset(seed=0)
@@ -185,7 +185,7 @@ class EnvWorkerContract(ABC):
                 env.reset(seed=i)
             ids = np.arange(4)
             taken = np.zeros(4, dtype=int)
-            while taken.sum() < 80 or not taken.all():  # it comes late on a busy machine
+            while taken.sum() < 80 or not taken.all():  # an env may be late on a busy machine
                 obs, reward, *_ = pool.step(ids % 3, ids)
                 ids = pool.batch_ids
                 assert 2 <= len(ids) == len(set(ids.tolist()))

@@ -1,8 +1,8 @@
-"""How often an env was stepped and reset, and how long that took: counted where the env is.
+"""Count and time the steps and resets of each env, in the process of the env.
 
 Each env has a row of int64 in the block: four counts, then a histogram of the times of its steps on
-a logarithmic scale with eight bins per doubling, so that percentiles are known to about 5 %.
-Without ``measure=True`` there are no rows, and no overhead.
+a logarithmic scale with eight bins per doubling, so percentiles are known to about 5 %. Without
+``measure=True`` there are no rows, and no overhead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ STEPS, RESETS, STEP_NS, RESET_NS = range(4)
 _COUNTS = 4
 _FINE = 3  # bits: 8 bins for each doubling
 _BINS = 41 << _FINE  # up to 2 ** 40 ns, 18 minutes
-#: The numbers of a row.
+#: The length of a row.
 NUMBERS = _COUNTS + _BINS
 
 
@@ -32,14 +32,14 @@ class StepTimes:
         self._row: Any = memoryview(row)  # type: ignore[arg-type]
 
     def note_step(self, nanoseconds: int) -> None:
-        """Count a step that took so long."""
+        """Count a step of this duration."""
         row = self._row
         row[STEPS] += 1
         row[STEP_NS] += nanoseconds
         row[_COUNTS + _bin(nanoseconds)] += 1
 
     def note_reset(self, nanoseconds: int) -> None:
-        """Count a reset that took so long."""
+        """Count a reset of this duration."""
         row = self._row
         row[RESETS] += 1
         row[RESET_NS] += nanoseconds
@@ -49,13 +49,13 @@ def _bin(nanoseconds: int) -> int:
     length = nanoseconds.bit_length()
     if length <= _FINE:
         return 0
-    # The leading bits: of 1xyz... the bin is xyz within that doubling.
+    # The bin within a doubling is the three bits after the leading 1.
     place = (length << _FINE) | ((nanoseconds >> (length - _FINE - 1)) & ((1 << _FINE) - 1))
     return min(place, _BINS - 1)
 
 
 def percentile(counts: Array, share: float) -> NDArray[np.float64]:
-    """The seconds in which ``share`` (0 to 1) of the steps of each row ended; NaN without steps."""
+    """Return, per row, the seconds within which ``share`` (0 to 1) of the steps ended, or NaN."""
     upto = np.cumsum(counts[:, _COUNTS:], axis=1)
     total = upto[:, -1]
     place = (upto < np.ceil(share * total)[:, None]).sum(axis=1)

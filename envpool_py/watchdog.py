@@ -1,13 +1,13 @@
-"""``step_timeout``: which env each worker process is stepping, and the stack of one that is stuck.
+"""``step_timeout``: find the envs that are stuck in a request, and read their Python stacks.
 
 Each process has a *heartbeat* in the block, three int64 that it writes and the parent reads:
 
 * the env that carries out a request (its id plus 1), 0 for none, -1 for a request without timeout;
-* when that began, a float64 of ``time.monotonic``, which all processes of a machine share;
-* how many frames the process has handled.
+* the start of that request, a float64 of ``time.monotonic``, the same clock in all processes;
+* the number of frames that the process has handled.
 
-A step that begins after a look cannot be overdue before ``limit`` seconds have passed, so the
-parent looks about once in that time; a step costs the process two stores and a clock. Without
+The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
+cannot be overdue earlier. The process needs two stores and one clock reading per step. Without
 ``step_timeout`` there is no heartbeat, and no overhead.
 """
 
@@ -26,22 +26,22 @@ import numpy as np
 from envpool_py import shm
 from envpool_py.spaces import Array
 
-#: Seconds for which a stuck process may write its stack.
+#: Seconds that a stuck process has to write its stack.
 STACK_GRACE = 0.5
 # Seconds without a further line after which a stack is complete; long enough for a busy machine.
 _QUIET = 0.1
 
-#: The signal that requests the stack; one that envs are not likely to use.
+#: The signal that requests the stack; envs are not likely to use this one.
 STACK_SIGNAL: int = signal.SIGRTMAX if hasattr(signal, "SIGRTMAX") else signal.SIGTERM
 
 
 def show_stacks(fd: int) -> None:
-    """Have this process write the Python stacks of its threads to ``fd`` at ``STACK_SIGNAL``."""
-    # The handler is written in C: it also works while an env holds the GIL.
+    """Let this process write the Python stacks of its threads to ``fd`` at ``STACK_SIGNAL``."""
+    # The handler is written in C, so it also works while an env holds the GIL.
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
 
 
-#: The numbers of a heartbeat: the env at work, when it began, the frames handled.
+#: The length of a heartbeat: the env in a request, the start of the request, the frames handled.
 NUMBERS = 3
 
 
@@ -53,17 +53,17 @@ class Heartbeat:
         self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
 
     def begin(self, i: int, *, timed: bool = True) -> None:
-        """Env ``i`` begins a request."""
-        # In this order: the parent may see a time that is too late, but none that is too early.
+        """Write that env ``i`` begins a request now."""
+        # In this order, so that the parent may read a time that is too late, but never too early.
         self._times[1] = time.monotonic()
         self._numbers[0] = i + 1 if timed else -1
 
     def end(self) -> None:
-        """No env is at work."""
+        """Write that no env is in a request."""
         self._numbers[0] = 0
 
     def count(self, frames: int) -> None:
-        """So many frames have been handled."""
+        """Write the number of frames that have been handled."""
         self._numbers[2] = frames
 
 
@@ -75,35 +75,35 @@ class Overdue(NamedTuple):
 
 
 class Watchdog:
-    """Finds the processes in which a request takes longer than ``limit`` seconds, and where."""
+    """Finds the processes in which a request takes longer than ``limit`` seconds."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
         self.stacks = shm.create()  # descriptor of the file for the stacks of processes
         self._heartbeats: Array = np.zeros((0, NUMBERS), np.int64)
-        # How far a process was when it was seen idle with a frame to read, and when that was.
+        # The progress of a process that had a frame to read but was idle, and the time of that.
         self._idle: dict[int, tuple[tuple[int, float], float]] = {}
         self._next_look = time.monotonic() + limit
 
     def attach(self, heartbeats: Array) -> None:
-        """Look at these heartbeats from now on, int64 ``(num_processes, NUMBERS)``."""
+        """Read these heartbeats from now on, int64 ``(num_processes, NUMBERS)``."""
         self._heartbeats = heartbeats
 
     def forget(self, number: int) -> None:
-        """Process ``number`` is not running, and will be started again."""
+        """Clear the heartbeat of process ``number``, which will be restarted."""
         if len(self._heartbeats):
             self._heartbeats[number] = 0
         self._idle.pop(number, None)
 
     def wait(self, timeout: float | None) -> float:
-        """Seconds until the next look, at most ``timeout``."""
+        """Return the seconds until the next ``look``, at most ``timeout``."""
         left = max(self._next_look - time.monotonic(), 0.0)
         return left if timeout is None else min(left, timeout)
 
     def look(self, sent: Callable[[], Sequence[int]]) -> list[Overdue]:
-        """The processes that are stuck, if it is time to look.
+        """Return the processes that are stuck, if it is time to look.
 
-        ``sent`` returns how many frames each process was sent, -1 for one that is not running.
+        ``sent`` returns the number of frames sent to each process, -1 for one that is not running.
         """
         now = time.monotonic()
         if now < self._next_look:
@@ -121,7 +121,7 @@ class Watchdog:
                 if far != (done, began):
                     since = now
                 idle[number] = (done, began), since
-            # Read again: had that request ended meanwhile, the time might be that of another.
+            # Read the env again: if its request has ended, the time may belong to another one.
             if since + self.limit > now or env != int(self._heartbeats[number, 0]):
                 due = min(due, max(since + self.limit, now + 1e-3))
             else:
@@ -130,7 +130,7 @@ class Watchdog:
         return found
 
     def stack_of(self, kill: Callable[[int], None]) -> str:
-        """The Python stacks of the process to which ``kill`` sends a signal; maybe empty."""
+        """Return the Python stacks of the process that ``kill`` signals; "" if it wrote none."""
         start = end = os.fstat(self.stacks).st_size
         kill(STACK_SIGNAL)
         kill(signal.SIGCONT)  # a stopped process handles no other signal
@@ -144,7 +144,7 @@ class Watchdog:
         return os.pread(self.stacks, end - start, start).decode(errors="replace")
 
     def close(self) -> None:
-        """Free everything."""
+        """Close the file of the stacks."""
         self._heartbeats = np.zeros((0, NUMBERS), np.int64)
         with contextlib.suppress(OSError):
             os.close(self.stacks)

@@ -3,9 +3,9 @@
     python examples/cartpole_async.py
 
 The actor is a network of one hidden layer, trained by policy gradient (PPO's clipped objective,
-with the mean return at each time step as the baseline). Episodes that run while it is updated began
-under older weights: that is why the actor remembers how likely each action was when it was taken,
-and why the objective is clipped.
+with the mean return at each time step as the baseline). Episodes that run during an update began
+with older weights. So the actor stores the probability of each action at the time of the action,
+and the objective is clipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from envpool_py import ShmemVectorEnv
 from envpool_py.collector import AsyncCollector, Episode
 
-SCALE = np.array([2.4, 2.0, 0.2, 2.0])  # about what the four observations reach
+SCALE = np.array([2.4, 2.0, 0.2, 2.0])  # typical sizes of the four observations
 DISCOUNT = 0.99
 HIDDEN = 32
 
@@ -138,7 +138,7 @@ def main() -> None:
     with ShmemVectorEnv([make_env] * args.num_envs, wait_num, num_processes=2) as pool:
         collector = AsyncCollector(pool, actor, seed=args.seed)
         for episode in collector.episodes():
-            # The env's next episode has not begun, so these are of the one that has ended.
+            # The env's next episode has not begun, so ``taken`` belongs to the ended episode.
             batch.append((episode, actor.taken[episode.env_id]))
             returns.append(episode.total_reward)
             if len(batch) == 32:

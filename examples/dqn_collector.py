@@ -5,7 +5,7 @@
 
 `collector.steps(batch_size=...)` yields transitions as the envs finish their steps. `next_obs` is
 the last observation of an episode where one ends, so the replay buffer needs no special case. While
-the network learns, the envs work on the actions that were sent before.
+the network learns, the envs carry out the actions that were sent before.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A plain asynchronous loop over knights_archers_zombies, where agents die one by one.
 
-Every batch has the envs that are ready, and in each of them those agents act who are alive. Who
-mostly walks back crosses the line behind it and dies: so deaths come early here.
+Every batch has the envs that are ready. In each env the agents that are alive act. An agent that
+mostly walks back crosses the line behind it and dies, so agents die early in this example.
 
 python examples/knights_async.py
 """
@@ -21,7 +21,7 @@ ACTIONS = np.array([0, 1, 1, 1, 4])
 
 
 def main() -> None:
-    """Step the envs, and count who lived how long."""
+    """Step the envs, and count the steps that each agent is alive."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-envs", type=int, default=8)
     parser.add_argument("--wait-num", type=int, default=4)

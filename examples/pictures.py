@@ -4,7 +4,7 @@
     python examples/pictures.py throughput --read benchmark.json
     python examples/pictures.py all --read benchmark.json --out docs/pictures
 
-``throughput`` draws what ``examples/benchmark/run.py --json benchmark.json`` measured.
+``throughput`` draws the measurements of ``examples/benchmark/run.py --json benchmark.json``.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def draw_timeline(args: argparse.Namespace) -> Figure:
     colours = {timeline.STEP: BLUE, timeline.DONE: GREY, timeline.CALLER: DARK}
     for panel, (name, run) in zip(panels, found.items(), strict=True):
         rate = sum(map(len, run.batches)) / run.seconds
-        _draw_spans(panel, [run.caller, *run.envs], colours)
+        timeline.draw_spans(panel, [run.caller, *run.envs], colours)
         panel.set_yticks(range(9), ["policy", *(f"env {i}" for i in range(8))], fontsize=10)
         panel.set(title=f"{name}: {rate:,.0f} steps/s", xlim=(0, 1e3 * run.seconds))
     panels[1].set_xlabel("time in milliseconds")
@@ -201,7 +201,7 @@ def draw_crash(args: argparse.Namespace) -> Figure:
     lines[run.env_id].append((restarting, run.killed, run.restarted))
     figure = Figure(figsize=(WIDTH, 4.4))
     panel = figure.subplots()
-    _draw_spans(panel, [[], *lines], colours)
+    timeline.draw_spans(panel, [[], *lines], colours)
     panel.plot([1e3 * at for at, _ in run.batches], [0] * len(run.batches), "|", color=DARK, ms=13)
     panel.plot(1e3 * run.killed, run.env_id + 1, "X", color=RED, ms=12)
     panel.set_yticks(range(7), ["batches", *(f"env {i}" for i in range(6))])
@@ -219,17 +219,6 @@ def draw_crash(args: argparse.Namespace) -> Figure:
     )
     _legend(figure, {"env steps": BLUE, restarting: ORANGE})
     return figure
-
-
-def _draw_spans(panel: Any, lines: list[list[Span]], colours: dict[str, str]) -> None:
-    """Draw a line for each list of spans, the first above; the axis is in milliseconds."""
-    for place, spans in enumerate(lines):
-        for kind, colour in colours.items():
-            bars = [
-                (1e3 * begin, 1e3 * (end - begin)) for what, begin, end in spans if what == kind
-            ]
-            panel.broken_barh(bars, (place - 0.38, 0.76), color=colour, linewidth=0)
-    panel.set_ylim(len(lines) - 0.5, -0.5)
 
 
 def _legend(figure: Figure, colours: dict[str, str]) -> None:
@@ -386,7 +375,7 @@ def draw_wait_num(args: argparse.Namespace) -> Figure:
 def draw_tuning(args: argparse.Namespace) -> Figure:
     """A bar for each setting that ``tune`` tried."""
     num_envs, results = 64, measure.Results()
-    given = tune.first_settings(num_envs, NUM_CORES, 64)
+    given = tune.first_settings(num_envs, NUM_CORES, 64, [CALLER])
     seconds = 30 * args.seconds
     for _ in tune.try_settings(results, given, [CALLER], measure.carry_out, CARTPOLE, seconds):
         pass
@@ -433,7 +422,7 @@ def draw_grid(_args: argparse.Namespace) -> Figure:
 
 
 def draw_architecture(_args: argparse.Namespace) -> Figure:
-    """Caller, shared memory, worker processes, and the way of one step."""
+    """Draw the caller, the shared memory, the worker processes and the parts of one step."""
     figure = Figure(figsize=(WIDTH, 5.0))
     panel = figure.subplots()
     panel.set(xlim=(0, 10), ylim=(0.4, 8), title="One step of a pool")
@@ -478,7 +467,7 @@ PICTURES: dict[str, Callable[[argparse.Namespace], Figure]] = {
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """Write a PNG with a palette: a third of the size of one without."""
+    """Write a PNG with a palette, which has a third of the usual size."""
     drawn = io.BytesIO()
     figure.savefig(drawn)
     Image.open(drawn).convert("RGB").quantize(128).save(path, optimize=True)

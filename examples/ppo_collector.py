@@ -5,7 +5,7 @@
 
 The policy returns the log-probability of each action and the value of each observation as extras,
 and the collector stores them with the transition. Actions that are in flight during an update were
-chosen by the old policy: their log-probabilities say so, and PPO's ratio accounts for it.
+chosen by the old policy; their stored log-probabilities let PPO's ratio account for that.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Rollout:
         self.length[:] = 1
 
     def advantages(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """GAE, and which rows are steps whose result is known."""
+        """Return GAE advantages, and a mask of the rows whose result is known."""
         gain, later = np.zeros_like(self.reward), np.zeros(len(self.length), np.float32)
         done = np.arange(len(gain))[:, None] < self.length - 1
         for t in range(len(gain) - 2, -1, -1):

@@ -21,7 +21,7 @@ DISCOUNT, LAMBDA, CLIP = 0.99, 0.95, 0.2
 
 
 def make_envs(args: argparse.Namespace) -> gym.vector.VectorEnv:
-    """Only the import says whose vector env this is."""
+    """Make the vector env; only the import differs between the two libraries."""
     if args.vector == "ours":
         from envpool_py.gymnasium import make_vec  # noqa: PLC0415
     else:

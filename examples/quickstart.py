@@ -24,7 +24,7 @@ def main() -> None:
         print("observations of the reset:", obs.shape)
         pool.send(np.array([0, 1, 0, 1]))
         for _ in range(4):
-            obs, reward, terminated, truncated, infos = pool.recv()  # whichever two come first
+            obs, reward, terminated, truncated, infos = pool.recv()  # the two that finish first
             ids = [info["env_id"] for info in infos]
             print("from envs", ids, "rewards", reward)
             ended = terminated | truncated

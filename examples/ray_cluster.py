@@ -1,4 +1,4 @@
-"""Step envs on all nodes of a Ray cluster, and read where they are and what a step costs.
+"""Step envs on all nodes of a Ray cluster; print the envs per node and the cost of a step.
 
     ray start --head                       # on the first machine
     ray start --address=FIRST_MACHINE:6379 # on each other machine

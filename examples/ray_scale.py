@@ -1,11 +1,11 @@
-"""What one driver of `RayVectorEnv` can do: measured here, and what follows for large clusters.
+"""Measure the limits of one driver of `RayVectorEnv`, and extrapolate to large clusters.
 
     python examples/ray_scale.py [--against-tianshou]
 
-A batch costs the driver some CPU for each remote call and some for each env. Both are fitted to
-runs of envs that do nothing, in few actors; the table says what they come to with many. With
-`--against-tianshou` the same envs are stepped by Tianshou's `RayVectorEnv`, in the same run and in
-both orders.
+A batch takes the driver CPU time for each remote call and for each env. Both costs are fitted to
+runs of envs that do nothing, in few actors; the table extrapolates them to many actors. With
+`--against-tianshou` Tianshou's `RayVectorEnv` steps the same envs, in the same run and in both
+orders.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Idle(gym.Env):
         return self.row, {}
 
     def step(self, action: Any) -> tuple:
-        """Return zeros, after computing for so long."""
+        """Return zeros after computing for the given time."""
         del action
         end = time.perf_counter() + self.seconds
         while self.seconds and time.perf_counter() < end:
@@ -102,7 +102,7 @@ def against_tianshou(seconds: float) -> None:
 
 
 def model(seconds: float) -> None:
-    """Fit the cost of a call, of an env and of a byte, and print what follows."""
+    """Fit the cost of a call, of an env and of a byte, and print the extrapolation."""
     rows = []
     for actors, per_actor, size in SHAPES:
         fns = [lambda size=size: Idle(size)] * (actors * per_actor)

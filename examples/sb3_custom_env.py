@@ -23,9 +23,9 @@ PIXELS = 6  # of a cell, each way
 
 
 class GridEnv(gym.Env):
-    """An agent walks over a grid to a goal; every step costs as much as the goal is far.
+    """An agent walks over a grid to a goal; the cost of a step is the distance to the goal.
 
-    The observation is the agent's place, the goal's, how many steps are left, and an image.
+    The observation is the position of agent and goal, the number of steps left, and an image.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
@@ -60,7 +60,7 @@ class GridEnv(gym.Env):
         return self.observe(), reward, reached, self.left == 0, info
 
     def observe(self) -> Any:
-        """New arrays each time: those who got the last ones may still hold them."""
+        """Return new arrays each time, because the caller may still use the last ones."""
         return {
             "agent": self.agent.astype(np.float32),
             "goal": self.goal.astype(np.float32),
@@ -106,7 +106,7 @@ class GoalGridEnv(GridEnv):
         return obs, float(reward), reached, timeout, info
 
     def compute_reward(self, achieved: Any, desired: Any, _info: Any) -> Any:
-        """The reward had another goal been desired; of one pair of goals or of many."""
+        """Return the reward for a desired goal; takes one pair of goals or many."""
         return -(np.linalg.norm(achieved - desired, axis=-1) >= 1).astype(np.float32)
 
 

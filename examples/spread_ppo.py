@@ -21,7 +21,7 @@ from envpool_py.pettingzoo import SB3MultiAgentVecEnv
 
 
 def main() -> None:
-    """Train, and compare with what random actions earn."""
+    """Train, and compare with the return of random actions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--num-envs", type=int, default=16)
     parser.add_argument("--num-processes", type=int, default=2)

@@ -1,7 +1,7 @@
-"""Tic-tac-toe by self-play with Tianshou: two players learn from each other, masks and all.
+"""Tic-tac-toe by self-play with Tianshou: two players learn from each other.
 
 Both players are DQNs that see the board and the mask of legal moves. At the end the first player
-plays against one who chooses at random.
+plays against a random player.
 
 python examples/tictactoe_self_play.py
 """
@@ -32,7 +32,7 @@ def make_env() -> PettingZooEnv:
 
 
 def make_player(env: PettingZooEnv) -> DQN:
-    """A player who learns."""
+    """A player that learns."""
     seen = env.observation_space["obs"]
     net = Net(state_shape=seen.shape, action_shape=env.action_space.n, hidden_sizes=[128, 128])
     policy = DiscreteQLearningPolicy(
@@ -86,7 +86,7 @@ def main() -> None:
                 collection_step_num_env_steps=48,
                 batch_size=64,
                 update_step_num_gradient_steps_per_sample=0.2,
-                # What one player wins the other loses: there is no one return to report.
+                # The returns of the two players sum to zero, so report that of the first.
                 multi_agent_return_reduction=lambda returns: returns[:, 0],
                 verbose=False,
                 show_progress=False,

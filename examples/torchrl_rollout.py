@@ -21,7 +21,7 @@ def lean(tensordict: TensorDictBase) -> TensorDictBase:
 
 
 def main() -> None:
-    """Collect one rollout, and print what it holds."""
+    """Collect one rollout, and print its contents."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vector", choices=["ours", "gymnasium"], default="ours")
     parser.add_argument("--mode", choices=["sync", "async"], default="async")

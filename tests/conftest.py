@@ -30,6 +30,8 @@ import pytest
 # Read when NumPy is imported. Each worker process that is forked sets its number of threads, at
 # which OpenBLAS begins as many as it had: they look for work for 30 ms.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Read when Tianshou imports Numba, which would compile for longer than all tests of it take.
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # worker processes import tests.support.envs by name

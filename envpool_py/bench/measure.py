@@ -19,7 +19,6 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, NamedTuple
@@ -35,7 +34,7 @@ from envpool_py.pools import DummyVectorEnv
 #: The part of the measured time that is run before it, and the most that it may be, seconds.
 WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0
 
-#: A measurement may take so much longer than asked for: imports, the start, the end.
+#: Seconds that a measurement may take in addition, for imports, start and end.
 _ALLOWANCE = 120.0
 
 #: Of what a failed process wrote.
@@ -47,7 +46,7 @@ class MeasurementError(Exception):
 
 
 class Caller(NamedTuple):
-    """What the calling program computes before each batch, as a policy does."""
+    """The computation of the calling program before each batch, as of a policy."""
 
     per_batch: float = 0.0
     """Seconds of CPU time."""
@@ -60,7 +59,7 @@ class Caller(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What a process measures."""
+    """The task of a measuring process."""
 
     setting: Setting
     env_fn: Callable[[], Any]
@@ -71,7 +70,7 @@ class Job(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """Batches that were stepped, and what the pool cost. Times are in seconds."""
+    """The batches of one measurement, and the costs of the pool. Times are in seconds."""
 
     steps: int
     """Steps of envs; automatic resets are not among them."""
@@ -95,7 +94,7 @@ class Measurement(NamedTuple):
 
 @dataclass
 class Results:
-    """What was measured, and why some settings have no measurement."""
+    """All measurements, and the reasons why settings have none."""
 
     measured: dict[Setting, list[Measurement]] = field(default_factory=dict)
     errors: dict[Setting, str] = field(default_factory=dict)
@@ -234,7 +233,7 @@ def _computation(
     ids = np.arange(len(pool))
     if hasattr(policy, "start_episodes"):
         policy.start_episodes(ids)
-    return lambda rows: policy(spaces.map_tree(itemgetter(slice(rows)), obs), ids[:rows])
+    return lambda rows: policy(spaces.take(obs, slice(rows)), ids[:rows])
 
 
 def step_batches(

@@ -74,6 +74,8 @@ def all_settings(num_envs: int, num_cores: int, wait_num: int | None = None) -> 
         *(each._replace(copy=copy) for each in shared for copy in (True, False)),
         shmem._replace(num_processes=num_envs),
     ]
+    if wait_num is not None:  # leaves a core to a caller that computes
+        found.append(shmem._replace(num_processes=max(1, shmem.num_processes - 1)))
     return list(dict.fromkeys(found))
 
 

@@ -1,4 +1,4 @@
-"""Which env stepped and which waited: what each env of a pool did and when, on one clock.
+"""Record when each env of a pool steps, resets and waits, and draw it.
 
 Each env keeps when its steps and resets began and ended; the caller keeps when it sent each request
 and when it received the batch. On Linux and macOS all processes have the same clock.
@@ -7,7 +7,7 @@ and when it received the batch. On Linux and macOS all processes have the same c
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -164,6 +164,17 @@ def last_of_batches(timeline: Timeline) -> list[float]:
     return [count / max(len(several), 1) for count in counts]
 
 
+def draw_spans(panel: Any, lines: Sequence[Sequence[Span]], colours: Mapping[str, str]) -> None:
+    """Draw a line for each list of spans, the first above; the axis is in milliseconds."""
+    for place, spans in enumerate(lines):
+        for kind, colour in colours.items():
+            bars = [
+                (1e3 * begin, 1e3 * (end - begin)) for what, begin, end in spans if what == kind
+            ]
+            panel.broken_barh(bars, (place - 0.4, 0.8), color=colour, linewidth=0)
+    panel.set_ylim(len(lines) - 0.5, -0.5)
+
+
 def draw(timeline: Timeline, path: str) -> None:
     """Draw a line for each env, the caller above them; time in milliseconds goes to the right.
 
@@ -175,15 +186,10 @@ def draw(timeline: Timeline, path: str) -> None:
     num_envs = len(timeline.envs)
     figure = Figure(figsize=(14, 1.5 + 0.22 * (num_envs + 1)), layout="constrained")
     panel = figure.subplots()
-    for place, spans in enumerate([timeline.caller, *timeline.envs]):
-        for kind, colour in _COLOURS.items():
-            bars = [
-                (1e3 * begin, 1e3 * (end - begin)) for what, begin, end in spans if what == kind
-            ]
-            panel.broken_barh(bars, (place - 0.4, 0.8), color=colour, linewidth=0)
+    draw_spans(panel, [timeline.caller, *timeline.envs], _COLOURS)
     panel.set_yticks(range(num_envs + 1), ["caller", *(f"env {i}" for i in range(num_envs))])
     panel.tick_params(labelsize="small")
-    panel.set(ylim=(num_envs + 0.5, -0.5), xlim=(0, 1e3 * timeline.seconds), xlabel="milliseconds")
+    panel.set(xlim=(0, 1e3 * timeline.seconds), xlabel="milliseconds")
     panel.set_title(timeline.title, fontsize="medium")
     figure.legend(
         handles=[Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()],

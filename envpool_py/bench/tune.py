@@ -1,4 +1,4 @@
-"""Which pool is best for an env on this machine: settings are tried, one is recommended."""
+"""Find the best pool for an env on this machine: try settings, and recommend one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from envpool_py.auto import PARTIAL_GAIN
 from envpool_py.bench.measure import Caller, Job, Measurement, Results
 from envpool_py.bench.settings import Setting, beside_caller
 
 #: A simpler setting is recommended if another is faster by no more than this.
 _WITHIN = 0.05
-
-#: Partial batches need another loop around the pool: they must be faster by so much.
-_PARTIAL_GAIN = 0.15
 
 #: The part of the time in which every setting is tried; the rest goes to so many of the best.
 _FIRST_ROUND, _FINALISTS = 0.6, 3
@@ -23,39 +21,52 @@ _PART = 1 / 40
 _SHORTEST, _LONGEST = 0.1, 2.0
 
 
-def first_settings(num_envs: int, num_cores: int, max_processes: int) -> list[Setting]:
-    """Settings that wait for all rows, the likeliest first."""
+def first_settings(
+    num_envs: int, num_cores: int, max_processes: int, callers: Sequence[Caller]
+) -> list[Setting]:
+    """Settings that do not depend on what others measure, the likeliest first.
+
+    If the caller computes, half batches in processes that leave it a core are among them: some envs
+    step while it computes for the others.
+    """
     likely = (num_cores, num_envs, 2 * num_cores, max(1, num_cores // 2))
     counts = dict.fromkeys(min(count, num_envs, max_processes) for count in likely)
     best, *others = (Setting("shmem", num_envs, count) for count in counts)
-    caller = [beside_caller(best)] if best.num_processes > 1 else []
-    return [best, Setting("dummy", num_envs), *caller, *others]
+    found = [best, Setting("dummy", num_envs)]
+    if best.num_processes > 1:
+        found.append(beside_caller(best))
+    if _computes(callers):
+        fewer = best._replace(num_processes=max(1, best.num_processes - 1))
+        found += _parts(fewer, 2)
+    return found + others
 
 
 def partial_settings(results: Results, callers: Sequence[Caller]) -> list[Setting]:
-    """Partial batches for the two fastest settings with processes.
+    """Partial batches for the two numbers of processes that are the fastest with whole ones.
 
-    If the caller computes, also for the fastest with one process less, which leaves it a core: some
-    envs step while the caller computes for the others.
+    If the caller computes, smaller ones of those that were tried as well.
     """
     found = []
     for part in (2, 4):
         for caller in callers:
-            ranked = [
+            several = [
                 setting
                 for setting in results.ranked(caller)
                 if setting.num_processes > 1 and not setting.caller_steps and not setting.wait_num
             ][:2]
-            if caller != Caller():
-                ranked += [
-                    each._replace(num_processes=each.num_processes - 1) for each in ranked[:1]
-                ]
-            found += [
-                setting._replace(wait_num=setting.num_envs // part)
-                for setting in ranked
-                if setting.num_envs >= 2 * part
-            ]
-    return list(dict.fromkeys(found))
+            tried = [setting for setting in results.measured if setting.wait_num]
+            found += [each for setting in [*tried, *several] for each in _parts(setting, part)]
+    return [each for each in dict.fromkeys(found) if each not in results.measured]
+
+
+def _computes(callers: Sequence[Caller]) -> bool:
+    return any(caller != Caller() for caller in callers)
+
+
+def _parts(setting: Setting, part: int) -> list[Setting]:
+    """The setting with batches of a ``part``-th of the envs, if these are several."""
+    wait_num = setting.num_envs // part
+    return [setting._replace(wait_num=wait_num)] if wait_num > 1 else []
 
 
 def try_settings(
@@ -67,11 +78,11 @@ def try_settings(
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[tuple[float, Setting]]:
-    """Measure settings, partial batches of the best, and the best again, until the time is over.
+    """Measure settings, more partial batches, and the best again, until the time is over.
 
     Args:
         results: gets the measurements.
-        settings: those that wait for all rows.
+        settings: ``first_settings``.
         callers: what the caller computes before each batch, in turn.
         measure: ``carry_out``.
         env_fn: makes the env.
@@ -102,7 +113,7 @@ def try_settings(
 
 
 def recommended(results: Results, caller: Caller) -> Setting:
-    """The simplest of those that are about as fast as the fastest.
+    """Return the simplest of the settings that are about as fast as the fastest.
 
     Raises:
         ValueError: nothing was measured.
@@ -112,12 +123,12 @@ def recommended(results: Results, caller: Caller) -> Setting:
     partial = {setting: rate for setting, rate in rates.items() if setting.wait_num}
     if not whole:
         raise ValueError("no setting was measured")
-    if max(partial.values(), default=0.0) > (1 + _PARTIAL_GAIN) * max(whole.values()):
+    if max(partial.values(), default=0.0) > (1 + PARTIAL_GAIN) * max(whole.values()):
         whole = partial
     enough = (1 - _WITHIN) * max(whole.values())
     return min((setting for setting, rate in whole.items() if rate >= enough), key=_complexity)
 
 
 def _complexity(setting: Setting) -> tuple[bool, int, int]:
-    """Isolation comes first, then few processes, then large batches."""
+    """Return the sort key: isolation first, then few processes, then large batches."""
     return setting.caller_steps, setting.num_processes, -(setting.wait_num or 0)

@@ -1,15 +1,17 @@
 """What a person types: ``envpool-py COMMAND``. One module per command.
 
-A command's module has ``register(commands)``, which adds its parser; the parser's default ``run``
-carries the command out and returns the exit status. What is common to the commands has one place:
-``env_argument`` (the env that ``ENV`` and its options stand for), ``importing`` (modules and files
-of the user), ``callers`` (the policy to measure with), ``arguments`` (other options, types of
-arguments), ``tables``, ``progress``, and ``main`` (errors and exit statuses).
+A command's module has ``HELP``, maybe ``EPILOG``, ``add_options(parser)``, and ``run(args)``, which
+carries the command out and returns the exit status. ``run`` raises ``UsageError`` for bad input,
+``EnvError`` where an env raised and ``OSError`` where a file can't be written.
+
+What is common to the commands has one place: ``env_argument`` (the env that ``ENV`` and its options
+stand for), ``importing`` (modules and files of the user), ``callers`` (the policy to measure with),
+``arguments`` (other options, types of arguments), ``tables``, ``progress``, and ``main`` (errors,
+exit statuses).
 """
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 import envpool_py
@@ -42,20 +44,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; None: those of the process.
 
     Returns:
-        The exit status: 0; 1 where something failed; 2 for bad input, with one line on stderr; 130
+        The exit status: 0; 1 if something failed; 2 for bad input, with one line on stderr; 130
         after Ctrl-C.
     """
     parser = Parser(
         prog="envpool-py",
         description="Work with pools of environments.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = f"envpool-py {envpool_py.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND")
     for command in _COMMANDS:
-        command.register(commands)
+        own = commands.add_parser(
+            command.__name__.rpartition(".")[2],
+            help=command.HELP,
+            description=f"{command.HELP[0].upper()}{command.HELP[1:]}.",
+            epilog=getattr(command, "EPILOG", None),
+        )
+        command.add_options(own)
+        own.set_defaults(run=command.run)
     try:
         args = parser.parse_args(argv)
         if "run" not in args:

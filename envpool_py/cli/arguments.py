@@ -1,4 +1,4 @@
-"""What the commands share: a parser with short messages, options, and types of arguments."""
+"""Shared by the commands: a parser with short messages, options, and types of arguments."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ _NEARLY_LITERALS = {"true": "True", "false": "False", "none": "None", "null": "N
 
 
 class UsageError(Exception):
-    """Bad input on the command line: one line that says what is wrong."""
+    """Bad input on the command line; the message is one line."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises ``UsageError`` where argparse would print the usage and exit."""
+    """Raises ``UsageError`` instead of printing the usage and exiting."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise ``UsageError``."""
@@ -47,7 +50,7 @@ def complain(text: str) -> None:
 
 
 def first_line(message: str) -> str:
-    """The first line of an error's message, without the announcement of a traceback."""
+    """Return the first line of an error's message, without the start of a traceback."""
     return message.partition("\n")[0].removesuffix(" here:")
 
 
@@ -110,7 +113,7 @@ def add_num_envs(parser: argparse.ArgumentParser, default: int) -> None:
 
 
 def add_wait_num(parser: argparse.ArgumentParser, default: str = "all") -> None:
-    """Add ``--wait-num``; ``default`` says what holds without it."""
+    """Add ``--wait-num``; ``default`` describes its default."""
     text = f"rows that a batch waits for; default: {default}"
     parser.add_argument("--wait-num", type=integer(1), metavar="K", help=text)
 
@@ -124,8 +127,8 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
         "--num-processes",
         type=integer(1),
         metavar="N",
-        help="processes that the envs are spread over; default: one per core. For envs that wait"
-        " rather than compute, as many as there are envs",
+        help="number of processes that share the envs; default: one per core. For envs that mostly"
+        " wait, pass the number of envs",
     )
 
 
@@ -136,7 +139,7 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> None:
 
 
 def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any) -> BaseVectorEnv:
-    """The pool that ``--backend``, ``--num-processes``, ``--num-envs`` and ``--wait-num`` ask for.
+    """Make the pool of ``--backend``, ``--num-processes``, ``--num-envs`` and ``--wait-num``.
 
     Raises:
         UsageError: an env can't be made, or the options do not agree.
@@ -166,7 +169,7 @@ def print_json(value: Any) -> None:
 
 
 def existing(path: str) -> str:
-    """The type of a file that is there."""
+    """The type of a file that exists."""
     if not Path(path).exists():
         raise argparse.ArgumentTypeError(f"there is no file {path}")
     return path
@@ -182,7 +185,7 @@ def writable(path: str) -> str:
 
 
 def picture(path: str) -> str:
-    """The type of a ``.png`` that can be written, where matplotlib is installed."""
+    """The type of a ``.png`` that can be written; needs matplotlib."""
     if not path.endswith(".png"):
         raise argparse.ArgumentTypeError(f"must end in .png, got {path}")
     if importlib.util.find_spec("matplotlib") is None:

@@ -1,4 +1,4 @@
-"""``envpool-py bench``: whether a pool is faster than what you have, for your env."""
+"""``envpool-py bench``: compare pools, Gymnasium's vector envs and a plain loop for an env."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration, records, show_results
 from envpool_py.worker.limits import usable_cores
 
-_EPILOG = f"""\
+HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env on this machine"
+EPILOG = f"""\
 pools: {", ".join(NAMES)}.
 loop is a plain loop over the envs, and make is the pool that envpool_py.make chooses. Only our
-pools have partial batches: with --wait-num the others step whole ones.
+pools have partial batches: with --wait-num the others step whole batches.
 
 Each pool is measured in a fresh process, one pool after the other and over again. Ctrl-C ends it:
 what was measured is shown and written, and the exit status is 130. The pools of other libraries are
@@ -36,26 +37,19 @@ measured by examples/benchmark of the repository.
 example: envpool-py bench mine.py:MyEnv --env-kwarg size=3 --num-envs 32
 """
 
-#: Seconds that a measurement takes beside what is measured, for imports: a guess.
+#: Estimated seconds that a measurement takes in addition, for imports.
 _START_UP = 1.5
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "bench",
-        help="compare pools for an environment on this machine",
-        description="Step an environment with our pools, Gymnasium's vector envs and a plain loop.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser)
     parser.add_argument(
         "--backend",
         action="append",
         choices=NAMES,
         metavar="NAME",
-        help="measure this one only; may be repeated",
+        help="measure only this pool; may be repeated",
     )
     parser.add_argument(
         "--num-envs",
@@ -69,23 +63,17 @@ def register(commands: Any) -> None:
         "--seconds",
         type=seconds,
         default=0.5,
-        help="how long a measurement takes, after its warm-up; default: %(default)s",
+        help="seconds of a measurement, after its warm-up; default: %(default)s",
     )
     parser.add_argument(
         "--repeats", type=integer(1), default=3, metavar="N", help="default: %(default)s"
     )
     add_measurement_options(parser)
     parser.add_argument("--json", type=writable, metavar="FILE", help="write all measurements")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py bench``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-        OSError: the file of ``--json`` can't be written.
-    """
+    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
     complain(_announced(args, plan, callers))
@@ -109,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 def _announced(
     args: argparse.Namespace, plan: dict[int, list[Setting]], callers: list[Caller]
 ) -> str:
-    """What will be measured, and how long it will take."""
+    """Describe the measurements and their duration."""
     pools = sum(map(len, plan.values()))
     each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
     counts = " and ".join(map(str, plan))
@@ -120,7 +108,7 @@ def _announced(
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
-    """What is measured with so many envs."""
+    """Return the settings to measure with this number of envs."""
     check_wait_num(args.wait_num, num_envs)
     wait_num = None if args.wait_num == num_envs else args.wait_num
     found = [
@@ -144,7 +132,7 @@ def _measure(
     settings: list[Setting],
     results: Results,
 ) -> None:
-    """One setting after the other and over again, so that a change of speed hits all of them."""
+    """Measure the settings in turns, so that a change of the machine's speed affects all."""
     total = args.repeats * len(settings)
     now = 0.0, ""
     with showing(total, lambda: now):

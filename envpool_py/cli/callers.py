@@ -16,14 +16,14 @@ def add_measurement_options(parser: argparse.ArgumentParser) -> None:
         type=integer(0),
         action="append",
         metavar="US",
-        help="CPU time, in microseconds, that your policy takes for each batch; may be repeated;"
+        help="CPU time of your policy per batch, in microseconds; may be repeated;"
         " default: 0, 300 and 1000",
     )
     parser.add_argument(
         "--policy-row-us",
         type=integer(0),
         metavar="US",
-        help="CPU time that it takes for each row of a batch as well; default: 0",
+        help="additional CPU time of your policy per row, in microseconds; default: 0",
     )
     parser.add_argument(
         "--policy",
@@ -37,12 +37,12 @@ def add_measurement_options(parser: argparse.ArgumentParser) -> None:
         type=integer(1),
         default=256,
         metavar="N",
-        help="start no more; default: %(default)s",
+        help="leave out pools with more processes; default: %(default)s",
     )
 
 
 def callers_of(args: argparse.Namespace) -> list[Caller]:
-    """The callers that the options ask for.
+    """Return the callers of the options.
 
     Raises:
         UsageError: a policy and its time are given.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
-from typing import Any
 
 from envpool_py.cli.arguments import add_json, add_num_envs, print_json
 from envpool_py.cli.env_argument import add_env, env_fn_of
 from envpool_py.cli.env_checks import Finding, stages
 
-_EPILOG = """\
+HELP = "check an env against Gymnasium, pools and the usual policies"
+EPILOG = """\
 An error makes training impossible. A warning may make it fail, or the usual policies do not support
 the env. The exit status is 1 if there is an error, or, with --strict, a warning.
 
@@ -19,30 +19,18 @@ example: envpool-py check mine.py:MyEnv --env-kwarg size=3
 """
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "check",
-        help="check whether agents can be trained on an environment",
-        description="Check an environment against Gymnasium, pools and the usual policies.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser)
     add_num_envs(parser, 2)
     parser.add_argument(
         "--strict", action="store_true", help="exit with status 1 after a warning too"
     )
     add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py check``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-    """
+    """Carry out the command; returns the exit status."""
     env_fn = env_fn_of(args)
     found: list[tuple[str, list[Finding]]] = []
     with warnings.catch_warnings():

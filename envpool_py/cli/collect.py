@@ -31,7 +31,7 @@ from envpool_py.cli.env_argument import add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.importing import imported
 from envpool_py.cli.progress import showing
 from envpool_py.cli.summary import Summary
-from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy
+from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy, space_json
 from envpool_py.errors import EnvError, describe
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.wrappers import RecordVideo
@@ -39,7 +39,8 @@ from envpool_py.wrappers import RecordVideo
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_EPILOG = """\
+HELP = "collect whole episodes of an env, asynchronously"
+EPILOG = """\
 With one seed and number of envs the same episodes are collected, bit for bit, with every backend,
 number of processes, wait-num and timeout, because each env does a fixed share of the work. A custom
 policy should depend only on each env's observations. With --no-balanced an env that is free takes
@@ -53,23 +54,16 @@ examples:
 """
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "collect",
-        help="collect whole episodes of one environment",
-        description="Collect whole episodes of one environment with a pool, asynchronously.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser, "; or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
         "--steps",
         type=integer(1),
         metavar="N",
-        help="no env starts an episode once it has done its share of N steps, and episodes that"
-        " run are finished: at least N steps",
+        help="collect whole episodes with at least N steps: an env starts no episode after its"
+        " share of the N steps",
     )
     limit.add_argument(
         "--episodes", type=integer(1), metavar="N", help="collect exactly N episodes"
@@ -77,20 +71,21 @@ def register(commands: Any) -> None:
     add_num_envs(parser, 8)
     add_wait_num(parser, "half of the envs")
     parser.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="that a batch waits for K rows"
+        "--timeout", type=seconds, metavar="SECONDS", help="longest wait for K rows"
     )
     add_backend_options(parser)
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
-        help="of the Ray cluster, as ray.init takes it, auto for the one on this machine; default:"
-        " that of RAY_ADDRESS, or a new one on this machine",
+        help="address of the Ray cluster for ray.init; auto: the cluster of this machine; default:"
+        " RAY_ADDRESS, else a new cluster on this machine",
     )
     parser.add_argument(
         "--balanced",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="whether each env does a fixed share, so that timing plays no part; default: yes",
+        help="whether each env does a fixed share, so that results do not depend on timing;"
+        " default: yes",
     )
     parser.add_argument(
         "--seed", type=integer(0), metavar="S", help="env i is seeded with S + i; default: drawn"
@@ -111,7 +106,7 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--compress",
         action=argparse.BooleanOptionalAction,
-        help="whether to compress the file; default: where observations are images",
+        help="whether to compress the file; default: only if observations are images",
     )
     parser.add_argument(
         "--record",
@@ -129,7 +124,7 @@ def register(commands: Any) -> None:
         "--step-timeout",
         type=seconds,
         metavar="SECONDS",
-        help="that a step or reset may take before the env's process is killed",
+        help="time limit of a step or reset; after that the env's process is killed",
     )
     parser.add_argument(
         "--video",
@@ -137,15 +132,10 @@ def register(commands: Any) -> None:
         help="write a video of each episode of env 0, with a tile for every env; envs get"
         ' render_mode="rgb_array"',
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py collect``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-    """
+    """Carry out the command; returns the exit status."""
     if args.wait_num is None:
         args.wait_num = max(1, args.num_envs // 2)
     if args.seed is None:
@@ -155,13 +145,11 @@ def run(args: argparse.Namespace) -> int:
     for path in [] if args.out is None else [args.out, f"{args.out}.partial"]:
         if Path(path).exists() and not args.force:
             raise UsageError(f"--out: {path} exists; --force replaces it")
-        if path.endswith(".partial"):  # left by a run that was killed
-            shutil.rmtree(path, ignore_errors=True)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
     status = 0
     restarts: list[int] = []  # the ids of the envs
-    written: int | None = None  # episodes; None: it has not come to that
+    written: int | None = None  # episodes; None: no file was begun
     if args.backend == "ray":
         _connect_to_ray(args.address)
     elif args.address is not None:
@@ -249,7 +237,7 @@ def _connect_to_ray(address: str | None) -> None:
 
 
 def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
-    """The pool that the options ask for; it appends the ids of restarted envs to ``restarts``."""
+    """Make the pool of the options; it appends the ids of restarted envs to ``restarts``."""
 
     def on_restart(env_id: int, error: EnvError) -> None:
         restarts.append(env_id)
@@ -301,10 +289,14 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
     if args.out is None:
         return None
     try:
+        env_spaces = pool.single_observation_space, pool.single_action_space
+        for space in env_spaces:
+            space_json.to_json(space)
+        # Left by a run that was killed; only now that nothing stands in the way of another one.
+        shutil.rmtree(f"{args.out}.partial", ignore_errors=True)
         return EpisodeWriter(
             args.out,
-            pool.single_observation_space,
-            pool.single_action_space,
+            *env_spaces,
             _metadata(args),
             compress=_has_images(pool) if args.compress is None else args.compress,
         )
@@ -320,7 +312,7 @@ def _has_images(pool: BaseVectorEnv) -> bool:
 
 
 def _metadata(args: argparse.Namespace) -> dict[str, Any]:
-    """Where the episodes come from: all that they depend on."""
+    """Return the metadata: everything that the episodes depend on."""
     return {
         "env_id": args.env,
         "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},

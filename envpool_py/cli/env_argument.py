@@ -1,8 +1,9 @@
-"""The env that ``ENV``, ``--wrapper`` and ``--env-kwarg`` stand for, for every command."""
+"""Find the env that ``ENV``, ``--wrapper`` and ``--env-kwarg`` name, for every command."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import functools
 import importlib.util
 import inspect
@@ -25,6 +26,7 @@ from envpool_py.cli.importing import (
     imported,
     load,
 )
+from envpool_py.record import named_env
 
 _FORMS = (
     "ENV is an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION, FILE.py:CLASS or"
@@ -33,7 +35,7 @@ _FORMS = (
 
 
 def add_env(parser: argparse.ArgumentParser, others: str = "", nargs: str | None = None) -> None:
-    """Add ``ENV``, ``--env-kwarg`` and ``--wrapper``; ``others`` says what else ENV may be."""
+    """Add ``ENV``, ``--env-kwarg`` and ``--wrapper``; ``others`` describes further forms of ENV."""
     parser.add_argument(
         "env",
         metavar="ENV",
@@ -74,21 +76,41 @@ def env_fn_of(
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"--env-kwarg: {name} is given twice")
-    kwargs = {**more, **dict(args.env_kwarg)}
+    given = dict(args.env_kwarg)
     wrappers = [wrapper.value for wrapper in args.wrapper]
     if pettingzoo and is_pettingzoo(args.env):
         from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
 
-        return functools.partial(make_by_name, args.env, kwargs, wrappers)
-    found = _find(args.env)
-    if isinstance(found, Imported):
-        own = _accepted(found, dict(args.env_kwarg), more)
-        return functools.partial(_make_env, found.value, own, wrappers)
-    return functools.partial(_make_env, found, {"disable_env_checker": True, **kwargs}, wrappers)
+        env_fn = functools.partial(make_by_name, args.env, {**more, **given}, wrappers)
+    else:
+        found = _find(args.env)
+        if isinstance(found, Imported):
+            maker, kwargs = found.value, _accepted(found, given, more)
+        else:  # not its id, which the worker process need not know
+            maker = functools.partial(gym.make, found, disable_env_checker=True)
+            kwargs = {**more, **given}
+        env_fn = functools.partial(_make_env, maker, kwargs, wrappers)
+    names = [_absolute(wrapper.name) for wrapper in args.wrapper]
+    named_env.attach(env_fn, _absolute(args.env), given, names)
+    return env_fn
+
+
+def take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
+    """Set ``ENV`` to that of a record; ``--env-kwarg`` and ``--wrapper`` change it."""
+    kwargs = {key: ast.literal_eval(text) for key, text in recorded["env_kwargs"].items()}
+    args.env = recorded["env"]
+    args.env_kwarg = list({**kwargs, **dict(args.env_kwarg)}.items())
+    args.wrapper = args.wrapper or [imported(name) for name in recorded["wrappers"]]
+
+
+def _absolute(name: str) -> str:
+    """``path/file.py:name`` with the whole path, so that it holds in other folders."""
+    place, sign, rest = name.rpartition(":")
+    return f"{Path(place).resolve()}{sign}{rest}" if place.endswith(".py") else name
 
 
 def code_of(args: argparse.Namespace, setting: Setting) -> str:
-    """The lines of Python that make this pool of the env that the arguments name."""
+    """Return the Python code that makes this pool of the env that the arguments name."""
     found = _find(args.env)
     lines = ["import envpool_py"]
     if isinstance(found, Imported):
@@ -193,12 +215,10 @@ def _import_line(found: Imported) -> str:
 
 
 def _make_env(
-    maker: EnvSpec | Callable[..., Any],
-    kwargs: dict[str, Any],
-    wrappers: Sequence[Callable[[Any], Any]],
+    maker: Callable[..., Any], kwargs: dict[str, Any], wrappers: Sequence[Callable[[Any], Any]]
 ) -> Any:
-    """Make one env; runs in the worker process, which need not know the env's id."""
-    env: Any = gym.make(maker, **kwargs) if isinstance(maker, EnvSpec) else maker(**kwargs)
+    """Make one env; runs in the worker process."""
+    env = maker(**kwargs)
     for wrapper in wrappers:
         env = wrapper(env)
     return env

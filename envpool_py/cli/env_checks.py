@@ -1,4 +1,4 @@
-"""The checks of ``envpool-py check``: stages, each with what it found."""
+"""The checks of ``envpool-py check``: stages, each with its findings."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _check_spaces(env: Any) -> Iterator[Finding]:
 
 
 def _check_episode(env: Any) -> Iterator[Finding]:
-    """Every value is valid and can be pickled, and no later call changes it."""
+    """Check that every value is valid and picklable, and that no later call changes it."""
     deadline = time.monotonic() + _MOST_SECONDS
     call, returned, over = "reset()", env.reset(seed=0), False
     for number in range(1, _MOST_STEPS + 1):
@@ -168,7 +168,7 @@ def _check_episode(env: Any) -> Iterator[Finding]:
 
 
 def _check_seeds(env: Any) -> Iterator[Finding]:
-    """A seed determines a run; another seed gives another run, if there is chance."""
+    """Check that equal seeds give equal runs, and that other seeds give other runs."""
     if env.spec is not None and env.spec.nondeterministic:
         return
     first = _run(env, 0)
@@ -180,7 +180,7 @@ def _check_seeds(env: Any) -> Iterator[Finding]:
 
 
 def _check_global_generators(env: Any) -> Iterator[Finding]:
-    """Neither NumPy's global generator nor Python's is drawn from."""
+    """Check that the env does not draw from the global generators of NumPy and Python."""
     before = pickle.dumps(np.random.get_state()), random.getstate()  # noqa: NPY002
     _run(env, 0)
     text = "the env draws from {}, which reset(seed=...) does not seed; draw from self.np_random"
@@ -205,7 +205,7 @@ def _check_closing(env: Any) -> Iterator[Finding]:
 
 
 def _run(env: Any, seed: int | None) -> list[Any]:
-    """Copies of what a reset and a few steps returned."""
+    """Return copies of the results of a reset and a few steps."""
     env.action_space.seed(0)
     run = [copy.deepcopy(env.reset(seed=seed)[0])]
     for _ in range(_COMPARED):

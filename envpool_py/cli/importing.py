@@ -19,7 +19,7 @@ import envpool_py
 from envpool_py.cli.arguments import UsageError
 from envpool_py.errors import describe
 
-#: Where files of Python, of installed packages and of this package are.
+#: The folders of Python, of installed packages and of this package.
 _NOT_THE_USERS = (
     "<",
     *(path + os.sep for path in sysconfig.get_paths().values()),

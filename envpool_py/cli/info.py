@@ -8,23 +8,20 @@ import os
 import platform
 import select
 import sys
-from typing import Any
 
 import envpool_py
 from envpool_py.cli.arguments import add_json, installed_version, print_json
 from envpool_py.worker.limits import usable_cores
 
+HELP = "print versions and system facts, for a bug report"
+
 _PACKAGES = ("gymnasium", "numpy", "cloudpickle", "rich")
 _EXTRAS = ("pettingzoo", "stable-baselines3", "torch", "ale-py", "mujoco", "ray", "tianshou")
 
 
-def register(commands: Any) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "info", help="print versions and system facts, for a bug report", description=__doc__
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The progress of a command, on stderr."""
+"""Show the progress of a command on stderr."""
 
 from __future__ import annotations
 

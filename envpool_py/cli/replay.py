@@ -5,34 +5,35 @@ from __future__ import annotations
 import argparse
 import pdb  # noqa: T100 - the command opens it
 import sys
-from typing import Any
 
-from envpool_py.cli.arguments import UsageError, complain, existing, first_line, integer
-from envpool_py.cli.env_argument import add_env, env_fn_of
+from envpool_py.cli.arguments import (
+    UsageError,
+    complain,
+    existing,
+    first_line,
+    integer,
+)
+from envpool_py.cli.env_argument import add_env, env_fn_of, take_recorded
 from envpool_py.cli.importing import line_of
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import recorder
 from envpool_py.record.replay import Replay, replay
 
-_EPILOG = """\
+HELP = "repeat a recorded run in this process, and debug where it failed"
+EPILOG = """\
 All envs run in this process, without waiting for anything; each row is checked against the record.
 The exit status is 0 if the run ended well, 1 if an env failed or a row differs.
 
-example: envpool-py replay run.record mine.py:MyEnv --env-kwarg size=3 --env 7 --pdb
+examples:
+  envpool-py replay run.record --env 7 --pdb
+  envpool-py replay run.record mine.py:MyEnv --env-kwarg size=3
 """
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "replay",
-        help="repeat a recorded run, and debug where it failed",
-        description="Repeat what a pool with record=FILE, or collect --record, has recorded.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     parser.add_argument("file", type=existing, metavar="FILE", help="the record")
-    add_env(parser, "; or PettingZoo's name; that of the run", nargs="?")
+    add_env(parser, "; or PettingZoo's name; default: that which the record names", nargs="?")
     parser.add_argument(
         "--env",
         dest="env_ids",
@@ -50,15 +51,10 @@ def register(commands: Any) -> None:
         help="also carry out the request in which an env's process died or timed out: it may end or"
         " block this process",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py replay``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-    """
+    """Carry out the command; returns the exit status."""
     with _replay_of(args) as batches:
         try:
             errors = _repeat(args, batches)
@@ -78,12 +74,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _replay_of(args: argparse.Namespace) -> Replay:
     try:
-        num_envs = recorder.read_header(args.file)["num_envs"]
+        header = recorder.read_header(args.file)
+        num_envs, recorded = header["num_envs"], header.get("env")
         if args.env is None:
-            raise UsageError(
-                f"{args.file} does not hold the env of its {num_envs} envs; name that of the run:"
-                f" envpool-py replay {args.file} ENV"
-            )
+            if recorded is None:
+                raise UsageError(
+                    f"{args.file} does not name the env of its {num_envs} envs; name that of the"
+                    f" run: envpool-py replay {args.file} ENV"
+                )
+            take_recorded(args, recorded)
         env_fns = [env_fn_of(args, pettingzoo=True)] * num_envs
         return replay(args.file, env_fns, env_ids=args.env_ids, deaths=args.deaths)
     except EnvError as error:
@@ -115,7 +114,7 @@ def _repeat(args: argparse.Namespace, batches: Replay) -> int:
 
 
 def _show(args: argparse.Namespace, batches: Replay, error: EnvError, more: str = "") -> bool:
-    """Say what failed and where, and open the debugger if asked to; returns whether it was."""
+    """Print the error and its place, open the debugger with ``--pdb``; return whether it did."""
     episode, step = batches.position(error.env_id)
     what = first_line(error.message) + line_of(_cause(error))
     sys.stdout.write(f"{what}; episode {episode}, step {step}{more}\n")
@@ -123,7 +122,7 @@ def _show(args: argparse.Namespace, batches: Replay, error: EnvError, more: str 
 
 
 def _debug(args: argparse.Namespace, error: Exception) -> bool:
-    """Open the debugger where the env raised, if asked to; returns whether it was asked to."""
+    """Open the debugger where the env raised, with ``--pdb``; return whether it did."""
     if not args.pdb:
         return False
     cause = _cause(error)

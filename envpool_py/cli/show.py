@@ -14,29 +14,21 @@ from envpool_py.cli.tables import figures, show_table, size
 from envpool_py.collector import load
 from envpool_py.record import recorder
 
+HELP = "say what is in a file of episodes or in a record"
+EPILOG = "example: envpool-py show cartpole.npz"
+
 #: Seeds and the like are shown up to so many.
 _MOST = 8
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "show",
-        help="say what is in a file of episodes or in a record",
-        description="Say what is in a file that collect has written, or in a record.",
-        epilog="example: envpool-py show cartpole.npz",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     parser.add_argument("file", metavar="FILE", help="of collect --out, or of record=FILE")
     add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py show``; returns the exit status.
-
-    Raises:
-        UsageError: no such file, or it is neither.
-    """
+    """Carry out the command; returns the exit status."""
     path = Path(args.file)
     try:
         facts = _of_record(path) if _is_record(path) else _of_episodes(path)
@@ -114,6 +106,7 @@ def _of_record(path: Path) -> dict[str, Any]:
                     total[i] = length[i] = 0
     return {
         "kind": "record",
+        **(header.get("env") or {}),
         "pool": header["pool"],
         "num_envs": num_envs,
         "autoreset_mode": header["autoreset_mode"],

@@ -1,4 +1,4 @@
-"""What a collection shows: a line while it runs, and a summary."""
+"""The output of a collection: a line while it runs, and a summary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from envpool_py.cli.tables import figures, show_table
 if TYPE_CHECKING:
     from envpool_py.collector import AsyncCollector, Episode
 
-#: The line shows the mean return of so many episodes, the last ones.
+#: The number of last episodes whose mean return the line shows.
 _RECENT = 100
 
 
@@ -36,7 +36,7 @@ class Summary:
         self.lengths.append(len(episode))
 
     def line(self) -> str:
-        """What there is now, in one line."""
+        """Return the current figures in one line."""
         steps = self.collector.num_steps
         rate = steps / max(time.perf_counter() - self._started, 1e-9)
         text = f"{steps} steps, {rate:.0f} steps/s, {len(self.returns)} episodes"

@@ -67,7 +67,7 @@ def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 
 def memory(measured: Sequence[Measurement]) -> str:
-    """The most that the envs took; a dash where it is unknown."""
+    """Return the greatest memory of the measurements; a dash if it is unknown."""
     known = [each.memory_bytes for each in measured if each.memory_bytes is not None]
     return size(max(known)) if known else "-"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 import numpy as np
 
@@ -20,19 +19,16 @@ from envpool_py.cli.arguments import (
 from envpool_py.cli.env_argument import add_env, env_fn_of
 from envpool_py.cli.tables import duration
 
+HELP = "draw which env of a pool stepped and which waited"
+
 _WARM_UP = 0.2
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "timeline",
-        help="draw which env stepped and which waited",
-        description="Step a pool with random actions and draw what each env did and when.",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser)
     parser.add_argument(
-        "--out", type=picture, metavar="FILE.png", required=True, help="where to draw it"
+        "--out", type=picture, metavar="FILE.png", required=True, help="the file of the picture"
     )
     add_num_envs(parser, 8)
     add_wait_num(parser)
@@ -41,19 +37,12 @@ def register(commands: Any) -> None:
         "--seconds",
         type=seconds,
         default=0.05,
-        help="how much of it to draw; default: %(default)s",
+        help="seconds to draw; default: %(default)s",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py timeline``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-        EnvError: an env raised.
-        OSError: the picture can't be written.
-    """
+    """Carry out the command; returns the exit status."""
     with pool_of(args, timeline.noted(env_fn_of(args)), autoreset_mode="same_step") as pool:
         found = timeline.record(pool, args.seconds, _WARM_UP)
     timeline.draw(found._replace(title=f"{args.env}: {found.title}"), args.out)
@@ -63,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(found: Timeline) -> list[str]:
-    """Where the time went, and which env was the last of its batch most often."""
+    """Summarise the parts of the time, and the env that was most often the last of its batch."""
     parts = [f"{np.mean(part):.0%} {kind}" for kind, part in timeline.shares(found).items()]
     text = f"{len(found.batches)} batches in {duration(found.seconds)}; an env on average: "
     lines = [text + ", ".join(parts)]

@@ -1,17 +1,23 @@
-"""``envpool-py tune``: which pool is best for an environment on this machine."""
+"""``envpool-py tune``: find the best pool for an env on this machine."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from envpool_py.auto import Probe, probe
 from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
 from envpool_py.cli import tables
-from envpool_py.cli.arguments import add_json, add_num_envs, complain, print_json, seconds
+from envpool_py.cli.arguments import (
+    add_json,
+    add_num_envs,
+    complain,
+    print_json,
+    seconds,
+)
 from envpool_py.cli.callers import add_measurement_options, callers_of, text_of
 from envpool_py.cli.env_argument import add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
@@ -21,7 +27,8 @@ from envpool_py.worker.limits import usable_cores
 #: The part of the time that goes to one env by itself, and the most seconds for it.
 _PROFILE, _LONGEST_PROFILE = 0.05, 2.0
 
-_EPILOG = """\
+HELP = "try pools for an env on this machine, and recommend one"
+EPILOG = """\
 Ctrl-C ends it early: the recommendation then uses what was measured before.
 
 examples:
@@ -30,37 +37,25 @@ examples:
 """
 
 
-def register(commands: Any) -> None:
-    """Add the parser of this command to ``commands``."""
-    parser = commands.add_parser(
-        "tune",
-        help="find the best pool for an environment on this machine",
-        description="Try backends, numbers of processes and partial batches, and recommend one.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
     add_env(parser)
     add_num_envs(parser, 16)
     parser.add_argument(
         "--seconds",
         type=seconds,
         default=30.0,
-        help="how long to try; what has begun is finished; default: %(default)s",
+        help="seconds to try pools; a measurement that has begun is finished; default: %(default)s",
     )
     add_measurement_options(parser)
     add_json(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``envpool-py tune``; returns the exit status.
-
-    Raises:
-        UsageError: bad input.
-        EnvError: the env can't be made, or raised.
-    """
+    """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
-    settings = tune.first_settings(args.num_envs, len(usable_cores()), args.max_processes)
+    cores = len(usable_cores())
+    settings = tune.first_settings(args.num_envs, cores, args.max_processes, callers)
     results = Results()
     now = 0.0, "one env by itself"
     try:
@@ -104,7 +99,7 @@ def _show(
 
 
 def costs(profile: Probe) -> Iterator[str]:
-    """What one env costs."""
+    """Describe the cost of one env."""
     yield (
         f"step: {duration(profile.wall)} with resets (median {duration(profile.step_p50)}, p99"
         f" {duration(profile.step_p99)}), {profile.cpu / max(profile.wall, 1e-9):.0%} of it on the"
@@ -139,7 +134,7 @@ def recommendations(
 
 
 def reasons(results: Results, profile: Probe, best: Setting, caller: Caller) -> Iterator[str]:
-    """Why that one, a line for each choice."""
+    """Return the reasons for a setting, a line for each choice."""
 
     def compared(text: str, of: Callable[[Setting], bool]) -> str:
         other = next(filter(of, results.ranked(caller)), None)

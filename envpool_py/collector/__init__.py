@@ -1,4 +1,4 @@
-"""Asynchronous collection from a pool: whole episodes and their files, or batches of transitions.
+"""Collect whole episodes or batches of transitions from a pool, asynchronously; store episodes.
 
 ``AsyncCollector`` steps a pool with a policy. ``episodes`` yields each episode when it ends;
 ``steps`` yields batches of transitions. ``EpisodeWriter``, ``save`` and ``load`` write and read

@@ -7,7 +7,7 @@ whatever the number of episodes. ``LastRows`` holds one row per env.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,48 +24,24 @@ _BLOCK_BYTES = 1 << 25
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 
 
-class Rows(Protocol):
-    """Stores, for each env, a row that is opened by an observation and closed by an action."""
-
-    def add(
-        self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
-    ) -> None:
-        """Open a row for each of ``ids``."""
-
-    def add_actions(
-        self, ids: NDArray[np.intp], actions: Sequence[Any], extras: Mapping[str, NDArray[Any]]
-    ) -> None:
-        """Store what the policy returned for the open rows of ``ids``, and close these rows."""
-
-
-class EpisodeBuffer:
-    """Observations, actions, extras and rewards of one running episode per env.
-
-    Row ``t`` of an episode holds observation ``t``, the reward that came with it (0 for the
-    reset's), and the action and extras that the policy returned for it.
+class LastRows:
+    """The open row of each env: an observation, and what the policy returned for it.
 
     Args:
         num_envs: how many envs.
         obs: the leaves of an observation.
         action: the leaves of an action.
+        size: rows of a block of each env, of which one is used here.
     """
 
-    def __init__(self, num_envs: int, obs: Sequence[Leaf], action: Sequence[Leaf]) -> None:
-        row_bytes = sum(
-            int(np.prod(leaf.shape, dtype=np.int64)) * (leaf.dtype or np.dtype(object)).itemsize
-            for leaf in (*obs, *action)
-        )
-        self._size = int(
-            np.clip(_BLOCK_BYTES // (num_envs * (row_bytes + 8)), _SHORTEST_BLOCK, _LONGEST_BLOCK)
-        )
-        self._num_envs = num_envs
+    def __init__(
+        self, num_envs: int, obs: Sequence[Leaf], action: Sequence[Leaf], size: int = 1
+    ) -> None:
+        self._num_envs, self._size = num_envs, size
         self._obs = [self._column(leaf) for leaf in obs]
         self._actions = [self._column(leaf) for leaf in action]
-        self._extras = _Extras(num_envs, self._size)
-        self._rewards: _Column | None = None
-        self._start = np.arange(num_envs) * self._size  # of each env's rows in a block
-        self._row = self._start.copy()  # where its next row goes
-        self._room = self._size  # every env has room for so many rows, or for more
+        self._extras: dict[str, _Column] | None = None  # by the names that the first call returned
+        self._row = np.arange(num_envs) * size  # the open row of each env, or its next one
 
     def add(
         self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
@@ -75,33 +51,92 @@ class EpisodeBuffer:
         Args:
             ids: ``(k,)``.
             obs: one array ``(k, ...)`` per leaf.
-            rewards: ``(k,)`` or ``(k, m)``; None where all rows are of resets.
+            rewards: ``(k,)`` or ``(k, m)``; None where all rows are of resets. Not stored here.
         """
-        if not self._room:
-            self._make_room()
-        self._room -= 1
-        rows = self._row[ids]
+        del rewards
         for column, part in zip(self._obs, obs, strict=True):
-            column.put(rows, part)
-        if rewards is not None:
-            if self._rewards is None:
-                # Only now is it known whether a reward is a number or a vector.
-                self._rewards = self._column(Leaf((), rewards.shape[1:], rewards.dtype))
-            self._rewards.put(rows, rewards)
+            column.put(self._row[ids], part)
 
     def add_actions(
         self, ids: NDArray[np.intp], actions: Sequence[Any], extras: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Store the actions, one array ``(k, ...)`` per leaf, and the extras, and close the rows.
+        """Store what the policy returned for the open rows, actions per leaf, and close the rows.
 
         Raises:
             TypeError, ValueError: the extras are not those of the calls before.
         """
         rows = self._row[ids]
-        self._extras.put(rows, extras)
+        if self._extras is None:
+            self._extras = {
+                name: self._column(Leaf((), values.shape[1:], values.dtype))
+                for name, values in extras.items()
+            }
+        if extras.keys() != self._extras.keys():
+            raise ValueError(
+                f"policy: extras have the keys {sorted(extras)}, but those before had"
+                f" {sorted(self._extras)}"
+            )
+        for name, values in extras.items():
+            self._extras[name].put_like_before(rows, values, f"policy: extras[{name!r}]")
         for column, part in zip(self._actions, actions, strict=True):
             column.put(rows, part)
-        self._row[ids] = rows + 1
+
+    def of(self, ids: NDArray[np.intp]) -> tuple[list[Any], list[Any], dict[str, NDArray[Any]]]:
+        """The rows of ``ids``: observations and actions per leaf, extras by name; copies."""
+        rows = self._row[ids]
+        return (
+            [column.rows(rows) for column in self._obs],
+            [column.rows(rows) for column in self._actions],
+            {name: column.rows(rows) for name, column in (self._extras or {}).items()},
+        )
+
+    def clear(self) -> None:
+        """Forget which extras there were."""
+        self._extras = None
+
+    def _column(self, leaf: Leaf) -> _Column:
+        return _Column(leaf, self._num_envs, self._size)
+
+
+class EpisodeBuffer(LastRows):
+    """Observations, actions, extras and rewards of one running episode per env.
+
+    Row ``t`` of an episode holds observation ``t``, the reward that came with it (0 for the
+    reset's), and the action and extras that the policy returned for it.
+    """
+
+    def __init__(self, num_envs: int, obs: Sequence[Leaf], action: Sequence[Leaf]) -> None:
+        row_bytes = sum(
+            int(np.prod(leaf.shape, dtype=np.int64)) * (leaf.dtype or np.dtype(object)).itemsize
+            for leaf in (*obs, *action)
+        )
+        size = _BLOCK_BYTES // (num_envs * (row_bytes + 8))
+        size = int(np.clip(size, _SHORTEST_BLOCK, _LONGEST_BLOCK))
+        super().__init__(num_envs, obs, action, size)
+        self._rewards: _Column | None = None
+        self._start = self._row.copy()  # of each env's rows in a block
+        self._room = size  # every env has room for so many rows, or for more
+
+    def add(
+        self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
+    ) -> None:
+        """Open a row for each of ``ids``, and store its reward."""
+        if not self._room:
+            self._make_room()
+        self._room -= 1
+        super().add(ids, obs, rewards)
+        if rewards is not None:
+            if self._rewards is None:
+                # Only now is it known whether a reward is a number or a vector.
+                self._rewards = self._column(Leaf((), rewards.shape[1:], rewards.dtype))
+            self._rewards.put(self._row[ids], rewards)
+
+    def add_actions(
+        self, ids: NDArray[np.intp], actions: Sequence[Any], extras: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Store what the policy returned, and go on to the next rows; errors as above."""
+        super().add_actions(ids, actions, extras)
+        self._row[ids] += 1
 
     def take(
         self, env_id: int
@@ -119,7 +154,7 @@ class EpisodeBuffer:
             [column.take(env_id, start, stop + 1) for column in self._obs],
             [column.take(env_id, start, stop) for column in self._actions],
             self._rewards.take(env_id, start, stop + 1)[1:],
-            {n: c.take(env_id, start, stop) for n, c in self._extras.columns.items()},
+            {n: c.take(env_id, start, stop) for n, c in (self._extras or {}).items()},
         )
 
     def clear(self) -> None:
@@ -127,14 +162,11 @@ class EpisodeBuffer:
         self._row[:] = self._start
         for column in self._columns():
             column.clear()
-        self._extras = _Extras(self._num_envs, self._size)
+        super().clear()
 
     def _columns(self) -> list[_Column]:
         rewards = [self._rewards] if self._rewards else []
-        return [*self._obs, *self._actions, *self._extras.columns.values(), *rewards]
-
-    def _column(self, leaf: Leaf) -> _Column:
-        return _Column(leaf, self._num_envs, self._size)
+        return [*self._obs, *self._actions, *(self._extras or {}).values(), *rewards]
 
     def _make_room(self) -> None:
         room = self._start + self._size - self._row
@@ -144,73 +176,6 @@ class EpisodeBuffer:
             self._row[i] = self._start[i]
             room[i] = self._size
         self._room = int(room.min())
-
-
-class LastRows:
-    """The last observation of each env, and the action and extras that the policy returned for it.
-
-    Args:
-        num_envs: how many envs.
-        obs: the leaves of an observation.
-        action: the leaves of an action.
-    """
-
-    def __init__(self, num_envs: int, obs: Sequence[Leaf], action: Sequence[Leaf]) -> None:
-        self._num_envs = num_envs
-        self._obs = [_Column(leaf, num_envs, 1) for leaf in obs]
-        self._actions = [_Column(leaf, num_envs, 1) for leaf in action]
-        self._extras = _Extras(num_envs, 1)
-
-    def add(
-        self, ids: NDArray[np.intp], obs: Sequence[Any], rewards: NDArray[np.float64] | None
-    ) -> None:
-        """Store the observations, one array ``(k, ...)`` per leaf; the rewards are not stored."""
-        del rewards
-        for column, part in zip(self._obs, obs, strict=True):
-            column.put(ids, part)
-
-    def add_actions(
-        self, ids: NDArray[np.intp], actions: Sequence[Any], extras: Mapping[str, NDArray[Any]]
-    ) -> None:
-        """Store the actions, one array ``(k, ...)`` per leaf, and the extras; errors as above."""
-        self._extras.put(ids, extras)
-        for column, part in zip(self._actions, actions, strict=True):
-            column.put(ids, part)
-
-    def clear(self) -> None:
-        """Forget which extras there were."""
-        self._extras = _Extras(self._num_envs, 1)
-
-    def of(self, ids: NDArray[np.intp]) -> tuple[list[Any], list[Any], dict[str, NDArray[Any]]]:
-        """The rows of ``ids``: observations and actions per leaf, extras by name; copies."""
-        return (
-            [column.rows(ids) for column in self._obs],
-            [column.rows(ids) for column in self._actions],
-            {name: column.rows(ids) for name, column in self._extras.columns.items()},
-        )
-
-
-class _Extras:
-    """Columns by the names that the first call of the policy returned."""
-
-    def __init__(self, num_envs: int, size: int) -> None:
-        self._num_envs, self._size = num_envs, size
-        self._is_empty = True
-        self.columns: dict[str, _Column] = {}
-
-    def put(self, rows: NDArray[np.intp], extras: Mapping[str, NDArray[Any]]) -> None:
-        if self._is_empty:
-            self._is_empty = False
-            for name, values in extras.items():
-                leaf = Leaf((), values.shape[1:], values.dtype)
-                self.columns[name] = _Column(leaf, self._num_envs, self._size)
-        if extras.keys() != self.columns.keys():
-            raise ValueError(
-                f"policy: extras have the keys {sorted(extras)}, but those before had"
-                f" {sorted(self.columns)}"
-            )
-        for name, values in extras.items():
-            self.columns[name].put_like_before(rows, values, f"policy: extras[{name!r}]")
 
 
 class _Column:

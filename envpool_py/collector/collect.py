@@ -1,13 +1,13 @@
 """The asynchronous collector.
 
-What it guarantees:
+Guarantees:
 
-- It never waits for the slowest env: a batch is what the pool returns, and a reset is sent, not
-  waited for.
-- While the caller works on an episode or a batch, the envs work on: their actions were sent before.
-- With ``balanced=True`` each env does a share that is fixed beforehand. Which episodes are
-  collected then depends on seeds and policy alone, never on timing; only their order may.
-- No episode that has been started is dropped, so that short ones are not favoured.
+- The collector never waits for the slowest env: it takes each batch of the pool, and does not wait
+  for resets.
+- While the caller works on an episode or a batch, the envs step: their actions were sent before.
+- With ``balanced=True`` each env does a fixed share. The collected episodes then depend on seeds
+  and policy alone, never on timing; only their order may depend on timing.
+- No episode that was started is dropped, because that would favour short episodes.
 - Memory holds the running episodes, or one batch of transitions, whatever the number collected.
 - Episodes and transitions are the same with every ``autoreset_mode``.
 """
@@ -17,14 +17,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envpool_py import seeding, spaces
-from envpool_py.collector.buffer import EpisodeBuffer, LastRows, Rows
+from envpool_py.collector.buffer import EpisodeBuffer, LastRows
 from envpool_py.collector.episode import Episode, Transitions, objects
 from envpool_py.collector.policy import split_extras, takes_infos
 from envpool_py.errors import EnvError
@@ -40,16 +39,16 @@ if TYPE_CHECKING:
 
 
 def shares(total: int, num_envs: int) -> list[int]:
-    """``total`` split over the envs as evenly as it goes, the first ones getting one more."""
+    """Split ``total`` over the envs as evenly as possible; the first envs get one more."""
     each, more = divmod(total, num_envs)
     return [each + (i < more) for i in range(num_envs)]
 
 
 class _Batch(NamedTuple):
-    """Rows as the pool returned them, and as they belong to the episodes.
+    """A batch of the pool, for the policy and for storage.
 
     In same-step mode a row may end an episode and begin the next. ``obs`` and ``infos``, for the
-    policy, are then of the next; ``parts`` and ``kept``, to be stored, of that which ends.
+    policy, then belong to the next episode; ``parts`` and ``kept``, for storage, to the ended one.
     """
 
     ids: NDArray[np.intp]
@@ -68,11 +67,11 @@ class AsyncCollector:
     """Steps a pool with a policy and yields episodes or transitions.
 
     Works with asynchronous and synchronous pools, with every ``autoreset_mode``, and with wrapped
-    pools. The pool is the caller's: the collector never closes it, and nothing else may step it
-    while a loop over the collector runs.
+    pools. The collector never closes the pool. Do not step the pool while a loop over the collector
+    runs.
 
-    An env that the pool restarts (``on_error="restart"``) ends its episode with a truncated step
-    whose last observation is the last that is known.
+    If the pool restarts an env (``on_error="restart"``), its episode ends with a truncated step,
+    whose observation is the last one that is known.
 
     Args:
         pool: the pool. In ``autoreset_mode="same_step"`` an env has begun its next episode when
@@ -241,7 +240,7 @@ class AsyncCollector:
             try:
                 self._go_on(batch, again, self._buffer)
             except Exception:
-                # What has ended is whole, whatever the policy or the pool has to say now.
+                # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
                 raise
             yield from finished
@@ -366,7 +365,7 @@ class AsyncCollector:
         self._episode[list(env_ids)] += 1
         self.num_started += len(env_ids)
 
-    def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: Rows) -> None:
+    def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: LastRows) -> None:
         """Begin the next episodes of those rows, and send actions to the envs that are running."""
         started, restarted = batch.ids[batch.begins], batch.ids[again]
         acting = ~batch.ends
@@ -375,7 +374,7 @@ class AsyncCollector:
         elif len(restarted):
             acting |= again
             self._count(restarted.tolist())
-            rows.add(restarted, self._obs_parts(_select(batch.obs, again)), None)
+            rows.add(restarted, self._obs_parts(spaces.take(batch.obs, again)), None)
             if batch.kept:
                 for k in np.flatnonzero(again):
                     self._infos[batch.ids[k]] = [self._kept(_of_reset(batch.infos[k]))]
@@ -388,10 +387,10 @@ class AsyncCollector:
         if acting.all() and len(acting):
             self._act(batch.ids, batch.obs, batch.infos, rows)
         elif acting.any():
-            obs = _select(batch.obs, acting)
+            obs = spaces.take(batch.obs, acting)
             self._act(batch.ids[acting], obs, batch.infos[acting], rows)
 
-    def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: Rows) -> None:
+    def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: LastRows) -> None:
         policy: Any = self._policy
         returned = policy(obs, ids, infos=infos) if self._takes_infos else policy(obs, ids)
         actions, extras = split_extras(returned, ids)
@@ -441,7 +440,7 @@ class AsyncCollector:
     def _drop_running(self) -> None:
         """Fetch what an earlier loop, left early, has in flight, and forget its episodes."""
         while len(self.pool.waiting_id):
-            # An error there is of an episode that nobody asks for any more.
+            # An error here belongs to an episode that is not needed any more.
             with contextlib.suppress(EnvError):
                 self.pool.drain()
         self._can_go_on = False
@@ -499,11 +498,6 @@ def _stack_rows(layout: Any, rows: Any, what: str) -> list[Any]:
     """The leaves of ``k`` trees, each with ``k`` rows."""
     split_rows = [spaces.split(layout, row, what) for row in rows]
     return [[row[n] for row in split_rows] for n, _ in enumerate(spaces.leaves(layout))]
-
-
-def _select(obs: Any, rows: NDArray[np.bool_]) -> Any:
-    """The rows of a batch of observations."""
-    return spaces.map_tree(itemgetter(rows), obs)
 
 
 def _stack(layout: Any, tree: Any) -> Any:

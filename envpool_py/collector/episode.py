@@ -1,4 +1,4 @@
-"""What the collector yields: whole episodes, and batches of transitions."""
+"""The results of the collector: whole episodes, and batches of transitions."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Episode:
     or tuple with one array per leaf; a leaf without a fixed shape is an object array.
 
     Attributes:
-        env_id: which env of the pool.
-        episode_id: 0 for the env's first episode, then 1, 2, ...; one that was left unfinished, by
-            a loop left early or an error, has its number too.
+        env_id: the id of the env.
+        episode_id: 0 for the env's first episode, then 1, 2, ...; an episode that was not finished,
+            because a loop was left early or an env failed, counts too.
         env_seed: the seed of the env's first episode here; with the pool's ``episode_seeds``, the
-            seed of which those of all its episodes are made. None: the collector had none.
-        seed: the seed that the reset of this episode was given; None: none, so that the episode
-            goes on with the env's own stream.
-        observations: ``(L + 1, ...)``: that of the reset, then of each step, the last included.
-        actions: ``(L, ...)``, what the policy chose, in the dtype of the action space.
+            seed from which the seeds of all its episodes are computed. None: no seed was given.
+        seed: the seed of this episode's reset; None: no seed, the episode continues the env's own
+            random stream.
+        observations: ``(L + 1, ...)``: of the reset, then of each step, the last one included.
+        actions: ``(L, ...)``, the actions of the policy, in the dtype of the action space.
         rewards: ``(L,)`` float64; ``(L, m)`` where the env's reward is a vector.
         terminated: ``(L,)`` bool; False but for the last.
         truncated: ``(L,)`` bool; False but for the last.
-        extras: what the policy returned beside the actions, by name: arrays ``(L, ...)``.
-        infos: the ``L + 1`` info dicts, that of the reset first; empty unless they were asked for.
+        extras: the extras of the policy, by name: arrays ``(L, ...)``.
+        infos: the ``L + 1`` info dicts, that of the reset first; empty without ``keep_infos``.
     """
 
     env_id: int
@@ -70,22 +70,22 @@ class Episode:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Transitions:
-    """``T`` transitions; observations and actions are in the form of those of an ``Episode``.
+    """``T`` transitions; observations and actions have the form of those of an ``Episode``.
 
-    The rows of one env are in the order of its steps. ``next_obs`` is what the step returned: at
-    the end of an episode its last observation, never that of the next reset. ``len(batch)`` is
+    The rows of one env are in the order of its steps. ``next_obs`` is the observation of the step:
+    at the end of an episode its last one, never that of the next reset. ``len(batch)`` is
     ``T``; ``batch[rows]``, with a slice, an index array or a mask, is a batch of those rows.
 
     Attributes:
-        obs: ``(T, ...)``, what the policy was given.
-        action: ``(T, ...)``, what the policy chose for it.
+        obs: ``(T, ...)``, the observation that the policy got.
+        action: ``(T, ...)``, the action of the policy.
         reward: ``(T,)`` float64; ``(T, m)`` where the env's reward is a vector.
         terminated: ``(T,)`` bool: no reward follows; do not bootstrap.
-        truncated: ``(T,)`` bool: the episode was cut short; bootstrap from ``next_obs``.
+        truncated: ``(T,)`` bool: the episode was truncated; bootstrap from ``next_obs``.
         next_obs: ``(T, ...)``.
         env_id: ``(T,)`` int.
         episode_id: ``(T,)`` int, as that of an ``Episode``.
-        extras: what the policy returned beside the action, by name: arrays ``(T, ...)``.
+        extras: the extras of the policy, by name: arrays ``(T, ...)``.
         info: ``(T,)`` info dicts that came with ``obs``; None unless infos are kept.
         next_info: ``(T,)`` info dicts that came with ``next_obs``; None unless infos are kept.
     """
@@ -124,5 +124,5 @@ class Transitions:
 
 
 def objects(values: list[Any]) -> NDArray[np.object_]:
-    """A list of any objects as an array of them."""
+    """Return a list of any objects as an object array."""
     return np.fromiter(values, dtype=object, count=len(values))

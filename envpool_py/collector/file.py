@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 
 class EpisodeWriter:
-    """Writes episodes to a file as they come, in any order.
+    """Writes episodes to a file one by one, in any order.
 
     An episode is in the file as soon as ``write`` returns: if the program is killed at any moment,
     ``load`` reads all episodes that were written. (If the machine fails, the last may be lost.)
-    Memory holds one episode at a time. A ``with`` block closes at its end, also where an exception
-    leaves it.
+    Memory holds one episode at a time. A ``with`` block closes the file at its end, also after an
+    exception.
 
     Args:
         path: where to write. A path that ends in ``.npz`` becomes one file at ``close``, until then
@@ -65,13 +65,13 @@ class EpisodeWriter:
             too large to be copied at the end.
         observation_space: of each env.
         action_space: of each env.
-        metadata: what else the file should tell, as JSON has it.
+        metadata: further facts to store in the file; a dict that JSON can hold.
         compress: whether to compress the ``.npz``: slower to close, much smaller for images.
-        append: True: go on with the file, or with what an earlier run has left at ``path`` when it
-            was killed, if there is any. An ``.npz`` is read whole and copied for this.
+        append: True: add to the file at ``path``, if there is one, or to the unfinished file of a
+            run that was killed. An ``.npz`` is read and copied for this.
 
     Attributes:
-        metadata: what else the file should tell; may be changed until ``close``.
+        metadata: further facts to store; may be changed until ``close``.
         num_episodes: episodes written so far, those of ``append`` included.
         num_steps: their steps.
 

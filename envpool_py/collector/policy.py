@@ -1,4 +1,4 @@
-"""What chooses the actions: the protocol of a policy, and the random one."""
+"""The protocol of a policy, and a random policy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRAWN = 128
 
 
 class Policy(Protocol):
-    """A batch of observations in, a batch of actions out.
+    """Chooses a batch of actions for a batch of observations.
 
     Any callable of this form is a policy. A policy that names a parameter ``infos`` is passed also
     the infos of the rows, for instance for action masks: ``policy(obs, env_ids, infos)``. A policy
@@ -48,16 +48,16 @@ class Policy(Protocol):
 
 
 def takes_infos(policy: Callable[..., Any]) -> bool:
-    """Whether ``policy`` names a parameter ``infos``; of a torch module, its ``forward``."""
+    """Whether ``policy`` (for a torch module its ``forward``) has a parameter ``infos``."""
     function = getattr(policy, "forward", policy)
     try:
         return "infos" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a callable that tells nothing of its parameters
+    except (TypeError, ValueError):  # a callable without a readable signature
         return False
 
 
 def split_extras(returned: Any, env_ids: NDArray[np.intp]) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """The actions and the extras of what a policy returned for ``env_ids``.
+    """Split the result of a policy for ``env_ids`` into actions and extras.
 
     Raises:
         TypeError: an extra is not made of numbers.
@@ -85,13 +85,13 @@ def split_extras(returned: Any, env_ids: NDArray[np.intp]) -> tuple[Any, dict[st
 
 
 class RandomPolicy:
-    """Actions drawn as ``space.sample()`` draws them, from a stream of each env's own.
+    """Draws random actions by ``space.sample()``, with one random stream per env.
 
-    The ``n``-th action of env ``i`` depends on ``seed``, ``i`` and ``n`` alone: not on which other
-    envs are in a batch, nor on when it comes.
+    The ``n``-th action of env ``i`` depends on ``seed``, ``i`` and ``n`` alone, not on the other
+    envs of the batch and not on timing.
 
     Args:
-        pool: whose action spaces are drawn from.
+        pool: the pool whose action spaces are sampled.
         seed: 0 or more; None: from the operating system.
 
     Raises:
@@ -120,7 +120,7 @@ class RandomPolicy:
         """Draw ``k`` actions: an array where the action space is one, else a list.
 
         Args:
-            obs: not looked at.
+            obs: not used.
             env_ids: ``(k,)``.
         """
         if not self._room:

@@ -1,4 +1,4 @@
-"""Reads the files that ``envpool_py.collector.file`` describes and writes."""
+"""Read the files of episodes that ``envpool_py.collector.file`` writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import unquote
@@ -23,9 +22,9 @@ from envpool_py.record import plain_codec
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What ``metadata`` says of every file.
+#: The format in the ``metadata`` of every file.
 FORMAT = "envpool_py episodes"
-#: Raised with every change that a reader must know of.
+#: Incremented with every change that an older reader cannot read.
 VERSION = 2
 
 NO_SEED = -1  # in place of a seed
@@ -42,7 +41,7 @@ class Episodes(Sequence[Episode]):
     ``episodes[3]`` is an ``Episode`` whose arrays are views of those here.
 
     Attributes:
-        metadata: what the writer told, a dict.
+        metadata: the metadata of the writer, a dict.
         observation_space: of each env.
         action_space: of each env.
         env_ids: ``(n,)``.
@@ -114,12 +113,12 @@ class Episodes(Sequence[Episode]):
             episode_id=int(self.episode_ids[k]),
             env_seed=env_seed,
             seed=seed,
-            observations=_take(self.observations, slice(first, first + length + 1)),
-            actions=_take(self.actions, rows),
+            observations=spaces.take(self.observations, slice(first, first + length + 1)),
+            actions=spaces.take(self.actions, rows),
             rewards=self.rewards[rows],
             terminated=self.terminated[rows],
             truncated=self.truncated[rows],
-            extras=_take(self.extras, rows),
+            extras=spaces.take(self.extras, rows),
             infos=self._infos_of(k),
         )
 
@@ -142,15 +141,15 @@ class Episodes(Sequence[Episode]):
             info = objects([one for own in infos for one in own[:-1]])
             next_info = objects([one for own in infos for one in own[1:]])
         return Transitions(
-            obs=_take(self.observations, before),
-            action=_take(self.actions, rows),
+            obs=spaces.take(self.observations, before),
+            action=spaces.take(self.actions, rows),
             reward=self.rewards[rows],
             terminated=self.terminated[rows],
             truncated=self.truncated[rows],
-            next_obs=_take(self.observations, before + 1),
+            next_obs=spaces.take(self.observations, before + 1),
             env_id=self.env_ids[episode],
             episode_id=self.episode_ids[episode],
-            extras=_take(self.extras, rows),
+            extras=spaces.take(self.extras, rows),
             info=info,
             next_info=next_info,
         )
@@ -191,22 +190,22 @@ class Episodes(Sequence[Episode]):
 
 
 def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
-    """Read what ``save``, ``EpisodeWriter`` or ``envpool-py collect`` has written.
+    """Read a file of ``save``, ``EpisodeWriter`` or ``envpool-py collect``.
 
-    Where ``path`` is an ``.npz`` whose writer was killed, the episodes that it had written are
-    read, from ``path + ".partial"``. Infos are decoded when an episode is taken.
+    If the writer of an ``.npz`` was killed, the episodes that it had written are read from
+    ``path + ".partial"``. Infos are decoded when an episode is accessed.
 
     Args:
         path: the file or folder.
-        mmap: True: the arrays of a folder are mapped, and read when they are touched, for data
-            larger than memory. An ``.npz`` is read whole in any case.
+        mmap: True: map the arrays of a folder and read them on access, for data larger than
+            memory. An ``.npz`` is always read completely.
 
     Raises:
         OSError: there is no such file, or it can't be read.
         ValueError: it is no such file, or of a newer version of the package.
 
     Warns:
-        UserWarning: there is an ``.npz``, and beside it what a later run has left, unread.
+        UserWarning: beside the ``.npz`` there is an unfinished file of a later run; it is not read.
     """
     target = Path(path)
     partial = folder_of(target)
@@ -318,7 +317,3 @@ def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         arrays["episodes/info_start"] = arrays["episodes/info_bytes"] = np.zeros(count, np.int64)
         arrays["infos"] = np.empty(0, np.uint8)
     return arrays, head
-
-
-def _take(tree: Any, rows: Any) -> Any:
-    return spaces.map_tree(itemgetter(rows), tree)

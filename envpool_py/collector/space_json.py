@@ -23,7 +23,7 @@ _KINDS: dict[str, Any] = {kind.__name__: kind for kind in _ARGUMENTS}
 
 
 def to_json(space: gym.Space[Any] | None) -> dict[str, Any]:
-    """``space`` as what ``json.dumps`` takes.
+    """Convert ``space`` to values that ``json.dumps`` accepts.
 
     Raises:
         TypeError: a space whose values can't be stored as arrays of a fixed shape and dtype.

@@ -1,4 +1,4 @@
-"""Episodes as a data set of Minari, which is an extra."""
+"""Write episodes as a data set of Minari, which is an extra."""
 
 from __future__ import annotations
 

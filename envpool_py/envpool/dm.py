@@ -61,7 +61,7 @@ class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc]
 
 
 def _state(env_id: Any, obs: Any, info: dict[str, Any]) -> Any:
-    """A named tuple; infos whose keys cannot be the name of a field are left out."""
+    """Return a named tuple; infos whose keys cannot be the name of a field are left out."""
     masks = {f"{key}_mask": info[f"_{key}"] for key in info if f"_{key}" in info}
     fields = {key: value for key, value in (masks | info).items() if _is_name(key)}
     fields |= {"env_id": env_id, "players": _type_of("players", ("env_id",))(env_id)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +13,12 @@ from gymnasium.error import AlreadyPendingCallError
 
 from envpool_py import ids as ids_
 from envpool_py import seeding
+from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray, Ids
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.seeding import Seed
-from envpool_py.spaces import map_tree
+from envpool_py.spaces import map_tree, take
 
 
 class EnvPool:
@@ -29,8 +29,8 @@ class EnvPool:
     ``batch_size`` rows that are ready, in the order in which envs finished; otherwise all envs, in
     the order sent. A batch is smaller only if fewer envs are in flight.
 
-    The call raises the error of an env; the others' rows come with ``recv()``, and the env accepts
-    ``reset(env_id)``.
+    A call raises the error of an env; ``recv()`` then returns the rows of the other envs, and the
+    failed env accepts ``reset(env_id)``.
 
     Attributes:
         pool: the pool underneath, for ``restart``, ``call``, ``render`` and ``stats``.
@@ -48,7 +48,7 @@ class EnvPool:
         self._elapsed = np.zeros_like(self.all_env_ids)
         self._kept: Any = None  # a batch and its ids: what the pool returned beyond batch_size
         seed = config["env_seed"] or config["seed"]  # for the first resets
-        self._seeds = seeding.per_env(seed, range(pool.num_envs))
+        self._seeds = np.array(seeding.per_env(seed, range(pool.num_envs)), object)
         record = namedtuple("Config", self.config)(**self.config)  # noqa: PYI024
         self.spec: Any = SimpleNamespace(id=task_id, config=record)
         self.spec.reward_threshold = config["reward_threshold"]
@@ -56,7 +56,7 @@ class EnvPool:
         self.spec.action_space = pool.single_action_space
 
     def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
-        """What ``recv`` returns; what ``reset`` returns if ``reset``."""
+        """Return a batch in the form of ``recv``, or with ``reset`` in the form of ``reset``."""
         obs, reward, *flags = batch
         return (obs, info) if reset else (obs, reward.astype(np.float32), *flags, info)
 
@@ -84,8 +84,8 @@ class EnvPool:
             finally:
                 pool.wait_num = self._size
             rows = new if rows is None else map_tree(lambda *of: np.concatenate(of), rows, new)
-        self._kept = _take(rows, slice(self._size, None)) if len(rows[-1]) > self._size else None
-        *batch, ids = _take(rows, slice(self._size))
+        self._kept = take(rows, slice(self._size, None)) if len(rows[-1]) > self._size else None
+        *batch, ids = take(rows, slice(self._size))
         return self._convert(batch, ids, reset=reset)
 
     def step(self, action: Any, env_id: Ids = None) -> Any:
@@ -96,17 +96,16 @@ class EnvPool:
         return self._convert(self.pool.step(*self._actions(action, env_id)), self.pool.batch_ids)
 
     def reset(self, env_id: Ids = None, *, seed: Seed = None, options: Any = None) -> Any:
-        """Reset envs; what they have in flight is cancelled.
+        """Reset envs; their requests in flight are cancelled.
 
         Args:
-            env_id: which envs. Their rows are returned in this order. None: all, of which the
-                first ``batch_size`` rows are returned, and the others by ``recv``.
+            env_id: the envs. Their rows are returned in this order. None: all envs; the first
+                ``batch_size`` rows are returned, ``recv`` returns the others.
             seed: as in the pool. By default the first reset of an env takes the seed of ``make``.
             options: for the envs' ``reset``; ``reset_mask``, a bool array, replaces ``env_id``.
         """
-        if isinstance(options, Mapping) and env_id is None and "reset_mask" in options:
-            env_id = np.asarray(options["reset_mask"], dtype=bool)
-            options = {key: value for key, value in options.items() if key != "reset_mask"} or None
+        if env_id is None:
+            env_id, options = split_mask(options, self.num_envs)
         if env_id is None and self.pool.is_async:
             self._reset(None, seed, options, self.pool.send_reset)
             return self.recv(reset=True)
@@ -124,18 +123,14 @@ class EnvPool:
         return self.num_envs
 
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
-        """Reset these envs by ``call``, whatever they are doing."""
+        """Reset these envs by ``call``, also those in flight."""
         ids = ids_.resolve(env_id, self.num_envs)
         if self._kept is not None:
             others = ~np.isin(self._kept[-1], ids)
-            self._kept = _take(self._kept, others) if others.any() else None
+            self._kept = take(self._kept, others) if others.any() else None
         self.pool.cancel(ids)
-        if seed is None:
-            first = [self._seeds[i] for i in ids.tolist()]
-            seed = None if first.count(None) == len(first) else first
-        result = call(ids, seed=seed, options=options)
-        for i in ids.tolist():
-            self._seeds[i] = None
+        result = call(ids, seed=self._seeds[ids] if seed is None else seed, options=options)
+        self._seeds[ids] = None
         return result
 
     def _actions(self, action: Any, env_id: Ids) -> tuple[Any, Ids]:
@@ -160,10 +155,6 @@ class EnvPool:
         info |= combine_rows(range(len(infos)), infos, len(infos))
         self._elapsed[ids] = info["elapsed_step"] = elapsed
         return self._result(tuple(batch[:4]), info, reset=reset)
-
-
-def _take(rows: Any, index: Any) -> Any:
-    return map_tree(itemgetter(index), rows)
 
 
 class GymnasiumEnvPool(EnvPool, gym.vector.VectorEnv, gym.Env):  # type: ignore[misc]

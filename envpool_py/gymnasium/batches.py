@@ -1,48 +1,70 @@
-"""A pool's observations as elements of batched spaces: arrays, or tuples of ``n`` values."""
+"""Observations and masks between Gymnasium's form and a pool's."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import Space, spaces
 
 from envpool_py.ids import IdArray
-
-_FIXED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-_RAGGED = (spaces.Text, spaces.Graph, spaces.Sequence, spaces.OneOf)
+from envpool_py.spaces import FIXED, RAGGED, Array, Leaf, is_leaf, map_tree
 
 
 def has_custom_space(space: Space[Any]) -> bool:
     """Whether ``space``, or a space in it, is none of Gymnasium's."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        return any(has_custom_space(part) for _, part in _parts(space))
-    return not isinstance(space, (*_FIXED, *_RAGGED))
+    if isinstance(space, spaces.Dict):
+        return any(map(has_custom_space, space.spaces.values()))
+    if isinstance(space, spaces.Tuple):
+        return any(map(has_custom_space, space.spaces))
+    return not isinstance(space, FIXED + RAGGED)
 
 
-def from_pool(space: Space[Any], obs: Any) -> Any:
-    """The observations of a pool, made with ``columns`` or without, in Gymnasium's form."""
-    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
-        if not isinstance(space, _FIXED):
-            return tuple(obs)
-        return np.asarray(obs, space.dtype).reshape(len(obs), *(space.shape or ()))
-    if isinstance(obs, (np.ndarray, list)):  # rows
-        obs = {key: [row[key] for row in obs] for key, _ in _parts(space)}
-    columns = {key: from_pool(part, obs[key]) for key, part in _parts(space)}
-    return columns if isinstance(space, spaces.Dict) else tuple(columns.values())
+def blank(layout: Any, num_envs: int) -> Any:
+    """A batch of rows that no env has written yet."""
+    obs = map_tree(lambda leaf: np.zeros((num_envs, *leaf.shape), leaf.dtype or object), layout)
+    return obs, *(np.zeros(num_envs, kind) for kind in (np.float64, np.bool_, np.bool_, object))
 
 
-def put(space: Space[Any], batch: Any, ids: IdArray, rows: Any) -> Any:
-    """``batch`` with ``rows`` in the places ``ids``; arrays are changed, all else is new."""
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        columns = {key: put(part, batch[key], ids, rows[key]) for key, part in _parts(space)}
-        return columns if isinstance(space, spaces.Dict) else tuple(columns.values())
-    if isinstance(space, _FIXED):
-        batch[ids] = rows
-        return batch
-    values = dict(enumerate(batch or ())) | dict(zip(ids.tolist(), rows, strict=True))
-    return tuple(value for _, value in sorted(values.items()))
+def columns(layout: Any, obs: Any) -> Any:
+    """A pool's observations, made with ``columns`` or without, as an array for each leaf."""
+    if isinstance(obs, np.ndarray) and not is_leaf(layout):  # one dict or tuple per env
+        return map_tree(lambda leaf, *values: _column(leaf, values), layout, *obs)
+    return map_tree(_column, layout, obs)
 
 
-def _parts(space: Any) -> Any:
-    return space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+def _column(leaf: Leaf, values: Any) -> Array:
+    if leaf.dtype is None:
+        return np.fromiter(values, object, len(values))
+    return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)
+
+
+def put(ids: IdArray, whole: Array, rows: Array) -> Array:
+    """``whole``, an array of all envs, with ``rows`` in the places ``ids``."""
+    if whole.dtype != rows.dtype or whole.shape[1:] != rows.shape[1:]:  # undeclared vector rewards
+        whole = np.zeros((len(whole), *rows.shape[1:]), rows.dtype)
+    whole[ids] = rows
+    return whole
+
+
+def split_mask(options: Any, num_envs: int) -> tuple[IdArray | None, Any]:
+    """The envs in ``options["reset_mask"]``, None without one, and the options without it.
+
+    TypeError or ValueError, with Gymnasium's texts, for another mask than a bool array ``(n,)``
+    with at least one True.
+    """
+    if not isinstance(options, Mapping) or "reset_mask" not in options:
+        return None, options
+    text, mask = "`options['reset_mask']` must", options["reset_mask"]
+    if not isinstance(mask, np.ndarray):
+        raise TypeError(f"{text} be a numpy array, got {type(mask)}")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"{text} have shape `({num_envs},)`, got {mask.shape}")
+    if mask.dtype != np.bool_:
+        raise TypeError(f"{text} have `dtype=np.bool_`, got {mask.dtype}")
+    if not mask.any():
+        what = "contain a boolean array with at least one True value"
+        raise ValueError(f"{text} {what}, got reset_mask={mask}")
+    rest = {key: value for key, value in options.items() if key != "reset_mask"}
+    return mask.nonzero()[0], rest

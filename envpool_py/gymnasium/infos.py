@@ -5,7 +5,7 @@ Each array has a dtype that holds the values of all envs; Gymnasium looks at the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,36 +20,35 @@ def combine_rows(ids: Sequence[int], infos: Array, num_envs: int) -> dict[str, A
         for i, info in zip(ids, infos, strict=True)
         if len(info) > 1  # than the env's id
     }
-    return combine(list(own), list(own.values()), num_envs)
+    return combine(own, num_envs)
 
 
-def combine(ids: Sequence[int], infos: Sequence[dict[str, Any]], num_envs: int) -> dict[str, Any]:
-    """The infos of the envs ``ids``: for each key an array ``(num_envs, ...)``, and its mask."""
-    columns: dict[str, tuple[list[int], list[Any]]] = {}
-    for i, info in zip(ids, infos, strict=True):
+def combine(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, Any]:
+    """The infos of some envs, by id: for each key an array ``(num_envs, ...)``, and its mask."""
+    columns: dict[str, dict[int, Any]] = {}
+    for i, info in infos.items():
         for key, value in info.items():
-            owners, values = columns.setdefault(key, ([], []))
-            owners.append(i)
-            values.append(value)
+            columns.setdefault(key, {})[i] = value
     combined: dict[str, Any] = {}
-    for key, (owners, values) in columns.items():
-        combined[key] = _column(key, owners, values, num_envs)
+    for key, values in columns.items():
+        combined[key] = _column(key, values, num_envs)
         combined[f"_{key}"] = mask = np.zeros(num_envs, dtype=np.bool_)
-        mask[owners] = True
+        mask[list(values)] = True
     return combined
 
 
-def _column(key: str, owners: list[int], values: list[Any], num_envs: int) -> Any:
+def _column(key: str, values: Mapping[int, Any], num_envs: int) -> Any:
+    listed, stacked = list(values.values()), None
     if key != "final_obs":  # always one object per env
-        if all(isinstance(value, dict) for value in values):
-            return combine(owners, values, num_envs)
-        stacked = _stack(values)
-        if stacked is not None:
-            column = np.zeros((num_envs, *stacked.shape[1:]), stacked.dtype)
-            column[owners] = stacked
-            return column
-    column = np.full(num_envs, None, dtype=object)
-    column[owners] = np.fromiter(values, object, len(values))
+        if all(isinstance(value, dict) for value in listed):
+            return combine(values, num_envs)
+        stacked = _stack(listed)
+    if stacked is None:
+        column = np.full(num_envs, None, dtype=object)
+        stacked = np.fromiter(listed, object, len(listed))
+    else:
+        column = np.zeros((num_envs, *stacked.shape[1:]), stacked.dtype)
+    column[list(values)] = stacked
     return column
 
 

@@ -28,8 +28,8 @@ def make_vec(
     """Make a ``VectorEnv`` of ``num_envs`` copies of one env; the arguments are Gymnasium's.
 
     Args:
-        id: an id of Gymnasium's registry, maybe with its module, or a spec.
-        num_envs: how many.
+        id: an id of Gymnasium's registry, optionally with its module, or a spec.
+        num_envs: the number of envs.
         vectorization_mode: ``"sync"``: in this process; ``"async"``: in worker processes; None:
             measured, as by ``envpool_py.make``.
         vector_kwargs: arguments of ``VectorEnv`` and of the pool.
@@ -44,33 +44,34 @@ def make_vec(
     elif not isinstance(id, EnvSpec):
         raise gym.error.Error(f"Invalid id type: {type(id)}. Expected `str` or `EnvSpec`")
     spec = copy.deepcopy(id)
-    own, spec.kwargs = spec.kwargs, {}
-    options = dict(own.pop("vector_kwargs", vector_kwargs) or {})
-    stated = {
-        "num_envs": own.pop("num_envs", num_envs),
-        "vectorization_mode": own.pop("vectorization_mode", vectorization_mode),
-        "vector_kwargs": dict(options),
-        "wrappers": tuple(own.pop("wrappers", wrappers) or ()),
+    own, spec.kwargs = {**spec.kwargs, **kwargs}, {}
+    given = {
+        "num_envs": num_envs,
+        "vectorization_mode": vectorization_mode,
+        "vector_kwargs": vector_kwargs or {},
+        "wrappers": wrappers or (),
     }
+    stated: dict[str, Any] = {name: own.pop(name, value) for name, value in given.items()}
     mode = stated["vectorization_mode"]
     mode = stated["vectorization_mode"] = getattr(mode, "value", mode)  # of Gymnasium's enum
     if mode not in _BACKENDS:
         raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {list(_BACKENDS)}")
+    options = dict(stated["vector_kwargs"])
     names = options.keys() & {"shared_memory", "copy", "observation_mode"}
-    own_options = {name: options.pop(name) for name in names}
+    of_face = {name: options.pop(name) for name in names}
     pool = make(
         functools.partial(gym.make, spec),
         stated["num_envs"],
         backend=_BACKENDS[mode],
-        env_kwargs={**own, **kwargs},
+        env_kwargs=own,
         wrappers=stated["wrappers"],
         **VectorEnv.pool_options(options),
     )
     try:
-        envs = VectorEnv(pool, **own_options)
+        envs = VectorEnv(pool, **of_face)
     except BaseException:
         pool.close()
         raise
     envs.spec = copy.deepcopy(spec)
-    envs.spec.kwargs = {**own, **kwargs, **stated}
+    envs.spec.kwargs = {**own, **stated}
     return envs

@@ -15,9 +15,10 @@ import numpy as np
 from gymnasium import logger
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.vector.utils import create_empty_array, iterate
+from gymnasium.vector.utils import iterate
 
 from envpool_py.asking import Call
+from envpool_py.block import StepResult
 from envpool_py.calls import one_at_a_time
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.gymnasium import batches
@@ -25,7 +26,7 @@ from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import ShmemVectorEnv
-from envpool_py.spaces import Array, snapshot
+from envpool_py.spaces import Array, layout_of, map_tree, snapshot
 from envpool_py.worker.base import Request
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
@@ -46,7 +47,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         copy: False: observations are views that the next call changes.
         daemon: no effect. The processes end with this one, and may have children.
         worker: not supported.
-        max_concurrency: how many envs may be at work at a time: the number of processes.
+        max_concurrency: how many envs may step at the same time: the number of processes.
         **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
             other arguments are Gymnasium's.
 
@@ -96,14 +97,13 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 self.pool.close()
             raise
         self.copy = copy
-        self._obs = create_empty_array(self.single_observation_space, self.num_envs)
-        self._over = np.zeros(self.num_envs, dtype=np.bool_)
         self._pending: str | None = None  # "reset", "step" or "call"
         self._late = False  # the pending reset or step has timed out once
         self._call: Any = None  # the pending call
         self._ids = self._all = np.arange(self.num_envs)  # the envs of the pending reset or step
-        self._rows: list[Array] = []  # reward, flags and info of those that have answered
-        self._failed: set[int] = set()  # the envs whose error was raised
+        self._layout = layout_of(self.single_observation_space)
+        #: The latest row of every env, in the form of a batch of the pool.
+        self._rows = batches.blank(self._layout, self.num_envs)
 
     @staticmethod
     def pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,16 +160,14 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             text = "If seeds are passed as a list the length must match"
             raise ValueError(f"{text} num_envs={self.num_envs} but got length={len(seed)}.")
         self._assert_idle("reset_async")
-        ids, options = self._unmasked(options)
+        ids, options = batches.split_mask(options, self.num_envs)
+        ids = self._all if ids is None else ids
         if is_list:
             seed = [seed[i] for i in ids.tolist()]
-        dead = self._failed.intersection(self.pool.engine.states.deaths)
-        if dead:
+        if dead := self.pool.engine.states.deaths:
             self.pool.restart(sorted(dead))
-        self._failed.difference_update(ids.tolist())
         self._guarded(self.pool.send_reset, ids, seed=seed, options=options)
-        self._ids, self._rows, self._pending = ids, [], "reset"
-        self._over[ids] = True  # until their rows are there
+        self._ids, self._pending = ids, "reset"
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the observations of all envs, and the infos of those that were reset."""
@@ -177,14 +175,13 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> Step:
         """Step all envs and return the batch."""
-        obs, *row, infos = self._guarded(self.pool.step, self._checked(actions))
-        self._keep(self._all, obs, row[1] | row[2])
-        return self._batch(self._all, [part.copy() for part in row], infos)
+        self._keep(self._all, self._guarded(self.pool.step, self._checked(actions)))
+        return self._batch(self._all)
 
     def step_async(self, actions: Any) -> None:
         """Begin to step all envs; ``step_wait`` returns the batch."""
         self._guarded(self.pool.send, self._checked(actions))
-        self._ids, self._rows, self._pending = self._all, [], "step"
+        self._ids, self._pending = self._all, "step"
 
     def step_wait(self, timeout: float | None = None) -> Step:
         """Return what ``step`` returns; ``multiprocessing.TimeoutError`` after ``timeout``."""
@@ -251,14 +248,14 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
         """Close the pool, within a bounded time; the arguments have no effect."""
         del timeout, terminate
-        self._obs = None  # views of the pool's memory
+        self._rows = None  # views of the pool's memory
         self.pool.close()
         if self._pending is not None and not self._late:
             text = f"while waiting for a pending call to `{self._pending}` to complete."
             logger.warn(f"Calling `close` {text}")
 
     def __del__(self) -> None:
-        if "_failed" in vars(self):  # else it was never made
+        if "_rows" in vars(self):  # else it was never made
             self.close()
 
     def _assert_open(self) -> None:
@@ -279,36 +276,18 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise NoAsyncCallError(text, call)
 
     def _checked(self, actions: Any) -> Any:
-        """The actions for the pool; AssertionError if an env has ended and nobody resets it."""
+        """Return the actions for the pool; AssertionError if an ended env was not reset."""
         self._assert_idle("step_async")
         if actions is None:
             raise TypeError(f"actions: expected {self.num_envs} actions, one per env; got None")
-        if self.autoreset_mode is AutoresetMode.DISABLED and self._over.any():
+        over = self._rows[2] | self._rows[3]
+        if self.autoreset_mode is AutoresetMode.DISABLED and over.any():
             text = "the episode has ended, and autoreset_mode is DISABLED; call"
             mask = "reset(options={'reset_mask': terminated | truncated}) first"
-            raise AssertionError(f"{name_ids(self._over.nonzero()[0].tolist())}: {text} {mask}")
+            raise AssertionError(f"{name_ids(over.nonzero()[0].tolist())}: {text} {mask}")
         if isinstance(self.action_space, gym.spaces.Tuple):
             return list(iterate(self.action_space, actions))
         return actions
-
-    def _unmasked(self, options: Any) -> tuple[IdArray, Any]:
-        """The envs that ``options`` name for a reset, and the options without the mask."""
-        if options is not None and not isinstance(options, Mapping):
-            raise TypeError(f"options must be a dict or None, got {type(options).__name__}")
-        if not options or "reset_mask" not in options:
-            return self._all, options
-        text, mask = "`options['reset_mask']` must", options["reset_mask"]
-        if not isinstance(mask, np.ndarray):
-            raise TypeError(f"{text} be a numpy array, got {type(mask)}")
-        if mask.shape != (self.num_envs,):
-            raise ValueError(f"{text} have shape `({self.num_envs},)`, got {mask.shape}")
-        if mask.dtype != np.bool_:
-            raise TypeError(f"{text} have `dtype=np.bool_`, got {mask.dtype}")
-        if not mask.any():
-            what = "contain a boolean array with at least one True value"
-            raise ValueError(f"{text} {what}, got reset_mask={mask}")
-        rest = {key: value for key, value in options.items() if key != "reset_mask"}
-        return mask.nonzero()[0], rest
 
     def _wait(self, call: str, timeout: float | None) -> Step:
         """The batch of the pending call."""
@@ -319,8 +298,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 self._late = True
                 raise self._timed_out(call, timeout)
         self._pending, self._late = None, False
-        *row, infos = self._rows
-        return self._batch(self._ids, row, infos[self._ids])
+        return self._batch(self._ids)
 
     def _timed_out(self, call: str, timeout: float) -> Exception:
         text = f"The call to `{call}_wait` has timed out after {timeout} second(s)."
@@ -332,42 +310,38 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if timeout is not None:
             pool.timeout, pool.strict_timeout = max(timeout, _LOOK), True
         try:
-            obs, *row = pool.recv()
+            batch = pool.recv()
         finally:
             if timeout is not None:
                 pool.timeout, pool.strict_timeout = None, strict
-        ids = pool.batch_ids
-        self._keep(ids, obs, row[1] | row[2])
-        if not self._rows:
-            self._rows = [np.zeros((self.num_envs, *part.shape[1:]), part.dtype) for part in row]
-        for whole, part in zip(self._rows, row, strict=True):
-            whole[ids] = part
+        self._keep(pool.batch_ids, batch)
 
-    def _keep(self, ids: IdArray, obs: Any, over: Array) -> None:
-        """Keep what later calls need of these rows."""
-        self._over[ids] = over
-        space = self.single_observation_space
-        obs = batches.from_pool(space, obs)
-        self._obs = obs if ids is self._all else batches.put(space, self._obs, ids, obs)
+    def _keep(self, ids: IdArray, batch: StepResult) -> None:
+        """Keep these rows, with the latest of all other envs."""
+        obs, *others = batch
+        rows = (batches.columns(self._layout, obs), *others)
+        if ids is self._all:
+            self._rows = rows
+        elif len(ids):
+            self._rows = map_tree(functools.partial(batches.put, ids), self._rows, rows)
 
-    def _batch(self, ids: IdArray, row: Sequence[Array], infos: Array) -> Step:
-        """What ``step`` returns; ``infos`` are those of the envs ``ids``."""
-        reward, terminated, truncated = row
-        obs = snapshot(self._obs) if self.copy else self._obs
-        combined = combine_rows(ids.tolist(), infos, self.num_envs)
-        return obs, reward, terminated, truncated, combined
+    def _batch(self, ids: IdArray) -> Step:
+        """What ``step`` returns, with the infos of these envs."""
+        obs, reward, terminated, truncated, infos = self._rows
+        obs = map_tree(lambda part: tuple(part) if part.dtype == object else part, obs)
+        obs = snapshot(obs) if self.copy else obs
+        combined = combine_rows(ids.tolist(), infos[ids], self.num_envs)
+        return obs, reward.copy(), terminated.copy(), truncated.copy(), combined
 
     def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call a method of the pool; after an error of an env nothing is pending."""
         try:
             return call(*args, **kwargs)
         except BaseException as error:
-            if isinstance(error, EnvError):
-                self._failed.update(error.env_ids)
-                if self.pool.waiting_id:  # take the rows of other envs, cancel those to come
-                    with contextlib.suppress(EnvError):
-                        self._guarded(self._take, _LOOK)
-                    self.pool.cancel()
+            if isinstance(error, EnvError) and self.pool.waiting_id:
+                with contextlib.suppress(EnvError):  # take the rows of other envs
+                    self._guarded(self._take, _LOOK)
+                self.pool.cancel()  # those to come
             if not self.pool.waiting_id:  # an interrupt may have cancelled all, too
                 self._pending, self._late = None, False
             raise

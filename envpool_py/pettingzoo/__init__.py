@@ -1,4 +1,4 @@
-"""PettingZoo's environments over the pool: turn-based, simultaneous, and as a VecEnv."""
+"""PettingZoo's envs over a pool: turn-based, simultaneous, and as a VecEnv."""
 
 try:
     import pettingzoo as _pettingzoo

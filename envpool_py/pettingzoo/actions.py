@@ -1,4 +1,4 @@
-"""Actions by agent as the columns of a pool, which checks their values. Pure functions."""
+"""Convert actions by agent to the columns of a pool, which checks their values. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from envpool_py.pettingzoo.convert import unknown_agent
 def action_columns(
     own: AgentSpaces, actions: Any, ids: list[int], alive: NDArray[np.bool_]
 ) -> dict[str, Any]:
-    """The actions of a batch as a column for each agent; those of who is not alive are zeros.
+    """Return the actions of a batch as a column per agent, with zeros for agents not alive.
 
     ``own`` are the spaces of all agents; ``actions`` is ``{agent: k actions}``, or a sequence of
     ``k`` dicts ``{agent: action}``; ``ids`` are the ``k`` envs, for messages; ``alive``,
-    ``(k, len(own))``, says who must act. TypeError if ``actions`` are not of these forms,
+    ``(k, len(own))``, says which agents must act. TypeError if ``actions`` have another form,
     ValueError for an unknown agent, an action missing or in excess, or another count.
     """
     if not isinstance(actions, Mapping):
@@ -47,7 +47,7 @@ def action_columns(
 
 
 def _filled(space: gym.Space[Any], actions: Any) -> Any:
-    """Actions with zeros for None; as a tree of columns where the space is a Dict or Tuple."""
+    """Return actions with zeros for None; for a Dict or Tuple space as a tree of columns."""
     layout = spaces.layout_of(space)
     if any(action is None for action in actions):
         zeros = blank(space)
@@ -63,7 +63,7 @@ def _filled(space: gym.Space[Any], actions: Any) -> Any:
 def _by_agent(
     own: AgentSpaces, actions: Any, ids: list[int], alive: NDArray[np.bool_]
 ) -> dict[str, list[Any]]:
-    """Dicts of who acts in each env, and of nobody else, as a list of actions for each agent."""
+    """Convert a dict of actions per env, of live agents only, to a list of actions per agent."""
     if isinstance(actions, (str, bytes)) or not hasattr(actions, "__len__"):
         raise TypeError(
             f"actions: got a {type(actions).__name__};"

@@ -24,16 +24,16 @@ CALLER, SKIP = "caller", "skip"
 class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     """A PettingZoo AEC env whose ``reset`` and ``step`` return the row of the agent to act.
 
-    These two are as in Gymnasium, so that it works in every pool, and Tianshou's multi-agent
-    policies on it; everything else is PettingZoo's: ``last``, ``observe``, ``rewards``, ...
+    These two methods are as in Gymnasium, so the env works in every pool and with Tianshou's
+    multi-agent policies. All else is PettingZoo's: ``last``, ``observe``, ``rewards``, ...
 
     Args:
         env: an ``AECEnv``; a ``ParallelEnv`` is converted.
         dead_steps: ``"caller"``: an agent that has died gets its row, and its action is None, as
-            in PettingZoo. ``"skip"``: that step is taken here, and rows are of live agents alone,
-            but for the last row of an episode.
-        heterogeneous: take agents whose spaces differ; what differs is then a
-            ``SpaceOfSomeAgent``, and its values are pickled.
+            in PettingZoo. ``"skip"``: the env makes that step itself, and rows belong to live
+            agents only, except for the last row of an episode.
+        heterogeneous: accept agents whose spaces differ; such a space is a ``SpaceOfSomeAgent``,
+            and its values are pickled.
 
     Attributes:
         agent_idx: the place of each agent in ``possible_agents``, and so in the reward vector.
@@ -100,7 +100,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
 
     @property
     def agents(self) -> list[str]:
-        """PettingZoo's list of the agents that are there; before the first reset all of them."""
+        """PettingZoo's list of the current agents; before the first reset all possible agents."""
         agents: list[str] = list(self.agent_idx) if self._direct is None else self._direct.agents
         return agents
 
@@ -116,7 +116,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Begin an episode; return ``(obs, info)`` of the agent to act, as of ``step``.
 
-        Without a seed that of ``seed`` is taken, if it was called since the last reset.
+        Without a seed it uses the seed of ``seed``, if that was called since the last reset.
         """
         self.env.reset(seed=self._seed if seed is None else seed, options=options)
         self._seed = None
@@ -147,10 +147,10 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
               ``dead_steps="skip"`` also ``final_rewards``, where dead steps were taken: the
               ``last_reward`` of each of those agents.
 
-            None in a loop over ``agent_iter``, where PettingZoo's ``last`` says it all.
+            None in a loop over ``agent_iter``, where PettingZoo's ``last`` returns these values.
 
         Raises:
-            ResetNeeded: nobody is left.
+            ResetNeeded: no agent is left.
             ValueError: an action for a dead agent, or None for a live one.
         """
         if self._direct is None:
@@ -170,14 +170,14 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         self._seed = seed
 
     def agent_iter(self, max_iter: int = 2**63) -> Any:
-        """PettingZoo's loop: ``last`` tells what the agent sees, and ``step`` returns None."""
+        """Iterate as PettingZoo does: ``last`` returns the values, and ``step`` returns None."""
         self._iterated = True
         return super().agent_iter(max_iter)
 
     # ------------------------------------------------------------------------------------- a row
 
     def _settled(self) -> Row:
-        """The row after a reset or a step, dead steps taken if that is wanted."""
+        """Return the row after a reset or a step; with ``"skip"`` make the dead steps first."""
         env = self._direct
         rewards = self._noted()
         row = self._row(rewards)
@@ -213,8 +213,8 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         obs = self._observed(agent, observation, own_info)
         info = self._info(own_info, float(reward), env_done=False)
         row = obs, rewards, bool(terminated), bool(truncated), info
-        # Should this agent turn out to be the last one, what it sees now is what the episode ends
-        # with; by then the env may have written over it.
+        # If this agent is the last one, its observation now is the last of the episode; the env may
+        # overwrite it later, so it is copied.
         self._dead_row = snapshot(row) if terminated or truncated else None
         return row
 

@@ -1,11 +1,11 @@
-"""Spaces of many agents as one space, and where an agent's mask of legal actions is."""
+"""Combine the spaces of many agents into one, and find the masks of legal actions."""
 
 from __future__ import annotations
 
 import copy
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -19,17 +19,15 @@ AgentSpaces: TypeAlias = "dict[str, tuple[gym.Space[Any], gym.Space[Any]]]"
 #: The keys of an observation that carries its own mask of legal actions.
 OBSERVATION, ACTION_MASK = "observation", "action_mask"
 
-_Key = TypeVar("_Key")
 
-
-def odd_one_out(own: Mapping[_Key, Any]) -> _Key | None:
-    """The first key whose value is not equal to that of the first key; None if all are alike."""
+def odd_one_out(own: Mapping[str, Any]) -> str | None:
+    """The first agent whose value is not equal to that of the first one; None if all are alike."""
     first = next(iter(own.values()))
-    return next((key for key, value in own.items() if value != first), None)
+    return next((agent for agent, value in own.items() if value != first), None)
 
 
 def assert_alike(own: AgentSpaces, otherwise: str, error: type[Exception] = ValueError) -> None:
-    """Raise ``error`` unless all agents have the same spaces; it says what to do ``otherwise``."""
+    """Raise ``error`` unless all agents have the same spaces; ``otherwise`` is its hint."""
     other = odd_one_out(own)
     if other is not None:
         first = next(iter(own))
@@ -41,7 +39,7 @@ def assert_alike(own: AgentSpaces, otherwise: str, error: type[Exception] = Valu
 
 
 def blank(space: gym.Space[Any]) -> Any:
-    """The value of an agent that is not there: zeros, and None where a space has no arrays."""
+    """Return the value of an absent agent: zeros, or None if a space has no arrays."""
 
     def zeros(leaf: spaces.Leaf) -> Any:
         if leaf.dtype is None:
@@ -51,17 +49,11 @@ def blank(space: gym.Space[Any]) -> Any:
     return spaces.map_tree(zeros, spaces.layout_of(space))
 
 
-def seed_apart(space: gym.Space[Any], seed: Any, *place: int) -> None:
-    """Seed a space with a stream of its own: with the env's seed it would draw what that draws."""
-    state = np.random.SeedSequence(seed, spawn_key=place).generate_state(1)
-    space.seed(int(state[0]))
-
-
 class Masks(NamedTuple):
     """Where an agent's mask of legal actions is.
 
-    ``shape``: of the mask; None where there is no telling what is legal. ``in_obs``: it is a part
-    of the observation; else it is in the info, or all actions are legal.
+    ``shape``: of the mask; None if legal actions are not known. ``in_obs``: the mask is a part of
+    the observation; else it is in the info, or all actions are legal.
     """
 
     shape: tuple[int, ...] | None
@@ -82,6 +74,12 @@ class Masks(NamedTuple):
         """The mask, bool; None if the env gives none."""
         mask = observation[ACTION_MASK] if self.in_obs else info.get(ACTION_MASK)
         return None if mask is None else np.asarray(mask) != 0
+
+
+def masks_of(own: AgentSpaces) -> dict[str, Masks]:
+    """Where the masks of those agents are that have any."""
+    masks = {agent: Masks.of(*pair) for agent, pair in own.items()}
+    return {agent: mask for agent, mask in masks.items() if mask.shape is not None}
 
 
 def bools(shape: tuple[int, ...]) -> gym.Space[Any]:
@@ -131,11 +129,7 @@ class AgentName(gym.spaces.Text):
             charset="".join(sorted(set("".join(names)))),
         )
         self.names = tuple(names)
-
-    @property
-    def code(self) -> NameCode:
-        """How a pool stores a name."""
-        return NameCode(self.names)
+        self.code = NameCode(self.names)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:  # noqa: ARG002
         """Some agent's name."""

@@ -1,4 +1,4 @@
-"""PettingZoo's two kinds of env made into one another, and what is inside their wrappers."""
+"""Convert PettingZoo's two kinds of env into each other, and read attributes inside wrappers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils import wrappers
 from pettingzoo.utils.conversions import aec_to_parallel, aec_to_parallel_wrapper, parallel_to_aec
 
-#: PettingZoo's wrappers that have none of an env's ``agents``, ``rewards``, ... as their own.
+#: PettingZoo's wrappers that only forward ``agents``, ``rewards``, ... of the env inside.
 _TRANSPARENT = {
     wrappers.AssertOutOfBoundsWrapper,
     wrappers.BaseWrapper,
@@ -22,13 +22,13 @@ _TRANSPARENT = {
 
 
 def as_aec(env: Any) -> Any:
-    """The env as an AEC env; a parallel one is converted. TypeError, ValueError: it is unfit."""
+    """Return the env as an AEC env; convert a parallel one. TypeError, ValueError: it is unfit."""
     check_agents(env)
     return parallel_to_aec(env) if isinstance(env, ParallelEnv) else env
 
 
 def as_parallel(env: Any) -> Any:
-    """The env as a parallel env; an AEC one is converted, TypeError if it is turn-based."""
+    """Return the env as a parallel env; convert an AEC one, TypeError if it is turn-based."""
     is_aec = isinstance(env, AECEnv)
     if is_aec and not getattr(env, "metadata", {}).get("is_parallelizable", False):
         raise TypeError(

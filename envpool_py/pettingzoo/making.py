@@ -1,4 +1,4 @@
-"""Envs by their names, and random legal actions: what a command line needs."""
+"""Find envs by their names, and draw random legal actions, for the command line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ import pettingzoo
 from numpy.typing import NDArray
 
 from envpool_py.pettingzoo.aec import SKIP, PettingZooEnv
-from envpool_py.pettingzoo.agent_spaces import seed_apart
 from envpool_py.pool import BaseVectorEnv
 
 
 def find_env(name: str) -> Callable[..., Any] | None:
-    """What makes the env of this name; None if PettingZoo knows none.
+    """Return the function that makes the env of this name; None if PettingZoo has no such env.
 
     A name is an id of PettingZoo's registry (``classic/tictactoe-v3``), after ``module:`` also of
     one that importing the module fills; or a module with an ``env`` or a ``parallel_env``, as
@@ -59,7 +58,7 @@ def make_by_name(
 
 
 class RandomLegalPolicy:
-    """Random actions that are legal, for a pool of ``PettingZooEnv`` with ``columns=True``.
+    """Draws random legal actions for a pool of ``PettingZooEnv`` with ``columns=True``.
 
     The ``n``-th action of an agent of env ``i`` depends on ``seed`` (0 or more; None: from the
     operating system), ``i``, ``n`` and the masks alone: not on which other envs are in a batch.
@@ -72,7 +71,8 @@ class RandomLegalPolicy:
         for i, agents in enumerate(pool.get_env_attr("possible_agents")):
             self._spaces.append({agent: spaces[i](agent) for agent in agents})
             for n, space in enumerate(self._spaces[i].values()):
-                seed_apart(space, entropy, i, n)
+                state = np.random.SeedSequence(entropy, spawn_key=(i, n)).generate_state(1)
+                space.seed(int(state[0]))
 
     def __call__(self, obs: Any, env_ids: NDArray[np.intp], /) -> list[Any]:
         """Draw ``k`` actions.
@@ -81,13 +81,9 @@ class RandomLegalPolicy:
         ``env_ids`` is ``(k,)``.
         """
         masks = obs.get("mask", [None] * len(env_ids))
-        return [
-            self._draw(self._spaces[i][agent], mask)
-            for i, agent, mask in zip(env_ids.tolist(), obs["agent_id"], masks, strict=True)
-        ]
-
-    @staticmethod
-    def _draw(space: Any, mask: Any) -> Any:
-        if mask is None or not isinstance(space, gym.spaces.Discrete):
-            return space.sample()
-        return space.sample(np.asarray(mask, dtype=np.int8))
+        actions = []
+        for i, agent, mask in zip(env_ids.tolist(), obs["agent_id"], masks, strict=True):
+            space = self._spaces[i][agent]
+            is_masked = mask is not None and isinstance(space, gym.spaces.Discrete)
+            actions.append(space.sample(np.asarray(mask, np.int8) if is_masked else None))
+        return actions

@@ -28,7 +28,7 @@ _MASKS = "action_masks"
 
 
 class _InRows(ParallelVectorEnv):
-    """Rewards and flags are rows of the VecEnv, not divided by agent."""
+    """A pool whose rewards and flags are rows of the VecEnv, not dicts by agent."""
 
     def _columns(self, matrix: Array) -> Any:
         return matrix.reshape(-1)
@@ -109,22 +109,16 @@ class SB3MultiAgentVecEnv(OverPool):
         Return the first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
         EnvError: an env raised; the seeds and options are kept.
         """
-        obs, info = self._reset_pool(self._seeds)
+        obs, info = self._reset_pool(self._seeds[:: len(self.possible_agents)])
         for env in range(len(self.pool)):
             self._note_reset(env, info)
         self._note_masks(info)
         return self._joined(self._leaves(obs))
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Begin a step of all envs, with actions ``(num_envs, *shape)``.
+        """Begin a step of all envs, with actions ``(num_envs, *shape)``, one for each row.
 
-        Raises:
-            AlreadyPendingCallError: a step is under way.
-            ResetNeeded: an env was never reset, or has raised and was not reset since.
-            TypeError, ValueError: the actions are wrong, or fewer than rows; nothing was sent.
-
-        Warns:
-            UserWarning: there are more actions than rows; those left over are not used.
+        Raises and warns as ``PoolVecEnv.step_async``; ResetNeeded also if an env was never reset.
         """
         self._assert_no_step("step_async: ")
         if np.shape(actions)[:1] > (self.num_envs,):
@@ -142,23 +136,15 @@ class SB3MultiAgentVecEnv(OverPool):
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for the step that ``step_async`` has begun.
 
-        Returns:
-            ``obs`` ``(num_envs, *shape)``, of the next episode where the env is over; ``rewards``
-            float32 ``(num_envs,)``; ``dones`` bool ``(num_envs,)``; ``infos``, a list of one dict
-            per row, each with ``active`` and ``TimeLimit.truncated``, and where done
-            ``terminal_observation``.
-
-        Raises:
-            NoAsyncCallError: no step was begun.
-            EnvError: an env raised. The other envs have made the step, but its results are dropped;
-                ``reset`` goes on.
+        Return ``obs, rewards, dones, infos`` as ``VecEnv.step_wait``, by row; each info also has
+        ``active``. Raises as ``PoolVecEnv.step_wait``.
         """
         received: Any = self._received()
         seen, reward, terminated, truncated, info = received
         valid, alive = info["valid"], info["alive"]
         over = np.repeat(info["env_done"], len(self.possible_agents))
         left = valid & (terminated | truncated | ~alive)
-        # What a row shows next is no continuation of what it has shown: it was an absent agent's.
+        # The next observation of the row does not continue the last one, of an absent agent.
         born = alive & ~valid & ~over
         dones = left | born | over
         obs = self._leaves(seen)
@@ -209,7 +195,7 @@ class SB3MultiAgentVecEnv(OverPool):
         if self._masks is not None:
             block = np.stack(list(info["action_mask"].values()), axis=1)
             self._masks = block.reshape(self._masks.shape)
-            # An agent that is not there may pretend to do anything: a policy needs a legal action.
+            # All actions of an absent agent count as legal, because a policy needs a legal action.
             self._masks[~info["alive"]] = True
 
     def _note_reset(self, env: int, info: dict[str, Any]) -> None:
@@ -229,8 +215,9 @@ class SB3MultiAgentVecEnv(OverPool):
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         if isinstance(seed, (list, tuple, np.ndarray)) and len(seed) == self.num_envs:
             seed = list(seed)[:: len(self.possible_agents)]
-        self._seeds = seeding.per_env(seed, range(len(self.pool)))
-        return [one for one in self._seeds for _ in self.possible_agents]
+        seeds = seeding.per_env(seed, range(len(self.pool)))
+        self._seeds = [one for one in seeds for _ in self.possible_agents]
+        return self._seeds
 
     def set_options(
         self, options: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None
@@ -242,9 +229,6 @@ class SB3MultiAgentVecEnv(OverPool):
                 options = [one for one in options for _ in self.possible_agents]
         super().set_options(options)
         self._options = self._options[:: len(self.possible_agents)]
-
-    def _reset_seeds(self) -> None:
-        self._seeds: list[int | None] = [None] * len(self.pool)
 
     def _reset_options(self) -> None:
         self._options: list[dict[str, Any]] = [{} for _ in range(len(self.pool))]

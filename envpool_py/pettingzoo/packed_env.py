@@ -2,20 +2,21 @@
 
 The row's observation is a dict: ``"agents"`` holds the observation of each agent, ``"flags"`` the
 flags of all, ``"masks"`` the legal actions of those agents whose masks are known, and ``"state"``,
-if asked for, the state of the env. So all of it is in shared memory, the flags of a row that is
-lost too. The infos that are not empty are in the row's info.
+with ``with_state``, the state of the env. So all these values are in shared memory. The infos that
+are not empty are in the row's info.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, AgentSpaces, Masks, blank, bools
+from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, AgentSpaces, blank, bools, masks_of
 from envpool_py.pettingzoo.convert import (
     as_parallel,
     converted_step,
@@ -39,11 +40,10 @@ class RowSpace(gym.spaces.Dict):
     """
 
     def __init__(self, own: AgentSpaces, state: gym.Space[Any] | None) -> None:
-        masks = {agent: Masks.of(*pair).shape for agent, pair in own.items()}
         parts: dict[str, gym.Space[Any]] = {
             AGENTS: _in_order({agent: observation for agent, (observation, _) in own.items()}),
             FLAGS: bools((4, len(own))),
-            MASKS: _in_order({a: bools(shape) for a, shape in masks.items() if shape is not None}),
+            MASKS: _in_order({agent: bools(m.shape or ()) for agent, m in masks_of(own).items()}),
         }
         if state is not None:
             parts[STATE] = state
@@ -56,6 +56,13 @@ class RowSpace(gym.spaces.Dict):
         pairs = zip(self.own.items(), there, strict=True)
         return all(x[AGENTS][agent] in space for (agent, (space, _)), here in pairs if here)
 
+    def __eq__(self, other: object) -> bool:
+        # A dict's own comparison would not see the order of the agents.
+        return isinstance(other, RowSpace) and list(self.own.items()) == list(other.own.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.own))
+
     def __repr__(self) -> str:
         return str(self.own)
 
@@ -67,11 +74,11 @@ def _in_order(own: dict[str, gym.Space[Any]]) -> gym.spaces.Dict:
 class PackedEnv:
     """A parallel env, or one that ``as_parallel`` takes, with rows instead of dicts by agent.
 
-    ``with_state`` says whether rows hold ``env.state()``.
+    ``env_fn`` makes it; ``with_state`` says whether rows hold ``env.state()``.
     """
 
-    def __init__(self, env: Any, *, with_state: bool = False) -> None:
-        env = as_parallel(env)
+    def __init__(self, env_fn: Callable[[], Any], *, with_state: bool = False) -> None:
+        env = as_parallel(env_fn())
         self.__dict__["env"] = env
         agents = list(env.possible_agents)
         own = {a: (env.observation_space(a), env.action_space(a)) for a in agents}
@@ -79,7 +86,8 @@ class PackedEnv:
         if with_state and state is None:
             state = gym.Space()  # of objects
         self.observation_space = RowSpace(own, state)
-        self.action_space = _in_order({agent: action for agent, (_, action) in own.items()})
+        # Copies: agents may share a space, and drawing from that of one leaves the others.
+        self.action_space = _in_order({agent: deepcopy(space) for agent, (_, space) in own.items()})
         self.reward_space = gym.spaces.Box(-np.inf, np.inf, (len(agents),), np.float64)
         self._with_state = with_state
         self._place = {agent: n for n, agent in enumerate(agents)}
@@ -89,13 +97,9 @@ class PackedEnv:
         self._alive: list[str] = []
         self._there: list[str] = []
         self._blanks = {agent: blank(space) for agent, (space, _) in own.items()}
-        masks = {agent: Masks.of(*pair) for agent, pair in own.items()}
-        self._masks = {agent: mask for agent, mask in masks.items() if mask.shape is not None}
-        # The masks of an agent that the env gives none: where it is not alive, and where it is.
-        self._plain_masks = {
-            agent: (np.zeros(mask.shape or (), np.bool_), np.ones(mask.shape or (), np.bool_))
-            for agent, mask in self._masks.items()
-        }
+        self._masks = masks_of(own)
+        # Of agents that the env gives no mask: all actions are legal if the agent is alive.
+        self._usual_masks: dict[str, NDArray[np.bool_]] = {}
         # The step of an env that PettingZoo has converted; the last attribute: see __setattr__.
         self._converted_step: Callable[[dict[str, Any]], Any] | None = None
 
@@ -134,14 +138,6 @@ class PackedEnv:
         row, info = self._row(obs, infos)
         return row, vector, not self._alive, False, info
 
-    def render(self) -> Any:
-        """What the env renders."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the env."""
-        self.env.close()
-
     def __getattr__(self, name: str) -> Any:
         if name == "env":  # it is not there yet
             raise AttributeError(name)
@@ -174,47 +170,36 @@ class PackedEnv:
         self._acted, self._alive = acted, [a for a in agents if flags[ALIVE, self._place[a]]]
         # Some envs return values for others, too.
         self._there = [a for a in self._place if a in self._alive or a in acted]
+        self._usual_masks = {
+            agent: np.full(mask.shape or (), agent in self._alive)
+            for agent, mask in self._masks.items()
+        }
 
     def _row(
         self, obs: Mapping[str, Any], infos: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         seen = {agent: obs[agent] for agent in self._there if agent in obs}
-        masks = {}
+        masks = self._usual_masks.copy()
         for agent, place in self._masks.items():
-            mask = None
             if agent in seen and (place.in_obs or infos.get(agent)):
                 mask = place.read(seen[agent], infos.get(agent, {}))
-            plain = self._plain_masks[agent][agent in seen and agent in self._alive]
-            masks[agent] = plain if mask is None else mask
+                masks[agent] = masks[agent] if mask is None else mask
         row = {AGENTS: {**self._blanks, **seen}, FLAGS: self._flags, MASKS: masks}
         if self._with_state:
             row[STATE] = self.env.state()
         kept = {}
         for agent, info in infos.items():
+            rest = info
             if info and agent in self._masks and not self._masks[agent].in_obs:
                 # Without the mask that the row has.
                 rest = {key: part for key, part in info.items() if key != ACTION_MASK}
-            else:
-                rest = info
             if rest:
                 kept[agent] = rest
         return row, {INFOS: kept} if kept else {}
 
 
-class MakePacked:
-    """An env_fn that makes a ``PackedEnv`` of what another env_fn makes."""
-
-    def __init__(self, env_fn: Callable[[], Any], *, with_state: bool) -> None:
-        self.env_fn = env_fn
-        self.with_state = with_state
-
-    def __call__(self) -> PackedEnv:
-        """Make it; called in the env's process."""
-        return PackedEnv(self.env_fn(), with_state=self.with_state)
-
-
 def _of_length(count: int, method: str, result: Any) -> tuple[Any, ...]:
-    """What a method of an env returned, a tuple of so many dicts by agent."""
+    """Check that a method of an env returned a tuple of this many dicts by agent."""
     if not isinstance(result, tuple) or len(result) != count:
         raise TypeError(f"{method}() must return {count} dicts by agent, got {result!r:.80}")
     return result

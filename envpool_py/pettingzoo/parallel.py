@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -13,18 +12,15 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
 
-from envpool_py import seeding, spaces
+from envpool_py import ids as ids_
+from envpool_py import spaces
 from envpool_py.arguments import Options, check_env_fns
 from envpool_py.block import StepResult
 from envpool_py.errors import name_ids
-from envpool_py.ids import IdArray, Ids
+from envpool_py.ids import Ids
+from envpool_py.notebook import table
 from envpool_py.pettingzoo.actions import action_columns
-from envpool_py.pettingzoo.agent_spaces import (
-    AgentSpaces,
-    assert_alike,
-    odd_one_out,
-    seed_apart,
-)
+from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike
 from envpool_py.pettingzoo.convert import unknown_agent
 from envpool_py.pettingzoo.packed_env import (
     AGENTS,
@@ -36,7 +32,6 @@ from envpool_py.pettingzoo.packed_env import (
     TERMINATED,
     TRUNCATED,
     VALID,
-    MakePacked,
     PackedEnv,
 )
 from envpool_py.pool import BaseVectorEnv
@@ -75,20 +70,20 @@ def _property_of_pool(name: str) -> Any:
 class ParallelVectorEnv:
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
-    A batch has one row per env, and the agents of an env are never split over two batches. An agent
-    that is not there, not yet or no longer, has zeros and reward 0. Methods, arguments and errors
-    without a text here are as in ``BaseVectorEnv``.
+    A batch has one row per env, and the agents of an env are never split over two batches. An
+    absent agent, before it appears or after its death, has zeros and reward 0. Methods, arguments
+    and errors that are not described here are as in ``BaseVectorEnv``.
 
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
             PettingZoo's ``aec_to_parallel`` takes.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"`` or ``"ray"``.
-        wait_num: the rows that ``step`` and ``recv`` wait for; None is all.
-        timeout: seconds after which a batch comes with fewer rows.
-        autoreset_mode: who resets an env when no agent is left; None: the caller.
-        num_processes: over how many processes the envs are spread; None is one for each env. Not
-            for ``"dummy"``.
-        state_in_info: bring ``env.state()`` with every row, as ``info["state"]``.
+        wait_num: the rows that ``step`` and ``recv`` wait for; None: all.
+        timeout: seconds after which a batch has fewer rows, but at least one.
+        autoreset_mode: how an env is reset when no agent is left; None: call ``reset`` yourself.
+        num_processes: the number of processes that share the envs; None: one per env. Not for
+            ``"dummy"``.
+        state_in_info: add ``env.state()`` to every row, as ``info["state"]``.
         copy: False: observations, masks and states are valid only until the next call.
         **options: of the pool: ``context``, ``episode_seeds``, ``on_error``, ``measure``, ...
 
@@ -126,12 +121,15 @@ class ParallelVectorEnv:
             options["num_processes"] = num_processes
         elif num_processes is not None:
             raise TypeError("num_processes: the dummy backend has no processes")
-        make = [MakePacked(env_fn, with_state=state_in_info) for env_fn in check_env_fns(env_fns)]
+        make = [
+            functools.partial(PackedEnv, env_fn, with_state=state_in_info)
+            for env_fn in check_env_fns(env_fns)
+        ]
         options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
         self.pool = BACKENDS[backend](make, wait_num, timeout, **options)
         try:
-            rows: list[Any] = self.pool.observation_space
-            self._spaces = _common_spaces([row.own for row in rows])
+            rows: Any = self.pool.single_observation_space
+            self._spaces: AgentSpaces = rows.own
             self.metadata, self.state_space = self.pool.apply(_facts, id=0)[0]
         except BaseException:
             self.pool.close()
@@ -140,8 +138,6 @@ class ParallelVectorEnv:
         self._recoveries = RECOVERIES.get(options.get("on_error", ""), ())
         self.possible_agents = list(self._spaces)
         self.groups = _groups_of(self._spaces)
-        # One for each agent, though equal ones are sent as one: drawing from one leaves the others.
-        self._action_spaces = {a: deepcopy(space) for a, (_, space) in self._spaces.items()}
         self._alive = np.zeros((self.num_envs, len(self.possible_agents)), dtype=np.bool_)
 
     num_envs = _property_of_pool("num_envs")
@@ -162,24 +158,23 @@ class ParallelVectorEnv:
     set_env_attr = _of_pool(BaseVectorEnv.set_env_attr)
     render = _of_pool(BaseVectorEnv.render)
     close = _of_pool(BaseVectorEnv.close)
+    __len__ = _of_pool(BaseVectorEnv.__len__)
+    __exit__ = _of_pool(BaseVectorEnv.__exit__)
 
     @property
     def is_closed(self) -> bool:
         """Whether this was closed."""
         return self.pool.is_closed
 
-    def __len__(self) -> int:
-        return len(self.pool)
-
     def __enter__(self) -> Any:
         self.pool.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
+
+    def _repr_html_(self) -> str:
+        return table(self.pool, repr(self))
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """The observation space of an agent, always the same object; KeyError: no such agent."""
@@ -188,9 +183,10 @@ class ParallelVectorEnv:
     def action_space(self, agent: str) -> gym.Space[Any]:
         """The action space of an agent, always the same object; KeyError: no such agent.
 
-        ``reset`` and ``seed`` seed it where they are given seeds, from the first of these.
+        ``reset`` and ``seed`` seed it where they are given a seed for env 0.
         """
-        return _of_agent(self._action_spaces, agent)
+        own: Any = self.pool.action_space[0]
+        return _of_agent(own.spaces, agent)
 
     # ---------------------------------------------------------------------------- reset and step
 
@@ -207,7 +203,6 @@ class ParallelVectorEnv:
         Return the observations and the info, as of ``step``, with rows in the order of the ids.
         """
         obs, infos = self.pool.reset(env_id, id=id, seed=seed, options=options)
-        self._seed_action_spaces(seed)
         flags = np.zeros(len(infos), dtype=np.bool_)
         batch = self._by_agent(
             (obs, np.zeros((len(infos), len(self._spaces))), flags, flags, infos)
@@ -248,17 +243,11 @@ class ParallelVectorEnv:
             EnvError: an env raised; the rows of the others are kept for the next ``recv``.
             TypeError, ValueError: actions are wrong, nothing was sent; or nothing is in flight.
         """
-        if actions is None:
-            return self._by_agent(self.pool.step(None, id))
-        ids, columns = self._checked(actions, id)
-        return self._by_agent(self.pool.step(columns, ids))
+        return self._by_agent(self.pool.step(self._checked(actions, id), id))
 
     def send(self, actions: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
         """Send envs their actions, as for ``step`` but not None; ``recv`` returns the rows."""
-        if actions is None:
-            raise TypeError("send needs actions, got None; recv() and step(None) fetch rows")
-        ids, columns = self._checked(actions, id)
-        self.pool.send(columns, ids)
+        self.pool.send(self._checked(actions, id), id)
 
     def recv(self) -> AgentStep:
         """The next batch of rows, of steps and resets in flight, as ``step(None)``."""
@@ -301,7 +290,6 @@ class ParallelVectorEnv:
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
         """Seed all envs, each by one reset whose observation is dropped, and the action spaces."""
         seeds = self.pool.seed(seed)
-        self._seed_action_spaces(seed)
         self._alive[:] = self.pool.get_env_attr("alive")
         return seeds
 
@@ -316,18 +304,16 @@ class ParallelVectorEnv:
 
         The function is sent by cloudpickle. Return the results; EnvError if it raised.
         """
-
-        def on_inner(env: PackedEnv, /, *args: Any, **kwargs: Any) -> Any:
-            return function(env.env, *args, **kwargs)
-
-        return self.pool.apply(on_inner, *args, id=id, **kwargs)
+        return self.pool.apply(_on_inner, function, *args, id=id, **kwargs)
 
     # ------------------------------------------------------------------------------- the inside
 
-    def _checked(self, actions: Any, id: Ids) -> tuple[IdArray, dict[str, Any]]:  # noqa: A002
-        """The ids, and the actions as columns of the pool; nothing has been sent."""
-        ids = np.array(self.pool._wrap_id(id), dtype=np.intp)  # noqa: SLF001 - Tianshou's name of it
-        self.pool._assert_id(ids)  # noqa: SLF001 - likewise
+    def _checked(self, actions: Any, id: Ids) -> dict[str, Any] | None:  # noqa: A002
+        """The actions as columns of the pool, whose envs ``id`` accept a request; None is None."""
+        if actions is None:
+            return None
+        ids = ids_.resolve(id, self.num_envs)
+        self.pool.engine.states.check_free(ids)
         alive = self._alive[ids]
         if self.autoreset_mode is None:
             over = ids[~alive.any(axis=1)]
@@ -335,21 +321,14 @@ class ParallelVectorEnv:
                 raise ResetNeeded(
                     f"{name_ids(over.tolist())}: no agent is alive; reset before step"
                 )
-        return ids, action_columns(self._spaces, actions, ids.tolist(), alive)
-
-    def _seed_action_spaces(self, seed: Seed) -> None:
-        if isinstance(seed, (list, tuple, np.ndarray)):
-            seed = next((one for one in seed if one is not None), None)
-        first = seeding.per_env(seed, [0])[0]
-        if first is not None:
-            for n, space in enumerate(self._action_spaces.values()):
-                seed_apart(space, first, n)
+        return action_columns(self._spaces, actions, ids.tolist(), alive)
 
     def _by_agent(self, batch: StepResult) -> AgentStep:
         """A batch of the pool in the form that is returned; with ``copy`` all of it is new."""
-        row, reward, terminated, truncated, infos = batch
+        row, reward, terminated, truncated, told = batch
+        infos: list[dict[str, Any]] = told.tolist()
         info: dict[str, Any] = {
-            "env_id": np.array([each["env_id"] for each in infos], dtype=np.intp),
+            "env_id": self.pool.batch_ids,
             "env_done": terminated | truncated,
             "is_reset": np.array(["is_reset" in each for each in infos], dtype=np.bool_),
             "agent_infos": _objects([each.get(INFOS, {}) for each in infos]),
@@ -374,7 +353,7 @@ class ParallelVectorEnv:
             for agents in self.groups.values():
                 block = side_by_side([obs[agent] for agent in agents])
                 for n, agent in enumerate(agents):
-                    obs[agent] = spaces.map_tree(operator.itemgetter((slice(None), n)), block)
+                    obs[agent] = spaces.take(block, (slice(None), n))
             masks = {agent: mask.copy() for agent, mask in masks.items()}
         if masks:
             info["action_mask"] = masks
@@ -394,6 +373,10 @@ class ParallelVectorEnv:
         return dict(zip(self.possible_agents, matrix.T, strict=True))
 
 
+def _on_inner(env: PackedEnv, function: Callable[..., _R], /, *args: Any, **kwargs: Any) -> _R:
+    return function(env.env, *args, **kwargs)
+
+
 def _facts(env: PackedEnv) -> tuple[Any, gym.Space[Any] | None]:
     return getattr(env, "metadata", None), getattr(env, "state_space", None)
 
@@ -402,21 +385,6 @@ def _of_agent(own: Mapping[str, _R], agent: str) -> _R:
     if agent not in own:
         raise KeyError(unknown_agent(agent, own))
     return own[agent]
-
-
-def _common_spaces(found: Sequence[AgentSpaces]) -> AgentSpaces:
-    """The agents of all envs, whose order counts, and their spaces; ValueError if envs differ."""
-    i = odd_one_out({i: list(own.items()) for i, own in enumerate(found)})
-    if i is None:
-        return found[0]
-    first, other = found[0], found[i]
-    if list(other) != list(first):
-        raise ValueError(
-            f"env {i}: possible_agents is {list(other)}, but that of env 0 is {list(first)}"
-        )
-    agent = next(agent for agent in first if other[agent] != first[agent])
-    text = "env {}: the spaces of agent {!r} are {} and {}, but those of env 0 are {} and {}"
-    raise ValueError(text.format(i, agent, *other[agent], *first[agent]))
 
 
 def _groups_of(own: AgentSpaces) -> dict[str, tuple[str, ...]]:

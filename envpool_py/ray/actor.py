@@ -1,7 +1,7 @@
-"""What an actor runs: the envs of a worker process, with calls of Ray in place of its pipes.
+"""The code of an actor: the envs of a worker process, with calls of Ray in place of its pipes.
 
-To an actor goes a frame of ``envpool_py.worker.channel``, then the actions. Back comes a list: the
-tokens, which groups of fields follow, the rows of the tokens' envs, and items.
+An actor gets a frame of ``envpool_py.worker.channel`` and the actions. It returns a list: the
+tokens, the groups of fields that follow, the rows of the tokens' envs, and items.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Rows:
 
 
 class _Outbox:
-    """Keeps what a worker process would send until it goes out in a reply; see ``ProcessEnd``."""
+    """Collects the data that a worker process would send, for one reply; see ``ProcessEnd``."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []  # token, status, data
@@ -91,7 +91,7 @@ class EnvActor(EnvProcess):
         return f"actor on node {ray.util.get_node_ip_address()} ({node})", self._end.items
 
     def handle(self, message: bytes) -> list[Any]:
-        """Carry out what a frame asks; return the reply."""
+        """Carry out the requests of a frame; return the reply."""
         self._end = outbox = _Outbox()
         (head,) = HEADER.unpack_from(message)
         end = HEADER.size + (head >> KIND_BITS)
@@ -132,7 +132,7 @@ class EnvActor(EnvProcess):
         return groups | INFOS * bool(forms.any()) | TABLES * bool((forms > known).any())
 
     def watch(self, limit: float | None) -> tuple[int | None, str]:
-        """Return as soon as an env is stuck: its id and stack. Else it goes on with the actor."""
+        """Wait until an env is stuck; return its id and stack. Else run as long as the actor."""
         self._attached.wait()
         while limit is None:
             time.sleep(1e6)

@@ -34,7 +34,7 @@ from envpool_py.worker.channel import HEADER, KIND_BITS, RESET, Channel
 from envpool_py.worker.process import ProcessHost
 from envpool_py.worker.processes import Processes
 
-# What runs at exit, ``Processes.close`` among it, has to run before Ray's own end.
+# Functions that run at exit, such as ``Processes.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -49,12 +49,12 @@ class ActorChannel(Channel):
         self._noticed = False
 
     def note(self, take: Callable[[], bytes]) -> None:
-        """Have the caller call ``take``; in a thread of Ray."""
+        """Queue ``take`` for the caller; called in a thread of Ray."""
         self._arrived.append(take)
         self._bell.put(None)
 
     def fetch(self, chunks: list[bytes], look_for: float, timeout: float | None) -> bool:  # noqa: ARG002
-        """Wait for replies, or for anything else; see ``Channel``."""
+        """Wait for replies or other events; see ``Channel``."""
         if not self._noticed and not self._arrived:
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=min(1e6 if timeout is None else timeout, 1e6))
@@ -74,7 +74,7 @@ class ActorChannel(Channel):
             self._noticed |= not tokens
             with contextlib.suppress(IndexError):  # a signal handler has closed the pool
                 self._arrived[0] = tokens
-                # In one call: no interrupt can come between the queue and the list.
+                # One call, so that no interrupt can come between the queue and the list.
                 chunks.extend(map(deque.popleft, (self._arrived,)))
         return len(chunks) > count
 
@@ -100,7 +100,7 @@ class ActorHost(ProcessHost):
     stuck: tuple[int, str] | None = None
 
     def start(self, *, again: bool = False) -> None:
-        """Have Ray start an actor, which makes its envs meanwhile."""
+        """Start an actor, and return while it makes its envs."""
         self._reset()
         items: deque[Any] = deque()
         self.stream = SimpleNamespace(cut=False, garbled=False, ended=False, read=lambda: items)
@@ -172,7 +172,7 @@ class ActorHost(ProcessHost):
         self._call(self.process.handle, took, data)
 
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
-        """End the actor: nothing that it still says counts. Of signals there is this one."""
+        """Kill the actor and ignore its later replies; the signal number has no effect."""
         self.kill_reason = self.kill_reason or reason
         if self.exit is None and not self.ended and signum == signal.SIGKILL:
             self.ended = True
@@ -180,7 +180,7 @@ class ActorHost(ProcessHost):
                 ray.kill(self.process)
 
     def reap(self) -> None:
-        """The actor has ended, or is not needed any more."""
+        """Free an actor that has ended or is not needed any more."""
         if self.exit is None:
             self.kill()
             self.deadline = math.inf
@@ -220,7 +220,7 @@ class Actors(Processes):
         return f", num_actors={len(self.hosts)}"
 
     def look(self) -> list[tuple[ProcessHost, Overdue]]:
-        """End what must not go on; return the actors of which an env is stuck."""
+        """Kill actors past their deadline; return the actors in which an env is stuck."""
         super().look()
         found = [host for host in self.hosts if host.exit is None and host.stuck]
         return [(host, Overdue(host.number, host.stuck[0])) for host in found]

@@ -6,20 +6,29 @@ import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from envpool_py.arguments import check_env_fns
+from envpool_py.options import PoolOptions, check_options, spell_out
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.workers import SubprocEnvWorker
 
-_NOT_OF_ACTORS = {"affinity", "context", "num_processes", "num_threads"}
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
+
+
+class RayOptions(PoolOptions, total=False):
+    """What ``RayVectorEnv`` takes as well."""
+
+    step_timeout: float | None
+    caller_steps: bool
 
 
 class RayEnvWorker(SubprocEnvWorker):
-    """The env is in an actor of Ray; in a pool the actor holds several.
+    """A worker whose env is in an actor of Ray; in a pool an actor may hold several envs.
 
     ``process`` is the handle of the actor, which starts with the first request, or with a pool.
 
@@ -35,17 +44,17 @@ class RayEnvWorker(SubprocEnvWorker):
         self.context: Any = options
 
 
+@spell_out(RayOptions)
 class RayVectorEnv(BaseVectorEnv):
-    """Envs in actors on the nodes of a Ray cluster, where ``ShmemVectorEnv`` has processes.
+    """A pool of actors on the nodes of a Ray cluster, in place of worker processes.
 
-    ``ray.init(address)`` before this chooses the cluster; else Ray is initialised here. An actor
-    gets one call for all its envs of a batch, and one reply brings their rows: a partial batch is
-    made of whole calls. With ``on_error="restart"`` Ray places a new actor where there is room.
+    Call ``ray.init(address)`` first to choose the cluster; otherwise Ray is initialised here. An
+    actor gets one call for all its envs of a batch, and returns their rows together, so a partial
+    batch consists of whole calls. With ``on_error="restart"`` Ray places a new actor on any node
+    with free resources.
 
     Args:
         env_fns: one callable per env; sent by cloudpickle, called in a thread of the actor.
-        wait_num: as in ``BaseVectorEnv``.
-        timeout: as in ``BaseVectorEnv``.
         envs_per_actor: how many envs share an actor at the most; ``"auto"``: as many actors as
             there are free resources for.
         num_cpus: CPUs that each actor reserves.
@@ -53,8 +62,8 @@ class RayVectorEnv(BaseVectorEnv):
         resources: custom resources that each actor reserves.
         scheduling_strategy: as in ``ray.remote``.
         runtime_env: as in ``ray.remote``; every node must be able to import ``envpool_py``.
-        **options: ``step_timeout=None``: seconds that a request to an env may take before its
-            actor is killed; and the other arguments of ``BaseVectorEnv``.
+        step_timeout: seconds that a request to an env may take before its actor is killed; None:
+            no timeout.
     """
 
     def __init__(
@@ -69,13 +78,12 @@ class RayVectorEnv(BaseVectorEnv):
         resources: dict[str, float] | None = None,
         scheduling_strategy: Any = "SPREAD",
         runtime_env: dict[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[RayOptions],
     ) -> None:
         env_fns = check_env_fns(env_fns)
-        if unknown := options.keys() & _NOT_OF_ACTORS:
-            raise TypeError(f"{type(self).__name__} does not take {', '.join(sorted(unknown))}")
+        check_options(RayVectorEnv.__init__, type(self).__name__, options)
         needed = {"CPU": num_cpus, "GPU": num_gpus, **(resources or {})}
-        options["num_processes"] = _count(len(env_fns), envs_per_actor, needed)
+        count = _count(len(env_fns), envs_per_actor, needed)
         worker_fn = functools.partial(
             RayEnvWorker,
             num_cpus=num_cpus,
@@ -84,7 +92,7 @@ class RayVectorEnv(BaseVectorEnv):
             scheduling_strategy=scheduling_strategy,
             runtime_env=runtime_env,
         )
-        super().__init__(env_fns, worker_fn, wait_num, timeout, **options)
+        super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
 def _count(num_envs: int, envs_per_actor: int | str, needed: Mapping[str, float]) -> int:

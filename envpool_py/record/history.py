@@ -1,4 +1,4 @@
-"""The past of each env, from which ``on_error="replay"`` restores an env that was lost.
+"""The past of each env (its earlier requests), from which ``on_error="replay"`` restores it.
 
 The caller's process keeps the requests of each env and a digest of every row. When recovery has
 recreated a lost env, one request takes the whole past to the env's process, which carries it out
@@ -85,13 +85,13 @@ class Past:
 
 
 def action_dtype(layout: Any) -> np.dtype[Any]:
-    """The structured dtype of an action; of no use where a leaf is not fixed."""
+    """Return the structured dtype of an action whose leaves are all fixed."""
     fields = [(str(n), leaf.dtype, leaf.shape) for n, leaf in enumerate(spaces.leaves(layout))]
     return np.dtype(fields)
 
 
 def step_of(layout: Any, data: bytes) -> Request:
-    """The step whose action, of a layout with fixed leaves alone, has these bytes."""
+    """Return the step whose action, of a layout with only fixed leaves, has these bytes."""
     record: Any = np.ndarray((1,), action_dtype(layout), data)
     columns = [record[name].copy() for name in record.dtype.names]
     return Request("step", tuple(spaces.join_rows(layout, columns, 1)))

@@ -65,12 +65,12 @@ class Row(NamedTuple):
     reward: Any
     marked: bool  # whether infos of resets in this batch have is_reset
     lost: bool  # whether the row replaces that of a lost step
-    info: dict[str, Any]  # what recovery added to the info
-    resets: list[tuple[int, int | None, Any]]  # what reset_fn returned, see observers.Rows.asked
+    info: dict[str, Any]  # the values that recovery added to the info
+    resets: list[tuple[int, int | None, Any]]  # results of reset_fn, see observers.Rows.asked
 
 
 class Event(NamedTuple):
-    """One chunk: its kind, the env ids, and what it holds for each of these envs."""
+    """One chunk: its kind, the env ids, and the data of each of these envs."""
 
     kind: bytes
     ids: list[int]
@@ -121,7 +121,7 @@ class Recorder(Observer):
             # A full disk must not end the run.
             os.close(self._fd)
             self._fd = None
-            text = f"record: {self._path} ends here, the pool goes on without: {error}"
+            text = f"record: {self._path} ends here, the pool goes on without it: {error}"
             checks.warn(text, RuntimeWarning)
 
     def steps(self, ids: IdArray, steps: Steps) -> None:
@@ -151,7 +151,7 @@ class Recorder(Observer):
         self._write(ROWS, ids, [*columns, rows.marked, notes])
 
     def _notes(self, ids: IdArray, rows: Rows) -> dict[int, tuple[Any, ...]]:
-        """The fields ``lost``, ``info`` and ``resets`` of rows that have any."""
+        """Return the fields ``lost``, ``info`` and ``resets`` of rows that have any."""
         found = {}
         for i in ids.tolist():
             added = dict(rows.notes.get(i, {}))
@@ -210,7 +210,7 @@ def _fault(error: EnvError) -> tuple[Any, ...]:
 
 
 def _refusal(value: Any) -> TypeError | None:
-    """The error that ``plain_codec`` raises for a value, or None."""
+    """Return the error that ``plain_codec`` raises for a value, or None."""
     try:
         plain_codec.encode(value)
     except TypeError as error:
@@ -230,7 +230,7 @@ def _check(ids: Sequence[int] | IdArray, values: Sequence[Any], what: str) -> No
 
 
 def _narrowed(column: Array) -> Array:
-    """The same numbers as float32 or in one byte each, where no number changes."""
+    """Return the numbers as float32 or uint8 if that changes none of them."""
     narrow = np.dtype(np.float32 if column.dtype.kind == "f" else np.uint8)
     if column.dtype.kind not in "iuf" or column.dtype.itemsize <= narrow.itemsize:
         return column
@@ -240,7 +240,7 @@ def _narrowed(column: Array) -> Array:
 
 
 def describe(layout: Any) -> str:
-    """The leaves of a layout in words; layouts with equal texts have equal leaves."""
+    """Describe the leaves of a layout; layouts with equal texts have equal leaves."""
     texts = []
     for leaf in spaces.leaves(layout):
         name = "/".join(str(key) for key in leaf.path) or "values"
@@ -259,7 +259,8 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
             break
         header = json.loads(body)
         if header["version"] != VERSION:
-            raise ValueError(f"{path}: a record of version {header['version']}, not {VERSION}")
+            text = f"{path}: a record of version {header['version']}, not {VERSION}"
+            raise ValueError(f"{text}; read it with the release that wrote it")
         return dict(header)
     raise ValueError(f"{path}: not a record of a pool, or cut off within its first chunk")
 
@@ -277,7 +278,7 @@ def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
 
 
 def _chunks(path: Path) -> Iterator[tuple[bytes, int, bytes]]:
-    """The kind, the place in the file and the body of each complete chunk."""
+    """Yield the kind, the position in the file and the body of each complete chunk."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError(f"{path}: not a record of a pool")

@@ -1,7 +1,7 @@
-"""``replay``: repeat what a pool has recorded, and check it row by row.
+"""``replay``: repeat the recorded requests of a pool, and check every row.
 
 The envs are created again and receive the same requests, each env in the same order, and rows are
-fetched in the order of the run. So timing has no effect, and all envs can live in the calling
+fetched in the order of the run. So timing has no effect, and all envs can be in the calling
 process, where a debugger reaches them. Only the death of a process is taken from the record.
 
 A request is sent when the record shows that the env answered it. So a request that killed its
@@ -55,10 +55,10 @@ def replay(
 
     Args:
         path: the record, also of a run that was killed.
-        env_fns: those of the run, one for each env.
-        env_ids: the envs to replay; None is all. Other envs are not created, and batches without a
+        env_fns: the env_fns of the run, one for each env.
+        env_ids: the envs to replay; None: all. Other envs are not created, and batches without a
             row of the chosen envs are left out.
-        until: stop after this number of batches and keep the pool open; None replays to the end.
+        until: stop after this number of batches and keep the pool open; None: replay to the end.
         backend: ``"dummy"`` (all envs in the calling process), ``"subproc"``, ``"shmem"``,
             ``"ray"``, or a pool class.
         reset_fn: called where the record does not hold the result of the run's ``reset_fn``,
@@ -101,8 +101,9 @@ def replay(
         if isinstance(error, TypeError) and "flags of shape" in fields and "agents/" in fields:
             raise ValueError(
                 f"the record {path} is of a ParallelVectorEnv, whose pool steps a PackedEnv for"
-                " each PettingZoo env; pass env_fns that create one: MakePacked(env_fn,"
-                " with_state=state_in_info) of envpool_py.pettingzoo.packed_env"
+                " each PettingZoo env; pass env_fns that create one:"
+                " functools.partial(envpool_py.pettingzoo.packed_env.PackedEnv, env_fn,"
+                " with_state=state_in_info)"
             ) from error
         raise
     return Replay(pool, path, chosen, until=until, deaths=deaths)
@@ -114,15 +115,15 @@ class _Env:
 
     #: The number of its episode, -1 before the first, and of its last step in it.
     position: tuple[int, int] = (-1, 0)
-    #: Requests that reached the env but brought no result: cancelled steps and resets, and calls
-    #: that failed. They are carried out once the record shows a later answer of the env; if the env
-    #: is recreated first, its process had died.
+    #: Requests that reached the env but have no result: cancelled steps and resets, and calls that
+    #: failed. They are carried out when the record shows a later answer of the env; if the env was
+    #: recreated first, its process had died.
     unconfirmed: list[Request] = field(default_factory=list)
     #: (root seed, episode), if the run recreated the env but its row waits to be returned first.
     recreated_at: tuple[int | None, int] | None = None
 
     def next_position(self, request: Request | None, info: Iterable[str] = ()) -> tuple[int, int]:
-        """The position after a request; ``info``: of its row, which tells an automatic reset."""
+        """Return the position after a request; ``info``: of its row, has ``is_reset`` if needed."""
         episode, step = self.position
         if request is None:
             return self.position
@@ -131,14 +132,14 @@ class _Env:
 
 
 class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
-    """The batches of a record, repeated: an iterator, created by ``replay``.
+    """An iterator over the repeated batches of a record; ``replay`` creates it.
 
-    Each batch has the form of what ``step`` returns, with the rows in the order of the run:
+    Each batch has the form of the result of ``step``, with the rows in the order of the run:
     observations, rewards, ``terminated``, ``truncated``, infos. Rows of a reset have reward 0 and
-    both flags False. ``info["env_id"]`` is the id that the env had in the run.
+    both flags False. ``info["env_id"]`` is the id of the env in the run.
 
-    Where the run raised an ``EnvError`` to its caller, the iterator raises the error too, and the
-    next batch is the one that followed. At its end the iterator closes the pool; a ``with`` block
+    If the run raised an ``EnvError`` to its caller, the iterator raises the error too; the next
+    batch is the one after the error. At its end the iterator closes the pool; a ``with`` block
     closes it in any case.
 
     Raises:
@@ -318,7 +319,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         return None
 
     def _fetch(self, requests: Mapping[int, Request | None]) -> StepResult:
-        """Send requests and return their batch; None stands for the row of a lost step."""
+        """Send requests and return their batch; None: the row of a lost step."""
         for i, request in requests.items():
             if request is not None:
                 self._confirm(i)
@@ -393,7 +394,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         return ReplayError(text, self.env_ids[i], episode, step)
 
     def _error_of(self, i: int, fault: tuple[str, str, str, tuple[int, ...]]) -> EnvError:
-        """The error of the run, raised by the env again where the env raised it.
+        """Return the error of the run; if the env raised it, the env must raise it again.
 
         Raises:
             ReplayError: the env raised another error than in the run, or none.
@@ -410,7 +411,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             was = text.partition("\n")[0]
             now = "" if error is None else error.message.partition("\n")[0]
             if error is None and not is_death:
-                how = f"it did not raise what it raised in the run: {was}"
+                how = f"it did not raise the error of the run: {was}"
                 raise self._differs(i, how, position)
             if not is_death and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):
                 raise self._differs(i, f"raised {now!r}, was {was!r}", position) from error
@@ -423,10 +424,10 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
 def _recorded_reset_fn(
     path: str | os.PathLike[str], env_ids: Sequence[int], fallback: ResetFn | None
 ) -> ResetFn:
-    """A ``reset_fn`` that returns what that of the run returned; ``fallback`` where unknown."""
+    """Return a ``reset_fn`` with the recorded results; ``fallback`` gives those not recorded."""
     # By (env id, episode): the results in order.
     known: dict[tuple[int, int], list[tuple[int | None, Any]]] = {}
-    with suppress(ValueError):  # corrupt: reported when the replay comes to it
+    with suppress(ValueError):  # corrupt: reported when the replay reads this part
         for kind, ids, data in recorder.read_events(path):
             for i, row in zip(ids, data, strict=True) if kind == recorder.ROWS else ():
                 for episode, seed, options in row.resets:
@@ -448,7 +449,7 @@ def _recorded_reset_fn(
 
 
 def _difference(batch: StepResult, n: int, row: Row) -> str | None:
-    """How flags and reward of row ``n`` of a batch differ from those of the recorded row."""
+    """Describe how flags or reward of row ``n`` differ from the recorded row; None: equal."""
     now = bool(batch[2][n]), bool(batch[3][n])
     was = bool(row.flags & 1), bool(row.flags & 2)
     if now != was:

@@ -1,4 +1,4 @@
-"""Stable-Baselines3's interface over the pool; works without Stable-Baselines3 and torch."""
+"""Stable-Baselines3's interface over a pool; needs neither Stable-Baselines3 nor torch."""
 
 from envpool_py.sb3.common import vec_env
 from envpool_py.sb3.common.env_util import make_vec_env

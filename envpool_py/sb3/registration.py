@@ -1,4 +1,4 @@
-"""Our classes as virtual subclasses of Stable-Baselines3's, whose code asks by ``isinstance``.
+"""Register our classes as virtual subclasses of Stable-Baselines3's, for its ``isinstance`` checks.
 
 Stable-Baselines3's classes are ABCs, so ours can be registered with them. Importing it takes a
 second and loads torch, so only an explicit ``register()`` does that.

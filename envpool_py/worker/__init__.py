@@ -1,4 +1,4 @@
-"""Workers: the parent's handles on envs, and what carries requests out."""
+"""Workers: each is the handle on one env; a custom worker class may run envs in its own way."""
 
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker

@@ -1,14 +1,13 @@
-"""``EnvWorker``: the parent's handle on one env, and the unit that is plugged in.
+"""``EnvWorker``: the handle on one env, and the class to subclass for custom workers.
 
-What a worker promises, and all that a pool asks of it:
+The contract between a worker and a pool:
 
-* it answers one request at a time: ``send``, then ``recv``, which returns the reply or raises what
-  the env raised;
-* after ``recv`` has raised, it takes the next request;
+* a worker answers one request at a time: ``send``, then ``recv``, which returns the reply or raises
+  the exception of the env;
+* after ``recv`` has raised, the worker accepts the next request;
 * ``close`` frees everything, may be called at any time and twice, and never blocks indefinitely.
 
-A worker knows nothing of other envs. A pool steps many of them through a host
-(``envpool_py.worker.hosts``).
+A worker handles one env. A pool steps many workers through a host (``envpool_py.worker.hosts``).
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ W = TypeVar("W", bound="EnvWorker")
 
 
 class Request(NamedTuple):
-    """One thing asked of one env.
+    """A request to one env.
 
-    ``kind`` says what an ``Executor`` is to do, with ``args`` and ``kwargs``:
+    An ``Executor`` carries it out, by its ``kind``, with ``args`` and ``kwargs``:
 
     ============== ============================== ==========================================
     kind           arguments                      reply
@@ -34,12 +33,12 @@ class Request(NamedTuple):
     ``seed``       ``seed``                       ``[seed]``
     ``get_attr``   ``name``                       the value
     ``set_attr``   ``name, value``                None
-    ``call``       ``method, *args, **kwargs``    what the method returned
-    ``apply``      ``function, *args, **kwargs``  what ``function(env, ...)`` returned
-    ``render``     ``**kwargs``                   what the env returned
-    ``run``        ``function, *args``            what ``function(carry_out, ...)`` returned
+    ``call``       ``method, *args, **kwargs``    the result of the method
+    ``apply``      ``function, *args, **kwargs``  the result of ``function(env, ...)``
+    ``render``     ``**kwargs``                   the frame
+    ``run``        ``function, *args``            the result of ``function(carry_out, ...)``
     ``rebuild``                                   None; a new env, made by the same ``env_fn``
-    ``configure``  the pool's options             None; asked only where they are not the defaults
+    ``configure``  the pool's options             None; sent only if they are not the defaults
     ============== ============================== ==========================================
     """
 
@@ -55,9 +54,9 @@ ROW_KINDS = frozenset({"step", "reset"})
 class EnvWorker(ABC):
     """The handle on one env; subclass it to run envs in your own way.
 
-    A subclass writes ``send``, ``recv`` and ``close``; ``envpool_py.worker.executor.Executor``
-    carries a request out on a real env. ``envpool_py.testing.EnvWorkerContract`` holds the tests
-    that a worker class must pass.
+    A subclass implements ``send``, ``recv`` and ``close``. It can use
+    ``envpool_py.worker.executor.Executor`` to carry out requests on a real env. The tests that a
+    worker class must pass are in ``envpool_py.testing.EnvWorkerContract``.
 
     Args:
         env_fn: makes the env; called once.
@@ -68,14 +67,14 @@ class EnvWorker(ABC):
 
     @abstractmethod
     def send(self, request: Request) -> None:
-        """Begin a request; must not wait for its end."""
+        """Start a request; must not wait for its end."""
 
     @abstractmethod
     def recv(self) -> Any:
         """Wait for the end of the request and return the reply.
 
         Raises:
-            Exception: what the env raised.
+            Exception: the exception of the env.
         """
 
     @abstractmethod
@@ -83,24 +82,25 @@ class EnvWorker(ABC):
         """Close the env and free everything; a second call does nothing."""
 
     def cancel(self) -> None:
-        """Cancel the request under way: its reply will not be asked for.
+        """Cancel the request under way; the pool will not call ``recv`` for it.
 
         The default waits for the reply and drops it.
         """
-        with contextlib.suppress(Exception):  # whatever it raises belongs to what is dropped
+        with contextlib.suppress(Exception):  # an error of the cancelled request is dropped too
             self.recv()
 
     @classmethod
     def wait(cls, workers: Sequence[W], wait_num: int, timeout: float | None = None) -> list[W]:  # noqa: ARG003
-        """Those of ``workers``, each with a request under way, whose ``recv`` will not wait.
+        """Wait for workers whose request has ended, so that ``recv`` does not wait; return them.
 
-        The default names the first ``wait_num``, the oldest requests, done or not: batches come in
-        order of sending. Override it to return rows in the order in which envs finish.
+        The default returns the first ``wait_num`` workers, whether their requests have ended or
+        not: batches are then in the order of sending. Override this method to get rows in the
+        order in which envs finish.
 
         Args:
-            workers: the oldest request first; not empty.
-            wait_num: how many to wait for, at most ``len(workers)``.
-            timeout: seconds after which to return with fewer, maybe none; None waits indefinitely.
+            workers: workers with a request under way, the oldest request first; not empty.
+            wait_num: the number of workers to wait for, at most ``len(workers)``.
+            timeout: seconds after which to return fewer workers, or none; None: no timeout.
         """
         return list(workers[:wait_num])
 
@@ -122,17 +122,17 @@ class EnvWorker(ABC):
         return self.request("seed", seed)  # type: ignore[no-any-return]
 
     def get_env_attr(self, key: str) -> Any:
-        """The attribute ``key`` of the env or of the outermost wrapper that has it."""
+        """Return the attribute ``key`` of the outermost wrapper that has it, or of the env."""
         return self.request("get_attr", key)
 
     def set_env_attr(self, key: str, value: Any) -> None:
-        """Set the attribute where it is, or on the base env where it is nowhere."""
+        """Set the attribute on the outermost wrapper that has it, or on the base env."""
         self.request("set_attr", key, value)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the env or of the outermost wrapper that has it."""
+        """Call a method of the outermost wrapper that has it, or of the env."""
         return self.request("call", method, *args, **kwargs)
 
     def render(self, **kwargs: Any) -> Any:
-        """Render the env."""
+        """Return the result of ``env.render(**kwargs)``."""
         return self.request("render", **kwargs)

@@ -1,20 +1,20 @@
-"""How requests travel to worker processes and results come back, and how each side sleeps.
+"""Send requests to worker processes and results back; let each side wait for the other.
 
-A *token* is an int64 that names one request: the env id in the low bits, above it whether a reset
-or something without a row is asked for, above that the env's *generation*. A process answers a
-request with the token that it was sent. To cancel a request is to raise the env's generation: its
-answer is stale from then on.
+A *token* is an int64 that names one request: the env id in the low bits, then two bits for a reset
+and for a request without a row, then the env's *generation*. A process answers a request with the
+token that it got. A request is cancelled by increasing the env's generation, which makes a late
+answer stale.
 
-In the machine's own byte order travel:
+The messages, in the byte order of the machine:
 
-* parent to process, on the process's own stream: frames ``length << 3 | kind`` (int64) and
+* parent to process, on the socket of that process: frames ``length << 3 | kind`` (int64) and
   ``length`` bytes: tokens, or a pickle;
-* process to parent, on the pipe that all processes of a pool share: tokens, as many in one write as
-  the pipe keeps together;
-* process to parent, on the process's own stream: what a row cannot hold, as items
+* process to parent, on the pipe that all processes of a pool share: tokens, in writes that the pipe
+  does not split;
+* process to parent, on the socket of that process: values that a row cannot hold, as items
   ``token, status, length`` and ``length`` bytes. An item is written before its request's token.
 
-A signal handler that raises loses no token: reading one and keeping it is a single call.
+A signal handler that raises loses no token, because one call reads a token and stores it.
 """
 
 from __future__ import annotations
@@ -34,56 +34,56 @@ from envpool_py.errors import from_signal_handler
 
 #: The bits of a token that hold the env id.
 ID_MASK = (1 << 24) - 1
-#: A plain reset is asked for, not a step.
+#: The bit of a plain reset; without it the request is a step.
 RESET = 1 << 24
-#: A request that brings no row is asked for; its token and that of a row are two.
+#: The bit of a request without a row.
 ASK = 1 << 25
-#: One generation.
+#: The increment of one generation.
 GENERATION = 1 << 26
 TOKEN_BYTES = 8
-# Bytes of tokens that one write to a pipe keeps together.
+# Bytes that the system writes to a pipe without splitting them.
 _PUBLISH_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
 HEADER = struct.Struct("=q")
 KIND_BITS = 3
 _KINDS = (1 << KIND_BITS) - 1
 TOKENS, TOKENS_PROMPT, REQUESTS, ATTACH, CLOSE = range(5)
-#: A token that stands for no request.
+#: A token of no request, which ends a sleep.
 WAKE = HEADER.pack(-1)
 
 ITEM = struct.Struct("=qiq")
-#: The status of an item: the rest of a row or a reply, an error, the spaces of an env that was made
-#: (nothing before the first), the error of a close.
+#: The status of an item: values beside a row or a reply, an error, the spaces of a new env (empty
+#: before the first env), the error of a close.
 BESIDE, FAILURE, HELLO, CLOSE_FAILURE = range(4)
-#: Bytes; a frame or an item that claims more is none.
+#: Bytes; a frame or item with a greater length is invalid.
 LARGEST = 1 << 40
 
-# Bytes of one read: memory for so much is allocated each time, whether anything comes or not.
+# Bytes of one read, kept small because every read allocates them.
 _READ = 1 << 12
-_LONGEST = 1e6  # seconds; the system takes no more in one wait
-# How many results may be taken in a row without a look at streams and at the ends of processes.
+_LONGEST = 1e6  # seconds; the longest wait that the system accepts
+# Results that are taken in a row before sockets and the ends of processes are checked.
 _RESULTS_IN_A_ROW = 16
 
 clock = time.perf_counter
 
 
 def frame(kind: int, body: bytes) -> bytes:
-    """A message to a process."""
+    """Return a message to a process."""
     return HEADER.pack(len(body) << KIND_BITS | kind) + body
 
 
 def is_readable(fd: int, seconds: float | None) -> bool:
-    """Wait for something to read, or for the end of it; False if nothing came."""
+    """Wait until ``fd`` has data or its other end is closed; False after ``seconds``."""
     poll = select.poll()  # unlike select.select, it takes descriptors above 1023
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def dumps(value: Any, what: str) -> bytes:
-    """``value`` pickled; the TypeError where it cannot be names it as ``what``."""
+    """Pickle ``value``; the TypeError for a value that cannot be pickled calls it ``what``."""
     try:
         return pickle.dumps(value, protocol=5)
-    except Exception as error:  # cloudpickle may still know a way
+    except Exception as error:  # cloudpickle can pickle more
         if from_signal_handler(error):
             raise
     try:
@@ -96,19 +96,19 @@ def dumps(value: Any, what: str) -> bytes:
 
 # ------------------------------------------------------------------------------- the parent's end
 
-# Descriptors that only this process may hold: every fork closes its copies. A copy
-# of the parent's end of a pipe would keep the workers alive after the parent.
+# Descriptors that only this process may hold; every fork closes its copies. A copy of the parent's
+# end of a pipe would keep the workers alive after the parent has ended.
 _owned: set[int] = set()
 
 
 def claim(fd: int) -> int:
-    """Have ``fd`` closed in every process forked from now on."""
+    """Close ``fd`` in every process forked from now on."""
     _owned.add(fd)
     return fd
 
 
 def release(fd: int) -> None:
-    """Close a descriptor, claimed or not; -1 stands for none."""
+    """Close a descriptor, claimed or not; -1: there is none."""
     _owned.discard(fd)
     if fd >= 0:
         os.close(fd)
@@ -125,9 +125,9 @@ if hasattr(os, "register_at_fork"):
 
 
 class Channel:
-    """The results of all processes of a pool, and what else there is to wait for.
+    """The results of all processes of a pool, and other descriptors to wait for.
 
-    ``watch(fd, note)`` has ``note(fd, events)`` called when something happens to a descriptor.
+    After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Channel:
         self._second = 1 if hasattr(select, "epoll") else 1000
 
     def open(self) -> None:
-        """Get the descriptors; OSError where there are too few."""
+        """Create the descriptors; OSError if the system has too few."""
         self._poll = select.epoll() if hasattr(select, "epoll") else select.poll()
         self.results, self.theirs = os.pipe()
         claim(self.results)
@@ -146,23 +146,23 @@ class Channel:
         self._poll.register(self.results, select.POLLIN)
 
     def watch(self, fd: int, note: Any, *, write: bool = False) -> None:
-        """Watch a descriptor for reading, and for writing if asked."""
+        """Watch a descriptor for reading, and with ``write`` for writing."""
         mask = select.POLLIN | (select.POLLOUT if write else 0)
         (self._poll.modify if fd in self._notes else self._poll.register)(fd, mask)
         self._notes[fd] = note
 
     def forget(self, fd: int) -> None:
-        """Watch a descriptor no longer."""
+        """Stop watching a descriptor."""
         self._notes.pop(fd, None)
-        with contextlib.suppress(OSError, KeyError, ValueError):  # forgotten before
+        with contextlib.suppress(OSError, KeyError, ValueError):  # not watched
             self._poll.unregister(fd)
 
     def fetch(self, chunks: list[bytes], look_for: float, timeout: float | None) -> bool:
-        """Wait for results, or for anything else that is watched; append results to ``chunks``.
+        """Wait for results or for an event of a watched descriptor; append results to ``chunks``.
 
-        For ``look_for`` seconds look for results, yielding the core at each look; then sleep, all
-        in all for ``timeout`` seconds (None: indefinitely). Return whether something else than
-        results was noticed.
+        Poll for ``look_for`` seconds, and yield the core after each poll; then sleep. The wait ends
+        after ``timeout`` seconds in total (None: no timeout). Return whether there was an event of
+        a watched descriptor.
         """
         if look_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
@@ -186,10 +186,10 @@ class Channel:
         return noticed
 
     def collect(self, chunks: list[bytes]) -> bool:
-        """Take the results that are there; return whether there were any."""
+        """Take the results that have arrived; return whether there were any."""
         count = len(chunks)
         try:
-            # In one call: no signal handler can come between the read and the list.
+            # One call, so that no signal handler runs between the read and the list.
             chunks.extend(map(os.read, (self.results,), (_READ,)))
             while len(chunks[-1]) == _READ:
                 chunks.extend(map(os.read, (self.results,), (_READ,)))
@@ -198,15 +198,15 @@ class Channel:
         return len(chunks) > count
 
     def wake(self) -> None:
-        """End a sleep that is under way in another thread; no token is written."""
+        """End a ``fetch`` that sleeps in another thread."""
         with contextlib.suppress(OSError, ValueError):  # closed, or not open yet
             poll = select.poll()
             poll.register(self.theirs, select.POLLOUT)
-            if poll.poll(0):  # a full pipe wakes the sleeper by itself
+            if poll.poll(0):  # a full pipe has already ended the sleep
                 os.write(self.theirs, WAKE)
 
     def close(self) -> None:
-        """Free all descriptors."""
+        """Close all descriptors."""
         if hasattr(self._poll, "close"):
             self._poll.close()
         fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
@@ -216,29 +216,29 @@ class Channel:
 
 # ------------------------------------------------------------------------------- the process's end
 
-#: Seconds for which a process looks for its next request before sleeping, at the most.
+#: Longest time, in seconds, for which a process looks for its next request before it sleeps.
 LONGEST_LOOK = 10e-3
-#: Seconds that it looks before it has seen how long a caller takes.
+#: Seconds that a process looks at first, before it has measured the caller.
 FIRST_LOOK = 300e-6
-# A look pays where a request came within this many times the time that requests took of late.
+# A process looks for this many times the recent time between two requests.
 _MARGIN = 2.0
-# Seconds of a look that nothing is learnt from.
+# Seconds; a shorter look is not used to measure whether other programs need the core.
 _BRIEF = 150e-6
-# Of the time in which a process looks, the part that others may take of its core before looking is
-# dropped, and for how many requests; doubled each time, to the limit. One busy caller
-# beside two processes on two cores takes a third.
+# A process stops looking when other programs take more than this fraction of its core while it
+# looks (one busy caller beside two processes on two cores takes a third) ...
 _PUSHED_ASIDE = 0.42
+# ... for this number of requests at first, doubled each time up to the second number.
 _FEW, _MANY = 16, 512
 
 
 class Looks:
-    """For how long a process looks for its next request before it sleeps.
+    """Decides how long a process looks (polls) for its next request before it sleeps.
 
-    Sleeping costs more than it seems: a process that sleeps begins 200 to 400 µs late on a virtual
-    machine, with cold caches. Looking takes a core from other programs. So a process looks
-    for about as long as requests took to come of late; not at all where they take longer than
-    ``LONGEST_LOOK``, and not while other programs push it aside: then the wall time in which it
-    looks is longer than its CPU time. ``allowed``: whether every process can have its own core.
+    A process that sleeps starts 200 to 400 µs late on a virtual machine, with cold caches; one that
+    looks takes a core from other programs. So a process looks for about as long as recent requests
+    took to arrive, but not at all if that is longer than ``LONGEST_LOOK``, or while other programs
+    need its core (a look then takes more wall time than CPU time). ``allowed``: whether every
+    process can have its own core.
     """
 
     def __init__(self, *, allowed: bool) -> None:
@@ -249,10 +249,10 @@ class Looks:
         self._next_pause = _FEW
 
     def note(self, gap: float, looked: float, computed: float) -> None:
-        """A request came ``gap`` seconds after the process had nothing left to do.
+        """Learn from a request that came ``gap`` seconds after the process became idle.
 
-        ``looked``: seconds of a long look, but for its beginning, of which ``computed`` were CPU
-        time; 0 for none.
+        ``looked``: seconds of a long look without its first ``_BRIEF`` seconds, 0 for a short look;
+        ``computed``: the CPU time of these seconds.
         """
         if not self._allowed:
             return
@@ -265,13 +265,13 @@ class Looks:
             self._next_pause = max(self._next_pause - 1, _FEW)
         if self._pause or self._gap > LONGEST_LOOK:
             self.look_for = 0.0
-            self._gap = min(self._gap, 1.5 * LONGEST_LOOK)  # a single long pause is soon forgotten
+            self._gap = min(self._gap, 1.5 * LONGEST_LOOK)  # so that one long pause counts little
         else:
             self.look_for = min(_MARGIN * self._gap, LONGEST_LOOK)
 
 
 class ProcessEnd:
-    """A process's ends of its stream and of the pipe of the results."""
+    """The ends of the socket and of the result pipe that a worker process has."""
 
     def __init__(self, stream: socket.socket, results: int, looks: Looks) -> None:
         self._stream = stream
@@ -281,7 +281,7 @@ class ProcessEnd:
         self._items: list[bytes] = []
 
     def receive(self) -> tuple[int, bytes]:
-        """The next frame, as (kind, body); ``CLOSE`` when the parent has closed its end."""
+        """Return the next frame as (kind, body); ``CLOSE`` if the parent has closed its end."""
         data = self._received
         while True:
             if len(data) >= HEADER.size:
@@ -300,10 +300,10 @@ class ProcessEnd:
             data += more
 
     def _fetch(self) -> bytes:
-        """Look for data, then sleep until there is some; empty when the other end is closed."""
+        """Look for data, then sleep until there is some; return b"" if the other end is closed."""
         looks, stream = self._looks, self._stream
         start = now = clock()
-        seen = computed = 0.0  # CPU time of the look, but for its beginning
+        seen = computed = 0.0  # wall and CPU time when the first _BRIEF seconds had passed
         try:
             limit = start + looks.look_for
             while now < limit:
@@ -315,7 +315,7 @@ class ProcessEnd:
                     if not seen and now > start + _BRIEF:
                         seen, computed = now, time.thread_time()
                     continue
-                if seen:  # else it came so soon that there is nothing to learn
+                if seen:  # else the look was too short to learn from
                     looks.note(now - start, now - seen, time.thread_time() - computed)
                 return data
             looked, computed = now - seen, time.thread_time() - computed
@@ -326,16 +326,16 @@ class ProcessEnd:
         return data
 
     def add(self, token: int, status: int, data: bytes) -> None:
-        """Keep an item for the next ``send``."""
+        """Add an item to the next ``send``."""
         self._items += ITEM.pack(token, status, len(data)), data
 
     def send(self) -> None:
-        """Send the items; waits while the parent does not read."""
+        """Send the items; blocks while the parent does not read."""
         self._stream.sendall(b"".join(self._items))
         self._items.clear()
 
     def publish(self, tokens: bytes) -> None:
-        """Send the items, then tell the parent of finished requests."""
+        """Send the items, then the tokens of finished requests."""
         if self._items:
             self.send()
         while len(tokens) > _PUBLISH_BYTES:

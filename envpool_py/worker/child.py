@@ -1,10 +1,10 @@
-"""The loop inside a worker process: requests in, envs stepped in turn, results out.
+"""The loop of a worker process: receive requests, step the envs one by one, send results.
 
-What holds:
+Invariants:
 
-* whatever an env raises, ``sys.exit`` included, is told to the parent, and the process goes on;
-* a row is whole, and what lies beside it has been sent, before its token is published;
-* the process and what it started are killed as soon as the parent has gone.
+* any exception of an env, ``SystemExit`` included, is sent to the parent, and the process goes on;
+* a row is complete, and the values beside it are sent, before its token is published;
+* the process and its child processes are killed as soon as the parent has ended.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from envpool_py.worker import channel, limits
 from envpool_py.worker.channel import ID_MASK, TOKEN_BYTES
 from envpool_py.worker.executor import Executor
 
-#: Seconds after which finished rows are told while others are still stepped: often enough that
-#: nobody waits for a neighbour's slow env, seldom enough that a cheap env does not pay a system
-#: call for each step.
+#: Seconds after which finished rows are published while other envs are still stepped: short, so
+#: that a slow env does not delay the rows of others; not 0, so that cheap envs do not need a system
+#: call per step.
 PUBLISH_AFTER = 60e-6
 
 # Linux's number; the fcntl module does not name it before Python 3.13.
@@ -43,12 +43,12 @@ _F_SETSIG = 10
 
 
 class Shared(NamedTuple):
-    """What all processes of a pool share; its descriptors follow a process, however it is started.
+    """The descriptors and settings that all processes of a pool share, with every start method.
 
-    ``results``: the pipe for tokens. ``memory``: of the block. ``parent_alive``: reading end of a
-    pipe whose only other end is the parent's. ``stacks``: a file for the Python stacks that a
-    process is asked for. ``look``: whether to look for the next request before sleeping. ``cores``:
-    those to keep processes on, in turn; empty for none.
+    ``results``: the pipe for tokens. ``memory``: the memory of the block. ``parent_alive``: reading
+    end of a pipe whose writing end only the parent has. ``stacks``: the file for Python stacks.
+    ``look``: whether to look for the next request before sleeping. ``cores``: the cores to which
+    processes are bound in turn; empty: not bound.
     """
 
     results: int
@@ -73,9 +73,9 @@ def _received(fds: Sequence[Any], others: Sequence[Any]) -> Shared:
 def main(
     number: int, ids: Sequence[int], env_fns: Sequence[Any], stream: socket.socket, shared: Shared
 ) -> None:
-    """Run worker process ``number``: ``env_fns``, maybe as cloudpickles, make the envs ``ids``."""
-    # A group of its own: Ctrl-C in the terminal reaches the parent alone, and a kill of the group
-    # reaches what the envs have started.
+    """Run worker process ``number``; ``env_fns``, pickled or not, make the envs ``ids``."""
+    # In its own process group: Ctrl-C in the terminal reaches only the parent, and a kill of the
+    # group also reaches the processes that envs have started.
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -89,12 +89,12 @@ def main(
         show_stacks(shared.stacks)
     end = channel.ProcessEnd(stream, shared.results, channel.Looks(allowed=shared.look))
     EnvProcess(number, ids, end).run(env_fns, shared.memory)
-    stream.detach()  # left open: its end is not to be told before that of the process
+    stream.detach()  # left open: the parent must not see its end before that of the process
 
 
 @dataclass(repr=False)
 class EnvProcess:
-    """The envs of this process; ``_end`` is its way to the parent."""
+    """The envs of this process; ``_end`` is its connection to the parent."""
 
     _number: int
     _ids: Sequence[int]
@@ -106,7 +106,7 @@ class EnvProcess:
         self._heartbeat: Heartbeat | None = None
 
     def run(self, env_fns: Sequence[Any], memory: int) -> None:
-        """Carry out what the parent asks, until it asks no more."""
+        """Carry out the parent's requests until the parent closes the connection."""
         if self._build(env_fns):
             frames = 0
             while True:
@@ -125,18 +125,18 @@ class EnvProcess:
         self._close()
 
     def _build(self, env_fns: Sequence[Any]) -> bool:
-        """Make the envs and tell the parent their spaces; False where one cannot be made."""
+        """Make the envs and send their spaces to the parent; False if an env_fn raised."""
         seen: dict[int, int] = {}
         self._end.add(self._ids[0], channel.HELLO, b"")
         for i, env_fn in zip(self._ids, env_fns, strict=True):
-            # One by one: the parent knows which env_fn it waits for.
+            # Sent one by one, so that the parent knows for which env_fn it is waiting.
             self._end.send()
             try:
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
                 executor = Executor(make)
                 first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
                 if first != i:
-                    raise ValueError(  # noqa: TRY301 - one way out for every failure
+                    raise ValueError(  # noqa: TRY301 - handled like an error of the env_fn
                         f"it returned the instance that env {first} has;"
                         " every env_fn must make its own"
                     )
@@ -150,7 +150,7 @@ class EnvProcess:
         return True
 
     def _attach(self, block: Block) -> None:
-        """Keep rows in the block from now on."""
+        """Write rows into this block from now on."""
         if block.spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
         keep_info = Packer(*block.info_memory).pack
@@ -159,7 +159,7 @@ class EnvProcess:
         )
 
     def _carry_out(self, data: bytes, publish_after: float) -> None:
-        """Carry out steps and plain resets; publish those that are done now and then."""
+        """Carry out steps and plain resets; publish finished rows at intervals."""
         writer = self._writer
         assert writer is not None  # noqa: S101 - the parent attaches a block first
         tokens = memoryview(data).cast("q").tolist()
@@ -169,17 +169,17 @@ class EnvProcess:
             writer.carry_out(tokens, todo, due)
             left = length_hint(todo)
             stop = len(data) - left * TOKEN_BYTES
-            # What was received is the answer.
+            # The answer to a request is its token.
             self._end.publish(data[start:stop])
             start = stop
 
     def _answer(self, pairs: Sequence[tuple[int, bytes]]) -> None:
-        """Carry out requests with arguments; publish those that are done now and then."""
+        """Carry out requests with arguments; publish finished ones at intervals."""
         writer, done, due = self._writer, b"", time.perf_counter() + PUBLISH_AFTER
         for token, data in pairs:
             kind = "request"
             try:
-                request = pickle.loads(data)  # noqa: S301 - our own parent's; a copy for each env
+                request = pickle.loads(data)  # noqa: S301 - from our own parent; a copy for each env
                 kind = request.kind
                 if writer is not None:
                     writer.answer(token, request)
@@ -209,22 +209,22 @@ class EnvProcess:
             except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
                 failure = pickle.dumps(("close", pack_failure(error)))
                 self._end.add(i, channel.CLOSE_FAILURE, failure)
-        with contextlib.suppress(ConnectionError):  # the parent has gone: nobody is to be told
+        with contextlib.suppress(ConnectionError):  # the parent has ended
             self._end.send()
 
 
 def _die_with_parent(alive: int) -> None:
-    """Have this process and what it started killed as soon as the parent has gone.
+    """Kill this process and its child processes as soon as the parent has ended.
 
-    On Linux the kernel does it, also while an env holds the GIL in C code or the process is
-    stopped: a descriptor can be asked to send a signal of one's choice when its state changes, and
-    that of this pipe changes once, when the parent's end of it closes.
+    On Linux the kernel does this, even while an env holds the GIL or the process is stopped: a
+    descriptor can send a signal when its state changes, and the state of this pipe changes only
+    when the parent's end closes. On other systems a thread waits for that.
     """
     if sys.platform == "linux":
-        import fcntl  # noqa: PLC0415 - not everywhere
+        import fcntl  # noqa: PLC0415 - not on Windows
 
         try:
-            # Owner and signal belong to the open file, which forked siblings share: open it again.
+            # Owner and signal belong to the open file, which forked processes share: reopen it.
             own = os.open(f"/proc/self/fd/{alive}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             fcntl.fcntl(own, fcntl.F_SETOWN, -os.getpid())
             fcntl.fcntl(own, _F_SETSIG, signal.SIGKILL)
@@ -232,7 +232,7 @@ def _die_with_parent(alive: int) -> None:
         except OSError:
             pass
         else:
-            if channel.is_readable(own, 0):  # the parent had gone before
+            if channel.is_readable(own, 0):  # the parent has ended already
                 os.killpg(0, signal.SIGKILL)
             return
 

@@ -1,7 +1,7 @@
-"""Carry out any request on one env: with ``row_writer``, the only code that touches a user's env.
+"""Carry out any request on one env.
 
-Used by every backend: in this process, in a worker process, in a custom worker. The rules of
-automatic resets and of the seeds of episodes are here, and nowhere else.
+Every backend uses this module. Only this module and ``row_writer`` call a user's env; only this
+module has the rules of automatic resets and of the seeds of episodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from envpool_py.timing import StepTimes
 from envpool_py.watchdog import Heartbeat
 from envpool_py.worker.base import Request
 
-#: From (env_id, episode) to the (seed, options) of that reset.
+#: Maps (env_id, episode) to the (seed, options) of the reset that begins the episode.
 ResetFn = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
 #: (obs, reward, terminated, truncated, info): the reply to a step.
 Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
@@ -29,10 +29,10 @@ Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
 NEXT_STEP = "next_step"
 SAME_STEP = "same_step"
 
-#: The key under which an info says, where asked to, what ``reset_fn`` has returned.
+#: The key of the results of ``reset_fn`` in an info, with ``tell_asked``.
 ASKED = "envpool_py: asked of reset_fn"
-#: The attribute by which a turn-based env says that its episode is over for all agents: the flags
-#: of a row are those of one agent.
+#: The attribute of a turn-based env that is True if its episode is over for all agents; the flags
+#: of a row belong to one agent.
 EPISODE_OVER = "_envpool_py_episode_over"
 
 
@@ -43,14 +43,14 @@ class ResetInfo(dict[str, Any]):
 class FinalInfo(dict[str, Any]):
     """The info of a row that ended an episode and began the next.
 
-    It has ``final_obs`` and ``final_info`` beside what the reset returned.
+    It has ``final_obs`` and ``final_info`` in addition to the info of the reset.
     """
 
 
 class EnvSpaces(NamedTuple):
-    """The spaces of an env, each None where it has none, and the shape of its reward.
+    """The spaces of an env, None if it has none, and the shape of its reward.
 
-    The flags of a ``turn_based`` env are those of one agent; its infos have ``env_done``.
+    The flags of a ``turn_based`` env belong to one agent; its infos have ``env_done``.
     """
 
     observation_space: gym.Space[Any] | None
@@ -60,17 +60,17 @@ class EnvSpaces(NamedTuple):
 
 
 class Executor:
-    """One env, made at once by ``env_fn``, and what to remember of it between two requests.
+    """Makes one env by ``env_fn`` and carries out requests on it.
 
-    Calling it with a ``Request`` carries that out and returns the reply. It raises TypeError if
-    ``env_fn`` returns no env.
+    Call it with a ``Request`` to carry out the request and get the reply. The constructor raises
+    TypeError if ``env_fn`` does not return an env.
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self._env_fn = env_fn
-        #: Called with what is strange about a row that is taken all the same: its kind, the text.
+        #: Called with kind and text of each warning about a row.
         self.warn: Callable[[str, str], object] = _warn
-        #: What is to be looked at when it comes: a reset, a step, a step after the episode's end.
+        #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
         self.to_check = {checks.RESET, checks.STEP, checks.OVER}
         self._times: StepTimes | None = None
         self._heartbeat: Heartbeat | None = None
@@ -96,9 +96,9 @@ class Executor:
         self._observed: Any = env
         self._turns = _turn_based_layer(env)
         self._closed = False
-        # What the next step does in place of a step: an automatic reset, or raise the error of one.
+        # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
-        self._in_reset = False  # an automatic one
+        self._in_reset = False  # whether an automatic reset has begun and not succeeded
 
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
@@ -126,12 +126,12 @@ class Executor:
         validate: str = checks.FIRST,
         tell_asked: bool = False,
     ) -> None:
-        """Take the options of the pool, and the env's place in its schedule of episodes.
+        """Set the options of the pool, and the env's place in its schedule of episodes.
 
-        ``root`` is the seed from which every episode is seeded; None leaves it to the env's stream.
-        With ``tell_asked`` the infos of resets tell what ``reset_fn`` returned.
+        ``root`` is the seed from which every episode is seeded; None: the env's own random stream.
+        With ``tell_asked`` the infos of resets hold the results of ``reset_fn``.
         """
-        # (episode, seed, options) of the calls of reset_fn still to be told; None: nobody asks.
+        # (episode, seed, options) of calls of reset_fn, for the next info; None: not needed.
         self._asked: list[tuple[int, int | None, Any]] | None = [] if tell_asked else None
         self._env_id = env_id
         self._autoreset = autoreset_mode
@@ -146,24 +146,24 @@ class Executor:
             self.to_check -= {checks.RESET, checks.STEP}
 
     def observe(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
-        """Time the steps and resets of the env, which has id ``i``, and say when they begin."""
+        """Time the steps and resets of the env, which has id ``i``, and write its heartbeat."""
         self._env_id, self._times, self._heartbeat = i, times, heartbeat
         if times is not None or heartbeat is not None:
             self._observed = _Observed(self.env, i, times, heartbeat)
 
     @property
     def place(self) -> Place:
-        """Where the env is in its schedule of episodes."""
+        """The place of the env in its schedule of episodes."""
         return self._root, self._episode, self._over
 
     @property
     def stepper(self) -> Any:
-        """The object whose ``step`` takes the next step: the env itself where that is enough."""
+        """The object to step next: the env itself if the step needs no other work."""
         plain = self._pending is None and self._turns is None and checks.STEP not in self.to_check
         return self._observed if plain and not self._past_end else self
 
     def env_spaces(self) -> EnvSpaces:
-        """What a pool must know of the env before its first reset."""
+        """Return the facts that a pool needs before the first reset."""
         return EnvSpaces(
             getattr(self.env, "observation_space", None),
             getattr(self.env, "action_space", None),
@@ -173,24 +173,24 @@ class Executor:
 
     @property
     def _past_end(self) -> bool:
-        """Whether the next step is to be warned of: nobody has reset the env."""
+        """Whether the next step needs a warning: the episode is over and the env was not reset."""
         return self._over and self._autoreset is None and checks.OVER in self.to_check
 
     def _is_due(self, what: str) -> bool:
-        """Whether to look at this now; the second time only where every row is looked at."""
+        """Whether to check this kind of row now: each time with ``ALWAYS``, else once."""
         due = what in self.to_check
         if due and self._validate != checks.ALWAYS:
             self.to_check.remove(what)
         return due
 
     def failing(self, kind: str) -> str:
-        """What it was that raised just now, in a request of this kind: maybe an automatic reset."""
+        """Return the kind of call that has raised in this request: it may be an automatic reset."""
         return "reset" if kind == "step" and self._in_reset else kind
 
     # -------------------------------------------------------------------------------------- step
 
     def step(self, action: Any) -> Any:
-        """What the env's own step returns, for ``finish``, or the row of an automatic reset."""
+        """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
         if self._closed:
             raise ClosedEnvironmentError("step: the env is closed")
         if self._pending is not None:
@@ -201,16 +201,16 @@ class Executor:
         row = self._observed.step(action)
         if self._is_due(checks.STEP) and isinstance(row, (tuple, list)) and len(row) == 5:
             self._check(row[0], row[1])
-        # No plain tuple: such a row goes through `finish`, after which this may not be needed.
+        # A list makes the row writer call `finish`, which updates the stepper.
         return list(row) if type(row) is tuple else row
 
     def finish(
         self, row: Any, keep: Callable[[int, Any], Any] | None = None, i: int = 0
     ) -> tuple[Row, tuple[Any, dict[str, Any]] | None]:
-        """The row of a step, from what the env's own step returned; resets the env where due.
+        """Return the row of a step from the env's result; in same_step mode reset an ended env.
 
-        It then returns also the last observation and info of the episode. ``keep(i, obs)`` keeps
-        the observation before the env, which may use its memory again, is reset; None: a copy.
+        After such a reset also return the last observation and info of the episode. ``keep(i,
+        obs)`` stores that observation before the reset, which may overwrite it; None: copy it.
         """
         if type(row) is not tuple or len(row) != 5 or type(row[4]) is not dict:
             row = checked_row(row)
@@ -235,7 +235,7 @@ class Executor:
         return (first, reward, terminated, truncated, begun), ended
 
     def postpone(self, error: BaseException) -> None:
-        """An automatic reset failed: the next step raises its error. An interrupt is raised now."""
+        """Raise the error of an automatic reset in the next step; raise an interrupt at once."""
         if interrupts(error):
             raise error
 
@@ -260,7 +260,7 @@ class Executor:
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """Reset the env; arguments that are None are not passed on."""
+        """Reset the env; arguments that are None are not passed to it."""
         root, episode = self._root, self._episode + 1
         if root is not None:
             if seed is not None:
@@ -279,7 +279,7 @@ class Executor:
         try:
             result = self.env.reset(**kwargs)
         except BaseException as error:
-            # In a worker process the reset would have gone on: it has reached the env, and counts.
+            # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):
                 self._root, self._episode, self._over = root, episode, False
             raise
@@ -301,13 +301,13 @@ class Executor:
         return obs, info
 
     def seed(self, seed: int | None = None) -> list[int | None]:
-        """Seed the env: by its own ``seed`` method if it has one, and by a reset in any case."""
+        """Seed the env by a reset, and by its ``seed`` method if it has one."""
         own = _lookup(self.env, "seed", None)
         if callable(own):
             own(seed)
-        # Such an env's reset may not take a seed, but every episode has its own under a root.
+        # The reset of such an env may not accept a seed, but with a root every reset is seeded.
         _, info = self.reset(seed=None if callable(own) and self._root is None else seed)
-        if self._asked is not None:  # to be told with the next row
+        if self._asked is not None:  # kept for the next info
             self._asked = info.get(ASKED, [])
         return [seed]
 
@@ -326,7 +326,7 @@ class Executor:
     # ---------------------------------------------------------------------- requests without rows
 
     def get_attr(self, name: str) -> Any:
-        """The attribute of the outermost layer that has it."""
+        """Return the attribute of the outermost layer that has it."""
         return _lookup(self.env, name)
 
     def set_attr(self, name: str, value: Any) -> None:
@@ -339,7 +339,7 @@ class Executor:
         return _lookup(self.env, method)(*args, **kwargs)
 
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What ``function(env, *args, **kwargs)`` returns, called where the env is."""
+        """Return ``function(env, *args, **kwargs)``, called in the process of the env."""
         return function(self.env, *args, **kwargs)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -358,11 +358,11 @@ class Executor:
         return function(carry_out, *args)
 
     def render(self, **kwargs: Any) -> Any:
-        """What the env's ``render`` returns."""
+        """Return the result of ``env.render(**kwargs)``."""
         return self.env.render(**kwargs)
 
     def rebuild(self) -> None:
-        """Close the env, whatever state it is in, and make a new one by its ``env_fn``."""
+        """Close the env, ignoring errors, and make a new one by its ``env_fn``."""
         with contextlib.suppress(Exception):
             self.close()
         self._make()
@@ -377,7 +377,7 @@ class Executor:
 
 
 class _Observed:
-    """Steps an env; says that it is at work, and how long it took."""
+    """Steps an env, writes its heartbeat and times the step."""
 
     def __init__(
         self, env: Any, i: int, times: StepTimes | None, heartbeat: Heartbeat | None
@@ -398,17 +398,17 @@ class _Observed:
 
 
 def interrupts(error: BaseException) -> bool:
-    """Whether an error tells nothing of an env: Ctrl-C, or raised by a signal handler."""
+    """Whether an error is an interrupt, not an error of an env: Ctrl-C or of a signal handler."""
     return isinstance(error, KeyboardInterrupt) or from_signal_handler(error)
 
 
 def reward_shape(space: Any) -> tuple[int, ...]:
-    """The shape of the rewards of an env that declares ``space`` for them."""
+    """Return the shape of the rewards of an env whose ``reward_space`` is ``space``."""
     return tuple(space.shape) if isinstance(space, gym.spaces.Box) else ()
 
 
 def checked_row(result: Any) -> Row:
-    """What an env's ``step`` returned, as a tuple of five; TypeError if it is something else."""
+    """Return the result of an env's ``step`` as a tuple of five; TypeError if it is wrong."""
     if not isinstance(result, (tuple, list)) or len(result) != 5:
         got = f"{len(result)} values" if isinstance(result, (tuple, list)) else _named(result)
         raise TypeError(f"step() must return (obs, reward, terminated, truncated, info), got {got}")
@@ -431,7 +431,7 @@ _REQUIRED: Any = object()
 
 
 def _layers(env: Any) -> list[Any]:
-    """The env's wrappers, the outermost first, and the base env."""
+    """Return the env's wrappers, the outermost first, and the base env."""
     layers = [env]
     while isinstance(layers[-1], gym.Wrapper):
         layers.append(layers[-1].env)
@@ -439,12 +439,12 @@ def _layers(env: Any) -> list[Any]:
 
 
 def _turn_based_layer(env: Any) -> Any:
-    """The wrapper or base env that says when the episode is over for all agents; None for none."""
+    """Return the wrapper or base env that has ``EPISODE_OVER``; None if there is none."""
     layer = env
-    for _ in range(100):  # attributes of the user's may lead round in a circle
+    for _ in range(100):  # the ``env`` attributes of users may form a cycle
         if layer is None or hasattr(type(layer), EPISODE_OVER):
             return layer
-        # Not by its __dict__: who has looked at that once makes every attribute slower.
+        # Not through __dict__: reading that makes every later attribute access slower.
         try:
             layer = getattr(layer, "env", None)
         except Exception:  # noqa: BLE001 - a user's property may raise anything
@@ -453,7 +453,7 @@ def _turn_based_layer(env: Any) -> Any:
 
 
 def _has(layer: Any, name: str) -> bool:
-    """Whether this very layer has the attribute: a wrapper's forwarding properties do not count."""
+    """Whether this layer itself has the attribute; forwarding by ``gym.Wrapper`` does not count."""
     if isinstance(layer, gym.Wrapper):
         return name in vars(layer) or any(
             name in vars(base) for base in type(layer).__mro__ if base not in gym.Wrapper.__mro__
@@ -462,7 +462,7 @@ def _has(layer: Any, name: str) -> bool:
 
 
 def _lookup(env: Any, name: str, default: Any = _REQUIRED) -> Any:
-    """An attribute of the env with the semantics of ``gymnasium.Env.get_wrapper_attr``."""
+    """Return an attribute of the env as ``gymnasium.Env.get_wrapper_attr`` does."""
     for layer in _layers(env):
         try:
             return getattr(layer, name)
@@ -471,5 +471,5 @@ def _lookup(env: Any, name: str, default: Any = _REQUIRED) -> Any:
     if default is not _REQUIRED:
         return default
     raise AttributeError(
-        f"neither {type(env).__name__} nor what it wraps has the attribute {name!r}"
+        f"neither {type(env).__name__} nor an env that it wraps has the attribute {name!r}"
     )

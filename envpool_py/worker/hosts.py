@@ -1,15 +1,15 @@
 """Hosts of envs that are not in worker processes: in the calling process, or in custom workers.
 
-A host takes tokens and requests, carries them out in ``run``, which the engine calls as it waits,
-and reports the tokens of those that are done. ``envpool_py.worker.process.ProcessHost`` is the host
-of envs in a worker process.
+A host accepts tokens and requests. It carries them out in ``run``, which the engine calls while it
+waits, and reports the tokens of finished requests. The host of envs in a worker process is
+``envpool_py.worker.process.ProcessHost``.
 
-What holds:
+Invariants:
 
-* an ``InlineHost`` carries requests out when their results are waited for, the oldest first; a
-  custom worker is sent its request at once;
-* an exception that passes through (KeyboardInterrupt, or raised by a signal handler) loses the
-  result of the one env that was at work, which ``settle`` names, and no other.
+* an ``InlineHost`` carries out requests when the caller waits for results, the oldest first; a
+  custom worker gets its request at once;
+* an interrupt (KeyboardInterrupt, or an exception of a signal handler) loses only the result of the
+  env that is being stepped, whose id ``settle`` returns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from envpool_py.worker.executor import EnvSpaces, Executor, interrupts, reward_s
 
 
 class _Results:
-    """What the hosts here have in common: the results of their envs."""
+    """The base class of the hosts of this module, with the results of their envs."""
 
     #: Whether steps can be timed.
     measures = True
@@ -42,13 +42,13 @@ class _Results:
     def __init__(self, executors: Mapping[int, Executor]) -> None:
         self._executors = executors
         self.ids = list(executors)
-        #: What the block cannot hold of results, or their errors, by the env's id, and of replies
-        #: by its id and the bit ``ASK``.
+        # The values of results that the block cannot hold, or their errors, by the env's id; for
+        # replies by the id and the bit ``ASK``.
         self.beside: dict[int, Beside | EnvError] = {}
         self._closed = False
 
     def attach(self, block: Block) -> None:
-        """Keep rows in the block from now on."""
+        """Write rows into this block from now on."""
         self._infos = block.infos
         self._writer = RowWriter(
             block, self._executors, self._keep_beside, self._keep_error, self._keep_info
@@ -59,11 +59,11 @@ class _Results:
         return KEPT
 
     def take_item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as ProcessHost
-        """What lies beside a row, or in place of one."""
+        """Return the values beside a row, or the reply or error in place of one."""
         return self.beside.pop(token & (ID_MASK | ASK))
 
     def _keep_beside(self, token: int, beside: Beside) -> None:
-        # Copies, which the env cannot change later.
+        # Copies, because the env may change its values later.
         self.beside[token & (ID_MASK | ASK)] = {
             key: value if key == "reply" else spaces_.snapshot(value)
             for key, value in beside.items()
@@ -73,11 +73,11 @@ class _Results:
         if interrupts(error):
             raise error
         if self._closed:
-            raise ClosedEnvironmentError("the pool was closed meanwhile") from None
+            raise ClosedEnvironmentError("the pool was closed meanwhile; make a new pool") from None
         self.beside[token & (ID_MASK | ASK)] = env_error(error, token & ID_MASK, kind)
 
     def _close(self, owners: Mapping[int, Executor | EnvWorker]) -> list[EnvError]:
-        """Close the envs of these executors or workers; return what that raised."""
+        """Close the envs of these executors or workers; return the errors."""
         self._closed = True
         errors = []
         for i, owner in owners.items():
@@ -93,28 +93,28 @@ class InlineHost(_Results):
 
     def __init__(self, ids: Sequence[int], executors: Sequence[Executor]) -> None:
         super().__init__(dict(zip(ids, executors, strict=True)))
-        # Tokens as bytes and as numbers, and what is left of them to carry out.
+        # Tokens as bytes and as numbers, and an iterator over those not yet carried out.
         self._queue: tuple[bytes, list[int], Iterator[int]] = b"", [], iter(())
         self._reported = 0
         self._requests: dict[int, Request] = {}
         self._running = False
 
     def spaces(self) -> dict[int, EnvSpaces]:
-        """The spaces of the envs, by id: copies, so that sampling does not touch the env's."""
+        """Return copies of the envs' spaces by id, so that sampling does not change the env's."""
         return {
             i: EnvSpaces(*map(spaces_.snapshot, executor.env_spaces()))
             for i, executor in self._executors.items()
         }
 
     def post(self, data: bytes) -> None:
-        """Take on the steps and plain resets of these tokens."""
+        """Queue the steps and plain resets of these tokens."""
         if length_hint(self._queue[2]):
             data = _packed(self._left()) + data
         self._fill(data)
 
     def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """Take on requests with arguments, each with its token."""
-        # An env's own copy: what it does to its arguments reaches nobody else.
+        """Queue requests with arguments, each with its token."""
+        # Copies for each env, because an env may change its arguments.
         self._requests.update((token, _own_request(request)) for token, request in pairs)
         self.post(_packed([token for token, _ in pairs]))
 
@@ -127,7 +127,7 @@ class InlineHost(_Results):
         return tokens[len(tokens) - length_hint(todo) :]
 
     def left(self, only: set[int] | None) -> bool:
-        """Whether there is something to carry out, for one of the envs ``only``."""
+        """Whether requests are queued, of the envs ``only`` or of any env."""
         if only is None:
             return length_hint(self._queue[2]) > 0
         return any(token & ID_MASK in only for token in self._left())
@@ -135,10 +135,10 @@ class InlineHost(_Results):
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> None:
-        """Carry out requests, the oldest first, those of the envs ``only`` where it is not None.
+        """Carry out requests, the oldest first; only those of the envs ``only`` unless None.
 
-        The tokens of those that are done go to ``chunks``. It returns after ``limit`` requests, and
-        after so many seconds.
+        The tokens of finished requests go to ``chunks``. Return after ``limit`` requests, or after
+        ``seconds``.
         """
         if only is not None:
             limit = min(limit, self._put_first(only))
@@ -164,7 +164,7 @@ class InlineHost(_Results):
                 return
 
     def _put_first(self, only: set[int]) -> int:
-        """Have the requests of these envs come first; return how many there are."""
+        """Move the requests of these envs to the front of the queue; return their number."""
         left = self._left()
         wanted = [token for token in left if token & ID_MASK in only]
         if left[: len(wanted)] != wanted:
@@ -172,7 +172,7 @@ class InlineHost(_Results):
         return len(wanted)
 
     def _report(self, chunks: list[bytes]) -> int:
-        """Report what is done; return how many of the tokens that is."""
+        """Report finished requests; return how many tokens of the queue are finished."""
         data, tokens, todo = self._queue
         done = len(tokens) - length_hint(todo)
         if done > self._reported:
@@ -181,13 +181,13 @@ class InlineHost(_Results):
         return done
 
     def settle(self, chunks: list[bytes]) -> list[int]:
-        """Report what an interrupted ``run`` has done; return the env whose result is lost."""
+        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
         running, self._running = self._running, False
         done = self._report(chunks)
         return [self._queue[1][done - 1] & ID_MASK] if running and done else []
 
     def cancel(self, ids: set[int]) -> set[int]:
-        """Drop the requests of these envs; return those that are carried out all the same."""
+        """Drop the requests of these envs; return the envs whose request is carried out anyway."""
         left = self._left()
         dropped = {token & ID_MASK for token in left} & ids
         if dropped:
@@ -199,8 +199,8 @@ class InlineHost(_Results):
         return ids - dropped
 
     def close(self) -> list[EnvError]:
-        """Close the envs; return what that raised."""
-        for _ in self._queue[2]:  # a loop that is under way, maybe in another thread, ends
+        """Close the envs; return the errors."""
+        for _ in self._queue[2]:  # emptied, so that a loop in another thread ends
             pass
         errors = self._close(self._executors)
         self._executors, self._requests = {}, {}
@@ -209,7 +209,7 @@ class InlineHost(_Results):
 
 
 class _LastReply:
-    """Stands for an env whose worker has carried out its step or reset already."""
+    """An env that returns the reply of a custom worker, which has already stepped its env."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -222,7 +222,7 @@ class _LastReply:
 
 
 class WorkerHost(_Results):
-    """Envs behind custom workers, all those of a pool, through ``send`` and ``recv`` alone."""
+    """All envs of a pool of custom workers; calls only ``send`` and ``recv`` of a worker."""
 
     measures = False
 
@@ -230,16 +230,16 @@ class WorkerHost(_Results):
         super().__init__({i: Executor(_LastReply) for i in range(len(workers))})
         self._workers = workers
         for executor in self._executors.values():
-            executor.to_check.clear()  # the worker's has checked the row
+            executor.to_check.clear()  # the executor of the worker checks rows
         self._under_way: dict[int, tuple[int, Request]] = {}  # the oldest first
         self._cancelled: set[int] = set()
         self._done: list[bytes] = []
-        # The env whose reply is being received, and the reply, once it has been taken.
+        # The env whose reply is being received, and that reply after ``recv`` has returned.
         self._receiving: list[int] = []
         self._received: list[Any] = []
 
     def spaces(self) -> dict[int, EnvSpaces]:
-        """The spaces of the envs, by id."""
+        """Return the spaces of the envs by id."""
         return {
             i: EnvSpaces(
                 self._attribute(i, "observation_space"),
@@ -251,7 +251,7 @@ class WorkerHost(_Results):
 
     def _attribute(self, i: int, name: str) -> Any:
         try:
-            # A copy, as with every other host: sampling does not touch the env's.
+            # A copy, as in every host, so that sampling does not change the env's space.
             return spaces_.snapshot(self._workers[i].get_env_attr(name))
         except AttributeError:
             return None
@@ -259,19 +259,19 @@ class WorkerHost(_Results):
             raise env_error(error, i, "get_attr") from error
 
     def attach(self, block: Block) -> None:
-        """Keep rows in the block from now on."""
+        """Write rows into this block from now on."""
         super().attach(block)
         self._actions = actions_of(block)
 
     def post(self, data: bytes) -> None:
-        """Take on the steps and plain resets of these tokens."""
+        """Send the steps and plain resets of these tokens to the workers."""
         for token in memoryview(data).cast("q").tolist():
             action = None if token & RESET else self._actions[token & ID_MASK]
             request = Request("reset") if token & RESET else Request("step", (action,))
             self.post_requests([(token & ~RESET, request)])
 
     def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """Take on requests with arguments, each with its token."""
+        """Send requests with arguments, each with its token, to the workers."""
         for token, request in pairs:
             i = token & ID_MASK
             worker = self._workers[i]
@@ -281,11 +281,11 @@ class WorkerHost(_Results):
             self._under_way[i] = token, request
             try:
                 worker.send(_own_request(request))
-            except Exception as error:  # noqa: BLE001 - it belongs to this env, and comes with its row
+            except Exception as error:  # noqa: BLE001 - raised with the row of this env
                 self._end(i, None, error)
 
     def left(self, only: set[int] | None) -> bool:
-        """Whether there is something to wait for, of one of the envs ``only``."""
+        """Whether requests are under way, of the envs ``only`` or of any env."""
         if self._done or only is None:
             return bool(self._done or self._under_way)
         return not only.isdisjoint(self._under_way)
@@ -307,7 +307,7 @@ class WorkerHost(_Results):
         self._receiving, self._received = [i], []
         failure = None
         try:
-            # In one call: no signal handler can come between the reply and the list.
+            # One call, so that no signal handler runs between the reply and the list.
             self._received.extend(map(methodcaller("recv"), (worker,)))
         except (Exception, SystemExit) as error:
             if from_signal_handler(error):
@@ -329,16 +329,16 @@ class WorkerHost(_Results):
         del self._under_way[i]
 
     def settle(self, chunks: list[bytes]) -> list[int]:
-        """Report what an interrupted ``run`` has done; return the env whose result is lost."""
+        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
         receiving, self._receiving = self._receiving, []
         chunks.extend(self._done)
         self._done.clear()
-        for i in receiving if self._received else ():  # else its worker gets the cancel
+        for i in receiving if self._received else ():  # else the worker is cancelled
             self._under_way.pop(i, None)
         return receiving
 
     def cancel(self, ids: set[int]) -> set[int]:
-        """Drop the requests of these envs; return those that are carried out all the same."""
+        """Drop the requests of these envs; all of them are carried out anyway."""
         self._cancelled |= ids & self._under_way.keys()
         for i in ids:
             self._under_way.pop(i, None)
@@ -346,7 +346,7 @@ class WorkerHost(_Results):
         return ids
 
     def close(self) -> list[EnvError]:
-        """Close the envs; return what that raised."""
+        """Close the envs; return the errors."""
         return self._close(dict(enumerate(self._workers)))
 
 
@@ -359,7 +359,7 @@ def _packed(tokens: list[int]) -> bytes:
 
 
 def _own_request(request: Request) -> Request:
-    """The request with arguments of its own; what cannot be copied is handed on unchanged."""
+    """Copy a request and its arguments; arguments that cannot be copied are shared."""
     if request.kind not in ("step", "reset", "set_attr", "call", "apply", "render"):
         return request
     first = request.args[:1] if request.kind == "apply" else ()

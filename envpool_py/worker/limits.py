@@ -1,4 +1,4 @@
-"""What a worker process takes of the machine: threads and cores."""
+"""The threads and cores that a worker process may use."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _VARIABLES = (
 
 
 def limit_threads(num_threads: int) -> None:
-    """Have this process, and what it imports later, compute with so many threads.
+    """Limit the threads with which libraries compute in this process.
 
-    What the user has set in the environment stands. Libraries that were loaded before the fork no
-    longer look there: torch is told directly, the others through threadpoolctl if installed.
+    Environment variables that the user has set are kept. Libraries that were loaded before a fork
+    do not read them again: torch is set directly, others through threadpoolctl if installed.
     """
     for name in _VARIABLES:
         os.environ.setdefault(name, str(num_threads))
@@ -28,12 +28,12 @@ def limit_threads(num_threads: int) -> None:
     if torch is not None:
         torch.set_num_threads(num_threads)
     with contextlib.suppress(ImportError):
-        # The limit holds until it is taken back, and nobody does.
+        # The limit holds until the process ends, because nothing restores it.
         importlib.import_module("threadpoolctl").threadpool_limits(num_threads)
 
 
 def usable_cores() -> list[int]:
-    """The cores that this process may use."""
+    """Return the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))

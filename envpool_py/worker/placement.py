@@ -1,4 +1,4 @@
-"""Where the envs of a pool live: which host has which, and what to send to which host."""
+"""Distribute the envs of a pool over hosts, and requests over the hosts of their envs."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from envpool_py.worker.process import ProcessHost
 from envpool_py.worker.processes import Processes
 from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 
-#: Seconds for which the caller looks for results before it sleeps, where it has a core of its own.
+#: Seconds for which the caller looks for results before it sleeps, if it has its own core.
 LOOK_FOR = 300e-6
 
 _OPTIONS = {"num_processes", "caller_steps", "num_threads", "affinity", "step_timeout"}
 
-#: Sends a message to a host, and the message.
+#: A function that sends a message to a host, and the message.
 Message: TypeAlias = "tuple[Callable[[Any], object], Any]"
 
 
 class Hosts:
-    """The hosts of a pool: ``processes`` (or None) of the first envs, and those of the others.
+    """The hosts of a pool: ``processes`` (or None) for the first envs, ``local`` for the others.
 
     Attributes:
         local: the hosts that the engine runs itself.
         look_for: seconds for which the caller looks for results before it sleeps.
         closing: set when the pool is closed.
-        configured: the options of the pool that each env has.
+        configured: the request that configured each env with the options of the pool.
         restarts: how often each env was recreated.
     """
 
@@ -59,9 +59,9 @@ class Hosts:
         self._home = np.empty(num_envs, dtype=np.intp)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
-        """Have all envs made, and return their spaces; see ``Processes.await_started``."""
+        """Make all envs and return their spaces; see ``Processes.await_started``."""
         processes = self.processes
-        if processes is not None:  # the first: what an env here holds open is not for them
+        if processes is not None:  # first, so that they do not inherit descriptors of envs here
             processes.start()
         self.local = self._make_local()
         found: dict[int, EnvSpaces] = {}
@@ -78,20 +78,20 @@ class Hosts:
         return [found[i] for i in range(self.num_envs)]
 
     def attach(self, spec: Spec) -> Block:
-        """The block of all envs, which every host keeps rows in from now on."""
+        """Make the block of all envs; every host writes rows into it from now on."""
         block = Block(spec, None) if self.processes is None else self.processes.make_block(spec)
         for host in self.local:
             host.attach(block)
         return block
 
     def of(self, i: int) -> Any:
-        """The host of env ``i``."""
+        """Return the host of env ``i``."""
         return self._all[int(self._home[i])]
 
     def messages(self, index: Any, tokens: Array, kind: int, reset: int) -> list[Message]:
-        """Messages to hosts that have these envs carry out steps; ``reset`` is RESET for resets.
+        """Return the messages for steps of these envs, or with ``reset=RESET`` for resets.
 
-        ``index`` may be a slice, of all envs: to these each step sends the same.
+        ``index`` may be a slice of all envs; the messages for their steps are kept and reused.
         """
         whole = not reset and type(index) is slice
         if whole and kind in self._messages:
@@ -112,11 +112,11 @@ class Hosts:
         return messages
 
     def forget_messages(self) -> None:
-        """Tokens have changed."""
+        """Drop the kept messages, because tokens have changed."""
         self._messages.clear()
 
     def pack(self, ids: IdArray, tokens: Array, requests: Sequence[Request]) -> list[Message]:
-        """Messages to hosts that have each env carry out its request; see ``ProcessHost.pack``."""
+        """Return the messages for one request per env; see ``ProcessHost.pack``."""
         by_host: dict[int, list[tuple[int, Request]]] = {}
         for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
             by_host.setdefault(int(self._home[i]), []).append((token, request))
@@ -130,18 +130,18 @@ class Hosts:
         return messages
 
     def cancel(self, ids: set[int]) -> set[int]:
-        """Drop the requests of these envs; return those that are carried out all the same."""
+        """Drop the requests of these envs; return the envs whose request is carried out anyway."""
         carried_out = set(ids)
         for host in self.local:
             if own := ids.intersection(host.ids):
                 carried_out -= own - host.cancel(own)
         for process in [] if self.processes is None else self.processes.hosts:
-            if process.stream.cut:  # a message cut in two cannot be mended
+            if process.stream.cut:  # the rest of a cut message cannot be sent
                 process.kill()
         return carried_out
 
     def is_dead(self, i: int) -> bool:
-        """Whether the process of env ``i`` has ended, or is being started again."""
+        """Whether the process of env ``i`` has ended, or is being restarted."""
         host = self.of(i)
         return isinstance(host, ProcessHost) and (host.exit is not None or host.restarting)
 
@@ -151,31 +151,31 @@ class Hosts:
         return isinstance(host, ProcessHost) and host.exit is None
 
     def begin_restart(self, i: int) -> None:
-        """Start the ended process of env ``i`` once more; OSError where that cannot be."""
+        """Restart the ended process of env ``i``; OSError if that fails."""
         host = self.of(i)
         if not host.restarting:
             assert self.processes is not None  # noqa: S101 - its process has ended
             self.processes.restart(host)
 
     def is_restarting(self, i: int) -> bool:
-        """Whether the process of env ``i`` was started again, and is not there yet."""
+        """Whether the process of env ``i`` was restarted and has not made its envs yet."""
         host = self.of(i)
         if not isinstance(host, ProcessHost) or not host.restarting or host.exit is not None:
             return False
         return not host.started and host.start_error is None
 
     def end_restart(self, host: ProcessHost) -> EnvError | None:
-        """A process was started again; return what went wrong, if anything did."""
+        """End the restart of a process; return the error if it failed."""
         host.restarting = False
         if host.exit is None and host.started and host.start_error is None:
             return None
-        if host.exit is None:  # half made, it has no use
+        if host.exit is None:  # some of its envs are missing
             host.end()
             host.reap()
         return host.start_error or host.death_of(host.ids[0])
 
     def end_stuck(self, stuck: Sequence[int]) -> None:
-        """Kill the process of the first of these envs."""
+        """Kill the process of the first of these envs, whose cancelled request does not end."""
         host = self.of(stuck[0])
         text = name_ids([i for i in stuck if i in host.ids])
         host.end(f"was killed: {text} did not end a request that was cancelled")
@@ -183,23 +183,23 @@ class Hosts:
             raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
 
     def listed(self) -> list[list[int]]:
-        """The ids of the envs of each process, those of the caller's at the end."""
+        """Return the env ids of each process; the calling process is the last."""
         return [list(host.ids) for host in self._all]
 
     def describe(self) -> str:
-        """What a pool's ``repr`` says of where its envs are."""
+        """Return the part of a pool's ``repr`` about its processes."""
         if self.processes is None:
             return ""
         return self.processes.describe() + (", caller_steps=True" if self.local else "")
 
     def wake(self) -> None:
-        """End the sleep of a call that is under way in another thread."""
+        """End the wait of a call that is under way in another thread."""
         self.closing.set()
         if self.processes is not None:
             self.processes.channel.wake()
 
     def close(self) -> list[EnvError]:
-        """Close all envs and end all processes; return what closing the envs raised."""
+        """Close all envs and end all processes; return the errors of closing envs."""
         errors: list[EnvError] = []
         try:
             for host in self.local:
@@ -211,9 +211,9 @@ class Hosts:
 
 
 def common_spec(own: Sequence[EnvSpaces], autoreset: str | None, *, columns: bool) -> Spec:
-    """The spec of the block that holds the rows of all these envs.
+    """Return the spec of the block for the rows of all these envs.
 
-    Spaces may differ in their bounds, and in anything where rows are objects.
+    Spaces may differ in their bounds. If rows are objects, spaces may differ in everything.
     """
     obs = _common_layout("observation_space", own, columns=columns, coded=True)
     rewards = {each.reward_shape for each in own}
@@ -250,11 +250,11 @@ def hosts_of(
     caller_steps: bool = False,
     **options: Any,
 ) -> Hosts:
-    """Where the envs of these workers, all of one class, are to live.
+    """Make the hosts for the envs of these workers, which are all of one class.
 
-    With ``caller_steps`` this process steps the last envs while the others step theirs: as many as
-    a process has, or half as many with ``prompt``, where results are wanted as they come. For the
-    other options, and their errors, see the pools.
+    With ``caller_steps`` this process steps the last envs while the worker processes step theirs:
+    as many as a process has, or half as many with ``prompt`` (partial batches). For the other
+    options, and their errors, see the pools.
     """
     count = len(workers)
     base = _check_options(workers[0], num_processes, caller_steps, options)
@@ -267,13 +267,13 @@ def hosts_of(
         raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
     spread = min(num_processes or count, count)
     if caller_steps and num_processes is None:
-        raise ValueError("caller_steps: the caller has a share like a process; say num_processes")
+        raise ValueError("caller_steps: every env has its own process; pass num_processes")
     if caller_steps and options.get("step_timeout") is not None:
         raise ValueError(
-            "step_timeout: an env that the caller steps can't be ended; leave caller_steps"
+            "step_timeout: an env that the caller steps cannot be killed; pass caller_steps=False"
         )
     first = count
-    if caller_steps and spread < count:  # else there is none left for the caller
+    if caller_steps and spread < count:  # else every env has its own process
         first -= max(count // ((2 if prompt else 1) * spread + 1), 1)
     env_fns = [worker.env_fn for worker in workers]
     processes = workers[0].make_processes(
@@ -290,7 +290,7 @@ def hosts_of(
 def _check_options(
     worker: Any, num_processes: int | None, caller_steps: bool, options: dict[str, Any]
 ) -> type[EnvWorker] | None:
-    """The class whose ``send`` and ``recv`` the worker has; None if it has its own."""
+    """Return the class from which the worker has ``send`` and ``recv``; None: its own."""
     kind = type(worker)
     given = {**options, "num_processes": num_processes, "caller_steps": caller_steps}
     takes = _OPTIONS if isinstance(worker, SubprocEnvWorker) else set()
@@ -301,12 +301,12 @@ def _check_options(
         if issubclass(kind, base) and kind.send is base.send and kind.recv is base.recv:
             return base
     if takes and (num_processes is not None or caller_steps):
-        raise TypeError(f"{kind.__name__} has a send or recv of its own: one env a process")
+        raise TypeError(f"{kind.__name__} overrides send or recv; drop num_processes, caller_steps")
     return None
 
 
 def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> list[LocalHost]:
-    """The host of the envs that the caller steps beside processes; none without envs."""
+    """Return the host of the envs that the caller steps; no host if there are no envs."""
     made: list[Executor] = []
     try:
         for i, env_fn in zip(ids, env_fns, strict=True):
@@ -319,7 +319,7 @@ def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> li
         return [_inline(ids, made)] if made else []
     except BaseException:
         for executor in made:
-            with contextlib.suppress(Exception):  # the error on its way out says more
+            with contextlib.suppress(Exception):  # the first error is the one to report
                 executor.close()
         raise
 

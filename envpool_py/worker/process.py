@@ -1,15 +1,15 @@
-"""``ProcessHost``: some envs in one worker process; start it, talk to it, end it.
+"""``ProcessHost``: a worker process with some envs; start it, exchange messages with it, end it.
 
-What holds, whatever the envs do:
+Invariants, whatever the envs do:
 
-* a process that ends is noticed by the process itself ending, not by its stream: what an env has
-  forked may hold that open;
-* a process is a group of processes: killing it ends what its envs have started, and Ctrl-C in a
-  terminal reaches the parent alone;
-* after SIGKILL of the parent the kernel kills every process and what it started (on Linux);
-* the parent never blocks in a write: what the process does not take at once waits, and reading goes
-  on meanwhile, so that two full pipes cannot wait for each other;
-* a signal handler that raises leaves the stream whole, or ``cut`` set.
+* the parent notices the end of a process by its pidfd or sentinel, not by its socket, which a
+  process forked by an env may keep open;
+* a worker process has its own process group: a kill of the group ends the processes that its envs
+  have started, and Ctrl-C in a terminal reaches only the parent;
+* after SIGKILL of the parent the kernel kills every worker process and its children (on Linux);
+* the parent never blocks in a write: data that a process does not accept at once is kept, and the
+  parent goes on reading, so two full pipes cannot block each other;
+* after a signal handler has raised, no message is half sent, or ``cut`` is set.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from envpool_py.worker.base import Request
 from envpool_py.worker.channel import ID_MASK, ITEM
 from envpool_py.worker.executor import EnvSpaces
 
-#: Seconds that a process may live on once its stream is closed: one that ends has closed it too.
+#: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
-#: Seconds after which a pool says for which ``env_fn`` it is waiting, and after which a process
-#: that is restarted is killed.
+#: Seconds after which a pool warns that it is waiting for an ``env_fn``, and after which a process
+#: that is being restarted is killed.
 SLOW_START = 60.0
 
-# The bits of a token by which items are kept: an env has one of a row, and one of a reply.
+# The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
 _PLACE = ID_MASK | channel.ASK
 _UNREADABLE = "was killed: it sent what cannot be read"
 _READ = 1 << 18
-# Windows has none; it has no worker processes either.
+# Windows has no SIGKILL, and this package has no worker processes there.
 _KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
-# Bytes that the system writes whole or not at all.
+# Bytes that the system writes completely or not at all.
 _ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
 
 class Stream:
-    """The parent's end of the socket to the process of these envs: what is left to send, items in.
+    """The parent's end of the socket to a worker process: messages to send, items received.
 
     Attributes:
         theirs: the other end, until the process has it.
-        cut: whether a message was cut in two; the process must be killed.
-        garbled: whether what came is no item; nothing follows it.
-        ended: whether the other end is closed, which is no proof that the process has ended.
-        sent: messages written, or waiting to be.
+        cut: whether only a part of a message was sent; the process must be killed.
+        garbled: whether invalid data was received; nothing after that is read.
+        ended: whether the other end is closed; the process may still run.
+        sent: the number of messages written, or waiting to be written.
     """
 
     def __init__(self, ids: Sequence[int]) -> None:
@@ -71,13 +71,13 @@ class Stream:
         self.cut = self.garbled = self.ended = False
         self.sent = 0
         self.outbox: deque[memoryview] = deque()
-        # Bytes that are no whole item yet, items (token, status, data) that nobody has taken, and
-        # how many bytes the next item needs. Replaced as a whole: no interrupt can come in between.
+        # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
+        # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
         self._received: tuple[list[bytes], deque[tuple[int, int, bytes]], int]
         self._received = [], deque(), ITEM.size
 
     def flush(self) -> bool:
-        """Send what is left over; True when nothing is."""
+        """Send the waiting messages; return True if none is left."""
         while self.outbox:
             head = self.outbox[0]
             self.cut = True
@@ -96,12 +96,12 @@ class Stream:
         return True
 
     def read(self) -> deque[tuple[int, int, bytes]]:
-        """The items that have arrived, and that nobody has taken off this queue."""
+        """Return the queue of items that have arrived; the caller removes those that it handles."""
         chunks = self._received[0]
         if self.fd < 0:
             return self._received[1]
         try:
-            # In one call: no signal handler can come between the read and the list.
+            # One call, so that no signal handler runs between the read and the list.
             chunks.extend(map(os.read, (self.fd,), (_READ,)))
             while len(chunks[-1]) == _READ:
                 chunks.extend(map(os.read, (self.fd,), (_READ,)))
@@ -115,7 +115,7 @@ class Stream:
 
     def _parse(self) -> None:
         chunks, before, needed = self._received
-        if sum(map(len, chunks)) < needed:  # a large item in many pieces is joined once
+        if sum(map(len, chunks)) < needed:  # join the pieces of a large item only once
             return
         data, items, start, needed = b"".join(chunks), before.copy(), 0, ITEM.size
         while len(data) - start >= ITEM.size:
@@ -138,14 +138,14 @@ class ProcessHost:
     """Process ``number`` of a pool, with the envs ``ids``, which these ``env_fns`` make.
 
     Attributes:
-        exit: how the process ended; None while it runs, empty before it was started.
-        ended: whether it has ended and nobody has handled that.
-        restarting: whether it was started again, and nobody has taken that up yet.
-        deadline: when it is to be killed unless it goes on; infinity for never.
-        kill_reason: why the pool killed it, where it did.
-        start_error: what an env_fn raised.
-        name: what an error calls the process.
-        items: what the process sent beside rows, with the token of its request.
+        exit: how the process ended; None while it runs, "" before it was started.
+        ended: whether the process has ended and its end was not handled yet.
+        restarting: whether the process was restarted and its envs are not configured yet.
+        deadline: the time at which it is killed unless it makes progress; infinity: never.
+        kill_reason: why the pool killed it; None if it did not.
+        start_error: the error of an env_fn.
+        name: the name of the process in errors.
+        items: the data that the process sent beside rows, each with the token of its request.
     """
 
     number: int
@@ -157,7 +157,7 @@ class ProcessHost:
 
     def __post_init__(self) -> None:
         self.close_errors: list[EnvError] = []
-        # Kept over a restart: rows that had arrived are still to be returned.
+        # Kept over a restart, because rows that had arrived are still returned.
         self.items: dict[int, tuple[int, Any]] = {}
         self._reset()
 
@@ -175,7 +175,7 @@ class ProcessHost:
     # -------------------------------------------------------------------------------- start, end
 
     def start(self, *, again: bool = False) -> None:
-        """Start the process, which makes its envs meanwhile; OSError where that cannot be."""
+        """Start the process and return while it makes its envs; OSError if that fails."""
         self._reset()
         stream = Stream(self.ids)
         try:
@@ -186,12 +186,12 @@ class ProcessHost:
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
                 daemon=False,
             )
-            # Noted down before it runs: an interrupt finds it.
+            # Stored before the start, so that it can be killed after an interrupt.
             self.process, self.stream = process, stream
             process.start()
             try:
                 fd = os.pidfd_open(process.pid)
-            except (AttributeError, ProcessLookupError):  # not on Linux; its server has reaped it
+            except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(process.sentinel)
             self._death_fd = channel.claim(fd)
             self._channel.watch(stream.fd, self._on_stream)
@@ -204,7 +204,7 @@ class ProcessHost:
             raise
         finally:
             stream.theirs.close()
-        # Should everything else fail, a process must not keep the interpreter from ending.
+        # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
         if again:
             self.restarting, self.deadline = True, time.monotonic() + SLOW_START
@@ -222,7 +222,7 @@ class ProcessHost:
         return len(self.spaces) == len(self.ids)
 
     def kill(self, signum: int = _KILL, reason: str | None = None) -> None:
-        """Signal the process and everything that it has started."""
+        """Send a signal to the process and to all processes that it has started."""
         self.kill_reason = self.kill_reason or reason
         if self.exit is None:
             for kill in (os.killpg, os.kill):  # the group may not exist yet
@@ -230,30 +230,30 @@ class ProcessHost:
                     kill(self.process.pid, signum)
 
     def end(self, reason: str | None = None) -> None:
-        """Kill the process and wait for its end, 5 seconds at the most."""
+        """Kill the process and wait for its end, at most 5 seconds."""
         self.kill(reason=reason)
         if self._death_fd >= 0:
             self.ended |= channel.is_readable(self._death_fd, 5)
 
     def reap(self) -> None:
-        """Take in what the process has left, end what it left running, free the descriptors."""
+        """Read the last items of an ended process, kill its children, close the descriptors."""
         if self.exit is not None:
             return
         while self.read():
             pass
-        self.kill()  # its children; the pid is free for others only once the process is joined
+        self.kill()  # its children, before the join lets the system reuse the pid
         self._free(self.stream)
         self.process.join(5)
         exitcode = self.process.exitcode
         self._finalizer.cancel()
         self.deadline = math.inf
-        # Last: should an interrupt come before, all of this is done once more.
+        # Last, so that all of this is repeated after an interrupt.
         self.exit = self.kill_reason or errors.name_exit(exitcode)
         with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
             self.process.close()
 
     def death_of(self, i: int) -> WorkerDiedError:
-        """A new error that says how env ``i``'s process ended."""
+        """Return a new error that says how the process of env ``i`` ended."""
         text = f"the {self.name} {self.exit or self.kill_reason}"
         if not self.started:
             text += " while starting"
@@ -267,10 +267,10 @@ class ProcessHost:
     # ------------------------------------------------------------------------------------ sending
 
     def pack(self, pairs: list[tuple[int, Request]]) -> bytes:
-        """Requests with their tokens as a message; TypeError where one cannot be pickled.
+        """Pack requests with their tokens into a message; TypeError if one cannot be pickled.
 
-        A request is unpickled once for each of its envs, so that no env sees what another does to
-        its arguments; one that several envs share is pickled once.
+        A request that several envs share is pickled once. It is unpickled once per env, so that
+        each env has its own arguments.
         """
         bodies: dict[int, bytes] = {}
         for token, request in pairs:
@@ -281,7 +281,7 @@ class ProcessHost:
         return channel.frame(channel.REQUESTS, pickle.dumps(message))
 
     def write(self, data: bytes) -> None:
-        """Send a message; what the process does not take at once is sent when it does."""
+        """Send a message; bytes that the process does not accept at once are sent later."""
         if self.exit is not None:
             return
         stream, sent = self.stream, 0
@@ -291,7 +291,7 @@ class ProcessHost:
                 sent = os.write(stream.fd, data)
             except BlockingIOError:
                 pass
-            except ConnectionError:  # the process has ended, which is noticed elsewhere
+            except ConnectionError:  # the process has ended; _on_death handles that
                 return
             if sent == len(data):
                 return
@@ -301,12 +301,12 @@ class ProcessHost:
 
     @property
     def sent(self) -> int:
-        """Messages written; -1 where nothing is to be expected of the process."""
+        """The number of messages written; -1 if the process does not run or has no envs yet."""
         return -1 if self.exit is not None or not self.started else self.stream.sent
 
     @property
     def disconnected(self) -> bool:
-        """Whether the process has closed its end of the stream, and may live on."""
+        """Whether the process has closed its end of the socket but may still run."""
         return self.exit is None and self.stream.ended
 
     # ---------------------------------------------------------------------------------- receiving
@@ -318,12 +318,12 @@ class ProcessHost:
         if events & select.POLLOUT and self.stream.flush():
             self._channel.watch(fd, self._on_stream)
         self.read()
-        if self.stream.ended:  # that would be news indefinitely
+        if self.stream.ended:  # else every poll would report it
             self._channel.forget(fd)
             self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
 
     def read(self) -> bool:
-        """Take in the items that have arrived; return whether there were any."""
+        """Handle the items that have arrived; return whether there were any."""
         items = self.stream.read()
         found = bool(items)
         while items:
@@ -344,7 +344,7 @@ class ProcessHost:
         return found
 
     def _greet(self, i: int, data: bytes) -> None:
-        """Env ``i`` was made, or, without data, the first env_fn is called."""
+        """Handle a greeting: env ``i`` was made, or, without data, the process has started."""
         if data:
             spaces = self._loaded(data, i, "env_fn")
             if isinstance(spaces, EnvError):
@@ -356,13 +356,13 @@ class ProcessHost:
             self.deadline = math.inf if self.started else time.monotonic() + limit
 
     def take_item(self, token: int, kind: str) -> Any:
-        """What the process sent beside a row, or in place of one: a dict or an EnvError.
+        """Return the values that the process sent beside a row, or the error in place of the row.
 
-        ``token`` and ``kind`` are those of the request, which has been answered.
+        ``token`` and ``kind`` are those of the request, which was answered.
         """
         i, place = token & ID_MASK, token & _PLACE
         while self.items.get(place, (-1,))[0] != token:
-            if not self.read():  # it was sent before its token
+            if not self.read():  # an item arrives before its token, so it must be there
                 self.kill(reason=_UNREADABLE)
                 return self.death_of(i)
         status, data = self.items.pop(place)[1]
@@ -371,7 +371,7 @@ class ProcessHost:
         return self._loaded(data, i, kind)
 
     def _loaded(self, data: bytes, i: int, kind: str) -> Any:
-        """What env ``i`` sent, or an EnvError: unpickling runs the user's code."""
+        """Unpickle data of env ``i``; return an EnvError if that raises: it runs user code."""
         try:
             return pickle.loads(data)  # noqa: S301 - from our own worker process
         except Exception as error:
@@ -380,7 +380,7 @@ class ProcessHost:
             return errors.env_error(error, i, kind)
 
     def _error_in(self, i: int, data: bytes) -> EnvError | None:
-        """The error that env ``i`` sent; None, and the end of its process, if it is none."""
+        """Unpickle the error that env ``i`` sent; if that fails, kill the process, return None."""
         try:
             kind, failure = pickle.loads(data)  # noqa: S301 - from our own worker process
             return errors.unpack_failure(failure, i, kind)
@@ -392,7 +392,7 @@ class ProcessHost:
 
 
 def _assure_descriptors() -> None:
-    """Raise OSError now if too few descriptors are left: a start would leak some of its own."""
+    """Raise OSError if too few descriptors are left, because a failing start would leak some."""
     spare: list[int] = []
     try:
         for _ in range(3):

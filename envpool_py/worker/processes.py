@@ -1,11 +1,11 @@
-"""All worker processes of a pool: started together, watched together, ended together.
+"""All worker processes of a pool: start them, watch them, end them.
 
-What holds:
+Invariants:
 
-* all processes start at once, and no env is built in the parent;
-* a process that closes its stream, writes what cannot be read, or steps an env for longer than
-  ``step_timeout``, is killed, and its envs are told why;
-* ``close`` takes ``GRACE`` seconds and a little, however many envs hang.
+* all processes start at once, and no env is made in the parent;
+* a process is killed if it closes its socket, writes invalid data, or steps an env for longer than
+  ``step_timeout``; the errors of its envs give the reason;
+* ``close`` takes little more than ``GRACE`` seconds, however many envs hang.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from envpool_py.worker.executor import EnvSpaces
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process import ProcessHost
 
-#: Seconds that ``close`` gives all processes together to end by themselves.
+#: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
 
-# What worker processes need of the platform; every Unix has it.
+# The functions of the platform that worker processes need; every Unix has them.
 _NEEDED = ((os, "fork"), (os, "killpg"), (os, "sched_yield"), (select, "poll"))
 
 
 def missing() -> list[str]:
-    """What this platform lacks of what worker processes need."""
+    """Return the functions that worker processes need and this platform does not have."""
     return [f"{module.__name__}.{name}" for module, name in _NEEDED if not hasattr(module, name)]
 
 
 class Processes:
-    """The processes, over which the envs of ``env_fns`` are spread; for the options see the pools.
+    """The processes, which share the envs of ``env_fns``; for the options see the pools.
 
-    ``timed``: whether there is something to look at when a time has passed.
+    ``timed``: whether there is a deadline to check, such as ``step_timeout``.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Processes:
         if lacks := missing():
             raise NotImplementedError(
                 f"worker processes need {', '.join(lacks)}, which this platform lacks;"
-                " DummyVectorEnv works without"
+                " use DummyVectorEnv"
             )
         self.context = _check_context(context)
         self._pid = os.getpid()
@@ -88,7 +88,7 @@ class Processes:
         self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _open(self) -> None:
-        """Get what the processes share; OSError where that cannot be."""
+        """Create the descriptors that the processes share; OSError if that fails."""
         num_threads, affinity, step_timeout = self._options
         self.channel.open()
         self._fds += os.pipe()
@@ -117,7 +117,7 @@ class Processes:
             self.hosts.append(kind(number, ids, own, context, shared, self.channel))
 
     def start(self) -> None:
-        """Start all processes at once, which make their envs meanwhile; OSError if one cannot."""
+        """Start all processes and return while they make their envs; OSError if one fails."""
         self._open()
         try:
             with _starting(warn=True):
@@ -125,7 +125,7 @@ class Processes:
                     host.start()
         except OSError as error:
             text = f"{error.strerror}: cannot start worker process {number} of {len(self.hosts)}"
-            hint = "fewer are needed with num_processes="
+            hint = "pass a smaller num_processes"
             raise OSError(error.errno, f"{text}; {hint}") from error
 
     def await_started(
@@ -133,7 +133,7 @@ class Processes:
     ) -> dict[int, EnvSpaces]:
         """Wait until the envs of all processes are made; return their spaces.
 
-        Results go into ``chunks``; ``check``, called every now and then, may raise. EnvError where
+        Results go into ``chunks``; ``check`` is called after each event and may raise. EnvError if
         an env_fn raised, or a process has ended.
         """
         warn_at = time.monotonic() + process.SLOW_START
@@ -157,7 +157,7 @@ class Processes:
             check()
 
     def make_block(self, spec: Spec) -> Block:
-        """A block in memory that all processes attach to; MemoryError where that is too much."""
+        """Make the block in shared memory and attach all processes; may raise MemoryError."""
         if self.watchdog is not None:
             spec = spec._replace(num_processes=len(self.hosts))
         block = Block(spec, shm.allocate(self._memory, nbytes(spec), "observations and actions"))
@@ -169,7 +169,7 @@ class Processes:
         return block
 
     def restart(self, host: ProcessHost) -> None:
-        """Start a process that has ended once more, which makes its envs; OSError if it cannot."""
+        """Restart an ended process and return while it makes its envs; OSError if that fails."""
         if self.watchdog is not None:
             self.watchdog.forget(host.number)
         with _starting(warn=False):
@@ -178,15 +178,15 @@ class Processes:
         self.timed = True
 
     def describe(self) -> str:
-        """What a pool's ``repr`` says of its processes."""
+        """Return the part of a pool's ``repr`` about its processes."""
         return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
 
     def ended(self) -> list[ProcessHost]:
-        """The processes that have ended, and whose end nobody has handled."""
+        """Return the processes that have ended and whose end was not handled yet."""
         return [host for host in self.hosts if host.ended]
 
     def timeout(self, timeout: float | None) -> float | None:
-        """How long a sleep may be, until there is something to look at; ``timeout`` at the most."""
+        """Return the seconds until the next deadline, at most ``timeout``; None: no deadline."""
         deadline = min((host.deadline for host in self.hosts), default=math.inf)
         if deadline < math.inf:
             left = max(deadline - time.monotonic(), 0.0)
@@ -194,7 +194,7 @@ class Processes:
         return timeout if self.watchdog is None else self.watchdog.wait(timeout)
 
     def look(self) -> list[tuple[ProcessHost, Overdue]]:
-        """End what must not go on; return the processes that are stuck in a request, not killed."""
+        """Kill processes past their deadline; return those stuck in a request, not yet killed."""
         now = time.monotonic()
         for host in self.hosts:
             if host.deadline <= now:
@@ -209,7 +209,7 @@ class Processes:
         return [(self.hosts[overdue.number], overdue) for overdue in found]
 
     def _end_slow_start(self, host: ProcessHost) -> None:
-        """An env_fn has not returned for too long: its process is killed."""
+        """Kill a process whose env_fn has not returned in time."""
         i = next(i for i in host.ids if i not in host.spaces)
         limit = process.SLOW_START if self.watchdog is None else self.watchdog.limit
         text = f"env_fn did not return within {limit:g} seconds"
@@ -217,7 +217,7 @@ class Processes:
         host.start_error = EnvTimeoutError(f"env {i}: {text}; its process was killed{shown}", (i,))
 
     def end_stuck(self, host: ProcessHost, overdue: Overdue) -> tuple[list[int], str]:
-        """Kill a stuck process; return the envs that are to blame, and the text of their error."""
+        """Kill a stuck process; return the envs that were too slow, and the text of their error."""
         assert self.watchdog is not None  # noqa: S101 - it found this
         named = host.ids if overdue.env_id is None else [overdue.env_id]
         did = "begin" if overdue.env_id is None else "end"
@@ -226,7 +226,7 @@ class Processes:
         return list(named), f"{fact}; its process was killed{shown}"
 
     def _end_showing_stack(self, host: ProcessHost, reason: str) -> str:
-        """Kill a process that is stuck; return where it was, for a message."""
+        """Kill a stuck process; return its Python stack for a message."""
         host.kill_reason = reason
         stack = ""
         try:
@@ -237,7 +237,7 @@ class Processes:
         return f" here:\n\n{stack.rstrip()}" if stack else "; it did not show its Python stack"
 
     def close(self) -> list[EnvError]:
-        """Ask all processes to end, kill them after ``GRACE`` seconds; return the envs' errors."""
+        """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
         if self._closed or os.getpid() != self._pid:
             return []
         self._closed = True
@@ -249,7 +249,7 @@ class Processes:
                 host.kill(signal.SIGTERM)
                 host.kill(signal.SIGCONT)
             self._await_exits(min(0.2, GRACE))
-        finally:  # a second Ctrl-C is not patient
+        finally:  # also after a second Ctrl-C
             for host in self.hosts:
                 host.kill()
             self._await_exits(5)
@@ -274,7 +274,7 @@ class Processes:
 
 
 def _check_context(context: str | BaseContext | None) -> BaseContext:
-    """The multiprocessing context of that name; None is what multiprocessing itself would take."""
+    """Return the multiprocessing context of that name; None: multiprocessing's default."""
     if context is None or isinstance(context, str):
         names = multiprocessing.get_all_start_methods()
         if context is not None and context not in names:
@@ -297,22 +297,23 @@ def _check_context(context: str | BaseContext | None) -> BaseContext:
 
 
 def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
-    """The ``env_fn`` of env ``i``; EnvError where it cannot be pickled."""
+    """Pickle the ``env_fn`` of env ``i``; EnvError if that fails."""
     try:
         return bytes(cloudpickle.dumps(env_fn))
     except Exception as error:
         if from_signal_handler(error):
             raise
-        message = f"env {i}: env_fn cannot be pickled: {type(error).__name__}: {error}"
+        text = f"env_fn cannot be pickled: {type(error).__name__}: {error}"
+        message = f"env {i}: {text}; create that object inside env_fn"
         raise EnvError(message, (i,), "env_fn") from error
 
 
 @contextlib.contextmanager
 def _starting(*, warn: bool) -> Iterator[None]:
-    """Defer Ctrl-C while processes start, and condense what Python warns of each fork.
+    """Defer Ctrl-C while processes start, and issue Python's warning about forks at most once.
 
-    An interrupt within a fork is swallowed in callbacks, or reaches a child that has no group of
-    its own yet. Python 3.12 warns of every fork in a program with threads: once, if at all, here.
+    An interrupt during a fork would be lost in callbacks, or reach a child that does not have its
+    own process group yet. Python 3.12 warns of every fork in a program with threads.
     """
     noted: list[Any] = []
     main = threading.current_thread() is threading.main_thread()

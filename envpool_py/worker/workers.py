@@ -1,4 +1,4 @@
-"""The package's own workers."""
+"""The workers of the pool classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envpool_py.worker.processes import Processes
 
 
 class DummyEnvWorker(EnvWorker):
-    """The env is in this process; a request is carried out in ``recv``.
+    """A worker whose env is in this process; ``recv`` carries out the request.
 
     Args:
         env_fn: makes the env; called at once.
@@ -31,14 +31,14 @@ class DummyEnvWorker(EnvWorker):
         return self.executor.env
 
     def send(self, request: Request) -> None:
-        """Note the request down."""
+        """Store the request for ``recv``."""
         self._request = request
 
     def recv(self) -> Any:
         """Carry the request out and return the reply."""
         request, self._request = self._request, None
         if request is None:
-            raise RuntimeError("recv: no request was sent")
+            raise RuntimeError("recv: no request was sent; call send() first")
         return self.executor(request)
 
     def cancel(self) -> None:
@@ -51,17 +51,17 @@ class DummyEnvWorker(EnvWorker):
 
 
 class SubprocEnvWorker(EnvWorker):
-    """The env is in a process of its own.
+    """A worker whose env is in a worker process.
 
-    Nothing starts before the first request, or before a pool takes the worker: a pool starts all of
-    its processes at once, and may put several envs into one. Outside a pool messages are pickled;
-    in a pool rows and actions go through shared memory.
+    The process starts with the first request. In a pool, the pool starts all processes at once, and
+    may put several envs into one. Outside a pool messages are pickled; in a pool rows and actions
+    go through shared memory.
 
     Args:
         env_fn: makes the env; called once, in the process.
-        share_memory: has no effect; in a pool memory is always shared.
-        context: the start method, its name or a multiprocessing context; None is multiprocessing's
-            own choice.
+        share_memory: ignored; in a pool memory is always shared.
+        context: the name of a start method or a multiprocessing context; None: multiprocessing's
+            default.
     """
 
     make_processes: type[Processes] = Processes
@@ -84,7 +84,7 @@ class SubprocEnvWorker(EnvWorker):
         self._token = 0
 
     def join(self, ask: Callable[[Request], Any], host: Callable[[], Any]) -> None:
-        """Belong to a pool: ``ask`` carries out a request on the env, ``host`` tells its host."""
+        """Join a pool: ``ask`` carries out a request on the env, ``host`` returns its host."""
         self._ask, self._host = ask, host
 
     def send(self, request: Request) -> None:
@@ -98,7 +98,7 @@ class SubprocEnvWorker(EnvWorker):
         """Wait for the reply."""
         request, self._request = self._request, None
         if request is None:
-            raise RuntimeError("recv: no request was sent")
+            raise RuntimeError("recv: no request was sent; call send() first")
         if self._ask is not None:
             return self._ask(request)
         processes = self._started()
@@ -116,12 +116,12 @@ class SubprocEnvWorker(EnvWorker):
         return result["reply"]
 
     def cancel(self) -> None:
-        """Cancel the request; its reply is dropped when it comes."""
+        """Cancel the request; its reply is dropped when it arrives."""
         self._request = None
         self._token += GENERATION
 
     def close(self) -> None:
-        """End the process; in a pool, the pool does."""
+        """End the process; in a pool this does nothing, because the pool ends it."""
         if self._processes is not None:
             self._processes.close()
 
@@ -139,24 +139,24 @@ class SubprocEnvWorker(EnvWorker):
 
     @property
     def process(self) -> Any:
-        """The ``multiprocessing`` process that the env is in.
+        """The ``multiprocessing`` process of the env.
 
         Raises:
             AttributeError: the caller steps the env itself.
         """
         host = self._started().hosts[0] if self._host is None else self._host()
         if not hasattr(host, "process"):
-            raise AttributeError("the env has no process: the caller steps it itself")
+            raise AttributeError("process: the caller steps this env itself, in no other process")
         return host.process
 
 
 class ShmemEnvWorker(SubprocEnvWorker):
-    """The env is in a worker process; rows and actions are in shared memory.
+    """A worker whose env is in a worker process; rows and actions are in shared memory.
 
     Args:
         env_fn: makes the env; called once, in the process.
-        context: the start method, its name or a multiprocessing context; None is multiprocessing's
-            own choice.
+        context: the name of a start method or a multiprocessing context; None: multiprocessing's
+            default.
     """
 
     def __init__(self, env_fn: Callable[[], Any], context: str | BaseContext | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Wrappers: around pools, and around the single environments in them."""
+"""Wrappers for pools, and for the single envs of a pool."""
 
 from envpool_py.wrappers.action import ContinuousToDiscrete, MultiDiscreteToDiscrete
 from envpool_py.wrappers.norm_obs import VectorEnvNormObs

@@ -1,4 +1,4 @@
-"""Other action spaces for an environment: continuous to discrete, several choices to one."""
+"""Wrappers that change the action space: Box to MultiDiscrete, MultiDiscrete to Discrete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ObsType = TypeVar("ObsType")
 class ContinuousToDiscrete(
     gym.ActionWrapper[ObsType, NDArray[Any], NDArray[Any]], gym.utils.RecordConstructorArgs
 ):
-    """Offers evenly spaced points of a one-dimensional Box as a MultiDiscrete action space.
+    """Replaces a one-dimensional Box by a MultiDiscrete of evenly spaced points.
 
     Along each dimension the first choice is its ``low``, the last its ``high``; a dimension with a
     single choice has its ``low``. In a Box of integers the points are rounded to integers.
@@ -70,7 +70,7 @@ class ContinuousToDiscrete(
         self.action_space = gym.spaces.MultiDiscrete(choices)
 
     def action(self, action: ArrayLike) -> NDArray[Any]:
-        """The point of the Box that ``action`` chooses.
+        """Return the point of the Box that ``action`` chooses.
 
         Args:
             action: integers of shape ``(d,)``, or ``(k, d)`` for ``k`` actions.
@@ -137,7 +137,7 @@ class MultiDiscreteToDiscrete(
         self.action_space = gym.spaces.Discrete(total)
 
     def action(self, action: ArrayLike) -> NDArray[Any]:
-        """The combination with this number.
+        """Return the combination with this number.
 
         Args:
             action: an integer, or integers of shape ``(k,)`` for ``k`` actions.

@@ -1,4 +1,4 @@
-"""Observations normalised by the mean and variance of all seen so far."""
+"""Normalise observations by the running mean and variance."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class VectorEnvNormObs(VectorEnvWrapper):
-    """Normalises every observation that the pool gives out, once, whichever way it comes.
+    """Normalises every observation that the pool returns, once.
 
-    A batch is taken into the statistics first, unless ``update_obs_rms`` is false, and normalised
-    then: ``(obs - mean) / sqrt(var + eps)``, within ``clip_max``. ``final_obs`` of an automatic
-    reset is an observation like any other, so that the statistics are the same in every
-    ``autoreset_mode``. An observation thrown away by ``seed`` does not count.
+    A batch first updates the statistics, unless ``update_obs_rms`` is false, and is then
+    normalised: ``(obs - mean) / sqrt(var + eps)``, within ``clip_max``. ``final_obs`` of an
+    automatic reset is treated in the same way, so the statistics are the same in every
+    ``autoreset_mode``. An observation dropped by ``seed`` does not count.
 
-    An observation that is one array of numbers is normalised whatever its space. Of Dict and Tuple
-    observations each Box leaf has statistics of its own, however deep; other leaves (Discrete,
-    MultiBinary, Text, ...) pass unchanged. Set None in their place to leave Box leaves alone::
+    An observation that is one array of numbers is normalised, whatever its space. In Dict and Tuple
+    observations each Box leaf has its own statistics, at any depth; other leaves (Discrete,
+    MultiBinary, Text, ...) do not change. Set None in place of statistics to skip a Box leaf::
 
         pool.set_obs_rms({"position": RunningMeanStd(), "image": None})
 
@@ -36,12 +36,12 @@ class VectorEnvNormObs(VectorEnvWrapper):
     Args:
         venv: the pool to wrap, or a wrapper around it; or another library's vector env that has
             ``reset(id)``, ``step(action, id)`` and an ``observation_space``, as EnvPool's has.
-        update_obs_rms: whether the statistics learn from the observations.
+        update_obs_rms: whether observations update the statistics.
 
     Attributes:
         update_obs_rms: as given; may be changed at any time.
         obs_rms: the statistics: a ``RunningMeanStd`` for an observation that is one array; for Dict
-            and Tuple spaces a dict or tuple of them; None for what is not normalised.
+            and Tuple spaces a dict or tuple of them; None for a part that is not normalised.
 
     Raises:
         TypeError: ``venv`` has no such methods, or its observation space has nothing to normalise.
@@ -56,7 +56,7 @@ class VectorEnvNormObs(VectorEnvWrapper):
         self.set_obs_rms(statistics.for_space(self._declared()))
 
     def _declared(self) -> gym.Space[Any] | None:
-        """The observation space of env 0; ``set_obs_rms`` makes sure that all are of its form."""
+        """The observation space of env 0; ``set_obs_rms`` checks the form of all others."""
         return self._spaces()[0]
 
     def _spaces(self) -> Sequence[gym.Space[Any] | None]:
@@ -65,7 +65,7 @@ class VectorEnvNormObs(VectorEnvWrapper):
         return spaces if isinstance(spaces, list) else [spaces]
 
     def observations(self, obs: Any) -> Any:
-        """The batch normalised, after it has been taken into the statistics."""
+        """Update the statistics with a batch; return the batch normalised."""
         return statistics.normalise(self.obs_rms, obs, update=self.update_obs_rms)
 
     @property
@@ -78,13 +78,13 @@ class VectorEnvNormObs(VectorEnvWrapper):
         self.set_obs_rms(obs_rms)
 
     def get_obs_rms(self) -> Statistics:
-        """The statistics themselves, not a copy."""
+        """Return the statistics, not a copy."""
         return self._obs_rms
 
     def set_obs_rms(self, obs_rms: Statistics) -> None:
         """Use these statistics from now on, by reference.
 
-        Two pools with the same statistics share what either learns::
+        Two pools can share their statistics::
 
             test_pool = VectorEnvNormObs(test_pool, update_obs_rms=False)
             test_pool.set_obs_rms(train_pool.get_obs_rms())
@@ -108,7 +108,7 @@ class VectorEnvNormObs(VectorEnvWrapper):
         """Write the statistics to an .npz file of plain arrays, at just this path.
 
         Raises:
-            OSError: the file can't be written; one that was there before is left as it was.
+            OSError: the file can't be written; an existing file does not change.
         """
         statistics.save(self._obs_rms, path)
 
@@ -120,6 +120,6 @@ class VectorEnvNormObs(VectorEnvWrapper):
         Raises:
             OSError: the file can't be read.
             ValueError: it is no such file, or holds statistics of other observations; the present
-                ones are then left as they were.
+                statistics do not change then.
         """
         statistics.load(self._obs_rms, self._declared(), path)

@@ -1,4 +1,4 @@
-"""Return, length and time of each episode, in its last info and as a rolling summary."""
+"""Record return, length and time of each episode, in its last info and in queues."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.ids import Ids
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.spaces import Array
 from envpool_py.wrappers.vector import VectorEnvWrapper
@@ -49,37 +48,25 @@ class RecordEpisodeStatistics(VectorEnvWrapper):
         self._lengths = np.zeros(len(venv), np.int64)
         self._starts = np.full(len(venv), time.perf_counter())
 
-    def reset(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Reset envs; the episodes that they were in do not count."""
-        result = self.venv.reset(*args, **kwargs)
-        self._begin(self.venv.batch_ids)
-        return result
-
     def seed(self, seed: Any = None) -> list[list[int | None]]:
         """Seed and reset every env."""
         seeds = self.venv.seed(seed)
         self._begin(np.arange(len(self)))
         return seeds
 
-    def step(self, action: Any, id: Ids = None) -> Any:  # noqa: A002 - as the pool
-        """Step envs, as the pool does."""
-        return self._count(self.venv.step(action, id))
-
-    def recv(self) -> Any:
-        """Return the next batch, as the pool does."""
-        return self._count(self.venv.recv())
-
-    def drain(self) -> Any:
-        """Return all rows in flight, as the pool does."""
-        return self._count(self.venv.drain())
+    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(batch) == 2:  # of a reset: the episodes that these envs were in do not count
+            self._begin(self.venv.batch_ids)
+        else:
+            self._count(*batch[1:])
+        return batch
 
     def _begin(self, ids: Array) -> None:
         self._returns[ids] = 0
         self._lengths[ids] = 0
         self._starts[ids] = time.perf_counter()
 
-    def _count(self, batch: Any) -> Any:
-        _, reward, terminated, truncated, infos = batch
+    def _count(self, reward: Array, terminated: Array, truncated: Array, infos: Array) -> None:
         ids = self.venv.batch_ids
         if self._returns.ndim < reward.ndim and len(ids):
             self._returns = np.zeros((len(self), *reward.shape[1:]))
@@ -97,7 +84,6 @@ class RecordEpisodeStatistics(VectorEnvWrapper):
                 )
             info[self._stats_key] = self._finish(env_id)
         self._begin(ids[ended])
-        return batch
 
     def _finish(self, env_id: int) -> dict[str, Any]:
         total = self._returns[env_id]

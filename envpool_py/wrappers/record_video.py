@@ -1,4 +1,4 @@
-"""Videos of the envs of a pool, tiled into one image."""
+"""Record videos of the envs of a pool, tiled into one image."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from envpool_py import ids as ids_
 from envpool_py import images
 from envpool_py.ids import Ids
 from envpool_py.pool import BaseVectorEnv
+from envpool_py.spaces import Array
 from envpool_py.wrappers.vector import VectorEnvWrapper
 
 
@@ -20,9 +21,9 @@ class RecordVideo(VectorEnvWrapper):
     """Write MP4 files with the frames of some envs, tiled into one image.
 
     The envs' ``render_mode`` is ``"rgb_array"``. A video begins with the row for which a trigger
-    returns True, and ends with the episode of the first recorded env, after ``video_length``
-    frames, or with ``close``. Each batch adds one frame; with partial batches the envs that are not
-    in the batch keep their last image. Needs moviepy.
+    returns True, and ends with the episode of the first recorded env, which a reset of that env
+    ends too, after ``video_length`` frames, or with ``close``. Each batch adds one frame; with
+    partial batches the envs that are not in the batch keep their last image. Needs moviepy.
 
     Args:
         venv: the pool to wrap.
@@ -83,26 +84,6 @@ class RecordVideo(VectorEnvWrapper):
         self._steps = self._num_frames = 0
         self._episode = -1
 
-    def reset(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Reset envs. A reset of the first recorded env ends the video of its episode."""
-        result = self.venv.reset(*args, **kwargs)
-        if self._first in self.venv.batch_ids:
-            self._begin_episode()
-        self._record()
-        return result
-
-    def step(self, action: Any, id: Ids = None) -> Any:  # noqa: A002 - as the pool
-        """Step envs, as the pool does."""
-        return self._stepped(self.venv.step(action, id))
-
-    def recv(self) -> Any:
-        """Return the next batch, as the pool does."""
-        return self._stepped(self.venv.recv())
-
-    def drain(self) -> Any:
-        """Return all rows in flight, as the pool does."""
-        return self._stepped(self.venv.drain())
-
     def close(self) -> None:
         """Finish the video, and close the pool."""
         try:
@@ -115,8 +96,16 @@ class RecordVideo(VectorEnvWrapper):
         """Whether a video has begun and not ended."""
         return self._name is not None
 
-    def _stepped(self, batch: Any) -> Any:
-        _, _, terminated, truncated, infos = batch
+    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(batch) == 2:  # of a reset
+            if self._first in self.venv.batch_ids:
+                self._begin_episode()
+            self._record()
+        else:
+            self._stepped(*batch[2:])
+        return batch
+
+    def _stepped(self, terminated: Array, truncated: Array, infos: Array) -> None:
         self._steps += 1
         ended = False
         for row in np.flatnonzero(self.venv.batch_ids == self._first):
@@ -134,7 +123,6 @@ class RecordVideo(VectorEnvWrapper):
         self._record()
         if ended and not self._video_length:
             self._stop()
-        return batch
 
     def _begin_episode(self) -> None:
         self._episode += 1

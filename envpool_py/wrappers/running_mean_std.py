@@ -1,4 +1,4 @@
-"""Mean and variance of a stream of arrays."""
+"""The running mean and variance of a stream of arrays."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class RunningMeanStd:
-    """Mean and variance of all rows seen so far, kept in float64.
+    """The mean and variance of all rows so far, in float64.
 
     Batches are merged by the parallel formula of Chan, Golub and LeVeque ("Updating Formulae and a
-    Pairwise Algorithm for Computing Sample Variances", 1979), which stays accurate where the mean
-    is large beside the spread. The variance is the population's (divided by ``count``).
+    Pairwise Algorithm for Computing Sample Variances", 1979), which stays accurate if the mean is
+    much larger than the spread. The variance is the population's (divided by ``count``).
 
     Args:
         mean: the mean before the first update, a number or an array of the shape of a row.
@@ -35,8 +35,8 @@ class RunningMeanStd:
         ValueError: ``std``, ``clip_max`` or ``epsilon`` is negative or NaN, or ``mean`` and ``std``
             can't be broadcast to one shape.
 
-    A NaN in a batch makes NaN of the mean and variance it enters, for good, and an infinity makes
-    NaN of the variance; the other components are not touched. Keep them out before ``update``.
+    After a NaN in a batch, the mean and variance of that component stay NaN; after an infinity, the
+    variance does. Other components do not change. Remove such values before ``update``.
     """
 
     mean: NDArray[np.float64]
@@ -65,7 +65,7 @@ class RunningMeanStd:
         return f"{type(self).__name__}(shape={self.mean.shape}, count={self.count})"
 
     def update(self, batch: ArrayLike) -> None:
-        """Take the rows of a batch into the statistics.
+        """Update the statistics with the rows of a batch.
 
         Args:
             batch: numbers of shape ``(k, *shape)``, one row per first index; ``k`` may be 0, which

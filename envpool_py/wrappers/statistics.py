@@ -1,7 +1,7 @@
-"""Running statistics along the tree of a space, and the file they are kept in. Functions.
+"""Running statistics for the leaves of a space, and their file. Functions.
 
 A tree has the form of the observations: one ``RunningMeanStd`` for a single array, a dict of trees
-for a Dict, a tuple of trees for a Tuple. None stands for what is not normalised.
+for a Dict, a tuple of trees for a Tuple. A part that is not normalised is None.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: What ``VectorEnvNormObs.obs_rms`` is.
+#: The type of ``VectorEnvNormObs.obs_rms``.
 Statistics: TypeAlias = "RunningMeanStd | dict[Any, Statistics] | tuple[Statistics, ...] | None"
 
 _Path: TypeAlias = "tuple[Any, ...]"
@@ -33,10 +33,10 @@ _FIELDS = ("mean", "var", "count", "clip_max", "eps")
 
 
 def for_space(space: gym.Space[Any] | None) -> Statistics:
-    """New statistics for the observations of ``space``; None stands for an undeclared space.
+    """Return new statistics for the observations of ``space``; None: no space is declared.
 
-    An observation that is one array of numbers is normalised whatever its space, a custom one too.
-    Within a Dict or a Tuple only Box leaves are: a Discrete or MultiBinary there is a category or a
+    An observation that is one array of numbers is normalised, whatever its space. In a Dict or a
+    Tuple only Box leaves are normalised, because a Discrete or MultiBinary leaf is a category or a
     mask.
 
     Raises:
@@ -59,7 +59,7 @@ def _for_parts(space: gym.Space[Any]) -> Statistics:
 
 
 def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningMeanStd]]:
-    """The path and the statistics of every leaf that is normalised, depth first."""
+    """Yield the path and the statistics of every leaf that is normalised, depth first."""
     if isinstance(tree, (dict, tuple)):
         for key, part in _parts(tree):
             yield from leaves(part, (*path, key))
@@ -68,7 +68,7 @@ def leaves(tree: Statistics, path: _Path = ()) -> Iterator[tuple[_Path, RunningM
 
 
 def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
-    """Make sure that ``tree`` can normalise the observations of ``space``; None: undeclared.
+    """Check that ``tree`` can normalise the observations of ``space``; None: undeclared.
 
     Raises:
         TypeError: a part of the tree is no statistics, or of another kind than the space.
@@ -96,13 +96,13 @@ def check(tree: Statistics, space: gym.Space[Any] | None, name: str) -> None:
 
 
 def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
-    """The batch with every leaf normalised, after taking it into the statistics if ``update``.
+    """Return the batch with every leaf normalised; with ``update`` update the statistics first.
 
     Args:
         tree: statistics of the form of an observation.
         batch: an array ``(k, ...)``, an object array ``(k,)`` of dicts or tuples, or a dict or
             tuple of arrays ``(k, ...)``. It is not written to.
-        update: whether the statistics learn from this batch.
+        update: whether this batch updates the statistics.
 
     Returns:
         A batch of the same form.
@@ -132,7 +132,7 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
 
 
 def _normalise_rows(tree: Any, rows: NDArray[Any], *, update: bool) -> NDArray[Any]:
-    """``normalise`` of dicts or tuples: stacked leaf by leaf, and taken apart again."""
+    """Normalise an object array of dicts or tuples: stack each leaf, normalise, split into rows."""
     for row in rows:
         _require_same(row, _keys(tree), "obs", "obs_rms")
     columns = {
@@ -155,7 +155,7 @@ def _column(tree: Statistics, values: list[Any]) -> Any:
 
 
 def normalised_space(tree: Statistics, space: Any) -> Any:
-    """The space of what ``normalise`` makes of the observations of ``space``; None: not known."""
+    """Return the space of the normalised observations of ``space``; None: not known."""
     if tree is None or space is None:
         return space
     if isinstance(tree, dict):
@@ -197,7 +197,7 @@ def save(tree: Statistics, path: str | os.PathLike[str]) -> None:
 
 
 def load(tree: Statistics, space: gym.Space[Any] | None, path: str | os.PathLike[str]) -> None:
-    """Read into the leaves of ``tree`` what ``save`` wrote; nothing in the file is unpickled.
+    """Read a file of ``save`` into the leaves of ``tree``; nothing in the file is unpickled.
 
     Raises:
         OSError: the file can't be read.

@@ -1,4 +1,4 @@
-"""Truncated episodes that pass for terminated ones."""
+"""Treat truncated episodes as terminated ones."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ActType = TypeVar("ActType")
 class TruncatedAsTerminated(
     gym.Wrapper[ObsType, ActType, ObsType, ActType], gym.utils.RecordConstructorArgs
 ):
-    """Makes every truncated step a terminated one too; ``truncated`` itself is unchanged.
+    """Sets ``terminated`` in every truncated step; ``truncated`` does not change.
 
-    For algorithms that are to take the end of a time limit as the end of the task.
+    For algorithms that must treat the end of a time limit as the end of the task.
 
     Args:
         env: the environment to wrap.
@@ -31,6 +31,6 @@ class TruncatedAsTerminated(
         gym.Wrapper.__init__(self, env)
 
     def step(self, action: ActType) -> tuple[ObsType, SupportsFloat, bool, bool, dict[str, Any]]:
-        """Step the environment; ``terminated`` is true where ``truncated`` is."""
+        """Step the env; ``terminated`` is true if ``truncated`` is."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return obs, reward, terminated or truncated, truncated, info

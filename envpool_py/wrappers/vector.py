@@ -1,9 +1,8 @@
-"""A pool around a pool: everything is handed on, observations by way of one method.
+"""The base class of wrappers around pools: it forwards everything, and can change observations.
 
-A wrapper that wrote out each method would forget what its pool learns later; one with a
-``__getattribute__`` forgets nothing, and pays half a microsecond at every access. So every name
-that ``BaseVectorEnv`` defines gets a descriptor, at the end of this module: what is added there is
-handed on without a line being added here. What only some pools have goes through ``__getattr__``.
+Every name that ``BaseVectorEnv`` defines gets a descriptor at the end of this module. So methods
+that are added to pools are forwarded too, without the half microsecond per access that a
+``__getattribute__`` would take. Attributes that only some pools have go through ``__getattr__``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import copyreg
 import functools
 import types
 from collections.abc import Callable
-from operator import itemgetter
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -20,14 +18,14 @@ import numpy as np
 from envpool_py import spaces
 from envpool_py.pool import BaseVectorEnv
 
-# What a wrapper may say of itself, otherwise than its pool does.
+# Attributes that a wrapper may declare differently from its pool.
 _DECLARED = ("observation_space", "action_space")
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _observed(method: Method) -> Method:
-    """The pool's method with ``observations`` applied to what comes back.
+    """The pool's method with ``observations`` and ``_returned`` applied to what comes back.
 
     It has the signature and the text of the pool's, whatever these become.
     """
@@ -35,23 +33,23 @@ def _observed(method: Method) -> Method:
     @functools.wraps(method)
     def call(wrapper: VectorEnvWrapper, *args: Any, **kwargs: Any) -> Any:
         obs, *others, infos = getattr(wrapper.venv, method.__name__)(*args, **kwargs)
-        return (wrapper._changed(obs, infos), *others, infos)  # noqa: SLF001 - it is its method
+        batch = (wrapper._changed(obs, infos), *others, infos)  # noqa: SLF001 - its own methods
+        return wrapper._returned(batch)  # noqa: SLF001
 
     return cast("Method", call)
 
 
 class VectorEnvWrapper(BaseVectorEnv):
-    """Hands everything on to the pool it holds; the base class of wrappers around pools.
+    """Forwards all calls and attributes to a pool; the base class of wrappers around pools.
 
-    A subclass overrides what it changes. Observations pass ``observations``, once, on every way
-    out: ``reset``, ``step`` (fetching too), ``recv``, ``drain``, and the ``final_obs`` of an
-    automatic reset.
+    A subclass overrides the methods that it changes. ``observations`` is called once for each
+    observation that the caller gets, from ``reset``, ``step``, ``recv`` and ``drain``, and for the
+    ``final_obs`` of an automatic reset.
 
-    An attribute of the pool that is read or set here is read or set there: ``wrapper.wait_num = 4``
-    changes the pool. What a wrapper sets on itself besides is its own, and so are
-    ``observation_space`` and ``action_space``, which a wrapper may replace. Of two wrappers
-    around each other, the outer one reads the inner one's attributes, but sets them at
-    ``wrapper.venv``.
+    An attribute of the pool is read from the pool and set on the pool: ``wrapper.wait_num = 4``
+    changes the pool. Any other attribute belongs to the wrapper. So do ``observation_space`` and
+    ``action_space``, which a wrapper may replace. If one wrapper is around another, the outer one
+    reads the attributes of the inner one; set them on ``wrapper.venv``.
 
     Args:
         venv: the pool to wrap, or a wrapper around it.
@@ -63,7 +61,7 @@ class VectorEnvWrapper(BaseVectorEnv):
         TypeError: ``venv`` is no ``BaseVectorEnv``.
     """
 
-    # BaseVectorEnv's own constructor is not called: a wrapper holds a pool and is none.
+    # BaseVectorEnv's constructor is not called, because a wrapper holds a pool and is not one.
     def __init__(self, venv: BaseVectorEnv) -> None:
         if not isinstance(venv, BaseVectorEnv):
             raise TypeError(f"venv: got {venv!r}, but a wrapper needs a pool")
@@ -73,10 +71,9 @@ class VectorEnvWrapper(BaseVectorEnv):
         """Change a batch of observations; this one returns it unchanged.
 
         Args:
-            obs: ``k`` rows as the pool gives them: an array ``(k, ...)``, an object array ``(k,)``,
-                or, with ``columns=True``, a dict or tuple of arrays ``(k, ...)``; ``k`` may be 0.
-                The ``final_obs`` in the infos of a batch come before its rows, as a batch of their
-                own.
+            obs: ``k`` rows as the pool returns them: an array ``(k, ...)``, an object array
+                ``(k,)``, or, with ``columns=True``, a dict or tuple of arrays ``(k, ...)``; ``k``
+                may be 0. The ``final_obs`` in the infos of a batch come first, in a separate call.
 
         Returns:
             ``k`` rows, in the same order.
@@ -95,8 +92,12 @@ class VectorEnvWrapper(BaseVectorEnv):
         if ended:
             finals = self.observations(_stack_like(obs, [info["final_obs"] for info in ended]))
             for k, info in enumerate(ended):
-                info["final_obs"] = spaces.map_tree(itemgetter(k), finals)
+                info["final_obs"] = spaces.take(finals, k)
         return self.observations(obs)
+
+    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What the caller gets of a batch: the two parts of ``reset``, or the five of ``step``."""
+        return batch
 
     def __len__(self) -> int:
         return len(self.venv)
@@ -108,19 +109,19 @@ class VectorEnvWrapper(BaseVectorEnv):
         self.close()
 
     def __del__(self) -> None:
-        # A pool that nobody closed says so itself; it may outlive its wrapper.
+        # An unclosed pool warns itself; it may be in use after its wrapper is gone.
         pass
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.venv!r})"
 
     def __reduce__(self) -> Any:
-        # A pool cannot be copied, but a wrapper can: the copy is around the same pool.
+        # A pool cannot be copied, but a wrapper can: the copy wraps the same pool.
         return copyreg.__newobj__, (type(self),), vars(self)  # type: ignore[attr-defined]
 
     def __getattr__(self, name: str) -> Any:
-        # Python looks here for what is nowhere else. Special names are a class's own business, and
-        # without a venv (a copy being made, a constructor that failed) there is nobody to ask.
+        # Called for names that are not found otherwise. Special names are not forwarded. Without a
+        # venv (during a copy, after a failed constructor) there is no pool to read from.
         if name == "venv" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.venv, name)
@@ -134,7 +135,7 @@ class VectorEnvWrapper(BaseVectorEnv):
 
 
 class _Handed:
-    """The wrapped pool's attribute of this name; an instance of the wrapper may hide it."""
+    """Reads an attribute from the wrapped pool; an attribute of the instance takes precedence."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -144,7 +145,7 @@ class _Handed:
 
 
 class _HandedValue(_Handed):
-    """Likewise, but set on the wrapped pool: for what is no method."""
+    """Reads an attribute from the wrapped pool and sets it there; for all but methods."""
 
     def __set__(self, wrapper: VectorEnvWrapper, value: Any) -> None:
         setattr(wrapper.venv, self.name, value)
@@ -165,14 +166,14 @@ _hand_on_the_rest()
 
 
 def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
-    """Whether the pool within all wrappers has this attribute; no property is asked for it."""
+    """Whether the pool inside all wrappers has this attribute; properties are not evaluated."""
     while isinstance(venv, VectorEnvWrapper):
         venv = venv.venv
     return name in vars(venv) or hasattr(type(venv), name)
 
 
 def _stack_like(batch: Any, rows: list[Any]) -> Any:
-    """Single observations as a batch of the form of ``batch``."""
+    """Stack single observations into a batch of the form of ``batch``."""
 
     def stack(like: Any, *values: Any) -> Any:
         if like.dtype == object or any(np.shape(value) != like.shape[1:] for value in values):

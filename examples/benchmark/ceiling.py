@@ -1,8 +1,8 @@
-"""No pool at all: what is left of the limit when the work of a pool is left out, item by item.
+"""Measure plain loops that leave out parts of a pool's work, to find the cost of each part.
 
-A process for each core, the caller's own one of them, steps its share of the envs in a plain loop.
-Nothing else is done: no row is checked, no fault noticed, infos and final observations are lost,
-and a process that waits keeps its core busy. If a process ends, run.py ends the measurement.
+One process per core, of which the caller is one, steps its share of the envs in a plain loop. It
+does nothing else: it checks no row, handles no fault, loses infos and final observations, and keeps
+its core busy while it waits. If a process ends, run.py ends the measurement.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _shared(shape: tuple[int, ...], dtype: Any) -> Any:
 class _Crew:
     """Processes that step their shares of the envs, batch after batch.
 
-    ``words[0]`` is the number of the batch that was begun last, ``words[k * _STRIDE]`` that of the
-    batch that process ``k``, from 1 on, has finished.
+    ``words[0]`` is the number of the last batch that was begun, ``words[k * _STRIDE]`` the number
+    of the last batch that process ``k``, from 1 on, has finished.
     """
 
     def __init__(self, work: Work, block: Block | None = None) -> None:
@@ -175,7 +175,7 @@ def in_step(work: Work, *, block: Block | None = None, copy: bool = False) -> Ru
 
 
 def views(work: Work) -> Running:
-    """Together; actions and rows go through shared memory, and the batch is what lies there."""
+    """Step in batches; actions and rows go through shared memory, and a batch is not copied."""
     return in_step(work, block=Block(work))
 
 

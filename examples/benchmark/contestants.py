@@ -176,7 +176,7 @@ def _pufferlib(backend: str, work: Work) -> Running:
     pool.async_reset(0)
     *_, ids, _ = pool.recv()  # there are more values in newer versions
     actions = itertools.cycle(work.batches)
-    # Whose next row is that of a reset: with partial batches the first rows of the others too.
+    # The envs whose next row is that of a reset; with partial batches also those not yet returned.
     has_ended = np.ones(num_envs, bool)
     has_ended[ids] = False
 
@@ -201,7 +201,7 @@ def _envpool(work: Work) -> Running:
     actions = itertools.cycle(work.batches)
     pool.async_reset()
     ids = pool.recv()[-1]["env_id"]
-    has_ended = np.ones(work.num_envs, bool)  # whose next row is that of a reset
+    has_ended = np.ones(work.num_envs, bool)  # the envs whose next row is that of a reset
     has_ended[ids] = False
 
     def advance() -> int:

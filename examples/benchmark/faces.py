@@ -1,10 +1,10 @@
-"""Measure what the faces of Gymnasium and EnvPool cost over a pool, and the originals beside them.
+"""Measure the overhead of Gymnasium's and EnvPool's interfaces over a pool, and the originals.
 
     python faces.py [--env CartPole-v1] [--num-envs 64] [--rounds 20]
 
-Every contestant is stepped for a moment in every round, so that all see the same machine; the table
-has the best round, which other programs disturbed least, in microseconds per batch. Contestants
-whose library is missing are left out.
+Every contestant is stepped for a moment in every round, so that other programs disturb all of them
+equally. The table has the best round, in microseconds per batch. Contestants whose library is not
+installed are left out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measure one pool: ``python one.py JSON``, in the Python where its library is installed.
 
-The JSON is a job, or null for the versions of what is installed. The answer is a line of JSON on
-stdout; everything else that is printed goes to stderr.
+The JSON is a job, or null for the versions of the installed packages. The answer is a line of JSON
+on stdout; all other output goes to stderr.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _tree() -> list[psutil.Process]:
 
 
 def _memory() -> int:
-    """Of this process and its descendants; what they share is counted once."""
+    """Return the memory of this process and its descendants; shared pages count once."""
     return sum(process.memory_full_info().pss for process in _tree())
 
 

@@ -140,8 +140,8 @@ def one_update(model: Any, found: dict[str, list[Any]], states: dict[str, Any]) 
     ``found`` gets the seconds of both, the mean reward of a step, and the mean return of the last
     100 episodes, None before the first one ends.
 
-    The models of one process share torch's and NumPy's random numbers: ``states`` keeps those that
-    come next, so that each model has the same ones.
+    The models of one process share torch's and NumPy's random generators. ``states`` keeps the
+    states of the generators, so that each model has the same random numbers.
     """
     number = len(found["learn"])
     if number not in states:

@@ -31,11 +31,11 @@ from envpool_py.cli.tables import count, duration, size
 
 _ONE = Path(__file__).with_name("one.py")
 _WORK = {each.name: each for each in (*WORKLOADS, *AGENT_WORKLOADS)}
-_LIMIT = 120.0  # seconds that a measurement may take beside those asked for
+_LIMIT = 120.0  # seconds that a measurement may take in addition to --seconds
 
 
 def main() -> None:
-    """Measure or read, then write what was asked for."""
+    """Measure or read, then write the files that the options name."""
     args = _arguments()
     if args.read:
         frames = [pd.read_json(path) for path in args.read]
@@ -44,7 +44,7 @@ def main() -> None:
         found = pd.concat(frames, ignore_index=True)
     else:
         records: list[dict[str, Any]] = []
-        with contextlib.suppress(KeyboardInterrupt):  # what was measured is kept
+        with contextlib.suppress(KeyboardInterrupt):  # finished measurements are kept
             for rows in _measured(args):
                 records += rows
         found = pd.DataFrame(records).assign(run="")

@@ -228,8 +228,8 @@ def batches(name: str, face: str, num_envs: int) -> list[Any]:
     """Batches of random actions, the same ones for every pool.
 
     Returns:
-        What ``draw_actions`` returns. For games arrays ``(num_envs, num_agents)``, ``(num_envs,)``
-        in turns; where some actions are illegal, they are numbers for ``legal``.
+        The result of ``draw_actions``. For games arrays ``(num_envs, num_agents)``, ``(num_envs,)``
+        in turns; if some actions are illegal, they are numbers for ``legal``.
     """
     if name in KINDS:
         return draw_actions(functools.partial(make_env, name, face, 0), num_envs)
@@ -242,13 +242,13 @@ def batches(name: str, face: str, num_envs: int) -> list[Any]:
 
 
 def legal(mask: Any, number: Any) -> int:
-    """The legal action that a random number stands for."""
+    """Choose a legal action by a random number."""
     actions = np.flatnonzero(mask)
     return int(actions[number % len(actions)])
 
 
 def bare(name: str, face: str) -> Running:
-    """One env in a tight loop; a batch is an episode's steps, as parts of one are not alike."""
+    """Step one env in a tight loop; a batch is a whole episode, as its parts differ in cost."""
     env, size = make_env(name, face, 0), EPISODE
     if face == GYM:
         return start(Setting(LOOP, size), [lambda: env] * size, batches(name, face, size))

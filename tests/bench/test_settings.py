@@ -79,6 +79,9 @@ def test_all_settings(num_cores: int, wait_num: int | None) -> None:
         assert each.wait_num == (None if theirs else wait_num)
         assert each.started_processes <= 4
     assert any(each.caller_steps for each in found)
+    if wait_num:  # one leaves a core to a policy; there are 4 envs
+        counts = {each.num_processes for each in found if not each.caller_steps}
+        assert counts >= {4, min(num_cores, 4), max(1, min(num_cores, 4) - 1)}
     assert not any(each.caller_steps for each in settings.all_settings(1, num_cores))
 
 

@@ -38,33 +38,35 @@ def results(rates: dict[Setting, float], busy: dict[Setting, float] | None = Non
     return Results(both)
 
 
+FOUR, ONE = Setting("shmem", 16, 4), Setting("shmem", 16, 1)
+HALF = ONE._replace(wait_num=8)
+
+
 def test_the_first_settings() -> None:
-    four, one = Setting("shmem", 16, 4), Setting("shmem", 16, 1)
-    assert tune.first_settings(16, 2, 256) == [SHMEM, DUMMY, CALLER, EACH, four, one]
-    assert tune.first_settings(1, 1, 256) == [Setting("shmem", 1, 1), Setting("dummy", 1)]
+    idle, both = CALLERS[:1], CALLERS
+    assert tune.first_settings(16, 2, 256, idle) == [SHMEM, DUMMY, CALLER, EACH, FOUR, ONE]
+    # A caller that computes needs a core, and half of the envs step meanwhile.
+    assert tune.first_settings(16, 2, 256, both) == [SHMEM, DUMMY, CALLER, HALF, EACH, FOUR, ONE]
+    assert tune.first_settings(16, 8, 256, both)[3] == Setting("shmem", 16, 7, 8)
+    assert tune.first_settings(1, 1, 256, both) == [Setting("shmem", 1, 1), Setting("dummy", 1)]
     for num_envs, cores, most in itertools.product((1, 3, 64), (1, 2, 7), (1, 5, 256)):
-        settings = tune.first_settings(num_envs, cores, most)
+        settings = tune.first_settings(num_envs, cores, most, both)
         assert len(set(settings)) == len(settings)
         assert all(each.num_processes <= min(num_envs, most) for each in settings)
 
 
 def test_partial_batches_of_the_fastest() -> None:
-    four, one = Setting("shmem", 16, 4), Setting("shmem", 16, 1)
     made = results(
-        {DUMMY: 9, SHMEM: 8, EACH: 7, CALLER: 9, four: 6},
-        {DUMMY: 9, SHMEM: 8, EACH: 6, CALLER: 9, four: 7},
+        {DUMMY: 9, SHMEM: 8, EACH: 7, CALLER: 9, FOUR: 6, HALF: 5},
+        {DUMMY: 9, SHMEM: 8, EACH: 6, CALLER: 9, FOUR: 7, HALF: 5},
     )
-    assert tune.partial_settings(made, CALLERS[:1]) == [
-        SHMEM._replace(wait_num=8),
-        EACH._replace(wait_num=8),
-        SHMEM._replace(wait_num=4),
-        EACH._replace(wait_num=4),
-    ]
-    # The second is another one for a caller that computes, which may also need a core.
-    both = [SHMEM, EACH, four, one]
-    assert tune.partial_settings(made, CALLERS) == [
-        each._replace(wait_num=wait_num) for wait_num in (8, 4) for each in both
-    ]
+    # The second is another one for a caller that computes.
+    for callers, several in ((CALLERS[:1], [SHMEM, EACH]), (CALLERS, [SHMEM, EACH, FOUR])):
+        halves, quarters = (
+            [each._replace(wait_num=wait_num) for each in several] for wait_num in (8, 4)
+        )
+        smaller = HALF._replace(wait_num=4)
+        assert tune.partial_settings(made, callers) == [*halves, smaller, *quarters]
     assert tune.partial_settings(results({Setting("shmem", 3, 3): 1}), CALLERS) == []
 
 
@@ -128,10 +130,9 @@ def test_every_setting_then_the_best_until_the_time_is_over() -> None:
     machine = Machine({SHMEM: 30, DUMMY: 20, EACH: 10})
     turns = machine.run([SHMEM, DUMMY, EACH], 20)
     assert [over for over, _ in turns] == [*range(21)]
-    some = (SHMEM, EACH, SHMEM._replace(num_processes=1))
-    partial = [each._replace(wait_num=wait_num) for wait_num in (8, 4) for each in some]
-    assert machine.asked[:9] == [SHMEM, DUMMY, EACH, *partial]
-    assert machine.asked[9:] == ([SHMEM, DUMMY, EACH] * 5)[: len(machine.asked) - 9]
+    partial = [each._replace(wait_num=wait_num) for wait_num in (8, 4) for each in (SHMEM, EACH)]
+    assert machine.asked[:7] == [SHMEM, DUMMY, EACH, *partial]
+    assert machine.asked[7:] == ([SHMEM, DUMMY, EACH] * 5)[: len(machine.asked) - 7]
     assert len(machine.results.measured[SHMEM]) > 4
 
 

@@ -128,6 +128,10 @@ def count_env(length: int = 4, fail: bool = False) -> gym.Env:
     return CountEnv(0, length)
 
 
+def with_size(size: object) -> gym.Env:
+    return CountEnv(0, len(str(size)))
+
+
 def broken_env() -> gym.Env:
     return count_env(fail=True)
 

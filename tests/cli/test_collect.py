@@ -19,7 +19,7 @@ import pytest
 from envpool_py.cli import main
 from envpool_py.collector import load
 from tests.cli import parts
-from tests.support.episodes import check_by_hand, fingerprint
+from tests.support.episodes import check_by_hand
 from tests.support.helpers import ROOT, wait_until
 
 if TYPE_CHECKING:
@@ -77,8 +77,9 @@ def test_just_as_many_episodes_as_asked_for(tmp_path: Path, flag: str) -> None:
         assert np.bincount(found.env_ids).tolist() == [3, 2, 2]
     assert found.metadata["complete"] is True
     check_by_hand(found, [partial(make, "CartPole-v1")] * 3, seed=found.metadata["seed"])
-    found = collected(tmp_path, f"{COUNT} --num-envs 5 --episodes 2 {flag}")
-    assert len(found.env_ids) == 2
+    fewer = collected(tmp_path, f"{COUNT} --num-envs 5 --episodes 2 {flag}")
+    assert len(fewer.env_ids) == 2
+    assert fewer.metadata["seed"] != found.metadata["seed"]  # which is drawn
 
 
 @pytest.mark.parametrize(
@@ -119,21 +120,6 @@ def test_policies(tmp_path: Path, name: str) -> None:
         assert episode.actions.tolist() == expected
 
 
-def run(*args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*args), capture_output=True, timeout=170, check=False, text=True, **options
-    )
-
-
-def test_the_policy_may_be_in_the_working_directory(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("def ones(obs, env_ids):\n    return 0 * env_ids + 1\n")
-    args = ("CartPole-v1", "--num-envs", 2, "--episodes", 2, "--policy", "mine:ones")
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = run(*args, "--out", "a.npz", cwd=tmp_path, env=environ)
-    assert done.returncode == 0, done.stderr
-    assert load(tmp_path / "a.npz").actions.min() == 1
-
-
 def test_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
     assert collect(COUNT, "--num-envs", 2, "--episodes", 6, "--seed", 9, "--wait-num", 2) == 0
     shown = capsys.readouterr()
@@ -158,14 +144,6 @@ def test_the_metadata(tmp_path: Path) -> None:
     assert found["policy"] == "random"
     assert (found["num_envs"], found["episodes"], found["steps"]) == (2, 2, None)
     assert found["versions"]["gymnasium"] == gym.__version__
-
-
-def test_a_drawn_seed_repeats_the_run(tmp_path: Path) -> None:
-    common = "CartPole-v1 --num-envs 2 --episodes 4"
-    first = collected(tmp_path, common)
-    seed = first.metadata["seed"]
-    again, other = (collected(tmp_path, f"{common} --seed {s}") for s in (seed, seed + 2))
-    assert fingerprint(again) == fingerprint(first) != fingerprint(other)
 
 
 def test_a_bar_on_a_terminal() -> None:
@@ -277,6 +255,25 @@ def test_a_second_interrupt_leaves_the_folder(
     assert len(load(out)) == 4
 
 
+def test_an_unfinished_run_is_kept_until_another_one_begins(tmp_path: Path) -> None:
+    out = tmp_path / "a.npz"
+    left = tmp_path / "a.npz.partial"
+    collect(COUNT, "--num-envs", 1, "--episodes", 2, "--out", tmp_path / "left")
+    (tmp_path / "left").rename(left)
+    for wrong in (
+        "CartPol-v1",
+        f"{COUNT} --env-kwarg size=3",
+        f"{COUNT} --policy tests.cli.parts:Unmakeable",
+        "EnvpoolPyTests/Space-v0 --env-kwarg name=graph",
+        COUNT,  # without --force
+    ):
+        force = [] if wrong == COUNT else ["--force"]
+        assert collect(*wrong.split(), "--episodes", 1, "--out", out, *force) == 2, wrong
+        assert len(load(left)) == 2
+    assert collect(COUNT, "--episodes", 1, "--out", out, "--force") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
 @contextlib.contextmanager
 def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """The command whose two envs hang in their third episode, after four have been written."""
@@ -331,7 +328,15 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
     out = tmp_path / "a.npz"
     limits = ("--num-envs", 2, "--steps", 20_000, "--backend", "dummy")
-    done = run("CartPole-v1", *limits, "--out", out, cwd=ROOT, preexec_fn=little_room)
+    done = subprocess.run(
+        command("CartPole-v1", *limits, "--out", out),
+        cwd=ROOT,
+        preexec_fn=little_room,
+        capture_output=True,
+        timeout=170,
+        check=False,
+        text=True,
+    )
     assert done.returncode == 1
     assert "File too large" in done.stderr
     assert "ended by an error" in done.stderr

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,6 +73,23 @@ def test_who_stepped_and_who_held_the_others_up(backend: str) -> None:
     else:
         assert timeline.last_of_batches(found) == [0, 0, 1]
         assert parts[timeline.QUEUED][2] > 0.5
+
+
+def test_a_line_for_each_list_of_spans() -> None:
+    drawn: list[Any] = []
+    panel = SimpleNamespace(
+        broken_barh=lambda bars, place, color, **_: drawn.append((bars, place[0], color)),
+        set_ylim=lambda *limits: drawn.append(limits),
+    )
+    spans = [[("a", 0.0, 0.5), ("b", 0.5, 1.0)], [("b", 0.25, 0.5)]]
+    timeline.draw_spans(panel, spans, {"a": "red", "b": "blue"})
+    assert drawn == [
+        ([(0.0, 500.0)], -0.4, "red"),
+        ([(500.0, 500.0)], -0.4, "blue"),
+        ([], 0.6, "red"),
+        ([(250.0, 250.0)], 0.6, "blue"),
+        (1.5, -0.5),  # the first line is above
+    ]
 
 
 def test_the_picture(tmp_path: Path) -> None:

@@ -111,21 +111,6 @@ def test_a_file_is_read_by_numpy_alone(tmp_path: Path) -> None:
         )
 
 
-def test_transitions(tmp_path: Path) -> None:
-    env_fns = [partial(CountEnv, i, 2 + i) for i in range(3)]
-    with DummyVectorEnv(env_fns, wait_num=1) as pool:
-        episodes = AsyncCollector(pool, RandomPolicy(pool, 0), seed=SEED).episodes(7)
-        save(tmp_path / "a.npz", episodes, pool.observation_space[0], pool.action_space[0])
-    rows = load(tmp_path / "a.npz").transitions()
-    assert len(rows) == len(rows.obs) == len(rows.next_obs) == 20
-    for k in range(20):
-        tag, episode, t = rows.obs[k]
-        assert (tag, episode) == (rows.env_id[k], rows.episode_id[k])
-        assert rows.next_obs[k].tolist() == [tag, episode, t + 1]
-        assert rows.reward[k] == tag * 1000 + episode * 100 + t + 1
-        assert (rows.terminated[k] or rows.truncated[k]) == (t + 1 == 2 + tag)
-
-
 def test_episodes_of_a_file_are_a_sequence(tmp_path: Path) -> None:
     episodes, space = make_episodes("discrete")
     save(tmp_path / "a.npz", episodes, space, space)
@@ -259,6 +244,12 @@ def test_extras_and_infos_in_a_file(tmp_path: Path) -> None:
         assert one.infos == other.infos
         assert equal(one.extras, other.extras)
     steps = found.transitions()
+    assert len(steps) == len(steps.obs) == len(steps.next_obs) == sum(map(len, episodes))
+    tag, episode, t = steps.obs.T
+    assert np.array_equal((tag, episode), (steps.env_id, steps.episode_id))
+    assert np.array_equal(steps.next_obs.T, (tag, episode, t + 1))
+    assert np.array_equal(steps.reward, tag * 1000 + episode * 100 + t + 1)
+    assert np.array_equal(steps.terminated | steps.truncated, t + 1 == 2 + tag)
     assert np.array_equal(steps.extras["log/prob"], steps.obs[:, 2] / 8)
     assert [info["step"] for info in steps.info] == steps.obs[:, 2].tolist()
     assert [info["step"] for info in steps.next_info] == steps.next_obs[:, 2].tolist()

@@ -317,13 +317,6 @@ def assert_seeds_reproduce(episodes: list[Episode], unseeded: list[int]) -> None
             assert equal(episode.observations[0], RandomEnv().reset(seed=episode.seed)[0])
 
 
-def test_wrong_batch_sizes_are_refused_at_once() -> None:
-    with DummyVectorEnv([CountEnv]) as pool:
-        collector = AsyncCollector(pool, RandomPolicy(pool))
-        with pytest.raises(ValueError, match="batch_size must be 1 or more, got 0"):
-            collector.steps(0)
-
-
 def test_an_env_that_raises_ends_the_steps() -> None:
     with DummyVectorEnv([partial(FaultEnv, i, 5) for i in range(2)]) as pool:
         collector = AsyncCollector(pool, lambda _, ids: ["value" if i else "" for i in ids])

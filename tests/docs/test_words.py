@@ -1,4 +1,4 @@
-"""The words that the writing guide replaces are in no page, message, help text or docstring."""
+"""The writing guide: its words in every page, message and comment; the shape of pages."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 MODULES = [*sorted((ROOT / "envpool_py").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
+CONFIGS = [ROOT / "pyproject.toml", ROOT / "setup.cfg"]
+
+MAX_CELL_WORDS = 12
+CODE = re.compile(r"`[^`]*`")
+CELL_END = re.compile(r"(?<!\\)\|")
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
@@ -56,9 +61,10 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def strings(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the strings of a module, docstrings included, each in one line."""
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the comments and strings of a module, docstrings included, each in one line."""
     kinds = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    kinds.add(tokenize.COMMENT)
     with path.open(encoding="utf-8") as file:
         for token in tokenize.generate_tokens(io.StringIO(file.read()).readline):
             if token.type in kinds:
@@ -72,12 +78,34 @@ def test_pages(path: Path) -> None:
     assert not found
 
 
-def test_messages_and_docstrings() -> None:
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tables_come_after_code_and_have_short_cells(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    code = [n for n, line in enumerate(lines, 1) if line.startswith("```") and "{" not in line]
+    rows = [(number, line) for number, line in prose(path) if line.startswith("|")]
+    assert not rows or code[0] < rows[0][0]
+    assert not [(number, cell) for number, row in rows for cell in long_cells(row)]
+
+
+def long_cells(row: str) -> list[str]:
+    """Return the cells of a table's row that are paragraphs; code counts as one word."""
+    cells = CELL_END.split(CODE.sub("code", row))
+    words = {cell: [word for word in cell.split() if re.search(r"\w", word)] for cell in cells}
+    return [cell for cell in cells if len(words[cell]) > MAX_CELL_WORDS]
+
+
+def test_messages_docstrings_and_comments() -> None:
     found = [
         (path.name, number, match[0])
         for path in MODULES
-        for number, text in strings(path)
+        for number, text in texts(path)
         if (match := WORDS.search(text))
+    ]
+    found += [
+        (path.name, number, match[0])
+        for path in CONFIGS
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if (match := WORDS.search(line.partition("#")[2]))
     ]
     assert not found
 
@@ -85,6 +113,18 @@ def test_messages_and_docstrings() -> None:
 @pytest.mark.parametrize("text", ["It is made anew.", "who hands out rows", "Whoever asks"])
 def test_the_check_finds_them(text: str) -> None:
     assert WORDS.search(text)
+
+
+def test_the_check_finds_comments(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("number = 1  # made anew\n", encoding="utf-8")
+    assert [text for _, text in texts(path)] == ["# made anew"]
+
+
+def test_the_check_finds_long_cells() -> None:
+    twelve = "`a b` " + "word " * (MAX_CELL_WORDS - 1)
+    assert not long_cells(f"| {twelve}| {twelve}|")
+    assert len(long_cells(f"| {twelve}| {twelve}word |")) == 1
 
 
 def test_the_check_finds_sentences_but_no_questions() -> None:

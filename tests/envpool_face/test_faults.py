@@ -60,7 +60,7 @@ def collect(pool: Any) -> tuple[dict[int, tuple], list[EnvError]]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: str) -> None:
     action, kind = FAULTS[fault]
-    pool = make(step_timeout=0.5) if fault == "hangs" else make()
+    pool = make(step_timeout=0.2) if fault == "hangs" else make()
     pool.reset(range(4))
     pool.send(np.array([0, action, 0, 0]))
     rows, errors = collect(pool)
@@ -85,7 +85,7 @@ def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: s
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_restarted_env_is_a_truncated_row_and_then_a_reset(make: Any, fault: str) -> None:
-    pool = make(on_error="restart", restart_backoff=0, step_timeout=0.5, reset_fn=seeded)
+    pool = make(on_error="restart", restart_backoff=0, step_timeout=0.2, reset_fn=seeded)
     pool.reset(range(4))
     pool.send(np.array([0, FAULTS[fault][0], 0, 0]))
     rows, errors = collect(pool)

@@ -27,20 +27,14 @@ def cartpole() -> Any:
     pool.close()
 
 
-def test_types_and_actions(cartpole: Any) -> None:
-    obs, info = cartpole.reset()
-    assert (obs.shape, obs.dtype) == ((3, 4), np.float32)
-    assert set(info) == {"env_id", "players", "elapsed_step"}
-    obs, reward, terminated, truncated, info = cartpole.step(np.zeros(3))
-    assert (reward.shape, reward.dtype) == ((3,), np.float32)
-    assert terminated.dtype == truncated.dtype == np.bool_
-    assert set(info) == {"env_id", "players", "elapsed_step"}
-    assert info["players"]["env_id"].dtype == info["elapsed_step"].dtype == np.int32
+def test_actions(cartpole: Any) -> None:
+    assert set(cartpole.reset()[1]) == {"env_id", "players", "elapsed_step"}
     with pytest.raises(ValueError, match="0.5.*can't hold without loss"):
         cartpole.step(np.array([0, 0.5, 1]))
     ids = np.array([2, 0], np.int32)
     cartpole.send({"env_id": ids, "players": {"env_id": ids}, "action": np.array([1, 0])})
-    assert cartpole.recv()[4]["env_id"].tolist() == [2, 0]
+    info = cartpole.recv()[4]
+    assert info["env_id"].tolist() == info["players"]["env_id"].tolist() == [2, 0]
 
 
 def test_config_and_spec(cartpole: Any) -> None:

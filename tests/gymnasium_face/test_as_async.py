@@ -146,7 +146,7 @@ MASK = "`options['reset_mask']` must"
 MISUSE: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
     "seeds": (lambda e: e.reset(seed=[1, 2]), ValueError, "match num_envs=3 but got length=2."),
     "seed": (lambda e: e.reset(seed="abc"), TypeError, "seed must be an int"),
-    "options": (lambda e: e.reset(options=3), TypeError, "options must be a dict or None, got int"),
+    "options": (lambda e: e.reset(options=3), TypeError, "options must be a dict or one for each"),
     "list": (
         lambda e: e.reset(options={"reset_mask": [True] * 3}),
         TypeError,

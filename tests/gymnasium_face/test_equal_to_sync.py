@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.gymnasium import VectorEnv
 from tests.gymnasium_face.envs import SPACES, RandomEnv, equal
-from tests.support.envs import Cards
+from tests.support.envs import Cards, VectorRewardEnv
 
 NUM_ENVS = 3
 MODES = list(AutoresetMode)
@@ -22,6 +22,11 @@ MODES = list(AutoresetMode)
 
 def env_fns(space: gym.Space, action: gym.Space | None = None) -> list:
     return [functools.partial(RandomEnv, space, action)] * NUM_ENVS
+
+
+def in_process(fns: list, mode: AutoresetMode) -> VectorEnv:
+    """Make our envs without processes; `tests/backends` shows that these make no difference."""
+    return VectorEnv(DummyVectorEnv(fns, **VectorEnv.pool_options({"autoreset_mode": mode})))
 
 
 def run(ours: Any, theirs: Any, steps: int, *, parts: bool = False) -> int:
@@ -62,7 +67,7 @@ def test_every_space_of_observations_and_actions(name: str, mode: AutoresetMode)
     # Gymnasium's own envs cannot take the actions of an empty Dict.
     fns = env_fns(SPACES[name], None if name == "empty" else SPACES[name])
     theirs = SyncVectorEnv(fns, autoreset_mode=mode)
-    ours = VectorEnv(fns, autoreset_mode=mode, context="fork", num_processes=2)
+    ours = in_process(fns, mode)
     for attribute in ("num_envs", "metadata", "render_mode", "closed", "spec"):
         assert equal(getattr(ours, attribute), getattr(theirs, attribute)), attribute
     for attribute in ("observation_space", "action_space"):
@@ -84,7 +89,6 @@ def test_a_custom_space_without_shared_memory() -> None:
 
 
 POOLS = {
-    "dummy": functools.partial(DummyVectorEnv, columns=True, copy=False),
     "plain": DummyVectorEnv,
     "shmem": functools.partial(ShmemVectorEnv, context="fork"),
     "caller": functools.partial(
@@ -103,6 +107,19 @@ def test_over_any_pool(pool: str, copy: bool) -> None:
     assert run(ours, SyncVectorEnv(fns, autoreset_mode=mode), 40, parts=True) > 5
     ours.close()
     assert ours.pool.is_closed
+
+
+def test_vector_rewards_that_no_space_declares() -> None:
+    fns = [functools.partial(VectorRewardEnv, tag) for tag in range(NUM_ENVS)]
+    ours, by_hand = in_process(fns, AutoresetMode.NEXT_STEP), [fn() for fn in fns]
+    ours.reset()
+    for env in by_hand:
+        env.reset()
+    for k in range(2):
+        ours.step_async([0] * NUM_ENVS)
+        rewards = ours.step_wait()[1] if k else ours.step_wait(timeout=20)[1]
+        np.testing.assert_array_equal(rewards, [env.step(0)[1] for env in by_hand], strict=True)
+    ours.close()
 
 
 @pytest.mark.parametrize("context", ["spawn", "forkserver"])

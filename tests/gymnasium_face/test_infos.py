@@ -46,7 +46,7 @@ EQUAL = {
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal_to_gymnasium(name: str) -> None:
     infos = EQUAL[name]
-    assert equal(combine(range(len(infos)), infos, len(infos)), by_gymnasium(infos))
+    assert equal(combine(dict(enumerate(infos)), len(infos)), by_gymnasium(infos))
 
 
 BIG = 2**53 + 1
@@ -73,7 +73,7 @@ PROMOTED: dict[str, tuple[list[Any], np.ndarray]] = {
 @pytest.mark.parametrize("name", PROMOTED)
 def test_numbers_of_several_types(name: str) -> None:
     values, expected = PROMOTED[name]
-    got = combine([0, 1], [{"a": value} for value in values], 2)
+    got = combine({i: {"a": value} for i, value in enumerate(values)}, 2)
     assert got["a"].dtype == expected.dtype
     np.testing.assert_array_equal(got["a"], expected)
     assert got["_a"].tolist() == [True, True]
@@ -81,16 +81,16 @@ def test_numbers_of_several_types(name: str) -> None:
 
 def test_arrays_of_several_shapes_and_dtypes() -> None:
     short, long, fine = np.arange(2), np.arange(3), np.array([0.5, 1.5])
-    got = combine([0, 2], [{"a": short, "b": short}, {"a": long, "b": fine}], 3)
+    got = combine({0: {"a": short, "b": short}, 2: {"a": long, "b": fine}}, 3)
     assert got["a"].dtype == object
     assert got["a"][0] is short
     assert got["a"][1] is None
     assert got["a"][2] is long
     assert equal(got["b"], np.array([[0.0, 1.0], [0.0, 0.0], [0.5, 1.5]]))
-    words = combine([0, 1], [{"a": np.array(["ab"])}, {"a": np.array(["abcd"])}], 2)
+    words = combine({0: {"a": np.array(["ab"])}, 1: {"a": np.array(["abcd"])}}, 2)
     assert words["a"].tolist() == [["ab"], ["abcd"]]
-    mixed = combine([0, 1], [{"a": short}, {"a": {"x": 1}}], 2)
+    mixed = combine({0: {"a": short}, 1: {"a": {"x": 1}}}, 2)
     assert mixed["a"][0] is short
     assert mixed["a"][1] == {"x": 1}
-    dates = combine([0, 1], [{"a": np.array(["2020"], "M8[Y]")}, {"a": short[:1]}], 2)
+    dates = combine({0: {"a": np.array(["2020"], "M8[Y]")}, 1: {"a": short[:1]}}, 2)
     assert dates["a"].dtype == object

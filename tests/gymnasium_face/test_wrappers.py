@@ -13,8 +13,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TransformAction, TransformObservation, TransformReward
 from gymnasium.wrappers import vector as wrappers
 
-from envpool_py.gymnasium import VectorEnv
 from tests.gymnasium_face.envs import RandomEnv, equal
+from tests.gymnasium_face.test_equal_to_sync import in_process
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,8 +71,7 @@ def test_no_wrapper_is_left_out() -> None:
 
 def both(space: gym.Space, mode: AutoresetMode) -> tuple[Any, Any]:
     fns = [functools.partial(RandomEnv, space, PUSH)] * NUM_ENVS
-    ours = VectorEnv(fns, autoreset_mode=mode, context="fork", num_processes=2)
-    return ours, SyncVectorEnv(fns, autoreset_mode=mode)
+    return in_process(fns, mode), SyncVectorEnv(fns, autoreset_mode=mode)
 
 
 def without_times(batch: tuple) -> tuple:

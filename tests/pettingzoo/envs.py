@@ -215,6 +215,7 @@ class TableEnv(AECEnv):
         agent = self.agent_selection
         if self.terminations[agent] or self.truncations[agent]:
             self._was_dead_step(action)
+            self.buffer[:] = -1  # over what everybody has seen
             return
         assert self.acts.contains(action), f"{agent} can't do {action}"
         self._cumulative_rewards[agent] = 0
@@ -271,7 +272,8 @@ class MatchEnv(SmallEnv):
 
     def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         super().reset(seed, options)
-        self.rng = np.random.default_rng(seed)
+        if seed is not None:
+            self.rng = np.random.default_rng(seed)
         return self.draw()
 
     def draw(self) -> tuple[dict, dict]:

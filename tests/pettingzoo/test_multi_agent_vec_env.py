@@ -198,7 +198,7 @@ def test_a_shared_policy_learns(algorithm: Any) -> None:
         seed=1,
         device="cpu",
     )
-    model.learn(6_000)
+    model.learn(2_400)
     # A random policy gets a third of 10 points where nothing is masked, and half of it otherwise.
     mean, _ = evaluate_policy(model, VecMonitor(venv), n_eval_episodes=24, warn=False)
     assert mean > 8

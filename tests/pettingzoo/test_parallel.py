@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -58,9 +58,8 @@ def test_agents_of_equal_spaces_lie_side_by_side(pool: Any) -> None:
     assert same(pool.group(obs, "fawn")["observation"], np.stack(both, axis=1))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_what_an_env_returns_for_the_dead_is_not_shown(backend: str) -> None:
-    with ParallelVectorEnv([GhostEnv], backend) as pool:
+def test_what_an_env_returns_for_the_dead_is_not_shown() -> None:
+    with ParallelVectorEnv([GhostEnv], "dummy") as pool:
         pool.reset()
         seen = []
         for _ in range(3):
@@ -96,6 +95,9 @@ def test_spaces(pool: Any) -> None:
     assert pool.metadata["name"] == "meadow_v0"
     assert (len(pool), pool.num_envs, pool.is_async) == (3, 3, False)
     assert repr(pool).startswith(f"ParallelVectorEnv(4 agents, {type(pool.pool).__name__}(num_env")
+    shown = pool._repr_html_()
+    assert "<caption>ParallelVectorEnv(4 agents, " in shown
+    assert "need a reset: never reset</th><td>envs 0 to 2" in shown
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -110,38 +112,22 @@ def test_state(backend: str) -> None:
         assert pool.state_space == MeadowEnv.state_space
 
 
-def test_what_is_returned_does_not_change(pool: Any) -> None:
-    obs, info = pool.reset(seed=1)
-    kept = {a: np.array(o) for a, o in obs.items() if a.startswith("hunter")}
-    alive = {a: f.copy() for a, f in info["alive"].items()}
-    for _ in range(3):
-        pool.step({a: [0] * 3 for a in LEGAL} | {"fawn_1": np.zeros(3, int)})
-    assert all(same(obs[a], kept[a]) for a in kept)
-    assert same(dict(info["alive"]), alive)
-
-
-def test_seed_resets_once(pool: Any) -> None:
-    assert pool.seed(5) == [[5], [6], [7]]
-    obs, _ = pool.reset()
-    raw = MeadowEnv()
-    raw.reset(seed=6)
-    assert same(obs["hunter_1"][1], raw.reset()[0]["hunter_1"])
-    pool.seed([5, 6, 7])
-    pool.step([LEGAL] * 3)  # an env that was seeded was reset
-
-
-def test_seeds_reach_the_action_spaces(pool: Any) -> None:
+def test_seeds_reach_envs_and_action_spaces(pool: Any) -> None:
     def drawn() -> list[list[int]]:
         own = [pool.action_space(a) for a in pool.possible_agents]
         return [[int(space.sample()) for _ in range(9)] for space in own]
 
-    pool.reset(seed=3)
+    assert pool.seed(5) == [[5], [6], [7]]  # each by one reset
     first = drawn()
     assert first[0] != first[2], "agents of equal spaces draw from streams of their own"
     assert drawn() != first
-    pool.reset(seed=[3, 4, 5])
-    assert drawn() == first
-    pool.seed(3)
+    pool.step([LEGAL] * 3)
+    obs, _ = pool.reset()
+    raw = MeadowEnv()
+    raw.reset(seed=6)
+    raw.step(LEGAL)
+    assert same(obs["hunter_1"][1], raw.reset()[0]["hunter_1"])
+    pool.reset([0], seed=5)
     assert drawn() == first
 
 
@@ -155,7 +141,7 @@ def test_options_and_attributes(pool: Any) -> None:
     assert [image.shape for image in pool.render([2, 0])] == [(4, 6, 3)] * 2
 
 
-def test_agents_may_be_left_out_where_they_are_not_alive(pool: Any) -> None:
+def test_forms_of_actions_and_an_empty_batch(pool: Any) -> None:
     pool.reset(seed=1)
     pool.step({"hunter_0": [0, 1, 2], "hunter_1": np.array([0, 1, 2]), "fawn_0": (0, 1, 2)})
     pool.step([{**LEGAL, "fawn_1": None}] * 3)
@@ -240,29 +226,19 @@ def test_views_are_valid_until_the_next_call(backend: str) -> None:
         assert same(alive, dict(info["alive"]))
 
 
-def test_bad_ids(pool: Any) -> None:
+def test_envs_that_take_no_step(pool: Any) -> None:
     with pytest.raises(ResetNeeded, match="envs 0 to 2: no agent is alive; reset before step"):
         pool.step([LEGAL] * 3)
     pool.reset(seed=1)
-    for ids, error in (
-        ([3], IndexError),
-        ([-1], IndexError),
-        ([0, 0], ValueError),
-        ("a", TypeError),
-    ):
-        with pytest.raises(error):
-            pool.step([LEGAL] * 2, ids)
+    with pytest.raises(IndexError):
+        pool.step([LEGAL], [3])
     pool.send([LEGAL], [1])
     with pytest.raises(AlreadyPendingCallError, match="env 1: still stepping"):
         pool.step([LEGAL] * 3)
-    with pytest.raises(AlreadyPendingCallError):
-        pool.state()
     with pytest.raises(TypeError, match="send needs actions"):
         pool.send(None)
     assert pool.waiting_id == [1]
-    assert pool.drain()[4]["env_id"].tolist() == [1]
-    with pytest.raises(ValueError, match="nothing|no env is in flight"):
-        pool.step(None)
+    assert pool.step(None)[4]["env_id"].tolist() == [1]
 
 
 def test_an_env_that_is_over_asks_for_a_reset(pool: Any) -> None:
@@ -304,8 +280,10 @@ def test_a_fault_names_the_env_and_the_others_go_on(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("on_error", ["restart", "replay"])
-@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+@pytest.mark.parametrize(
+    ("on_error", "mode"),
+    [("restart", None), ("restart", "same_step"), ("replay", "next_step"), ("replay", "same_step")],
+)
 def test_a_lost_row_tells_its_error(backend: str, on_error: str, mode: str | None) -> None:
     """Finding 6. An env that raises again when it is restored is lost with ``"replay"`` too."""
     legal = dict.fromkeys(LEGAL, 0)
@@ -389,14 +367,6 @@ def test_a_dead_process_is_named() -> None:
         assert pool.recv()[4]["env_id"].tolist() == [0]
 
 
-class Renamed(MeadowEnv):
-    possible_agents: ClassVar = ["hunter_0", "fawn_0", "hunter_1", "fawn_9"]
-
-
-class Reordered(MeadowEnv):
-    possible_agents: ClassVar = ["fawn_0", "hunter_0", "hunter_1", "fawn_1"]
-
-
 class Bounded(MeadowEnv):
     def observation_space(self, agent: str) -> Any:
         space = super().observation_space(agent)
@@ -408,6 +378,12 @@ class Wider(MeadowEnv):
         return spaces.MultiDiscrete([3, 3]) if agent == "hunter_1" else super().action_space(agent)
 
 
+def named(*agents: str) -> Any:
+    env = MeadowEnv()
+    env.possible_agents = list(agents)
+    return env
+
+
 def test_agents_of_one_name_and_different_spaces_are_groups_of_their_own() -> None:
     with ParallelVectorEnv([Wider], "dummy") as pool:
         own = {"hunter_0": ("hunter_0",), "hunter_1": ("hunter_1",)}
@@ -415,41 +391,30 @@ def test_agents_of_one_name_and_different_spaces_are_groups_of_their_own() -> No
 
 
 @pytest.mark.parametrize(
-    ("other", "text"),
+    "other",
     [
-        (Renamed, "env 1: observation_space is {'hunter_0': (Box("),
-        (Reordered, "env 1: possible_agents is ['fawn_0', 'hunter_0', 'hunter_1', 'fawn_1']"),
-        (Bounded, "env 1: the spaces of agent 'hunter_0' are Box(-9"),
-        (Wider, "env 1: observation_space is {'hunter_0': (Box("),
+        functools.partial(named, "hunter_0", "fawn_0", "hunter_1", "fawn_9"),
+        functools.partial(named, "fawn_0", "hunter_0", "hunter_1", "fawn_1"),
+        Bounded,
+        Wider,
     ],
 )
-def test_envs_with_other_agents_or_spaces_are_refused(other: Any, text: str) -> None:
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
-        ParallelVectorEnv([MeadowEnv, other])
-    assert str(caught.value).startswith(text)
-
-
-def cart_pole() -> Any:
-    return gym.make("CartPole-v1")
-
-
-def nameless() -> Any:
-    env = MeadowEnv()
-    env.possible_agents = []
-    return env
+def test_envs_with_other_agents_or_spaces_are_refused(other: Any) -> None:
+    with pytest.raises(ValueError, match="env 1: observation_space is {'.*'fawn.*'hunter_0': "):
+        ParallelVectorEnv([MeadowEnv, other], "dummy")
 
 
 @pytest.mark.parametrize(
     ("env_fn", "error", "text"),
     [
-        (cart_pole, TypeError, "which is neither a PettingZoo AECEnv nor a ParallelEnv"),
+        (lambda: gym.make("CartPole-v1"), TypeError, "which is neither a PettingZoo AECEnv nor a"),
         (TableEnv, TypeError, "table_v0 is turn-based .* put PettingZooEnv around it"),
-        (nameless, ValueError, "meadow_v0 has no possible_agents"),
+        (named, ValueError, "meadow_v0 has no possible_agents"),
     ],
 )
 def test_what_is_no_parallel_env_is_refused(env_fn: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=f"env 1: env_fn raised {error.__name__}: .*{text}"):
-        ParallelVectorEnv([MeadowEnv, env_fn])
+        ParallelVectorEnv([MeadowEnv, env_fn], "dummy")
 
 
 def test_arguments() -> None:
@@ -461,10 +426,6 @@ def test_arguments() -> None:
         ParallelVectorEnv([MeadowEnv], "dummy", num_processes=1)
     with pytest.raises(TypeError, match="columns"):
         ParallelVectorEnv([MeadowEnv], "dummy", columns=True)
-    with pytest.raises(ValueError, match="empty"):
-        ParallelVectorEnv([])
-    with pytest.raises(ValueError, match="wait_num"):
-        ParallelVectorEnv([MeadowEnv], "dummy", 2)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

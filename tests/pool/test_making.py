@@ -168,6 +168,75 @@ def test_make_equals_envs_made_by_hand(backend: str) -> None:
         np.testing.assert_array_equal(reward, [row[1] for row in rows])
 
 
+CHEAP, HALF, IDLE = auto.Probe(1e-5, 1e-5), auto.Probe(5.5e-5, 5.5e-5), auto.Probe(1e-3, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("measured", "num_envs", "policy", "expected"),
+    [
+        # Measured on two cores: half batches are so many times as fast as the best whole ones.
+        (CHEAP, 64, (0, 0), ("shmem", 1, None, True)),  # 0.5
+        (CHEAP, 64, (300, 0), ("shmem", 1, None, True)),  # 0.9
+        (CHEAP, 64, (1000, 0), ("shmem", 1, None, True)),  # 0.6
+        (CHEAP, 64, (50, 100), ("shmem", 1, None, True)),  # there is little to hide
+        (CHEAP, 64, (50, 10), ("shmem", 1, 32, False)),  # 1.2
+        (HALF, 16, (0, 0), ("shmem", 1, None, True)),  # 0.6
+        (HALF, 16, (1000, 0), ("shmem", 1, None, True)),  # 0.8
+        (HALF, 16, (50, 30), ("shmem", 1, 8, False)),  # 1.3
+        (auto.Probe(7e-5, 7e-5), 16, (50, 30), ("shmem", 1, None, True)),  # one process is too slow
+        (auto.Probe(1e-3, 1e-3), 8, (50, 30), ("shmem", 2, None, False)),  # 0.6
+        (IDLE, 8, (50, 30), ("shmem", 8, None, False)),  # 1.0
+        (IDLE, 8, (0, 300), ("shmem", 8, 4, False)),
+        (CHEAP, 2, (0, 0), ("dummy", None, None, False)),
+        (CHEAP, 1, (0, 1000), ("dummy", None, None, False)),
+    ],
+)
+def test_half_batches_behind_a_policy_that_takes_time_for_each_row(
+    measured: auto.Probe,
+    num_envs: int,
+    policy: tuple[float, float],
+    expected: tuple[Any, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auto, "usable_cores", lambda: [0, 1])
+
+    def seconds(rows: int) -> float:
+        return 1e-6 * (policy[0] + rows * policy[1])
+
+    assert auto.choose(measured, num_envs, "auto", "auto", policy=seconds) == expected
+    if not measured.waits:  # on one core nothing can be done at the same time
+        monkeypatch.setattr(auto, "usable_cores", lambda: [0])
+        assert auto.choose(measured, num_envs, "auto", "auto", policy=seconds)[2] is None
+
+
+def test_make_takes_the_time_of_the_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "probe", lambda *_: IDLE)
+    for times, wait_num in (({"policy_us": 500}, 8), ({"policy_row_us": 300}, 4)):
+        with make(CountingEnv, 8, wait_num="auto", **times) as pool:
+            assert pool.wait_num == wait_num
+            pool.reset()
+            for _ in range(3):  # one loop for both
+                pool.step([0] * len(pool.batch_ids), pool.batch_ids)
+            pool.drain()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"wait_num": "auto"}, "say what your policy takes"),
+        ({"policy_us": 3}, 'only used with wait_num="auto"'),
+        ({"wait_num": "auto", "policy_row_us": -1}, "must be 0 or more, got -1"),
+        ({"wait_num": "auto", "policy_us": 1, "backend": "shmem"}, 'must be "auto" too'),
+        ({"wait_num": "auto", "policy_us": 1, "num_processes": 2}, 'must be "auto" too'),
+    ],
+)
+def test_the_time_of_the_policy_goes_with_wait_num_auto(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(CountingEnv, 8, **options)
+
+
 def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match=r"num_envs.*0"):
         envpool_py.make("CartPole-v1", 0)
@@ -181,10 +250,48 @@ def test_bad_arguments() -> None:
         envpool_py.ShmemVectorEnv([CountingEnv], num_processes="many")
 
 
-def test_to_ask_for_something_of_processes_is_to_get_them() -> None:
-    for option in ({"num_threads": 2}, {"step_timeout": None}, {"caller_steps": True}):
-        with make(CountingEnv, 2, **option) as pool:  # too cheap, otherwise
-            assert isinstance(pool, envpool_py.ShmemVectorEnv)
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        *(
+            ({name: value}, "Shmem")
+            for name, value in (
+                *(("num_threads", 2), ("step_timeout", None), ("caller_steps", True)),
+                *(("on_error", "restart"), ("on_error", "replay")),
+            )
+        ),
+        ({"on_error": "restart", "backend": "dummy"}, "Dummy"),
+        ({"on_error": "raise", "max_restarts": 3}, "Dummy"),
+    ],
+    ids=str,
+)
+def test_a_cheap_env_is_in_processes_if_an_option_needs_them(
+    options: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "probe", lambda *_: CHEAP)
+    with make(CountingEnv, 2, **options) as pool:
+        assert type(pool).__name__ == f"{kind}VectorEnv"
+
+
+class Dying(CountingEnv):
+    """Action 1 ends its process."""
+
+    def step(self, action: Any) -> Any:
+        row = super().step(action)
+        if action == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return row
+
+
+def test_on_error_restart_outlives_a_cheap_env_that_kills_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(auto, "probe", lambda *_: CHEAP)
+    with make(Dying, 2, on_error="restart", restart_backoff=0.0) as pool:
+        pool.reset()
+        infos = pool.step([1, 0])[4]
+        assert "SIGKILL" in str(infos[0]["env_error"])
+        pool.step([0, 0])
 
 
 class LimitsEnv(CountingEnv):

@@ -86,7 +86,8 @@ def test_large_observations_go_through_the_object_store() -> None:
         ),
         ({"num_threads": 2}, TypeError, "RayVectorEnv does not take num_threads"),
         ({"context": "fork"}, TypeError, "RayVectorEnv does not take context"),
-        ({"speed": 2}, TypeError, "does not take speed"),
+        ({"num_cpu": 2}, TypeError, r"RayVectorEnv does not take num_cpu; did you mean num_cpus\?"),
+        ({"on_eror": 2}, TypeError, r"RayVectorEnv does not take on_eror; did you mean on_error\?"),
         ({"num_cpus": 5}, UserWarning, "room for 0 of 1 actors now, .*; pass a larger envs_per_"),
     ],
 )

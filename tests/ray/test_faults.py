@@ -124,7 +124,7 @@ class HoldsTheGil(envs.CountEnv):
 
 
 def test_an_env_that_holds_the_gil_is_ended_too() -> None:
-    with RayVectorEnv([HoldsTheGil], num_cpus=0.01, step_timeout=0.5) as pool:
+    with RayVectorEnv([HoldsTheGil], num_cpus=0.01, step_timeout=0.1) as pool:
         pool.reset()
         with pytest.raises(WorkerDiedError):
             pool.step([0])
@@ -200,20 +200,27 @@ if sys.argv[2] == "shutdown":
 """
 
 
-@pytest.mark.parametrize("how", ["close", "kill", "exit", "shutdown"])
-def test_no_actor_outlives_its_pool_or_its_driver(how: str) -> None:
+def test_no_actor_outlives_its_pool_or_its_driver() -> None:
     address = ray.get_runtime_context().gcs_address
     before = actors()
-    run = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, address, how],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with run:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "ready\n"
+    runs = {
+        how: subprocess.Popen(
+            [sys.executable, "-c", DRIVER, address, how],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for how in ("close", "kill", "exit", "shutdown")
+    }
+    try:
+        for run in runs.values():
+            assert run.stdout is not None
+            assert run.stdout.readline() == "ready\n"
         assert wait_until(lambda: actors() <= before)  # with "close" the driver goes on
-        run.communicate()
-    assert run.returncode == (-signal.SIGKILL if how == "kill" else 0)
+        assert runs["close"].poll() is None
+    finally:
+        for run in runs.values():
+            run.communicate()
+    codes = {how: run.returncode for how, run in runs.items()}
+    assert codes == {"close": 0, "kill": -signal.SIGKILL, "exit": 0, "shutdown": 0}

@@ -247,7 +247,7 @@ def test_an_env_that_is_not_deterministic_is_restarted(tmp_path: Path) -> None:
         assert batch[3][1]
         error = batch[4][1]["env_error"]
         assert "replay: the reset since its last reset by the pool gave another row" in error
-        assert "the env is not deterministic; it was lost in the first place by" in error
+        assert "the env is not deterministic; before the replay it failed with" in error
 
 
 class FickleEnv(envs.CountEnv):

@@ -58,7 +58,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 def test_a_file_that_is_there_is_left_alone(tmp_path: Path) -> None:
     made = []
     (tmp_path / "run").write_text("precious")
-    with pytest.raises(FileExistsError, match=r"record: .*run exists, and a record is never over"):
+    with pytest.raises(FileExistsError, match=r"record: .*run exists and is not overwritten; pass"):
         DummyVectorEnv([lambda: made.append(1)], record=tmp_path / "run")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(FileExistsError, match="link exists"):

@@ -26,6 +26,7 @@ OF_PROCESSES = {"num_threads", "affinity", "step_timeout", "caller_steps"}
 FIRST = {"env_fns", "wait_num", "timeout"}
 OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
 OF_MAKE = OF_SHMEM - {"env_fns"} | {"env", "num_envs", "backend", "env_kwargs", "wrappers"}
+OF_MAKE |= {"policy_us", "policy_row_us"}
 CALLABLES: list[tuple[Any, set[str]]] = [
     (DummyVectorEnv, OF_ALL | FIRST),
     (ShmemVectorEnv, OF_SHMEM),

@@ -56,7 +56,7 @@ def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: 
         table.check_step(ids(0, 1, 2), ids(0, 1, 2))
     table.check_step(ids(0, 3), ids(0, 3))
     table.check_fetch(ids(1, 2))
-    with pytest.raises(ValueError, match="env 3: nothing in flight to fetch"):
+    with pytest.raises(ValueError, match="env 3: not in flight; send actions first"):
         table.check_fetch(ids(1, 3))
 
 
@@ -71,6 +71,9 @@ def test_the_order_of_sending_and_returning(table: states.States) -> None:
         send(table, 0)
         come_back(table, 0)
     assert (table.waiting().tolist(), table.ready().tolist()) == ([3, 2], [1, 0])
+    send(table, 1, 0)
+    come_back(table, 3, 2)
+    assert (table.waiting().tolist(), table.ready().tolist()) == ([1, 0], [3, 2])
 
 
 def test_the_dead(table: states.States) -> None:

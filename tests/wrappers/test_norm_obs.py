@@ -195,8 +195,9 @@ def test_statistics_with_other_limits_may_be_assigned_and_saved(
 def test_none_leaves_observations_alone() -> None:
     with twins("dummy", "dict", VectorEnvNormObs) as (plain, norm):
         raw, _ = plain.reset(seed=0)
-        norm.set_obs_rms({"a": None, "b": RunningMeanStd()})
+        norm.set_obs_rms({"b": RunningMeanStd(), "a": None})
         obs, _ = norm.reset(seed=0)
+        assert list(obs[0]) == list(norm.observation_space[0].spaces) == ["a", "b"]
         np.testing.assert_array_equal(leaf(obs, ("a",)), leaf(raw, ("a",)))
         assert leaf(obs, ("a",)).dtype == np.uint8
         assert np.abs(leaf(obs, ("b",))).max() < 2
@@ -252,17 +253,6 @@ def test_nothing_to_normalise(space: spaces.Space) -> None:
         pytest.raises(TypeError, match=r"observation_space: .* has nothing to normalise"),
     ):
         VectorEnvNormObs(pool)
-
-
-@pytest.mark.parametrize("columns", [False, True])
-def test_keys_keep_their_order(columns: bool) -> None:
-    space = spaces.Dict([("z", ARRAYS["float32"]), ("a", ARRAYS["scalar"])])
-    with DummyVectorEnv([lambda: SampleEnv(space)], columns=columns) as pool:
-        norm = VectorEnvNormObs(pool)
-        norm.set_obs_rms({"a": RunningMeanStd(), "z": RunningMeanStd()})
-        obs, _ = norm.reset(seed=0)
-        assert list(norm.observation_space[0].spaces) == ["z", "a"]
-        assert list(obs if columns else obs[0]) == ["z", "a"]
 
 
 def test_envs_whose_spaces_are_not_of_one_form() -> None:
@@ -356,6 +346,10 @@ def test_saving_again_replaces_the_file_and_a_failure_leaves_it(
         norm.save(path)
     assert path.read_bytes() == good
     assert [entry.name for entry in tmp_path.iterdir()] == ["s.npz"]
+    monkeypatch.undo()
+    for call, name in ((norm.load, "none.npz"), (norm.save, "no/such.npz")):
+        with pytest.raises(FileNotFoundError):
+            call(tmp_path / name)
 
 
 def saved(space: str, path: Path) -> None:
@@ -411,14 +405,6 @@ def test_a_wrong_file_leaves_the_statistics_as_they_were(
     assert learnt(norm.obs_rms) == before
 
 
-def test_a_missing_file(venv: DummyVectorEnv, tmp_path: Path) -> None:
-    norm = VectorEnvNormObs(venv)
-    with pytest.raises(FileNotFoundError):
-        norm.load(tmp_path / "none.npz")
-    with pytest.raises(FileNotFoundError):
-        norm.save(tmp_path / "no" / "such.npz")
-
-
 # -------------------------------------------------------------------------- what it wraps
 
 
@@ -459,9 +445,5 @@ def test_a_vector_env_of_another_library() -> None:
     test = VectorEnvNormObs(Foreign(), update_obs_rms=False)
     test.set_obs_rms(norm.get_obs_rms())
     assert test.obs_rms is norm.obs_rms
-
-
-@pytest.mark.parametrize("venv", [None, "CartPole-v1"])
-def test_an_object_that_is_no_vector_env(venv: Any) -> None:
     with pytest.raises(TypeError, match="venv: got .*, which has no reset, step"):
-        VectorEnvNormObs(venv)
+        VectorEnvNormObs("CartPole-v1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -60,18 +61,12 @@ def test_points_of_a_box() -> None:
     assert env.step(np.array([2, 1]))[4]["action"].tolist() == [1.0, 2.5]
 
 
-def test_one_number_for_all_dimensions() -> None:
+def test_other_numbers_of_choices_and_a_box_of_integers() -> None:
     for choices in (4, np.int64(4)):
         env = ContinuousToDiscrete(plane(), choices)
         assert env.action_space == spaces.MultiDiscrete([4, 4])
         assert env.action([3, 3]).tolist() == [1.0, 10.0]
-
-
-def test_a_single_choice_is_low() -> None:
     assert ContinuousToDiscrete(plane(), [1, 2]).action([0, 1]).tolist() == [-1.0, 10.0]
-
-
-def test_a_box_of_integers() -> None:
     env = ContinuousToDiscrete(plane((-3, 0), (3, 10), np.int64), [3, 4])
     assert [mesh.tolist() for mesh in env.mesh] == [[-3, 0, 3], [0, 3, 7, 10]]
     assert env.action([1, 2]).dtype == np.int64
@@ -84,44 +79,6 @@ def test_every_action_is_in_the_box(dtype: type) -> None:
     for choice in ([0, 0], [3, 500], [6, 1000]):
         assert box.action_space.contains(env.action(choice))
     np.testing.assert_array_equal(env.action([6, 1000]), box.action_space.high)
-
-
-SQUARE = spaces.Box(0, 1, (2,))
-
-
-@pytest.mark.parametrize(
-    ("space", "choices", "error", "message"),
-    [
-        (spaces.Discrete(3), 2, TypeError, r"action_space: got Discrete\(3\), but .* needs a Box"),
-        (spaces.Box(0, 1, (2, 3)), 2, ValueError, r"has shape \(2, 3\), but needs one dimension"),
-        (spaces.Box(0, np.inf, (2,)), 2, ValueError, "has no finite bounds"),
-        (SQUARE, [2, 2, 2], ValueError, r"has shape \(3,\), but .* has \(2,\)"),
-        (SQUARE, [[2, 2]], ValueError, r"action_per_dim: has shape \(1, 2\)"),
-        (SQUARE, [2, 0], ValueError, "action_per_dim: got 0, but .* 1 or more"),
-        (SQUARE, 2.0, TypeError, "action_per_dim: got 2.0, but it must be integers"),
-    ],
-)
-def test_a_wrong_space_or_number_of_choices(
-    space: spaces.Space, choices: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        ContinuousToDiscrete(Echo(space), choices)
-
-
-@pytest.mark.parametrize(
-    ("action", "error", "message"),
-    [
-        ([0, 5], ValueError, "action: got 5 in dimension 1, but it has choices 0 to 4"),
-        ([[0, 0], [3, 0]], ValueError, "action: got 3 in dimension 0, but it has choices 0 to 2"),
-        ([-1, 0], ValueError, "action: got -1 in dimension 0"),
-        ([0, 0, 0], ValueError, r"action: has shape \(3,\), but action_space has \(2,\)"),
-        ([[[0, 0]]], ValueError, r"action: has shape \(1, 1, 2\)"),
-        ([0.0, 1.0], TypeError, r"action: got \[0.0, 1.0\], but it must be integers"),
-    ],
-)
-def test_a_wrong_choice(action: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        ContinuousToDiscrete(plane(), [3, 5]).action(action)
 
 
 # --------------------------------------------------------------------- MultiDiscreteToDiscrete
@@ -162,32 +119,6 @@ def test_continuous_to_one_discrete_and_made_again_from_its_spec() -> None:
     assert again.action(4).tolist() == env.action(4).tolist()
 
 
-@pytest.mark.parametrize(
-    ("space", "error", "message"),
-    [
-        (spaces.Discrete(3), TypeError, r"got Discrete\(3\), but .* needs a MultiDiscrete"),
-        (spaces.MultiDiscrete([[2, 2]]), ValueError, r"has shape \(1, 2\), but needs one dim"),
-    ],
-)
-def test_a_wrong_space(space: spaces.Space, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        MultiDiscreteToDiscrete(Echo(space))
-
-
-@pytest.mark.parametrize(
-    ("action", "error", "message"),
-    [
-        (-1, ValueError, "action: got -1, but action_space has actions 0 to 5"),
-        ([0, 6], ValueError, "action: got 6, but action_space has actions 0 to 5"),
-        ([[0]], ValueError, r"action: has shape \(1, 1\), but needs \(\) or \(k,\)"),
-        (1.0, TypeError, "action: got 1.0, but it must be integers"),
-    ],
-)
-def test_a_wrong_number(action: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        combined([2, 3]).action(action)
-
-
 # ----------------------------------------------------------------------- TruncatedAsTerminated
 
 
@@ -203,14 +134,61 @@ def test_truncated_as_terminated() -> None:
     assert gym.make(env.spec).spec == env.spec
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda env: ContinuousToDiscrete(env, 2),
-        MultiDiscreteToDiscrete,
-        TruncatedAsTerminated,
-    ],
-)
-def test_what_is_no_env(wrap: Any) -> None:
-    with pytest.raises(TypeError, match="env: got 'CartPole-v1', but the wrapper needs a gymna"):
-        wrap("CartPole-v1")
+# -------------------------------------------------------------------------------- what is refused
+
+SQUARE = spaces.Box(0, 1, (2,))
+WRONG: list[tuple[Any, type[Exception], str]] = [
+    *(
+        (lambda wrap=wrap: wrap("CartPole-v1"), TypeError, "env: got 'CartPole-v1', but the wrap")
+        for wrap in (
+            partial(ContinuousToDiscrete, action_per_dim=2),
+            MultiDiscreteToDiscrete,
+            TruncatedAsTerminated,
+        )
+    ),
+    *(
+        (lambda space=space, n=choices: ContinuousToDiscrete(Echo(space), n), error, text)
+        for space, choices, error, text in [
+            (spaces.Discrete(3), 2, TypeError, r"space: got Discrete\(3\), but .* needs a Box"),
+            (spaces.Box(0, 1, (2, 3)), 2, ValueError, r"shape \(2, 3\), but needs one dimension"),
+            (spaces.Box(0, np.inf, (2,)), 2, ValueError, "has no finite bounds"),
+            (SQUARE, [2, 2, 2], ValueError, r"has shape \(3,\), but .* has \(2,\)"),
+            (SQUARE, [[2, 2]], ValueError, r"action_per_dim: has shape \(1, 2\)"),
+            (SQUARE, [2, 0], ValueError, "action_per_dim: got 0, but .* 1 or more"),
+            (SQUARE, 2.0, TypeError, "action_per_dim: got 2.0, but it must be integers"),
+        ]
+    ),
+    *(
+        (lambda a=action: ContinuousToDiscrete(plane(), [3, 5]).action(a), error, text)
+        for action, error, text in [
+            ([0, 5], ValueError, "action: got 5 in dimension 1, but it has choices 0 to 4"),
+            ([[0, 0], [3, 0]], ValueError, "got 3 in dimension 0, but it has choices 0 to 2"),
+            ([-1, 0], ValueError, "action: got -1 in dimension 0"),
+            ([0, 0, 0], ValueError, r"action: has shape \(3,\), but action_space has \(2,\)"),
+            ([[[0, 0]]], ValueError, r"action: has shape \(1, 1, 2\)"),
+            ([0.0, 1.0], TypeError, r"action: got \[0.0, 1.0\], but it must be integers"),
+        ]
+    ),
+    *(
+        (lambda space=space: MultiDiscreteToDiscrete(Echo(space)), error, text)
+        for space, error, text in [
+            (spaces.Discrete(3), TypeError, r"got Discrete\(3\), but .* needs a MultiDiscrete"),
+            (spaces.MultiDiscrete([[2, 2]]), ValueError, r"shape \(1, 2\), but needs one dim"),
+        ]
+    ),
+    *(
+        (lambda a=action: combined([2, 3]).action(a), error, text)
+        for action, error, text in [
+            (-1, ValueError, "action: got -1, but action_space has actions 0 to 5"),
+            ([0, 6], ValueError, "action: got 6, but action_space has actions 0 to 5"),
+            ([[0]], ValueError, r"action: has shape \(1, 1\), but needs \(\) or \(k,\)"),
+            (1.0, TypeError, "action: got 1.0, but it must be integers"),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), WRONG, ids=[text for *_, text in WRONG])
+def test_wrong_arguments(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()

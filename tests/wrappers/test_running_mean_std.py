@@ -64,6 +64,9 @@ def test_by_hand() -> None:
     np.testing.assert_allclose(rms.norm([8.0, 10.0]), expected, rtol=1e-15)
     assert rms.norm([4.0, 10.5])[1] == 10.0  # 0.5 / sqrt(eps), cut off
     assert rms.norm([4.0, 9.5])[1] == -10.0
+    data = np.arange(24.0).reshape(3, 4, 2)  # any axes before those of a row
+    assert rms.norm(data).shape == data.shape
+    np.testing.assert_array_equal(rms.norm(data)[2, 3], rms.norm(data[2, 3]))
     assert repr(rms) == "RunningMeanStd(shape=(2,), count=3)"
 
 
@@ -79,6 +82,8 @@ def test_defaults() -> None:
 def test_the_initial_values_serve_until_the_first_update() -> None:
     rms = RunningMeanStd(mean=[1.0, 2.0], std=3.0, epsilon=0.0)
     np.testing.assert_array_equal(rms.norm([7.0, -1.0]), [2.0, -1.0])
+    with pytest.raises(ValueError, match=r"rows have shape \(3,\), but the statistics have \(2,\)"):
+        rms.update(np.ones((4, 3)))
     rms.update([[5.0, 5.0], [7.0, 9.0]])
     np.testing.assert_array_equal(rms.mean, [6.0, 7.0])
     np.testing.assert_array_equal(rms.var, [1.0, 4.0])
@@ -102,14 +107,6 @@ def test_rows_of_small_dtypes_are_summed_in_float64() -> None:
     data = (5000 + np.random.default_rng(0).normal(size=(2000, 2))).astype(np.float32)
     rms = after(*np.split(data, 20))
     np.testing.assert_allclose(rms.var, data.astype(np.float64).var(axis=0), rtol=1e-10)
-
-
-def test_norm_takes_one_row_and_any_axes_before_it() -> None:
-    rms = after([[0.0, 0.0], [2.0, 4.0]])
-    data = np.arange(24.0).reshape(3, 4, 2)
-    whole = rms.norm(data)
-    assert whole.shape == data.shape
-    np.testing.assert_array_equal(whole[2, 3], rms.norm(data[2, 3]))
 
 
 def test_neither_argument_nor_result_is_shared() -> None:
@@ -165,19 +162,21 @@ def test_wrong_values_to_normalise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("std", -1.0), ("std", [1.0, np.nan]), ("clip_max", np.nan), ("epsilon", -1)],
+    ("options", "text"),
+    [
+        *(
+            ({name: value}, f"{name}: got .*, but it must not be negative")
+            for name, value in [
+                *(("std", -1.0), ("std", [1.0, np.nan])),
+                *(("clip_max", np.nan), ("epsilon", -1)),
+            ]
+        ),
+        ({"mean": np.zeros(2), "std": np.ones(3)}, "shape mismatch"),
+    ],
 )
-def test_negative_parameters(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"{name}: got .*, but it must not be negative"):
-        RunningMeanStd(**{name: value})
-
-
-def test_shapes_that_differ() -> None:
-    with pytest.raises(ValueError, match=r"rows have shape \(3,\), but the statistics have \(2,\)"):
-        RunningMeanStd(mean=np.zeros(2)).update(np.ones((4, 3)))
-    with pytest.raises(ValueError, match="shape mismatch"):
-        RunningMeanStd(mean=np.zeros(2), std=np.ones(3))
+def test_wrong_parameters(options: dict, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        RunningMeanStd(**options)
 
 
 def test_nan_stays_in_its_component() -> None:

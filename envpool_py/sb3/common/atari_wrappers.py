@@ -148,7 +148,7 @@ class WarpFrame(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
-    """The usual preprocessing of Atari games, of envs without a frame skip of their own.
+    """The usual preprocessing of Atari games, for envs without a frame skip.
 
     Args:
         env: the env.

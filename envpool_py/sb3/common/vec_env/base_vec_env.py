@@ -43,7 +43,7 @@ class UnsuitableEnvError(ValueError, AssertionError):
 
 
 class VecEnv(ABC):
-    """Many envs that reset themselves, with the interface of Stable-Baselines3.
+    """Many envs with automatic resets and the interface of Stable-Baselines3.
 
     Args:
         num_envs: the number of envs; an attribute, as the spaces are.

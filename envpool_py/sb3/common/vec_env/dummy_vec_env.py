@@ -11,7 +11,7 @@ from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 
 class DummyVecEnv(PoolVecEnv):
-    """All envs in this process, one after another; for cheap envs and for debugging.
+    """A VecEnv that steps all envs in this process; for cheap envs and for debugging.
 
     Args:
         env_fns: one callable for each env.

@@ -34,7 +34,7 @@ _OWN_OPTIONS = {"autoreset_mode": "same_step", "reset_first": False, "columns": 
 
 
 class OverPool(VecEnv):
-    """The common part of VecEnvs over a pool, whatever their rows are.
+    """The base class of VecEnvs over a pool.
 
     ``step_wait`` ends a pending step and ``reset`` cancels it; until then every other request
     raises ``AlreadyPendingCallError``. After ``close`` all raise ``ClosedEnvironmentError``.
@@ -302,7 +302,7 @@ class PoolVecEnv(OverPool):
         for k, (i, info) in enumerate(zip(ids, infos, strict=True)):
             del info["env_id"]
             self.reset_infos[i] = info
-            results.append((spaces.map_tree(lambda part, k=k: part[k], obs), info))
+            results.append((spaces.take(obs, k), info))
         return results
 
     def env_is_wrapped(

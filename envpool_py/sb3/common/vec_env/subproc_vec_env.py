@@ -12,7 +12,7 @@ from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 
 class SubprocVecEnv(PoolVecEnv):
-    """Envs in worker processes; observations, rewards and actions in shared memory.
+    """A VecEnv of worker processes; observations, rewards and actions are in shared memory.
 
     A step pickles only infos that are not all numbers and observations without a fixed shape.
 
@@ -68,6 +68,6 @@ class SubprocVecEnv(PoolVecEnv):
 
 
 class ShmemVecEnv(SubprocVecEnv):
-    """``SubprocVecEnv`` under the name that says how it works: the arguments are the same."""
+    """``SubprocVecEnv`` under another name; the arguments are the same."""
 
     _pool_class = ShmemVectorEnv
