@@ -432,12 +432,10 @@ class Engine:
         for i in listed:
             self.beside.pop(i, None)
             self.places.seen.pop(i, None)
-        self.arrivals.stale.update((i, int(self.states.tokens[i])) for i in listed)
+        late = [i for i in listed if i not in arrived and self.hosts.may_answer(i)]
+        self.arrivals.stale.update((i, int(self.states.tokens[i])) for i in late)
         self.states.cancelled(flying)
         carried_out = self.hosts.cancel(set(listed)) | arrived
-        for i in listed:
-            if i in arrived or not self.hosts.may_answer(i):
-                self.arrivals.stale.pop(i, None)
         self.arrivals.drop_stale()
         for observer in self.observers:
             observer.cancelled(listed, [i in carried_out for i in listed])

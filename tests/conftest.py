@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
@@ -26,6 +27,9 @@ from typing import Any
 
 import pytest
 
+# Read when NumPy is imported. Each worker process that is forked sets its number of threads, at
+# which OpenBLAS begins as many as it had: they look for work for 30 ms.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Read when Tianshou imports Numba, which would compile for longer than all tests of it take.
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")
 
@@ -59,13 +63,10 @@ SLOW += tuple(
     for name in (
         "collector/test_collect",
         "envpool_face/test_faults",
-        "faults/test_lifecycle",
         "gymnasium_face/test_as_async",
         "gymnasium_face/test_equal_to_sync",
         "gymnasium_face/test_faults",
         "gymnasium_face/test_wrappers",
-        "record/test_on_error_replay",
-        "record/test_replay",
     )
 )
 """The files and folders whose tests take long together; single tests are marked."""
@@ -164,6 +165,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 @pytest.fixture(scope="session", autouse=True)
 def helpers_of_multiprocessing() -> None:
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
+    with contextlib.suppress(ImportError):  # else every worker process that is forked imports it
+        importlib.import_module("threadpoolctl").threadpool_info()
     names = [
         "pytest",
         "numpy",

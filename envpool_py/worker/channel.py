@@ -212,7 +212,6 @@ class Channel:
         fds, self.results, self.theirs = (self.results, self.theirs), -1, -1
         for fd in fds:
             release(fd)
-        self._notes.clear()
 
 
 # ------------------------------------------------------------------------------- the process's end

@@ -176,6 +176,14 @@ def test_every_call_gives_what_raw_envs_give(place: str, subject: str, mode: str
     Session(where, make_fns(subject, where.num_envs), mode).run(script(len(subject)))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("place", QUICK)
+def test_calls_in_any_order(place: str, seed: int) -> None:
+    subject, mode = FEW[seed % len(FEW)], MODES[seed // len(FEW) % len(MODES)]
+    Session(PLACES[place], make_fns(subject, 3), mode).run(script(seed, rounds=1))
+
+
 @pytest.mark.parametrize("subject", ["tuple", "nested", "mixed", "empty-dict", "empty-part"])
 @pytest.mark.parametrize("place", BACKENDS)
 def test_columns_are_the_same_rows_leaf_by_leaf(place: str, subject: str) -> None:
@@ -218,19 +226,6 @@ def test_none_in_a_sequence_of_actions_is_that_envs_action(place: str) -> None:
             batch = pool.step(actions)
             check(batch, hand.step(actions), space)
             assert batch[4][1]["action"] is None
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_keywords_of_reset_reach_the_env(place: str) -> None:
-    class OldSeedEnv(envs.CountEnv):
-        """Takes any keyword in `reset`, as some envs do."""
-
-        def reset(self, *, level: int, **kwargs: Any) -> tuple:
-            obs, info = super().reset(**kwargs)
-            return obs, {**info, "level": level}
-
-    with PLACES[place]([OldSeedEnv] * 2) as pool:
-        assert [info["level"] for info in pool.reset(level=4)[1]] == [4, 4]
 
 
 @pytest.mark.parametrize("place", [*BACKENDS, *slow("shmem-spawn-packed")])

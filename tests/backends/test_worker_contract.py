@@ -1,4 +1,4 @@
-"""The contract that the package ships for worker classes, on ours and on one of a user's own."""
+"""The contract that the package ships for worker classes, on ours and on a custom one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
@@ -22,13 +21,13 @@ from envpool_py.worker import (
     ShmemEnvWorker,
 )
 from envpool_py.worker.executor import Executor
+from tests.faults.helpers import handling, signalling
 from tests.support import envs
-from tests.support.helpers import wait_until_blocked
 from tests.support.session import Session, script
 
 
 class ThreadWorker(EnvWorker):
-    """A worker as a user may write it: `send`, `recv` and `close` alone, the env in a thread."""
+    """A custom worker: `send`, `recv` and `close` alone, the env in a thread."""
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         super().__init__(env_fn)
@@ -99,7 +98,7 @@ class TestPromptThreadWorker(EnvWorkerContract):
         return PromptThreadWorker(env_fn)
 
 
-# ----------------------------------------------------------- a user's worker in a pool
+# ----------------------------------------------------------- a custom worker in a pool
 
 WORKERS = [ThreadWorker, PromptThreadWorker]
 SUBJECTS: dict[str, Callable[..., Any]] = {
@@ -177,32 +176,21 @@ class GateEnv(envs.CountEnv):
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(worker: type[EnvWorker]) -> None:
+def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(
+    worker: type[EnvWorker], beside: Callable
+) -> None:
     def interrupt(*_: object) -> None:
         GateEnv.gate.set()
         raise InterruptedError("by a signal handler")
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
     GateEnv.gate.clear()
-    main = threading.current_thread()
-
-    def send_signal() -> None:
-        wait_until_blocked(main)
-        signal.pthread_kill(main.ident, signal.SIGUSR1)
-
-    sender = threading.Thread(target=send_signal)
-    try:
-        with BaseVectorEnv([GateEnv] * 2, worker) as pool:
-            pool.reset()
-            sender.start()
-            with pytest.raises(InterruptedError):
-                pool.step([0, 0])
-            again, _ = pool.reset()
-            np.testing.assert_array_equal(again, [[0, 1, 0]] * 2)  # env, episode, step
-            assert len(pool.step([0, 0])[0]) == 2
-    finally:
-        sender.join()
-        signal.signal(signal.SIGUSR1, before)
+    with handling(signal.SIGUSR1, interrupt), BaseVectorEnv([GateEnv] * 2, worker) as pool:
+        pool.reset()
+        beside(signalling())
+        with pytest.raises(InterruptedError):
+            pool.step([0, 0])
+        assert pool.reset()[0].tolist() == [[0, 1, 0]] * 2  # env, episode, step
+        assert len(pool.step([0, 0])[0]) == 2
 
 
 @pytest.mark.parametrize("worker", [*WORKERS, DummyEnvWorker])

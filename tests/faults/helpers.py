@@ -14,8 +14,6 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from tests.support import broken, envs
 from tests.support.helpers import ROOT, wait_until_blocked
 from tests.support.places import PLACES
@@ -54,10 +52,17 @@ def count_fns(num: int) -> list[Callable[[], Any]]:
     return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
 
 
-def slow(*values: Any) -> list[Any]:
-    """Mark these values of a parameter, each one or a tuple, as slow."""
-    tuples = [value if isinstance(value, tuple) else (value,) for value in values]
-    return [pytest.param(*value, marks=pytest.mark.slow) for value in tuples]
+def count_call(path: Path) -> int:
+    """Note this call in a file; return how many calls there were, in all processes together."""
+    with path.open("ab") as file:
+        file.write(b"x")
+        return file.tell()
+
+
+def made(tag: int, path: Path, act: Callable[[int], Any]) -> envs.FaultEnv:
+    """Make a FaultEnv; ``act`` is called first, with how often it has been made."""
+    act(count_call(path))
+    return envs.FaultEnv(tag)
 
 
 @contextlib.contextmanager
@@ -152,7 +157,7 @@ def limited(kind: int, value: int) -> Iterator[None]:
 
 
 def run_script(folder: Path, text: str, *args: str) -> subprocess.CompletedProcess:
-    """Run a program in a session of its own; return how it ended, with what it wrote as text."""
+    """Run a program in a new session; return how it ended, with what it wrote as text."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     # Files in place of pipes, which a process that is left over would hold open.

@@ -29,7 +29,6 @@ from tests.faults.helpers import (
     limited,
     reset_pool,
     running,
-    slow,
 )
 from tests.support import broken, envs
 from tests.support.helpers import (
@@ -38,7 +37,7 @@ from tests.support.helpers import (
     shared_memory,
     wait_until,
 )
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,12 +111,10 @@ def test_a_constructor_that_fails_half_way_leaves_nothing(
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
-def test_env_fns_that_exit_or_return_no_env(place: str) -> None:
+def test_an_env_fn_that_exits(place: str) -> None:
     text = "env 1: env_fn raised SystemExit: 37"
     with no_process_left(), pytest.raises(EnvError, match=text):
-        PLACES[place]([envs.CountEnv, envs.exit_in_constructor])
-    with no_process_left(), pytest.raises(EnvError, match="env 1: env_fn .*returned NoneType"):
-        PLACES[place]([envs.CountEnv, envs.return_none])
+        PLACES[place]([envs.CountEnv, functools.partial(sys.exit, 37)])
 
 
 @pytest.mark.parametrize("place", [*PROCESSES, *slow(*NEW)])

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import itertools
 import os
-import random
 import signal
 import sys
 import threading
@@ -41,8 +40,9 @@ if TYPE_CHECKING:
 
     from envpool_py import BaseVectorEnv
 
-NUM_ENVS = 6
 PACKAGE = Path(envpool_py.__file__).parent
+OPCODES = 11
+"""A call is interrupted at each opcode of this distance."""
 
 
 class Broken(KeyboardInterrupt):
@@ -143,110 +143,16 @@ def test_a_signal_handler_raises_while_a_message_waits(beside: Callable) -> None
 # ------------------------------------------------------------------------------- at any moment
 
 
-class Interrupts:
-    """A timer whose handler raises once, after up to a millisecond."""
-
-    def __init__(self) -> None:
-        self.armed = False
-        self.count = 0
-
-    def handle(self, *_: object) -> None:
-        if self.armed:
-            self.armed = False
-            self.count += 1
-            raise Broken
-
-    def call(self, rng: random.Random, act: Any) -> tuple[bool, Any]:
-        """Return (was it left whole, what it returned)."""
-        try:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, rng.random() * rng.choice([2e-5, 1e-4, 1e-3]))
-                self.armed = True
-                result = act()
-            finally:
-                self.armed = False
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        except Broken:
-            return False, None
-        return True, result
-
-
-@pytest.fixture
-def interrupts() -> Iterator[Interrupts]:
-    found = Interrupts()
-    with handling(signal.SIGALRM, found.handle):
-        yield found
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def idle(pool: BaseVectorEnv) -> list[int]:
-    waiting = set(pool.waiting_id)
-    return [i for i in range(NUM_ENVS) if i not in waiting]
-
-
-# Where the handler fires in a callback of the collector or in a __del__, Python can only warn.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("place", "wait_num"),
-    [("dummy", 2), ("shmem-fork-packed", None), ("shmem-fork-packed", 2), ("shmem-fork-caller", 2)],
-)
-def test_interrupts_at_random_moments(
-    place: str, wait_num: int | None, interrupts: Interrupts
-) -> None:
-    """Each observation holds (env, episode, step): a stale, lost or crossed row is seen."""
-    rng = random.Random(f"{place} {wait_num}")
-    fns = [functools.partial(envs.CountEnv, tag, 10**9) for tag in range(NUM_ENVS)]
-    known: dict[int, int] = {}  # env id -> the step that its next row must be one after
-    whole_calls = 0
-    with reset_pool(place, fns, wait_num=wait_num) as pool:
-        action = pool.action_space[0].sample()
-        while interrupts.count < 1000 or whole_calls < 100:
-            ids = idle(pool)
-            name = rng.choice(["step", "step", "reset", "send", "recv", "drain", "attribute"])
-            if (name == "recv" and len(ids) == NUM_ENVS) or (name == "step" and not ids):
-                continue
-            acts = {
-                "step": lambda ids=ids: pool.step([action] * len(ids), ids),
-                "reset": lambda ids=ids: pool.reset(ids),
-                "send": lambda ids=ids: pool.send([action] * len(ids[:3]), ids[:3]),
-                "recv": pool.recv,
-                "drain": pool.drain,
-                "attribute": lambda ids=ids: pool.call("__getattribute__", "tag", id=ids),
-            }
-            try:
-                whole, result = interrupts.call(rng, acts[name])
-            except ResetNeeded:
-                ids = idle(pool)
-                name, whole, result = "reset", True, pool.reset(ids)
-            whole_calls += whole
-            if not whole:
-                known.clear()
-            elif name == "reset":
-                assert result[0].tolist() == [[i, episode, 0] for i, episode, _ in result[0]]
-                assert result[0][:, 0].tolist() == ids
-                known.update(dict.fromkeys(ids, 0))
-            elif name == "attribute":
-                assert result == ids
-            elif result is not None:
-                rows = zip(result[0].tolist(), result[4], strict=True)
-                for (tag, _, step), info in rows:
-                    assert tag == info["env_id"]
-                    assert step == known.get(tag, step - 1) + 1
-                    known[tag] = step
-        pool.drain()
-        assert pool.reset()[0][:, 2].tolist() == [0] * NUM_ENVS
-
-
 def interrupted_at(
     call: Callable[[], Any],
     number: int,
     files: tuple[str, ...] = ("",),
     *,
+    event: str = "line",
     visits: int = 10**9,
     kind: type[BaseException] = Broken,
 ) -> bool:
-    """Whether ``call`` came to its ``number``-th line in these files of the package.
+    """Whether ``call`` came to its ``number``-th line (or opcode) in these files of the package.
 
     There a signal handler raises, and what it raises must come out. A line counts for as many
     visits.
@@ -255,11 +161,12 @@ def interrupted_at(
     counted, pid, left = tuple(str(PACKAGE / file) for file in files), os.getpid(), number
     came_out = False
 
-    def trace(frame: Any, event: str, arg: Any) -> Any:  # noqa: ARG001 - the signature of a tracer
+    def trace(frame: Any, kind_of_event: str, arg: Any) -> Any:  # noqa: ARG001 - of a tracer
         nonlocal left
         if not frame.f_code.co_filename.startswith(counted) or os.getpid() != pid:
             return None
-        if event == "line":
+        frame.f_trace_opcodes = event == "opcode"
+        if kind_of_event == event:
             place = frame.f_code.co_filename, frame.f_lineno
             seen[place] += 1
             left -= seen[place] <= visits
@@ -283,26 +190,37 @@ def interrupted_at(
     return came_out
 
 
+ASKED: dict[str, Callable[[BaseVectorEnv], Any]] = {
+    "step": lambda pool: pool.step([5, 6, 7]),
+    "step(array)": lambda pool: pool.step(np.array([5, 6, 7])),
+    "send and recv": lambda pool: pool.send([5, 6], [2, 0]) or pool.recv(),
+    "drain": lambda pool: pool.send_reset([1]) or pool.drain(),
+    "reset": lambda pool: pool.reset([1, 2]),
+    "call": lambda pool: pool.call("counts"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("place", "as_list"),
-    [("dummy", True), ("shmem-fork-packed", False), ("shmem-fork-caller", False)],
-)
-def test_a_step_of_all_envs_may_be_interrupted_at_any_line(place: str, as_list: bool) -> None:
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "shmem-fork-caller"])
+def test_a_call_may_be_interrupted_at_any_moment(place: str, name: str) -> None:
+    """A row that is stale, lost or another env's is seen: it holds the env, episode and step."""
     fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
-    actions = np.array([5, 6, 7], dtype=np.int64)
-    given: Any = actions.tolist() if as_list else actions
-    with reset_pool(place, fns, autoreset_mode="same_step") as pool:
-        pool.step(actions)
-        for number in itertools.count(1):
-            if not interrupted_at(lambda: pool.step(given), number):
+    wait_num = 1 if name in ("send and recv", "drain") else None
+    with reset_pool(place, fns, wait_num=wait_num, autoreset_mode="same_step") as pool:
+        pool.step([0, 0, 0])
+        pool.drain()
+        for number in itertools.count(1, OPCODES):
+            if not interrupted_at(lambda: ASKED[name](pool), number, event="opcode"):
                 break
-            assert pool.waiting_id == []
+            pool.drain()
+            assert pool.call("__getattribute__", "tag") == [0, 1, 2]
             episodes = pool.reset()[0][:, 1].tolist()
-            obs, *_, infos = pool.step(actions)
+            pool.send([5, 6, 7])
+            obs, *_, infos = pool.step(None, [0, 1, 2])
             assert obs.tolist() == [[i, episodes[i], 1] for i in range(3)]
             assert [info["action"] for info in infos] == [5, 6, 7]
-        assert number > 50, "the tracer has seen hardly a line"
+        assert number > 50, "the tracer has seen hardly anything"
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib
-import logging
 import multiprocessing
 import os
 import signal
@@ -34,7 +32,6 @@ from tests.faults.helpers import (
     handling,
     reset_pool,
     running,
-    slow,
     stopped,
 )
 from tests.support import envs
@@ -44,7 +41,7 @@ from tests.support.helpers import (
     wait_until,
     wait_until_blocked,
 )
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 from tests.support.reference import HandStepped, check, check_reset
 
 if TYPE_CHECKING:
@@ -92,7 +89,7 @@ def test_close_closes_every_env_once_and_ends_every_process(
 @pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("place", ["shmem-fork", *slow("shmem-spawn")])
 def test_close_ends_what_does_not_end(place: str, tmp_path: Path) -> None:
-    """One env ignores SIGTERM and has a process of its own, one is stopped, one is quick."""
+    """One env ignores SIGTERM and has a child process, one is stopped, one is quick."""
     pool = PLACES[place](BROKEN)
     pids = pool.call("pid")
     pool.reset()
@@ -255,29 +252,6 @@ def test_a_pool_made_in_a_thread_outlives_it(place: str) -> None:
         assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
-def test_pools_are_made_while_threads_run() -> None:
-    over, lock = threading.Event(), threading.Lock()
-
-    def busy() -> None:
-        log = logging.getLogger("tests.busy")
-        while not over.is_set():
-            with lock:
-                log.debug("%s", [bytearray(1000) for _ in range(20)])
-            importlib.import_module("json")
-
-    threads = [threading.Thread(target=busy) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(5):
-            with reset_pool("shmem-fork-packed") as pool:
-                assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join()
-
-
 @pytest.mark.parametrize(
     ("place", "closes"),
     [("shmem-fork-packed", False), ("shmem-fork-packed", True), *slow(*((p, True) for p in NEW))],
@@ -328,18 +302,6 @@ def test_a_pool_made_in_a_forked_child(end: str) -> None:
 
 
 # --------------------------------------------------------------------------- many at once
-
-
-@pytest.mark.parametrize("place", ["shmem-fork-packed", "shmem-fork-caller", *slow(NEW[1])])
-def test_many_pools_leave_nothing(place: str) -> None:
-    PLACES[place](count_fns(2)).close()  # for the resources that are allocated once and kept
-    gc.collect()
-    before = len(descriptors()), threading.active_count()
-    for _ in range(3 if place in NEW else 8):
-        with no_process_left(), reset_pool(place, count_fns(2)) as pool:
-            pool.step([0, 0])
-        gc.collect()
-        assert (len(descriptors()), threading.active_count()) == before
 
 
 @pytest.mark.slow

@@ -24,13 +24,15 @@ from tests.faults.helpers import (
     NEW,
     PROCESSES,
     RESTART,
+    count_call,
     kill,
+    made,
     mates_of,
     reset_pool,
-    slow,
 )
+from tests.record.runs import failing
 from tests.support import envs
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,20 +155,6 @@ def test_what_the_caller_does_to_a_batch_does_not_reach_the_last_observation(pla
         check_lost(pool.step(["", "value", ""]), 1, [1, 0, 0], "boom")
 
 
-class BreaksEnv(envs.SpaceEnv):
-    """A SpaceEnv whose next step raises if it has been told so."""
-
-    breaks = False
-
-    def break_next(self) -> None:
-        self.breaks = True
-
-    def step(self, action: Any) -> tuple:
-        if self.breaks:
-            raise OSError("broken")
-        return super().step(action)
-
-
 @pytest.mark.parametrize(
     ("space", "columns"),
     [
@@ -174,18 +162,17 @@ class BreaksEnv(envs.SpaceEnv):
         *((name, True) for name in ("mixed", "discrete")),
     ],
 )
-def test_the_last_observation_of_any_space(space: str, columns: bool) -> None:
+def test_the_last_observation_of_any_space(space: str, columns: bool, tmp_path: Path) -> None:
     def actions() -> list[Any]:
         return [own.sample() for own in pool.action_space]
 
-    fns = [functools.partial(BreaksEnv, tag, space) for tag in range(3)]
+    fns = failing(tmp_path, {1: (1, "raise")}, space)
     want, _ = fns[1]().reset(seed=5)
     with PLACES["shmem-fork-packed"](fns, columns=columns, **RESTART) as pool:
         pool.reset(seed=4)
-        pool.call("break_next", id=[1])
         batch = pool.step(actions())
         assert batch[3].tolist() == [False, True, False]
-        assert "broken" in batch[4][1]["env_error"]
+        assert "once" in batch[4][1]["env_error"]
         if not columns or not isinstance(batch[0], (dict, tuple)):
             got = np.int64(batch[0][1]) if space == "discrete" else batch[0][1]
             assert data_equivalence(got, want)
@@ -196,28 +183,50 @@ def test_the_last_observation_of_any_space(space: str, columns: bool) -> None:
 # -------------------------------------------------------------------------- automatic resets
 
 
-@pytest.mark.parametrize("fault", ["value", "SIGKILL"])
-def test_next_step_mode(fault: str) -> None:
-    with reset_pool("shmem-fork", autoreset_mode="next_step", **RESTART) as pool:
+@pytest.mark.parametrize("how", ["value", "SIGKILL", "idle"])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_a_lost_episode_is_followed_by_an_automatic_reset(mode: str, how: str) -> None:
+    """All three envs are lost where the process is killed."""
+    options = {"num_processes": 1, "autoreset_mode": mode, **RESTART}
+    lost, kept = ([0], [1, 2]) if how == "value" else ([0, 1, 2], [])
+    with reset_pool("shmem-fork", **options) as pool:
         pool.step(GOOD)
-        batch = pool.step(["", fault, ""])
-        check_lost(batch, 1, [1, 0, 1], "env 1: ")
-        batch = pool.step(["", "value", ""])  # of a reset: the action is ignored
-        obs, reward, terminated, truncated, info = row(batch, 1)
-        assert (obs, reward, bool(terminated), bool(truncated)) == ([1, 0, 0], 0.0, False, False)
-        assert info["is_reset"] is True
-        assert "env_error" not in info
-        assert batch[0][[0, 2], 2].tolist() == [3, 3]
-        assert pool.step(GOOD)[0][:, 2].tolist() == [4, 1, 4]
+        if how == "idle":
+            kill(pool, 0)
+        batch = pool.step(["" if how == "idle" else how, "", ""])
+        for k in lost:
+            check_lost(batch, k, [k, 0, 1 if mode == "next_step" else 0], f"env {k}: ")
+            if mode == "same_step":
+                assert batch[4][k]["final_obs"].tolist() == [k, 0, 1]
+                assert f"env {k}: " in batch[4][k]["final_info"]["env_error"]
+                assert batch[4][k]["episode"] == 0
+        again = pool.step(["value", "", ""] if mode == "next_step" else GOOD)
+        for n, step in ((0, batch), (1, again)):
+            assert step[0][kept, 2].tolist() == [2 + n] * len(kept)
+            assert not any("env_error" in step[4][k] or "final_obs" in step[4][k] for k in kept)
+        if mode == "next_step":  # of a reset: the action was ignored
+            for k in lost:
+                obs, reward, terminated, truncated, info = row(again, k)
+                assert (obs, reward, terminated or truncated) == ([k, 0, 0], 0.0, False)
+                assert info["is_reset"] is True
+            again = pool.step(GOOD)
+        assert again[0][lost, 2].tolist() == [1] * len(lost)
+        assert not any("env_error" in info for info in again[4])
 
 
-def test_a_reset_by_the_caller_replaces_the_automatic_one() -> None:
-    with reset_pool("shmem-fork", autoreset_mode="next_step", **RESTART) as pool:
-        check_lost(pool.step(["", "value", ""]), 1, [1, 0, 0], "env 1: ")
-        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
+def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_step() -> None:
+    options = {"num_processes": 1, "autoreset_mode": "next_step", **RESTART}
+    with reset_pool("shmem-fork", **options) as pool:
+        pool.step(GOOD)
+        check_lost(pool.step(["SIGKILL"], [1]), 0, [1, 0, 1], "SIGKILL")
         batch = pool.step(GOOD)
-        assert batch[0][:, 2].tolist() == [2, 1, 2]
-        assert "is_reset" not in batch[4][1]
+        check_lost(batch, 0, [0, 0, 1], "SIGKILL")
+        assert batch[4][1]["is_reset"] is True
+        # A reset by the caller replaces the automatic one.
+        assert pool.reset([0])[0].tolist() == [[0, 0, 0]]
+        batch = pool.step(GOOD)
+        assert batch[0][:, 2].tolist() == [1, 1, 0]
+        assert [info.get("is_reset", False) for info in batch[4]] == [False, False, True]
 
 
 def test_an_env_that_is_lost_after_its_episode_loses_no_episode() -> None:
@@ -232,42 +241,6 @@ def test_an_env_that_is_lost_after_its_episode_loses_no_episode() -> None:
         assert "SIGKILL" in info["env_error"]
         _, _, terminated, truncated, _ = pool.step(GOOD)
         assert (terminated | truncated).all()
-
-
-@pytest.mark.parametrize("fault", ["value", "SIGKILL"])
-def test_same_step_mode(fault: str) -> None:
-    with reset_pool("shmem-fork", autoreset_mode="same_step", **RESTART) as pool:
-        pool.step(GOOD)
-        batch = pool.step(["", fault, ""])
-        check_lost(batch, 1, [1, 0, 0], "env 1: ")
-        assert batch[4][1]["final_obs"].tolist() == [1, 0, 1]
-        assert "env 1: " in batch[4][1]["final_info"]["env_error"]
-        assert batch[4][1]["episode"] == 0
-        assert "final_obs" not in batch[4][0]
-        batch = pool.step(GOOD)
-        assert batch[0][:, 2].tolist() == [3, 1, 3]
-        assert "env_error" not in batch[4][1]
-
-
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_idle_envs_of_a_dead_process_with_automatic_resets(mode: str) -> None:
-    with reset_pool("shmem-fork", num_processes=1, autoreset_mode=mode, **RESTART) as pool:
-        pool.step(GOOD)
-        pool.step(["SIGKILL"], [1])
-        batch = pool.step(GOOD)
-        if mode == "next_step":
-            for k in (0, 2):
-                check_lost(batch, k, [k, 0, 1], "SIGKILL")
-            assert batch[4][1]["is_reset"] is True
-            batch = pool.step(GOOD)
-            assert batch[0][:, 2].tolist() == [0, 1, 0]
-            assert [info.get("is_reset", False) for info in batch[4]] == [True, False, True]
-        else:
-            for k in (0, 2):
-                check_lost(batch, k, [k, 0, 0], "SIGKILL")
-                assert batch[4][k]["final_obs"].tolist() == [k, 0, 1]
-            assert batch[0][1].tolist() == [1, 0, 1]
-        assert not any("env_error" in info for info in pool.step(GOOD)[4])
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
@@ -288,41 +261,10 @@ def test_an_automatic_reset_that_fails_is_tried_again(place: str, mode: str) -> 
 # ---------------------------------------------------------------------- failed resets, budgets
 
 
-class FailsForEnv(envs.CountEnv):
-    """Its first `times` resets fail, counted in a file over all processes; so may its making."""
-
-    def __init__(self, path: str, times: int, how: str, where: str = "reset") -> None:
-        super().__init__(0)
-        self.path, self.times, self.how, self.where = Path(path), times, how, where
-        if where == "make" and self.path.stat().st_size:
-            self._fail()
-
-    def _fail(self) -> None:
-        with self.path.open("a") as file:
-            file.write("x")
-        if self.path.stat().st_size <= self.times + (self.where == "make"):
-            if self.how == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ConnectionAbortedError("not yet")
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        if self.where == "reset":
-            self._fail()
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> tuple:
-        if action in (8, 9):
-            self.path.write_text("x")
-            if action == 8:
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise ValueError("step")
-        return super().step(action)
-
-
-def fails(tmp_path: Path, times: int, how: str, where: str = "reset") -> list[Callable[[], Any]]:
-    path = tmp_path / "failed"
-    path.touch()
-    return [envs.CountEnv, functools.partial(FailsForEnv, str(path), times, how, where)]
+def fail(how: str) -> None:
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ConnectionAbortedError("not yet")
 
 
 @pytest.mark.parametrize("times", [2, 3])
@@ -337,7 +279,13 @@ def fails(tmp_path: Path, times: int, how: str, where: str = "reset") -> list[Ca
 def test_a_failed_reset_is_tried_again_within_the_budget(
     place: str, how: str, times: int, tmp_path: Path
 ) -> None:
-    with PLACES[place](fails(tmp_path, times, how), **RESTART, max_restarts=2) as pool:
+    def reset(_: Any, row: tuple) -> tuple:
+        if count_call(tmp_path / "resets") <= times:
+            fail(how)
+        return row
+
+    fns = [envs.CountEnv, functools.partial(envs.ChangedEnv, reset=reset)]
+    with PLACES[place](fns, **RESTART, max_restarts=2) as pool:
         if times == 3:
             error = ConnectionAbortedError if how == "raise" else WorkerDiedError
             with pytest.raises(EnvError, match="env 1: ") as caught:
@@ -354,23 +302,35 @@ def test_a_failed_reset_is_tried_again_within_the_budget(
         assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize(("how", "action"), [("raise", 8), ("raise", 9), ("die", 9)])
-def test_making_the_env_may_fail_too(how: str, action: int, tmp_path: Path) -> None:
-    with reset_pool("shmem-fork-packed", fails(tmp_path, 2, how, "make"), **RESTART) as pool:
-        assert pool.step([0, action])[3].tolist()[1]
+def fails_twice(path: Path, how: str) -> list[Callable[[], Any]]:
+    """Return two env_fns, of which the second fails the second and third time it is called."""
+
+    def act(times: int) -> None:
+        if 1 < times < 4:
+            fail(how)
+
+    return [envs.FaultEnv, functools.partial(made, 0, path / "made", act)]
+
+
+@pytest.mark.parametrize(
+    ("how", "fault"), [("raise", "SIGKILL"), ("raise", "value"), ("die", "value")]
+)
+def test_making_the_env_may_fail_too(how: str, fault: str, tmp_path: Path) -> None:
+    with reset_pool("shmem-fork-packed", fails_twice(tmp_path, how), **RESTART) as pool:
+        assert pool.step(["", fault])[3].tolist()[1]
         obs, infos = pool.reset()
         assert obs[:, 2].tolist() == [0, 0]
         assert infos[1]["episode"] == 0
-        assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
+        assert pool.step(["", ""])[0][:, 2].tolist() == [1, 1]
 
 
 def test_a_process_may_die_while_it_starts_again(tmp_path: Path) -> None:
-    fns = fails(tmp_path, 2, "die", "make")
+    fns = fails_twice(tmp_path, "die")
     with reset_pool("shmem-fork", fns, **RESTART, max_restarts=2) as pool:
-        assert pool.step([0, 8])[3].tolist() == [False, True]
+        assert pool.step(["", "SIGKILL"])[3].tolist() == [False, True]
         with pytest.raises(WorkerDiedError, match="env 1: .* while starting"):
             pool.reset([1])
-        assert pool.step([0], [0])[0][:, 2].tolist() == [2]
+        assert pool.step([""], [0])[0][:, 2].tolist() == [2]
         pool.restart([1])
         assert pool.reset([1])[0][:, 2].tolist() == [0]
 
@@ -435,12 +395,19 @@ def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs(
 # --------------------------------------------------------------- processes that are slow to start
 
 
-def made_at_the_gate(tag: int, gate: envs.Gate, notes: Path) -> envs.FaultEnv:
-    """Make a FaultEnv at once the first time; wait at the gate each other time."""
-    if notes.exists():
-        gate.wait()
-    notes.touch()
-    return envs.FaultEnv(tag)
+def made_at_the_gate(gate: envs.Gate, path: Path) -> Callable[[], Any]:
+    """Return an env_fn that waits at the gate, but for the first time it is called."""
+    return functools.partial(made, 0, path / "made", lambda times: times > 1 and gate.wait())
+
+
+def hangs(times: int, path: Path) -> Callable[[], Any]:
+    """Return an env_fn that hangs so often, but for the first time it is called."""
+
+    def act(called: int) -> None:
+        while 1 < called <= 1 + times:
+            signal.pause()
+
+    return functools.partial(made, 1, path / "made", act)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +421,7 @@ def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
     place: str, mode: str | None, gates: list[envs.Gate], tmp_path: Path
 ) -> None:
     calls: list[int] = []
-    fns = [functools.partial(made_at_the_gate, 0, gates[0], tmp_path / "made"), FNS[1]]
+    fns = [made_at_the_gate(gates[0], tmp_path), FNS[1]]
     options = {"autoreset_mode": mode, "wait_num": 1, "on_restart": lambda i, _: calls.append(i)}
     with reset_pool(place, fns, **RESTART, **options) as pool:
         process = pool.workers[0].process
@@ -480,7 +447,7 @@ def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
 def test_a_process_that_starts_while_another_is_handled_is_not_forgotten(
     gates: list[envs.Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fns = [functools.partial(made_at_the_gate, 0, gates[0], tmp_path / "made"), *FNS[1:]]
+    fns = [made_at_the_gate(gates[0], tmp_path), *FNS[1:]]
     with reset_pool("shmem-fork", fns, **RESTART, autoreset_mode="same_step") as pool:
         engine: Any = pool.engine
         forget_forms = engine.batches.forget_forms
@@ -503,20 +470,10 @@ def test_a_process_that_starts_while_another_is_handled_is_not_forgotten(
         assert truncated.all()
 
 
-def make_or_hang(tag: int, made: Path, hangs: int) -> envs.FaultEnv:
-    """Make an env; the calls 2 to ``1 + hangs`` of all processes together hang."""
-    with made.open("ab") as file:
-        file.write(b"x")
-        calls = file.tell()
-    while 1 < calls <= 1 + hangs:
-        signal.pause()
-    return envs.FaultEnv(tag)
-
-
 @pytest.mark.slow
 def test_a_restart_that_hangs_is_tried_again(tmp_path: Path) -> None:
     """Finding 26: an env_fn that hangs while its process restarts."""
-    fns = [FNS[0], functools.partial(make_or_hang, 1, tmp_path / "made", 1), FNS[2]]
+    fns = [FNS[0], hangs(1, tmp_path), FNS[2]]
     options = {"step_timeout": 0.6, "max_restarts": 2, **RESTART}
     with reset_pool("shmem-fork-packed", fns, **options) as pool:
         kill(pool, 1)
@@ -530,14 +487,14 @@ def test_a_restart_that_hangs_is_tried_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_restart_that_hangs_spends_the_budget_of_that_env(tmp_path: Path) -> None:
     """Finding 26, with the other env of the process."""
-    fns = [FNS[0], functools.partial(make_or_hang, 1, tmp_path / "made", 99), FNS[2]]
+    fns = [FNS[0], hangs(99, tmp_path), FNS[2]]
     with reset_pool("shmem-fork-packed", fns, step_timeout=0.6, max_restarts=1, **RESTART) as pool:
         kill(pool, 1)
         assert pool.step(GOOD)[3].tolist() == [True, True, False]
         with pytest.raises(EnvTimeoutError, match=r"env 1: ") as caught:
             pool.reset([0, 1])
         assert caught.value.env_ids == (1,)
-        assert "make_or_hang" in str(caught.value)
+        assert "in act" in str(caught.value)
         # Env 0 shares the process: it returns a row or an error, and does not block.
         with contextlib.suppress(EnvError):
             pool.drain()

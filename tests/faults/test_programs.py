@@ -37,7 +37,7 @@ ENDS = """
     if __name__ == "__main__":
         pools, pids = started(1)
         print(json.dumps(pids), flush=True)
-        kept = pools  # to be found at the end, as a user's own would
+        kept = pools  # to be found at the end, as a user's pool would
         END
 """
 HANGS = """
@@ -119,7 +119,7 @@ def test_the_program_ends(
 
 @pytest.mark.slow
 def test_the_program_is_killed(tmp_path: Path) -> None:
-    """One env is idle, one hangs with a process of its own, one holds the GIL, one is stopped."""
+    """One env is idle, one hangs and has a child process, one holds the GIL, one is stopped."""
     code, errors, pids = run(tmp_path, KILLED, PROCESSES)
     assert code == -signal.SIGKILL, errors
     assert all(len(set(own)) == 5 for own in pids.values())

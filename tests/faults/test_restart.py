@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
 from envpool_py import EnvError, WorkerDiedError
 from envpool_py.seeding import of_episode
@@ -29,32 +29,19 @@ from tests.faults.helpers import (
     goes_on,
     handling,
     kill,
+    made,
     mates_of,
     reset_pool,
-    slow,
 )
 from tests.support import envs
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from envpool_py import BaseVectorEnv
-
-
-class NthTimeEnv(envs.FaultEnv):
-    """Can be made only so often: each time a file grows by a byte."""
-
-    def __init__(self, tag: int, path: str, limit: int) -> None:
-        with open(path, "ab") as file:  # noqa: PTH123 - picklable as a string
-            file.write(b"x")
-            made = file.tell()
-        if made > limit:
-            message = f"made {made} times"
-            raise OSError(message)
-        super().__init__(tag)
 
 
 @pytest.mark.parametrize("place", EACH)
@@ -125,12 +112,22 @@ def test_a_process_is_started_again_before_all_its_errors_were_raised() -> None:
         assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
 
 
-def test_an_env_in_flight_is_not_restarted() -> None:
-    with reset_pool("shmem-fork-packed") as pool:
-        pool.send([""], [1])
-        with pytest.raises(AlreadyPendingCallError, match="env 1"):
-            pool.restart()
-        assert pool.recv()[0].tolist() == [[1, 0, 1]]
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_a_row_that_had_arrived_is_whole_after_a_restart(on_error: str) -> None:
+    with reset_pool("shmem-fork", num_processes=1, wait_num=1, on_error=on_error) as pool:
+        pool.send(["", ""], [1, 2])
+        pool.step(None, [2])  # the row of env 1 has arrived before it
+        pool.send(["SIGKILL"], [0])
+        if on_error == "raise":
+            with pytest.raises(WorkerDiedError, match="env 0: "):
+                pool.step(None, [0])
+            pool.restart([0])
+        else:
+            assert pool.step(None, [0])[3].tolist() == [True]
+        pool.reset([0])
+        obs, *_, infos = pool.step(None, [1])
+        assert obs.tolist() == [[1, 0, 1]]
+        assert infos[0]["action"] == "", "a text is pickled beside the row"
 
 
 @pytest.mark.usefixtures("short_grace")
@@ -161,19 +158,27 @@ def test_an_env_whose_cancelled_step_ends_keeps_its_process(
         pool.reset()
         pool.restart()
         assert pool.call("pid") == pids
-        pool.reset()
-        pool.send([""], [1])
-        pool.cancel([1])
-        assert is_readable(pool.engine.hosts.processes.channel.results, 60)
         monkeypatch.setattr(processes, "GRACE", 0.0)
-        pool.restart([1])  # its late row is there already
-        assert pool.call("pid") == pids
+        for first in ("cancel", "row"):
+            pool.reset()
+            pool.send([""], [1])
+            if first == "cancel":
+                pool.cancel([1])
+            assert is_readable(pool.engine.hosts.processes.channel.results, 60)
+            if first == "row":
+                pool.cancel([1])
+            pool.restart([1])  # its late row is there already
+            assert pool.call("pid") == pids
+
+
+def once(times: int) -> None:
+    if times > 1:
+        raise OSError(f"made {times} times")
 
 
 @pytest.mark.parametrize("place", EACH)
 def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Path) -> None:
-    fns: list[Any] = [functools.partial(NthTimeEnv, 0, str(tmp_path / "a"), 9)]
-    fns.append(functools.partial(NthTimeEnv, 1, str(tmp_path / "b"), 1))
+    fns = [FNS[0], functools.partial(made, 1, tmp_path / "made", once)]
     with reset_pool(place, fns) as pool:
         pool.send([""] * 2)
         pool.cancel()  # a late row is not taken for the answer
@@ -184,7 +189,7 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Pat
 
 
 def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
-    fns = [*FNS[:2], functools.partial(NthTimeEnv, 2, str(tmp_path / "made"), 1)]
+    fns = [*FNS[:2], functools.partial(made, 2, tmp_path / "made", once)]
     with reset_pool("shmem-fork-packed", fns) as pool:
         pool.send(GOOD)
         pool.cancel()
@@ -374,11 +379,11 @@ def test_no_episode_comes_twice_or_is_skipped(place: str, mode: str | None, sche
     def keep(infos: Any) -> None:
         for info in infos:
             if "seed" in info:  # of a reset
-                seeds[info["env_id"]].append(info["seed"])
+                given[info["env_id"]].append((info["seed"], info["options"]))
 
     die = "value" if place == "dummy" else "SIGKILL"
     faults = {3: ["", "value", ""], 6: ["", die, ""], 7: ["", "", die], 12: [die, "", "value"]}
-    seeds: list[list[int]] = [[], [], []]
+    given: list[list[tuple]] = [[], [], []]
     fns = [functools.partial(envs.FaultEnv, tag, 2 + tag) for tag in range(3)]
     options = {schedule: reset_fn if schedule == "reset_fn" else True, "autoreset_mode": mode}
     with PLACES[place](fns, **options, **RESTART) as pool:
@@ -389,9 +394,9 @@ def test_no_episode_comes_twice_or_is_skipped(place: str, mode: str | None, sche
             if mode is None and (terminated | truncated).any():
                 keep(pool.reset(np.flatnonzero(terminated | truncated))[1])
     for i in range(3):
-        assert len(seeds[i]) > 4
-        numbers = range(len(seeds[i]))
+        assert len(given[i]) > 4
+        numbers = range(len(given[i]))
         if schedule == "reset_fn":
-            assert seeds[i] == [reset_fn(i, number)[0] for number in numbers]
+            assert given[i] == [reset_fn(i, number) for number in numbers]
         else:
-            assert seeds[i] == [of_episode(SEED + i, number) for number in numbers]
+            assert given[i] == [(of_episode(SEED + i, number), None) for number in numbers]

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,13 +18,11 @@ from envpool_py import (
     DummyVectorEnv,
     EnvError,
     EnvTimeoutError,
-    ShmemVectorEnv,
     WorkerDiedError,
-    make,
     watchdog,
 )
-from envpool_py.worker import DummyEnvWorker
 from envpool_py.worker.channel import is_readable
+from tests.backends.test_worker_contract import ThreadWorker
 from tests.faults.helpers import (
     BROKEN,
     FNS,
@@ -36,9 +34,9 @@ from tests.faults.helpers import (
     raising,
     reset_pool,
     signalling,
-    slow,
 )
 from tests.support import envs
+from tests.support.places import slow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +54,8 @@ def look_soon(pool: BaseVectorEnv, limit: float = LIMIT) -> None:
 @pytest.mark.parametrize(
     ("name", "where"),
     [
-        ("hang", "step"),
-        *slow(("gil", "step"), ("stop", "step"), ("hang", "reset"), ("hang", "call")),
+        ("hang", "call"),
+        *slow(("hang", "step"), ("gil", "step"), ("stop", "step"), ("hang", "reset")),
     ],
 )
 def test_an_env_that_hangs_is_named_with_its_stack(name: str, where: str) -> None:
@@ -244,20 +242,8 @@ def test_a_process_that_waits_for_the_parent_is_not_stuck() -> None:
 # ------------------------------------------------------------------------------- arguments
 
 
-class OwnWorker(DummyEnvWorker):
-    """A custom worker."""
-
-    def recv(self) -> Any:
-        return super().recv()
-
-
 def test_who_does_not_take_it() -> None:
     with pytest.raises(TypeError, match="DummyVectorEnv does not take step_timeout; an env that"):
         DummyVectorEnv(FNS, step_timeout=1.0)
-    with pytest.raises(TypeError, match="OwnWorker does not take step_timeout"):
-        BaseVectorEnv(FNS, OwnWorker, step_timeout=1.0)
-
-
-def test_make_takes_processes_if_there_is_a_limit() -> None:
-    with make(functools.partial(envs.CountEnv, 3), 2, step_timeout=5.0) as pool:
-        assert isinstance(pool, ShmemVectorEnv)
+    with pytest.raises(TypeError, match="ThreadWorker does not take step_timeout"):
+        BaseVectorEnv(FNS, ThreadWorker, step_timeout=1.0)

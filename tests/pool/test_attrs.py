@@ -15,13 +15,12 @@ from gymnasium.error import AlreadyPendingCallError
 from envpool_py import BaseVectorEnv, EnvError
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK, slow
-from tests.support.reference import same
 
 NUM = 3
 
 
 class Tagger(gym.Wrapper):
-    """A wrapper with an attribute and a method of its own."""
+    """A wrapper that adds an attribute and a method."""
 
     def __init__(self, env: gym.Env, label: str) -> None:
         super().__init__(env)
@@ -120,14 +119,6 @@ def test_errors_of_attributes_need_no_reset(pool: BaseVectorEnv) -> None:
         pool.reset()
 
 
-def test_methods_are_called_where_they_are(pool: BaseVectorEnv) -> None:
-    assert pool.call("labelled", "x") == ["env0-x", "env1-x", "env2-x"]
-    assert pool.call("add", 10) == [10, 11, 12]
-    assert pool.call("add", 10, times=2, id=[2, 1]) == [22, 21]
-    assert pool.call("add", number=1, id=0) == [1]
-    assert pool.call("counts", id=np.array([True, False, True])) == [(0, 0), (0, 0)]
-
-
 @pytest.mark.parametrize("place", PROCESSES)
 def test_what_cannot_leave_its_process_or_reach_it(place: str) -> None:
     fns = [functools.partial(envs.StoreEnv, tag) for tag in range(2)]
@@ -154,16 +145,6 @@ def test_spaces_are_those_of_the_outermost_wrapper(place: str) -> None:
         pool.reset()
         info = pool.step(np.array([[2, 1], [0, 3]]))[4]
         assert [row["action"] for row in info] == [9, 3]
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_frames_come_in_a_list(place: str) -> None:
-    fns = [functools.partial(envs.CountEnv, tag, render_mode="rgb_array") for tag in range(NUM)]
-    with PLACES[place](fns) as pool:
-        pool.reset()
-        assert same(pool.render(), [envs.CountEnv(tag).render() for tag in range(NUM)])
-        with pytest.raises(TypeError, match=r"env 0: render raised TypeError"):
-            pool.render(colour="red")
 
 
 @pytest.mark.parametrize("place", [*QUICK, *slow("shmem-spawn-packed")])

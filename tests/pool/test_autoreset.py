@@ -14,31 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
-from gymnasium.vector import AutoresetMode
 
 from envpool_py import DummyVectorEnv, EnvError
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
 from tests.support.reference import same
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_same_step_row_holds_both_episodes(place: str) -> None:
-    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(2)]
-    with PLACES[place](fns, autoreset_mode=AutoresetMode.SAME_STEP) as pool:
-        pool.reset()
-        pool.step([5, 5])
-        obs, reward, terminated, truncated, info = pool.step([6, 6])
-        assert obs.tolist() == [[0, 1, 0], [1, 1, 0]]
-        assert reward.tolist() == [2.0, 1002.0]
-        assert terminated.tolist() == [True, True]
-        assert truncated.tolist() == [False, False]
-        for i in range(2):
-            assert info[i]["env_id"] == i
-            assert info[i]["episode"] == 1
-            assert same(info[i]["final_obs"], np.array([i, 0, 2]))
-            assert info[i]["final_info"]["action"] == 6
-            assert info[i]["final_info"]["step"] == 2
 
 
 @pytest.mark.parametrize("healed", [False, True])

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
 from tests.support import envs
-from tests.support.places import PLACES, QUICK, slow
+from tests.support.places import BACKENDS, PLACES, slow
 
 ARRAYS = spaces.Sequence(spaces.Box(-np.inf, np.inf, (2,), np.float64))
 ACTION_SPACES: dict[str, spaces.Space | None] = {
@@ -63,7 +63,7 @@ def take(env: GreedyEnv, bag: dict[str, list]) -> list:
 
 
 @pytest.mark.parametrize("kind", ACTION_SPACES)
-@pytest.mark.parametrize("place", [*QUICK, *slow("shmem-spawn-packed")])
+@pytest.mark.parametrize("place", [*BACKENDS, *slow("shmem-spawn-packed")])
 def test_an_env_that_changes_its_action_changes_no_other(place: str, kind: str) -> None:
     inner = np.zeros(2)
     shared = given_action(kind, inner)
@@ -108,7 +108,7 @@ REQUESTS: dict[str, Callable[[BaseVectorEnv, Any], list]] = {
 }
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_every_env_has_its_own_copy_of_an_argument(place: str) -> None:
     bag: dict[str, list] = {"items": []}
     with PLACES[place]([functools.partial(GreedyEnv, tag) for tag in range(3)]) as pool:

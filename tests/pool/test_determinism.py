@@ -11,29 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, seeding
+from envpool_py import BaseVectorEnv
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
-from tests.support.reference import HandStepped, check_reset, same
+from tests.support.reference import same
 
 NUM = 4
 FNS = [functools.partial(envs.RandomEnv, tag) for tag in range(NUM)]
 COUNT_FNS = [functools.partial(envs.CountEnv, tag, 3) for tag in range(NUM)]
-
-
-# ------------------------------------------------- seeds; tests/unit/test_seeding.py has each form
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_seed_sequence_is_spawned_by_env(place: str) -> None:
-    hand = HandStepped(COUNT_FNS)
-    space = hand.envs[0].observation_space
-    children = [int(child.generate_state(1)[0]) for child in np.random.SeedSequence(5).spawn(NUM)]
-    with PLACES[place](COUNT_FNS) as pool:
-        # The infos tell the seeds that the envs were given, and their types.
-        given = np.random.SeedSequence(5)
-        check_reset(pool.reset(seed=given), hand.reset(seeds=children), space)
-        assert same(pool.seed(given), [[seed] for seed in children])
 
 
 # ------------------------------------------------------------------------------ action spaces
@@ -88,51 +73,6 @@ def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before() -> 
     assert len(set(flat)) == len(flat), "all episodes of all envs differ"
 
 
-@pytest.mark.parametrize("wait_num", [1, 2])
-@pytest.mark.parametrize("mode", ["same_step", "next_step"])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_episode_seeds_serve_automatic_resets(place: str, mode: str, wait_num: int) -> None:
-    options = {"autoreset_mode": mode, "episode_seeds": True}
-    seeds: list[list[int]] = [[], []]
-    with PLACES[place](COUNT_FNS[:2], wait_num=wait_num, **options) as pool:
-        infos = pool.reset(seed=50)[1]
-        while min(map(len, seeds)) < 5:
-            for info in infos:
-                if "seed" in info:  # of a reset
-                    seeds[info["env_id"]].append(info["seed"])
-            infos = pool.step([0] * len(infos), pool.batch_ids)[4]
-        pool.drain()
-    for i, given in enumerate(seeds):
-        assert given == [seeding.of_episode(50 + i, k) for k in range(len(given))]
-
-
-def seed_and_level(env_id: int, episode: int) -> tuple[int, dict]:
-    return 1000 * env_id + episode, {"level": episode}
-
-
-@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_reset_fn_gives_every_reset_its_seed_and_options(place: str, mode: str | None) -> None:
-    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
-    with PLACES[place](fns, autoreset_mode=mode, reset_fn=seed_and_level) as pool:
-        given: dict[int, list[tuple]] = {i: [] for i in range(3)}
-
-        def look(infos: np.ndarray) -> None:
-            for info in infos:
-                if "seed" in info:
-                    given[info["env_id"]].append((info["seed"], info["options"]))
-
-        look(pool.reset()[1])
-        for _ in range(7):
-            *_, terminated, truncated, info = pool.step([0, 0, 0])
-            look(info)
-            if mode is None and (terminated | truncated).any():
-                look(pool.reset(terminated | truncated)[1])
-        for i, told in given.items():
-            assert len(told) >= 3
-            assert told == [seed_and_level(i, k) for k in range(len(told))]
-
-
 @pytest.mark.parametrize("place", BACKENDS)
 def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place: str) -> None:
     base = 70
@@ -145,17 +85,3 @@ def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place: str) -> None:
         pool.send_reset([2])
         info = pool.recv()[4][0]
         assert (info["seed"], info["options"]) == (72, None)
-
-
-def test_an_interrupted_reset_counts_as_an_episode() -> None:
-    def reset(env: envs.CountEnv, row: tuple) -> tuple:
-        if env.resets == 2:
-            raise KeyboardInterrupt
-        return row
-
-    make = functools.partial(envs.ChangedEnv, reset=reset)
-    with DummyVectorEnv([make], reset_fn=seed_and_level) as pool:
-        assert pool.reset()[1][0]["seed"] == 0
-        with pytest.raises(KeyboardInterrupt):
-            pool.reset()
-        assert pool.reset()[1][0]["seed"] == 2

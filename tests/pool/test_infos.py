@@ -16,7 +16,7 @@ from tests.support.session import Session, script
 
 
 class InfoEnv(envs.CountEnv):
-    """Its infos are of several forms, in an order of its own."""
+    """Its infos are of several forms, in a random order."""
 
     def __init__(self, tag: int) -> None:
         super().__init__(tag, length=2)
@@ -80,7 +80,7 @@ def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPat
     assert taken == []
 
 
-def test_a_new_process_learns_anew() -> None:
+def test_a_new_process_writes_its_forms_again() -> None:
     with envpool_py.ShmemVectorEnv([SCALARS] * 2, num_processes=1) as pool:
         pool.reset()
         first = pool.step([0, 0])[4]
@@ -96,7 +96,7 @@ def test_a_new_process_learns_anew() -> None:
         assert infos[1] == {**numbers(1), "env_id": 1}
 
 
-def test_given_up_rows_take_no_form_with_them() -> None:
+def test_cancelled_rows_take_no_form_with_them() -> None:
     """The row that brought a form is dropped; the next of that form is read all the same."""
     with envpool_py.ShmemVectorEnv([SCALARS] * 2, num_processes=1, wait_num=1) as pool:
         pool.reset()

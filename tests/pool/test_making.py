@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,8 @@ def test_an_env_that_waits_gets_a_process_of_its_own() -> None:
         assert "num_processes=5" in repr(pool)
 
 
-def test_an_env_that_computes_shares_a_core() -> None:
-    measured = auto.probe(BusyEnv)
-    assert not measured.waits
-    assert 0.0009 <= measured.cpu <= measured.wall * 1.01
+def test_an_env_that_computes_shares_a_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "probe", lambda *_: auto.Probe(1e-3, 1e-3))
     with envpool_py.SubprocVectorEnv([BusyEnv] * (CORES + 3), num_processes="auto") as pool:
         assert f"num_processes={CORES}" in repr(pool)
 
@@ -67,7 +66,9 @@ def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine() -> None:
         for hog in hogs:
             assert hog.stdout is not None
             hog.stdout.readline()
-        assert not auto.probe(BusyEnv).waits
+        measured = auto.probe(BusyEnv)
+        assert not measured.waits
+        assert 0.0009 <= measured.cpu <= measured.wall * 1.01
     finally:
         os.sched_setaffinity(0, cores)
         for hog in hogs:
@@ -294,7 +295,7 @@ def test_on_error_restart_outlives_a_cheap_env_that_kills_its_process(
 
 
 class LimitsEnv(CountingEnv):
-    """Tells of its process."""
+    """Returns the limits of its process."""
 
     def limits(self) -> tuple[str | None, list[int]]:
         return os.environ.get("OMP_NUM_THREADS"), sorted(os.sched_getaffinity(0))
@@ -316,27 +317,15 @@ def test_processes_stay_on_a_core_each_where_asked() -> None:
     assert usable_cores() == cores
 
 
-class DiesEnv(envs.CountEnv):
-    """Its first step ends its process, or hangs."""
-
-    def __init__(self, how: str) -> None:
-        super().__init__()
-        self.how = how
-
-    def step(self, action: Any) -> tuple[Any, ...]:
-        del action
-        if self.how == "dies":
-            os.kill(os.getpid(), signal.SIGKILL)
-        while True:
-            time.sleep(60)
-
-
-@pytest.mark.parametrize("how", ["dies", "hangs"])
+@pytest.mark.parametrize(
+    "step", [lambda *_: os.kill(os.getpid(), signal.SIGKILL), lambda *_: time.sleep(600)]
+)
 def test_an_env_that_cannot_be_measured_has_a_process_of_its_own(
-    how: str, monkeypatch: pytest.MonkeyPatch
+    step: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("envpool_py.auto.LONGEST_PROBE", 0.3)
-    with make(DiesEnv, 3, env_kwargs={"how": how}, on_error="restart", step_timeout=0.5) as pool:
+    options = {"env_kwargs": {"step": step}, "on_error": "restart", "step_timeout": 0.5}
+    with make(envs.ChangedEnv, 3, **options) as pool:
         assert len(pool.engine.hosts.processes.hosts) == 3
         assert pool.reset()[0].shape == (3, 3)
         assert pool.step([0] * 3)[3].all()

@@ -102,7 +102,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(ids=IDS)
     def cancel(self, ids: list[int]) -> None:
-        """Give up what is in flight: how far those envs have come is not known."""
+        """Cancel what is in flight: how far those envs have come is not known."""
         self.pool.cancel(ids)
         for i in ids:
             if self.state[i] in (FLYING, RESETTING):
@@ -165,7 +165,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.episode[i], self.t[i], self.state[i] = self.episode[i] + 1, 0, READY
         assert obs == [i, self.episode[i], 0]
 
-    # --------------------------------------------------------------------------- life and death
+    # --------------------------------------------------------------------------- processes
 
     @rule(i=ONE, in_flight=st.booleans())
     def kill(self, i: int, in_flight: bool) -> None:
@@ -238,28 +238,28 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 class RestartingMachine(PoolMachine):
-    """The model of a pool with `on_error="restart"`: nothing raises, and each loss is told once."""
+    """The model of a pool with `on_error="restart"`: each loss is reported once."""
 
     options = {"on_error": "restart", "max_restarts": None, "restart_backoff": 0.0}  # noqa: RUF012
 
     def open(self) -> None:
         super().open()
         # Lost while idle: what comes next has to say so. None: the order of things decides.
-        self.owed: list[bool | None] = [False] * NUM
+        self.unreported: list[bool | None] = [False] * NUM
 
     def steps(self, i: int) -> bool:
-        return super().steps(i) and self.owed[i] is False
+        return super().steps(i) and self.unreported[i] is False
 
     def send(self, ids: list[int], faults: list[str]) -> None:
-        faults = ["value" if self.owed[i] else faults[i] for i in range(NUM)]
+        faults = ["value" if self.unreported[i] else faults[i] for i in range(NUM)]
         super().send(ids, faults)
 
     def failed(self, i: int) -> None:
         raise AssertionError(f"env {i} raises")
 
     def abandoned(self, i: int) -> None:
-        if self.fault[i] or self.owed[i]:
-            self.owed[i] = None
+        if self.fault[i] or self.unreported[i]:
+            self.unreported[i] = None
         super().abandoned(i)
 
     def row(self, i: int, obs: list[int], truncated: bool, info: dict[str, Any]) -> None:
@@ -267,10 +267,10 @@ class RestartingMachine(PoolMachine):
         if not truncated:
             again = killed and "env_error" in info  # a reset that was lost, and tried again
             if again:
-                self.owed[i] = None
+                self.unreported[i] = None
             super().row(i, obs, truncated, info)
             if killed:  # the row came first, and then the env was lost
-                self.owed[i] = None if again else True
+                self.unreported[i] = None if again else True
             return
         assert self.state[i] == FLYING
         assert self.fault[i] or killed
@@ -278,15 +278,15 @@ class RestartingMachine(PoolMachine):
         assert obs == [i, self.episode[i], self.t[i]]
         self.made(i)
         self.state[i] = FAILED
-        self.owed[i] = None if killed else False
+        self.unreported[i] = None if killed else False
 
     def began(self, i: int, obs: list[int], info: dict[str, Any]) -> None:
-        if self.owed[i] is None:
+        if self.unreported[i] is None:
             self.episode[i] = -1 if obs[1] == 0 else self.episode[i]
         else:
-            assert ("env_error" in info) == self.owed[i]
-            self.episode[i] = -1 if self.owed[i] else self.episode[i]
-        self.owed[i] = False
+            assert ("env_error" in info) == self.unreported[i]
+            self.episode[i] = -1 if self.unreported[i] else self.episode[i]
+        self.unreported[i] = False
         super().began(i, obs, {})
 
     def have_died(self, mates: list[int]) -> None:
@@ -295,7 +295,7 @@ class RestartingMachine(PoolMachine):
         self.pids = self.pool.call("pid")
         for j in mates:
             if not self.killed[j]:
-                self.owed[j] = True if self.state[j] == READY else self.owed[j]
+                self.unreported[j] = True if self.state[j] == READY else self.unreported[j]
                 self.episode[j] = -1 if self.state[j] != READY else self.episode[j]
             self.killed[j] = False
 

@@ -12,7 +12,7 @@ import pytest
 
 import envpool_py
 from envpool_py.testing import CountingEnv
-from envpool_py.worker import DummyEnvWorker
+from tests.backends.test_worker_contract import ThreadWorker
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.support.session import Session, script
@@ -133,19 +133,12 @@ def test_a_new_process_counts_on() -> None:
         assert stats.restarts.tolist() == [1, 1]
 
 
-class OwnWorker(DummyEnvWorker):
-    """A custom worker: nothing but `send`, `recv` and `close`."""
-
-    def recv(self) -> Any:
-        return super().recv()
-
-
 def test_refusals() -> None:
     pool: envpool_py.BaseVectorEnv = envpool_py.DummyVectorEnv([CountingEnv])
     with pool, pytest.raises(RuntimeError, match="measure=True"):
         pool.stats()
-    pool = envpool_py.BaseVectorEnv([CountingEnv], OwnWorker, measure=True)
-    with pool, pytest.raises(NotImplementedError, match="OwnWorker"):
+    pool = envpool_py.BaseVectorEnv([CountingEnv], ThreadWorker, measure=True)
+    with pool, pytest.raises(NotImplementedError, match="ThreadWorker"):
         pool.stats()
     with pytest.raises(gym.error.ClosedEnvironmentError):
         pool.stats()

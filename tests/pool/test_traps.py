@@ -60,7 +60,7 @@ def short(tag: int, length: int) -> Callable[[], gym.Env]:
     return functools.partial(envs.CountEnv, tag, length)
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_step_after_the_end_is_warned_of_once(place: str) -> None:
     fns = [short(0, 9), short(1, 2), short(2, 3), short(3, 9)]
     with PLACES[place](fns) as pool:
@@ -143,7 +143,7 @@ def low(by: int) -> Callable[[], gym.Env]:
     return functools.partial(envs.ChangedEnv, step=change, reset=change)
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_warning_about_rows_names_all_envs_and_the_line(place: str) -> None:
     silence = 'pass validate="off" to silence this'
     with (
@@ -173,7 +173,7 @@ def test_findings_that_differ_say_whose_is_shown(place: str) -> None:
 # ---------------------------------------------------------------------- after an env raised
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 def test_a_step_after_an_error_says_what_is_unread(place: str) -> None:
     fns = [functools.partial(envs.FaultEnv, i) for i in range(3)]
     with PLACES[place](fns) as pool:
@@ -190,7 +190,7 @@ def test_a_step_after_an_error_says_what_is_unread(place: str) -> None:
             pool.step([""] * 3)
 
 
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize("place", BACKENDS)
 @pytest.mark.parametrize("when", ["at once", "after recv", "after another error", "in a reset"])
 def test_a_reset_of_all_envs_always_works(place: str, when: str) -> None:
     with PLACES[place]([functools.partial(envs.FaultEnv, i) for i in range(3)]) as pool:

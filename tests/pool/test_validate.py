@@ -18,7 +18,7 @@ from gymnasium import spaces
 from envpool_py import EnvError
 from tests.support import envs
 from tests.support.helpers import wait_until
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import BACKENDS, PLACES
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
@@ -50,7 +50,7 @@ def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]
 
 
 @pytest.mark.parametrize(
-    ("place", "name"), [*((place, "nan") for place in QUICK), ("shmem-fork-packed", "text")]
+    ("place", "name"), [*((place, "nan") for place in BACKENDS), ("shmem-fork-packed", "text")]
 )
 def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
     text = f'env 1: {WRONG[name][2]}(.|\n)*; pass validate="off" to silence this'
@@ -103,47 +103,6 @@ def test_automatic_resets_are_looked_at_too(place: str, mode: str) -> None:
             pool.step([0, 0])
 
 
-NO_NUMBER = functools.partial(
-    envs.ChangedEnv,
-    step=lambda env, action, row: (row[0], float("nan"), *row[2:]),  # noqa: ARG005
-)
-"""Makes an env whose rewards are NaN."""
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_reward_that_is_nan(place: str) -> None:
-    with PLACES[place]([envs.CountEnv, NO_NUMBER]) as pool:
-        pool.reset()
-        with pytest.warns(UserWarning, match="env 1: reward is nan"):
-            reward = pool.step([0, 0])[1]
-        assert np.isnan(reward).tolist() == [False, True]
-        pool.step([0, 0])
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-@pytest.mark.parametrize("use", ["reset", "step", "recv"])
-def test_a_warning_names_the_line_that_used_the_pool(place: str, use: str) -> None:
-    fns = shows("nan", reset=1) if use == "reset" else [NO_NUMBER] * 2
-    with PLACES[place](fns) as pool, warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        pool.reset()
-        if use == "step":
-            pool.step([0], [1])
-        elif use == "recv":
-            pool.send([0, 0])
-            pool.recv()
-    assert caught
-    assert {warning.filename for warning in caught} == {__file__}
-
-
-class GatedNoNumber(envs.GateEnv):
-    """Waits at its gate, and then its reward is NaN."""
-
-    def step(self, action: Any) -> tuple:
-        obs, _, *rest = super().step(action)
-        return obs, float("nan"), *rest
-
-
 def unread(fd: int) -> int:
     """The bytes that wait in a pipe."""
     size = array.array("i", [0])
@@ -155,8 +114,14 @@ def test_what_is_warned_of_comes_with_its_row(
     gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when that row is written after the parent was woken, before it reads."""
-    env_fns = [envs.CountEnv, functools.partial(GatedNoNumber, 1, gates[1])]
-    with PLACES["shmem-fork"](env_fns) as pool:
+
+    def late_nan(_: Any, __: Any, row: tuple) -> tuple:
+        gates[1].wait()
+        return row[0], float("nan"), *row[2:]
+
+    with PLACES["shmem-fork"](
+        [envs.CountEnv, functools.partial(envs.ChangedEnv, 1, step=late_nan)]
+    ) as pool:
         pool.reset()
         hosts: Any = pool.engine.hosts
         channel = hosts.processes.channel
@@ -171,7 +136,7 @@ def test_what_is_warned_of_comes_with_its_row(
 
         monkeypatch.setattr(channel, "collect", read_late)
         with pytest.warns(UserWarning, match="env 1: reward is nan"):
-            pool.step([0, envs.BLOCK])
+            pool.step([0, 0])
 
 
 @pytest.mark.parametrize("place", BACKENDS)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from envpool_py import BaseVectorEnv, WorkerDiedError
 from tests.faults.helpers import EACH, MODES, PROCESSES, kill, mates_of, reset_pool
-from tests.record.runs import PlainWorker, Run, failing, make
+from tests.record.runs import Once, PlainWorker, Run, failing, make
 from tests.support import envs
 from tests.support.places import PLACES
 from tests.support.reference import same
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 REPLAY: dict[str, Any] = {"on_error": "replay", "restart_backoff": 0.0}
@@ -146,6 +148,63 @@ def test_idle_envs_of_a_dead_process_are_restored(place: str, tmp_path: Path) ->
         obs, infos = pool.reset([1])  # goes on with its stream
         assert obs[0].tolist() == hand[1].reset()[0].tolist()
         assert "killed by SIGKILL" in infos[0]["env_replayed"]
+
+
+def test_a_mate_that_is_reset_first_does_not_take_the_past_with_it(tmp_path: Path) -> None:
+    hand = make(0, "random", "", 0, "")
+    hand.reset(seed=1)
+    steps = [hand.step(0) for _ in range(4)]
+    fns = failing(tmp_path, {0: (4, "SIGKILL")})
+    with PLACES["shmem-fork"](fns, num_processes=1, wait_num=1, **REPLAY) as pool:
+        pool.reset(seed=1)
+        for _ in range(3):
+            pool.send([0, 0, 0])
+            pool.drain()
+        process = pool.workers[0].process
+        pool.send([0], [0])
+        process.join()
+        pool.reset([1])  # before any call has found out what became of env 0
+        obs, _, _, truncated, infos = pool.step(None, [0])
+        assert (obs[0].tolist(), bool(truncated[0])) == (steps[-1][0].tolist(), steps[-1][3])
+        assert "killed by SIGKILL" in infos[0]["env_replayed"]
+
+
+def test_an_env_that_is_tried_again_when_its_process_ends_is_restored_once_more(
+    tmp_path: Path, gates: list[envs.Gate], beside: Callable
+) -> None:
+    """The process ended in a request of its mate that is new: its own was not at fault."""
+    there, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with gates[0].held():
+            there.set()
+            assert go_on.wait(120)
+
+    def first() -> Once:
+        """Make an env whose step raises, then waits at the gate, then does neither."""
+        with (tmp_path / "made").open("ab") as file:
+            file.write(b"x")
+            env = envs.GateEnv(0, gates[0]) if file.tell() < 3 else envs.CountEnv(0)
+        return Once(env, str(tmp_path / "raised"), 1, "raise")
+
+    options = {"wait_num": 1, "timeout": 0.01, "strict_timeout": True, "max_restarts": None}
+    fns = [first, functools.partial(envs.CountEnv, 1)]
+    with PLACES["shmem-fork"](fns, num_processes=1, **options, **REPLAY) as pool:
+        pool.reset(seed=1)
+        helper = beside(hold)
+        pool.send([envs.BLOCK], [0])
+        while not there.is_set():  # it has raised, was restored, and is at it again
+            assert len(pool.recv()[0]) == 0
+        pool.send([0], [1])
+        kill(pool, 0)
+        go_on.set()
+        obs, _, _, truncated, infos = pool.step(None, [0, 1])
+        helper.finish()
+        assert obs.tolist() == [[0, 0, 1], [1, 0, 1]]
+        assert not truncated.any()
+        for info in infos:
+            assert "env_error" not in info
+            assert "killed by SIGKILL" in info["env_replayed"]
 
 
 # ------------------------------------------------------------------------ what cannot be restored

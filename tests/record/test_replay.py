@@ -317,7 +317,7 @@ def test_a_cancelled_step_that_killed_its_process(tmp_path: Path) -> None:
 
 
 class Drifting(envs.CountEnv):
-    """Changes what it returns in one step, as it is told."""
+    """Returns another value in one step, if ``drift`` names it."""
 
     def __init__(self, tag: int, drift: dict[str, int]) -> None:
         super().__init__(tag)

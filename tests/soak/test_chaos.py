@@ -174,7 +174,7 @@ MODES = [None, "next_step", "same_step"]
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_row_is_accounted_for(mode: str | None) -> None:
-    ledgers = chaos(mode, 30_000, 7, stops=0.05)
+    ledgers = chaos(mode, 15_000, 7, stops=0.05)
     assert sum(ledger.lost for ledger in ledgers) > 30
     assert min(ledger.rows for ledger in ledgers) > 20
 

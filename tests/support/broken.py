@@ -29,7 +29,7 @@ def worker_process() -> Any:
     raise LookupError("no worker process around")
 
 
-def sleep_for_ever(*, with_gil: bool = False) -> None:
+def sleep_indefinitely(*, with_gil: bool = False) -> None:
     while True:  # a signal ends the sleep, and not the loop
         ctypes.PyDLL(None).sleep(60) if with_gil else time.sleep(60)
 
@@ -72,8 +72,6 @@ class BrokenEnv(envs.FaultEnv):
         if hasattr(self, f"do_{name}"):
             getattr(self, f"do_{name}")(argument)
         row = super().step(name)
-        if name == "row":
-            return SPOILT[argument](row)
         if name == "size":
             return *row[:4], {"array": np.full(int(argument), self.tag, np.uint8)}
         if name == "bell":
@@ -83,10 +81,6 @@ class BrokenEnv(envs.FaultEnv):
         return row
 
     # What an action names; each is called with its argument.
-
-    def do_gate(self, path: str) -> None:
-        with open(path, "rb") as fifo:  # noqa: PTH123 - as `envs.Gate`
-            fifo.read()
 
     def do_signal(self, pid: str) -> None:
         os.kill(int(pid), signal.SIGUSR1)
@@ -98,7 +92,7 @@ class BrokenEnv(envs.FaultEnv):
         """Leave a process behind that holds all descriptors of this one."""
         if os.fork() == 0:
             Path(path).write_text(str(os.getpid()))
-            sleep_for_ever()
+            sleep_indefinitely()
         while not (Path(path).exists() and Path(path).read_text()):
             time.sleep(0.001)
         os._exit(37)
@@ -106,32 +100,32 @@ class BrokenEnv(envs.FaultEnv):
     def do_closefds(self, _: str) -> None:
         os.closerange(3, 256)
 
-    def do_mute(self, _: str) -> None:
+    def do_disconnect(self, _: str) -> None:
         os.closerange(3, 256)
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_stubborn(self, path: str) -> None:
-        """Hang, deaf to SIGTERM, with a process of the env's own."""
+        """Hang, ignore SIGTERM, and have a child process."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child_process(path)
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_gil(self, _: str) -> None:
-        sleep_for_ever(with_gil=True)
+        sleep_indefinitely(with_gil=True)
 
     def do_stop(self, _: str) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_rubbish(self, _: str) -> None:
         worker_process()._end._stream.sendall(b"what an env has no business to write\n" * 9)
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_unreadable(self, _: str) -> None:
         """Write what looks like a message, up to its pickle."""
         process = worker_process()
         process._end._stream.sendall(b"".join(self._item(process, b"no pickle", 9)))
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def do_cut(self, _: str) -> None:
         """Die in the midst of a message that has come in several pieces."""
@@ -143,7 +137,7 @@ class BrokenEnv(envs.FaultEnv):
 
     def do_results(self, _: str) -> None:
         os.write(worker_process()._end._results, b"not a multiple of four")
-        sleep_for_ever()
+        sleep_indefinitely()
 
     def _item(self, process: Any, data: bytes, length: int) -> tuple[bytes, bytes]:
         from envpool_py.worker import channel  # noqa: PLC0415 - for the rest this is a user's env
@@ -151,25 +145,14 @@ class BrokenEnv(envs.FaultEnv):
         return channel.ITEM.pack(process._ids[0], channel.CLOSE_FAILURE, length), data
 
 
-SPOILT: dict[str, Any] = {
-    "obs double": lambda row: (row[0].astype(np.float64) + 0.1, *row[1:]),
-    "obs nan": lambda row: (np.array([np.nan, np.inf, -np.inf], np.float32), *row[1:]),
-}
-
-
-def inner_rows(env: BrokenEnv, kind: str) -> list:
+def inner_rows(env: BrokenEnv, kind: str, action: str) -> list:
     """Make a pool in the process of an env, step it, and return the observations."""
     del env
     pool = DummyVectorEnv if kind == "dummy" else ShmemVectorEnv
     options = {} if kind == "dummy" else {"context": "fork"}
     with pool([BrokenEnv, BrokenEnv], **options) as inner:
         inner.reset()
-        return inner.step(["", ""])[0].tolist()
-
-
-def group_of(env: BrokenEnv) -> int:
-    del env
-    return os.getpgid(0)
+        return inner.step(["", action])[0].tolist()
 
 
 class WideEnv(envs.CountEnv):
@@ -188,22 +171,4 @@ class HungAtBirth(BrokenEnv):
 
     def __init__(self, path: str) -> None:
         Path(path).write_text(str(os.getpid()))
-        sleep_for_ever()
-
-
-class TooMuchEnv(BrokenEnv):
-    """Takes more memory than its process may have."""
-
-    def step(self, action: Any) -> tuple:
-        if action == "more":
-            import resource  # noqa: PLC0415
-
-            size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-            limit = size + (64 << 20)
-            before = resource.getrlimit(resource.RLIMIT_AS)
-            resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
-            try:
-                np.ones(1 << 30)
-            finally:
-                resource.setrlimit(resource.RLIMIT_AS, before)
-        return super().step(action)
+        sleep_indefinitely()

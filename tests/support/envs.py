@@ -74,9 +74,6 @@ class CountEnv(gym.Env):
     def pid(self) -> int:
         return os.getpid()
 
-    def own_random(self) -> int:
-        return int(self.np_random.integers(1 << 40))
-
 
 class ChangedEnv(CountEnv):
     """A CountEnv whose rows are what functions make of them.
@@ -160,7 +157,7 @@ class Card:
 
 
 class Cards(spaces.Space):
-    """A space of a user's own, without shape or dtype."""
+    """A custom space, without shape or dtype."""
 
     def __init__(self, ranks: int) -> None:
         self.ranks = ranks
@@ -181,7 +178,7 @@ class Cards(spaces.Space):
 
 
 class Pairs(spaces.Space):
-    """A space of a user's own whose elements are arrays: still no shape that gymnasium knows."""
+    """A custom space whose elements are arrays: Gymnasium knows no shape of it."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
@@ -441,7 +438,7 @@ class TwoArgumentError(Exception):
 
 
 class SlotError(ValueError):
-    """An ordinary exception with an attribute of its own."""
+    """An ordinary exception with one more attribute."""
 
     def __init__(self, text: str, code: int = 5) -> None:
         super().__init__(text)
@@ -535,36 +532,8 @@ class CloseEnv(CountEnv):
             raise RuntimeError(message)
 
 
-class PoolEnv(CountEnv):
-    """Steps a pool of its own inside the worker process."""
-
-    def __init__(self, tag: int, make_pool: Callable[[], Any]) -> None:
-        super().__init__(tag)
-        self.pool = make_pool()
-
-    def inner(self, seed: int) -> list:
-        obs, _ = self.pool.reset(seed=seed)
-        return obs.tolist()
-
-    def step(self, action: Any) -> tuple:
-        self.pool.reset()
-        self.pool.step(["", "value"] if action else ["", ""])
-        return super().step(action)
-
-    def close(self) -> None:
-        self.pool.close()
-
-
 def raise_in_constructor(text: str) -> gym.Env:
     raise ValueError(text)
-
-
-def exit_in_constructor() -> gym.Env:
-    sys.exit(37)
-
-
-def return_none() -> None:
-    return None
 
 
 class LedgerEnv(CountEnv):

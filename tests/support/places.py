@@ -25,13 +25,6 @@ PLACES = {
     # name                       pool              options                                      envs
     "dummy": Place(DummyVectorEnv, {}, 3),
     "subproc-fork": Place(SubprocVectorEnv, {"context": "fork"}, 3),
-    "subproc-fork-packed": Place(SubprocVectorEnv, {"context": "fork", "num_processes": 2}, 3),
-    "subproc-forkserver": Place(SubprocVectorEnv, {"context": "forkserver"}, 2),
-    "subproc-forkserver-packed": Place(
-        SubprocVectorEnv, {"context": "forkserver", "num_processes": 2}, 3
-    ),
-    "subproc-spawn": Place(SubprocVectorEnv, {"context": "spawn"}, 2),
-    "subproc-spawn-packed": Place(SubprocVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
     "shmem-fork": Place(ShmemVectorEnv, {"context": "fork"}, 3),
     "shmem-fork-packed": Place(ShmemVectorEnv, {"context": "fork", "num_processes": 2}, 3),
     "shmem-fork-caller": Place(
@@ -44,8 +37,8 @@ PLACES = {
     "shmem-spawn": Place(ShmemVectorEnv, {"context": "spawn"}, 2),
     "shmem-spawn-packed": Place(ShmemVectorEnv, {"context": "spawn", "num_processes": 1}, 3),
 }
-"""`SubprocVectorEnv` and `ShmemVectorEnv` are the same backend under two names: each place of one
-would do for the other."""
+"""`SubprocVectorEnv` and `ShmemVectorEnv` are the same backend under two names: one place of the
+former is enough."""
 
 QUICK = ("dummy", "subproc-fork", "shmem-fork-packed", "shmem-fork-caller")
 """The places where envs are stepped differently: in the caller's process, in a process each, in
@@ -58,6 +51,7 @@ BACKENDS = ("dummy", "shmem-fork-packed")
 """One place of each backend: for what does not depend on how envs are placed."""
 
 
-def slow(*places: str) -> list[Any]:
-    """Return these places as parameters of which the quick tier leaves out the tests."""
-    return [pytest.param(place, marks=pytest.mark.slow) for place in places]
+def slow(*values: Any) -> list[Any]:
+    """Return these values of a parameter, each one or a tuple, with the mark of the slow tier."""
+    tuples = [value if isinstance(value, tuple) else (value,) for value in values]
+    return [pytest.param(*value, marks=pytest.mark.slow) for value in tuples]

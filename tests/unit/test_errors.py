@@ -83,7 +83,7 @@ def test_what_cannot_be_sent_arrives_as_text(name: str) -> None:
     assert isinstance(here(envs.RAISE[name]()), type(original))
 
 
-class MuteError(Exception):
+class NoTextError(Exception):
     """Has no text."""
 
     def __str__(self) -> str:
@@ -91,8 +91,8 @@ class MuteError(Exception):
 
 
 def test_an_error_whose_text_raises() -> None:
-    for error in (here(MuteError()), sent(MuteError())):
-        assert "MuteError (its __str__ raises)" in str(error)
+    for error in (here(NoTextError()), sent(NoTextError())):
+        assert "NoTextError (its __str__ raises)" in str(error)
 
 
 def test_a_very_large_exception_arrives_as_text() -> None:

@@ -186,7 +186,7 @@ def test_actions_of_another_structure_than_their_space(name: str) -> None:
 
 
 class Point(NamedTuple):
-    """A tuple of a type of its own."""
+    """A custom type of tuple."""
 
     x: Any
     y: Any
