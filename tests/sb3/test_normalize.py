@@ -243,7 +243,7 @@ def test_their_spaces_are_left_alone() -> None:
     [
         ("discrete", {}, r"observation_space is Discrete\(7\): VecNormalize only supports Box"),
         ("dict", {}, r"observation_space\['a'\] is Discrete.*only supports Box"),
-        ("dict", {"norm_obs_keys": ["q"]}, "there is no 'q', the space has"),
+        ("dict", {"norm_obs_keys": ["q"]}, r"norm_obs_keys is \['q'\], but the space has"),
         ("box", {"norm_obs_keys": ["z"]}, "is applicable only to a Dict"),
     ],
 )

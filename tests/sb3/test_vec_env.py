@@ -485,7 +485,7 @@ def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) 
     venv = make([ReuseEnv] * 2)
     venv.reset()
     with monkeypatch.context() as patch:
-        patch.setattr(venv.pool, "recv", lambda: signal.raise_signal(signal.SIGINT))
+        patch.setattr(venv.pool, "step", lambda *_: signal.raise_signal(signal.SIGINT))
         venv.step_async(np.zeros(2, int))
         with pytest.raises(KeyboardInterrupt):
             venv.step_wait()

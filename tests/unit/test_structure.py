@@ -21,7 +21,7 @@ PACKAGE = Path(envpool_py.__file__).parent
 LAYERS: list[set[str]] = [
     # Pure functions, and memory.
     {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks"}
-    | {"watchdog", "timing", "images", "worker.limits"},
+    | {"watchdog", "timing", "images", "packages", "worker.limits"},
     # Rows, and one env.
     {"block", "obs_writer", "row_writer", "worker.base", "worker.channel"} | {"worker.executor"},
     # Where envs live.

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
@@ -30,7 +30,11 @@ from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wr
 #: Parameters of ``pool.call``. A method of an env may have arguments of the same names.
 _CALL_PARAMETERS = frozenset({"id", "method"})
 #: Options of the pool that a VecEnv sets itself.
-_OWN_OPTIONS = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
+_OWN_OPTIONS: dict[str, Any] = {
+    "autoreset_mode": "same_step",
+    "reset_first": False,
+    "columns": True,
+}
 
 
 class OverPool(VecEnv):
@@ -46,12 +50,7 @@ class OverPool(VecEnv):
     pool: BaseVectorEnv
     _stepping = False
 
-    def _assert_open(self) -> None:
-        if self.pool.is_closed:
-            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
-
     def _assert_no_step(self, prefix: str = "") -> None:
-        self._assert_open()
         if self._stepping:
             raise AlreadyPendingCallError(
                 f"{prefix}a step is pending; call step_wait(), or reset()", "step_async"
@@ -63,25 +62,22 @@ class OverPool(VecEnv):
 
     def _received(self) -> StepResult:
         """The rows of all envs, in order; after an error the rows of the others are dropped."""
-        if not self._stepping:
-            self._assert_open()
+        if not self._stepping and not self.pool.is_closed:
             raise NoAsyncCallError(
                 "step_wait: no step is pending; step_async(actions) begins one", "step_wait"
             )
         self._stepping = False
-        pool = self.pool
         try:
-            return pool.step(None, np.arange(len(pool))) if pool.is_async else pool.recv()
+            return self.pool.step(None, np.arange(len(self.pool)))
         except EnvError:
             self._drop_rows()
             raise
         except BaseException:  # Ctrl-C, or an exception of a signal handler
-            pool.cancel()
+            self.pool.cancel()
             raise
 
     def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
         """Reset all envs, with these seeds and the options set; cancel a pending step."""
-        self._assert_open()
         self._stepping = False
         self.pool.cancel()
         options = [one or None for one in self._options] if any(self._options) else None
@@ -128,9 +124,6 @@ class OverPool(VecEnv):
         """Ask the env of each row, every env once."""
         ids = [self._env_of(row) for row in self._get_indices(indices)]
         self._assert_no_step()
-        return self._asked(ids, ask)
-
-    def _asked(self, ids: Sequence[int], ask: Callable[[list[int]], list[Any]]) -> list[Any]:
         distinct = list(dict.fromkeys(ids))
         answers = dict(zip(distinct, ask(distinct), strict=True))
         return [answers[i] for i in ids]
@@ -184,11 +177,8 @@ class PoolVecEnv(OverPool):
 
     def _make_pool(self, pool_class: type[BaseVectorEnv], env_fns: Any, options: Any) -> None:
         """Make the pool of this VecEnv; it is closed if the VecEnv can't be constructed."""
-        for name, value in _OWN_OPTIONS.items():
-            if name in options:
-                raise TypeError(f"{name} can't be given: a VecEnv needs {value!r}")
         # As with Stable-Baselines3, VecCheckNan checks values.
-        pool = pool_class(env_fns, **{"validate": "off", **options, **_OWN_OPTIONS})
+        pool = pool_class(env_fns, **_OWN_OPTIONS, **{"validate": "off", **options})
         try:
             PoolVecEnv.__init__(self, pool)
         except BaseException:
@@ -226,16 +216,12 @@ class PoolVecEnv(OverPool):
             UserWarning: there are more actions than envs; the last ones are not used.
         """
         self._assert_no_step("step_async: ")
-        try:
-            count = len(actions)
-        except TypeError:
-            kind = type(actions).__name__
-            raise TypeError(f"actions: got {kind}, but one action per env is needed") from None
-        if count > self.num_envs and not isinstance(self.action_space, (Dict, Tuple)):
-            warnings.warn(
-                f"got {count} actions for {self.num_envs} envs; the last ones are not used",
-                stacklevel=3,  # the caller of step()
+        in_parts = isinstance(self.action_space, (Dict, Tuple))
+        if not in_parts and np.shape(actions)[:1] > (self.num_envs,):
+            text = (
+                f"got {len(actions)} actions for {self.num_envs} envs; the last ones are not used"
             )
+            warnings.warn(text, stacklevel=3)  # the caller of step()
             actions = actions[: self.num_envs]
         self._send(actions)
 
@@ -250,17 +236,14 @@ class PoolVecEnv(OverPool):
         obs, rewards, terminated, truncated, rows = self._received()
         dones = terminated | truncated
         infos: list[dict[str, Any]] = rows.tolist()
-        for info in infos:
+        timeouts = (truncated & ~terminated).tolist()
+        for i, (info, done) in enumerate(zip(rows, dones.tolist(), strict=True)):
             del info["env_id"]
-            info["TimeLimit.truncated"] = False
-        for i in dones.nonzero()[0].tolist():
-            begun = infos[i]
-            del begun["TimeLimit.truncated"]
-            ended: dict[str, Any] = begun.pop("final_info")
-            ended["terminal_observation"] = begun.pop("final_obs")
-            ended["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
-            self.reset_infos[i] = begun
-            infos[i] = ended
+            if done:
+                infos[i] = info.pop("final_info")
+                infos[i]["terminal_observation"] = info.pop("final_obs")
+                self.reset_infos[i] = info
+            infos[i]["TimeLimit.truncated"] = timeouts[i]
         return self._batch(obs), rewards.astype(np.float32), dones, infos
 
     def _batch(self, obs: Any) -> VecEnvObs:
@@ -314,11 +297,6 @@ class PoolVecEnv(OverPool):
         """
         names = class_names(wrapper_class)
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
-
-    def _asked(self, ids: Sequence[int], ask: Callable[[list[int]], list[Any]]) -> list[Any]:
-        if len(set(ids)) == len(ids):
-            return ask(list(ids))
-        return [ask([i])[0] for i in ids]
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """What ``render`` of each env returns; None each where they have another render mode.
