@@ -201,16 +201,15 @@ class VecEnv(ABC):
         Raises:
             IndexError: an index is no integer or out of range, or a mask has another length.
         """
-        if indices is None:
-            indices = slice(None)
-        elif isinstance(indices, Iterable) and not isinstance(indices, np.ndarray):
-            indices = list(indices)
+        index: Any = slice(None) if indices is None else indices
+        if isinstance(index, Iterable) and not isinstance(index, np.ndarray):
+            index = list(index)
         try:
-            found = np.atleast_1d(np.arange(self.num_envs)[indices])  # type: ignore[index]
+            found: list[int] = np.atleast_1d(np.arange(self.num_envs)[index]).tolist()
         except IndexError:
             text = f"got indices {indices!r}, but there are {self.num_envs} envs"
             raise IndexError(text) from None
-        return found.tolist()
+        return found
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """An RGB image ``(height, width, 3)`` of each env, or None."""
