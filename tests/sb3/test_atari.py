@@ -96,13 +96,6 @@ def test_wrappers_return_the_same(case: str) -> None:
     assert_same(rows[0], rows[1])
 
 
-def test_a_real_game() -> None:
-    def made(module: Any) -> gym.Env:
-        return module.AtariWrapper(gym.make("ALE/Breakout-v5", frameskip=1))
-
-    assert_same(walk(made(ours), 40), walk(made(theirs), 40))
-
-
 def test_make_atari_env(monkeypatch: pytest.MonkeyPatch) -> None:
     kwargs: dict[str, Any] = {"wrapper_kwargs": {"screen_size": 20}, "monitor_kwargs": {}}
     venvs = [

@@ -15,8 +15,9 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 import envpool_py.sb3 as own
 from envpool_py.sb3.common.env_checker import EnvCheckError, check_env
-from tests.sb3.envs import GoalEnv, MaskedEnv, NoGenerator, ReuseEnv, WalkEnv
+from tests.sb3.envs import GoalEnv, MaskedEnv, WalkEnv
 from tests.support.checked import Good, changed, raises
+from tests.support.envs import BufferEnv
 
 BOX = Good.observation_space
 DICT = spaces.Dict({"a": spaces.Box(-1, 1, (2,), np.float32), "b": spaces.Discrete(3)})
@@ -226,8 +227,8 @@ QUIET: list[Callable[[], gym.Env]] = [
     lambda: gym.make("CliffWalking-v1"),  # without chance, and without an end
     lambda: own.Monitor(gym.make("CartPole-v1")),
     # Finding 18: Stable-Baselines3 does not look at seeds, options and buffers.
-    NoGenerator,
-    ReuseEnv,
+    changed(obs=lambda self: np.full(3, self.t % 2, np.float32)),
+    lambda: BufferEnv(0),
     changed(reset=unseeded),
     changed(reset=lambda self, seed=3: Good.reset(self, seed=seed)),
 ]

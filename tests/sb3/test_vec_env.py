@@ -26,6 +26,7 @@ from stable_baselines3.common.vec_env.base_vec_env import tile_images as sb3_til
 import envpool_py as ep
 import envpool_py.sb3 as own
 from envpool_py.sb3.common.vec_env.base_vec_env import tile_images
+from envpool_py.seeding import of_episode
 from envpool_py.spaces import map_tree
 from tests.sb3.conftest import BACKENDS
 from tests.sb3.envs import RGB, WalkEnv, walkers
@@ -132,27 +133,19 @@ def test_a_seed_of_none_is_drawn_and_leaves_numpy_alone() -> None:
     assert_same(np.random.get_state()[1], before)  # noqa: NPY002
 
 
-def plan(env_id: int, episode: int) -> tuple[int, dict]:
-    return 100 * env_id + episode, {"episode": episode}
-
-
-def log_of(venv: Any) -> list[list[tuple]]:
-    """Seeds and options of all resets of each env in some episodes."""
-    venv.seed(5)
-    venv.reset()
-    for _ in range(15):
-        venv.step(np.zeros(2, int))
-    return venv.get_attr("log")
-
-
 def test_seeds_and_options_for_automatic_resets_too(make: Any) -> None:
-    for i, log in enumerate(log_of(make([WalkEnv] * 2, reset_fn=plan))):
-        assert len(log) > 2
-        assert log == [(5 + i, None)] + [plan(i, k) for k in range(1, len(log))]
-    logs = log_of(make([WalkEnv] * 2, episode_seeds=True))
-    assert logs == log_of(own.DummyVecEnv([WalkEnv] * 2, episode_seeds=True))
-    assert [log[0][0] for log in logs] == [5, 6]
-    assert len({seed for log in logs for seed, _ in log}) == sum(map(len, logs))
+    for option in ({"reset_fn": lambda i, k: (100 * i + k, {"k": k})}, {"episode_seeds": True}):
+        venv = make([WalkEnv] * 2, **option)
+        venv.seed(5)
+        venv.reset()
+        for _ in range(15):
+            venv.step(np.zeros(2, int))
+        logs = venv.get_attr("log")
+        assert [log[0] for log in logs] == [(5, None), (6, None)]
+        for i, log in enumerate(logs):
+            planned = [(100 * i + k, {"k": k}) for k in range(1, len(log))]
+            by_episode = [(of_episode(5 + i, k), None) for k in range(1, len(log))]
+            assert log[1:] == (planned if "reset_fn" in option else by_episode) != []
 
 
 def test_a_step_before_the_first_reset_reaches_the_env(make: Any) -> None:
@@ -422,28 +415,6 @@ def test_seeding_the_envs_leaves_the_callers_space_alone(make: Any) -> None:
     assert [venv.action_space.sample() for _ in range(3)] == expected
 
 
-class Interrupted(WalkEnv):
-    """Ctrl-C comes while it steps by action 1."""
-
-    def step(self, action: Any) -> Any:
-        if action == 1:
-            raise KeyboardInterrupt
-        return super().step(action)
-
-
-def test_a_step_that_is_broken_off() -> None:
-    venv = own.DummyVecEnv([WalkEnv, Interrupted, WalkEnv])
-    venv.reset()
-    with pytest.raises(KeyboardInterrupt):
-        venv.step(np.array([0, 1, 0]))
-    assert venv.get_attr("tag") == [0, 0, 0]
-    with pytest.raises(ResetNeeded, match="cancelled"):
-        venv.step(IDLE)
-    venv.reset()
-    venv.step(IDLE)
-
-
-@IN_PROCESSES
 def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     venv = make([CountEnv] * 2)
     venv.reset()
@@ -455,8 +426,8 @@ def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ResetNeeded, match="cancelled"):
         venv.step(np.zeros(2, int))
     # The late answers are not taken for those of the reset.
-    assert venv.reset().tolist() == [[0, 1, 0]] * 2
-    assert venv.step(np.zeros(2, int))[0].tolist() == [[0, 1, 1]] * 2
+    assert venv.reset()[:, 2].tolist() == [0, 0]
+    assert venv.step(np.zeros(2, int))[0][:, 2].tolist() == [1, 1]
 
 
 def test_a_vec_env_of_a_users_own() -> None:
