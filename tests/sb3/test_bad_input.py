@@ -16,6 +16,7 @@ import envpool_py.sb3 as own
 from tests.sb3.conftest import BACKENDS
 from tests.sb3.envs import WalkEnv
 from tests.support.envs import ChangedEnv, CountEnv, FaultEnv, StoreEnv
+from tests.support.helpers import no_process_left
 
 IDLE = [""] * 3
 IN_PROCESSES = pytest.mark.parametrize("make", ["shmem"], indirect=True)
@@ -141,7 +142,7 @@ ENV = WalkEnv()
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_wrong_env_fns(backend: str, env_fns: Any, error: type, text: str) -> None:
     options = {} if backend == "dummy" else {"num_processes": 1}
-    with pytest.raises(error, match=text) as caught:
+    with no_process_left(), pytest.raises(error, match=text) as caught:
         BACKENDS[backend](env_fns, **options)
     assert error is not AssertionError or isinstance(caught.value, ValueError)
 

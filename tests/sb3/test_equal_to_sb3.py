@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
-import gymnasium as gym
 import pytest
 import stable_baselines3.common.vec_env as sb3
 
@@ -31,13 +29,6 @@ def test_every_space(backend: str, kwargs: dict[str, str]) -> None:
     subproc = functools.partial(own.SubprocVecEnv, start_method="fork")
     ours = BACKENDS.get(backend, subproc)(env_fns)
     assert walk_together(ours, sb3.DummyVecEnv(env_fns)) > 20
-
-
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "MountainCarContinuous-v0", "FrozenLake-v1"])
-def test_envs_of_gymnasium(env_id: str) -> None:
-    env_fns = [lambda: gym.make(env_id, max_episode_steps=15)] * 2
-    ours, theirs = own.DummyVecEnv(env_fns), sb3.DummyVecEnv(env_fns)
-    assert walk_together(ours, theirs, steps=100) > 8
 
 
 WRAPPERS = {
@@ -101,17 +92,3 @@ def test_statistics_of_vec_normalize() -> None:
             getattr(ours, f"unnormalize_{name}")(once[0]),
             getattr(theirs, f"unnormalize_{name}")(once[1]),
         )
-
-
-@pytest.mark.parametrize(
-    "order", [("VecNormalize", "VecFrameStack"), ("VecMonitor", "VecNormalize")]
-)
-def test_stacks_of_wrappers(order: tuple[str, str]) -> None:
-    env_fns = walkers()
-    arguments: dict[str, dict] = {"VecFrameStack": {"n_stack": 2}}
-    ours: Any = own.DummyVecEnv(env_fns)
-    theirs: Any = sb3.DummyVecEnv(env_fns)
-    for name in order:
-        ours = getattr(own, name)(ours, **arguments.get(name, {}))
-        theirs = getattr(sb3, name)(theirs, **arguments.get(name, {}))
-    assert walk_together(ours, theirs) > 30
