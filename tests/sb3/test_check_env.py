@@ -158,7 +158,7 @@ WARNINGS: list[tuple[Callable[[], Any], str]] = [
     (acting(spaces.Discrete(3, start=1)), "action_space: Discrete starts at 1"),
     (observing(spaces.Dict({"in": DICT})), "Nested observation spaces are not supported"),
     (observing(SQUARE), r"observation_space: MultiDiscrete of shape \(2, 2\)"),
-    (observing(spaces.Tuple((BOX,))), "observation_space: Tuple is not supported"),
+    (observing(spaces.Tuple((box((2, 2)), FROM_2))), "observation_space: Tuple is not supported"),
     (observing(spaces.OneOf((BOX, spaces.Discrete(2)))), "OneOf is not supported"),
     (observing(SEQUENCE), "Sequence is not supported"),
     (observing(spaces.Dict({"s": SEQUENCE})), "Sequence is not supported"),
@@ -221,6 +221,7 @@ def unseeded(self: Any, *, seed: int | None = None, options: dict | None = None)
 
 QUIET: list[Callable[[], gym.Env]] = [
     Good,
+    acting(box((2, 2))),
     WalkEnv,
     GoalEnv,
     lambda: gym.make("FrozenLake-v1"),

@@ -263,9 +263,14 @@ def test_sync_copies(pair: tuple[Any, Any]) -> None:
 
 def test_sync_of_different_stacks() -> None:
     venv, plain = own.VecNormalize(dummy()), dummy()
-    for other, found in ((plain, "missing"), (own.VecMonitor(plain), "VecMonitor")):
-        text = f"wrapper number 1 of eval_env is {found}, but that of env is VecNormalize"
+    monitored = own.VecMonitor(plain)
+    for one, other, found in (
+        (venv, plain, "missing"),
+        (venv, monitored, "VecMonitor"),
+        (monitored, plain, "missing"),
+    ):
+        text = f"wrapper number 1 of eval_env is {found}, but that of env is {type(one).__name__}"
         for error in (ValueError, AssertionError):
             with pytest.raises(error, match=text):
-                own.sync_envs_normalization(venv, other)
+                own.sync_envs_normalization(one, other)
     own.sync_envs_normalization(own.VecMonitor(plain), own.VecMonitor(plain))

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -26,6 +26,8 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnvStepReturn,
 )
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
+
+Result = TypeVar("Result")
 
 #: Parameters of ``pool.call``. A method of an env may have arguments of the same names.
 _CALL_PARAMETERS = frozenset({"id", "method"})
@@ -61,43 +63,36 @@ class OverPool(VecEnv):
         self._stepping = True
 
     def _received(self) -> StepResult:
-        """The rows of all envs, in order; after an error the rows of the others are dropped."""
+        """The rows of all envs, in order."""
         if not self._stepping and not self.pool.is_closed:
             raise NoAsyncCallError(
                 "step_wait: no step is pending; step_async(actions) begins one", "step_wait"
             )
         self._stepping = False
-        try:
-            return self.pool.step(None, np.arange(len(self.pool)))
-        except EnvError:
-            self._drop_rows()
-            raise
-        except BaseException:  # Ctrl-C, or an exception of a signal handler
-            self.pool.cancel()
-            raise
+        return self._rows(self.pool.step, None, np.arange(len(self.pool)))
 
     def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
         """Reset all envs, with these seeds and the options set; cancel a pending step."""
         self._stepping = False
         self.pool.cancel()
         options = [one or None for one in self._options] if any(self._options) else None
-        batch = self._reset_or_drop(seed=seeds, options=options)
+        batch = self._rows(self.pool.reset, seed=seeds, options=options)
         self._reset_seeds()
         self._reset_options()
         return batch
 
-    def _reset_or_drop(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def _rows(self, request: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+        """What a method of the pool returns; if it raises, nothing is left in flight."""
         try:
-            return self.pool.reset(*args, **kwargs)
-        except EnvError:
-            self._drop_rows()
+            return request(*args, **kwargs)
+        except EnvError:  # the other envs have made their step
+            while self.pool.waiting_id:
+                with contextlib.suppress(EnvError):
+                    self.pool.drain()
             raise
-
-    def _drop_rows(self) -> None:
-        """Drop the rows of the other envs, after an error of one."""
-        while self.pool.waiting_id:
-            with contextlib.suppress(EnvError):
-                self.pool.drain()
+        except BaseException:  # Ctrl-C, or an exception of a signal handler
+            self.pool.cancel()
+            raise
 
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
@@ -280,7 +275,7 @@ class PoolVecEnv(OverPool):
 
     def _reset_some(self, ids: list[int], seed: int | None = None, **kwargs: Any) -> list[Any]:
         seeds = None if seed is None else [seed] * len(ids)
-        obs, infos = self._reset_or_drop(ids, seed=seeds, **kwargs)
+        obs, infos = self._rows(self.pool.reset, ids, seed=seeds, **kwargs)
         obs, results = self._batch(obs), []
         for k, (i, info) in enumerate(zip(ids, infos, strict=True)):
             del info["env_id"]

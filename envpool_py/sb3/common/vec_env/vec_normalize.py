@@ -250,22 +250,18 @@ class VecNormalize(ObservationWrapper):
         """
         path = Path(load_path)
         if zipfile.is_zipfile(path):
-            return VecNormalize._load_arrays(path, venv)
+            with np.load(path, allow_pickle=False) as arrays:
+                loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
+                for k, rms in enumerate(loaded._statistics()):
+                    _check_shapes("observation_space", rms, arrays[f"mean{k}"])
+                    rms.mean, rms.var = arrays[f"mean{k}"], arrays[f"var{k}"]
+                    rms.count = float(arrays[f"count{k}"])
+            return loaded
         loaded = _unpickled(path, trusted=trusted)
         if not isinstance(loaded, VecNormalize):
             kind = type(loaded).__name__
             raise pickle.UnpicklingError(f"{path}: holds a {kind}, not a VecNormalize")
         loaded.set_venv(venv)
-        return loaded
-
-    @staticmethod
-    def _load_arrays(path: Path, venv: Any) -> VecNormalize:
-        with np.load(path, allow_pickle=False) as arrays:
-            loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
-            for k, rms in enumerate(loaded._statistics()):
-                _check_shapes("observation_space", rms, arrays[f"mean{k}"])
-                rms.mean, rms.var = arrays[f"mean{k}"], arrays[f"var{k}"]
-                rms.count = float(arrays[f"count{k}"])
         return loaded
 
     def _statistics(self) -> list[RunningMeanStd]:
