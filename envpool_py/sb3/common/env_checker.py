@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envpool_py.sb3.common.preprocessing import parts_of
+from envpool_py.spaces import map_tree
 
 #: Spaces that no policy supports; their observations are not checked.
 _UNSUPPORTED = (spaces.Sequence, spaces.Graph, spaces.OneOf)
@@ -237,5 +238,7 @@ def _returns_finite(env: Any) -> bool:
         values += [obs, reward]
         if terminated or truncated:
             values.append(env.reset()[0])
-    leaves = [leaf for v in values for leaf in (v.values() if isinstance(v, dict) else [v])]
+    leaves: list[Any] = []
+    for value in values:
+        map_tree(leaves.append, value)
     return all(np.isfinite(np.asarray(leaf)).all() for leaf in leaves)
