@@ -48,9 +48,10 @@ class Lives(gym.Env):
 
     def step(self, action: Any) -> tuple:
         drawn = self.np_random.random()
-        self.lives -= drawn < 0.1
+        self.lives -= self.lives > 0 and drawn < 0.1
         reward = float(action) * 3 - 2
-        return self._obs(), reward, self.lives == 0, drawn > 0.97, {"action": int(action)}
+        is_over = self.lives == 0 and drawn < 0.5  # it goes on for some frames without a life
+        return self._obs(), reward, is_over, drawn > 0.97, {"action": int(action)}
 
 
 def walk(env: gym.Env, steps: int = 150) -> list[Any]:

@@ -118,9 +118,8 @@ class VecNormalize(ObservationWrapper):
                 f"observation_space{key} is {space}: VecNormalize only supports Box; explicitly"
                 " pass the observation keys of a Dict in norm_obs_keys"
             )
-        if is_image_space(
-            space
-        ):  # Stable-Baselines3 keeps other bounds, models are saved with them
+        # Stable-Baselines3 keeps the bounds of what is no image, and models are saved with them.
+        if is_image_space(space):
             space = gym.spaces.Box(-self.clip_obs, self.clip_obs, space.shape, np.float32)
         return RunningMeanStd(shape=space.shape), space
 
