@@ -50,7 +50,7 @@ class Lives(gym.Env):
         drawn = self.np_random.random()
         self.lives -= self.lives > 0 and drawn < 0.1
         reward = float(action) * 3 - 2
-        is_over = self.lives == 0 and drawn < 0.5  # it goes on for some frames without a life
+        is_over = self.lives == 0 and 0.1 < drawn < 0.5  # it goes on for some frames without a life
         return self._obs(), reward, is_over, drawn > 0.97, {"action": int(action)}
 
 
