@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import ids as ids_
+from envpool_py import packages
 from envpool_py.ids import Ids
 from envpool_py.spaces import Array
 
@@ -54,14 +53,23 @@ def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.ui
                 f"env {env_id}: render returned {what}, but an image (height, width, 3) is needed;"
                 ' make the env with render_mode="rgb_array"'
             )
-    height, width = (max(frame.shape[axis] for frame in frames) for axis in (0, 1))
+    return grid(frames).astype(np.uint8, copy=False)
+
+
+def grid(frames: Sequence[Array] | Array) -> Array:
+    """Frames ``(height, width, channels)`` in one image, as of ``tile``, in the first one's dtype.
+
+    Raises:
+        ValueError: there is no frame, or one has no three dimensions.
+    """
+    height, width, channels = np.max([frame.shape for frame in frames], axis=0).tolist()
     rows = math.ceil(math.sqrt(len(frames)))
     columns = math.ceil(len(frames) / rows)
-    image = np.zeros((rows, height, columns, width, 3), np.uint8)
+    image = np.zeros((rows, height, columns, width, channels), frames[0].dtype)
     for place, frame in enumerate(frames):
         row, column = divmod(place, columns)
         image[row, : frame.shape[0], column, : frame.shape[1]] = frame
-    return image.reshape(rows * height, columns * width, 3)
+    return image.reshape(rows * height, columns * width, channels)
 
 
 class Video:
@@ -73,7 +81,7 @@ class Video:
         size: width and height of the frames.
 
     Raises:
-        DependencyNotInstalled: moviepy is not installed.
+        MissingPackageError: moviepy is not installed.
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float, size: tuple[int, int]) -> None:
@@ -92,11 +100,7 @@ def ffmpeg() -> Any:
     """Import the module of moviepy that writes videos.
 
     Raises:
-        DependencyNotInstalled: there is none.
+        MissingPackageError: there is none.
     """
-    try:
-        return importlib.import_module("moviepy.video.io.ffmpeg_writer")
-    except ImportError as error:
-        raise gym.error.DependencyNotInstalled(
-            "videos need moviepy: pip install envpool-py[video]"
-        ) from error
+    needed = "videos need moviepy; pip install envpool-py[video]"
+    return packages.load("moviepy.video.io.ffmpeg_writer", needed)

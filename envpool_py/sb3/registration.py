@@ -8,23 +8,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
-from typing import Any
 
-_OURS, _THEIRS = "envpool_py.sb3.", "stable_baselines3."
-
-
-def register_bases(cls: type[Any]) -> None:
-    """Register ``cls`` and its bases, as far as Stable-Baselines3 is imported.
-
-    Every VecEnv does this when it is constructed.
-    """
-    for base in cls.__mro__:
-        if base.__module__.startswith(_OURS):
-            module = sys.modules.get(base.__module__.replace(_OURS, _THEIRS, 1))
-            theirs = getattr(module, base.__name__, None)
-            if theirs is not None and not issubclass(base, theirs):
-                theirs.register(base)
+_OURS, _THEIRS = "envpool_py.sb3.common.vec_env", "stable_baselines3.common.vec_env"
 
 
 def register() -> bool:
@@ -36,16 +21,20 @@ def register() -> bool:
         Whether Stable-Baselines3 is installed.
     """
     try:
-        importlib.import_module("stable_baselines3.common.vec_env")
+        importlib.import_module(_THEIRS)
     except ImportError:
         return False
-    base_vec_env = importlib.import_module("envpool_py.sb3.common.vec_env.base_vec_env")
-    for cls in _with_subclasses(base_vec_env.VecEnv):
-        register_bases(cls)
+    register_if_imported()
     return True
 
 
-def _with_subclasses(cls: type[Any]) -> Iterator[type[Any]]:
-    yield cls
-    for subclass in cls.__subclasses__():
-        yield from _with_subclasses(subclass)
+def register_if_imported() -> None:
+    """Register our classes if Stable-Baselines3 is imported; every VecEnv calls it when it is made.
+
+    A subclass of a registered class need not be registered.
+    """
+    theirs = sys.modules.get(_THEIRS)
+    for name in getattr(theirs, "__all__", ()):
+        cls, own = getattr(theirs, name), getattr(sys.modules[_OURS], name, None)
+        if own is not None and hasattr(cls, "register"):
+            cls.register(own)

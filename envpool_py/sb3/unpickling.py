@@ -38,22 +38,20 @@ _HARMLESS = re.compile(
 )
 
 
-def load(file: IO[bytes], known: Mapping[str, type[Any]], *, trusted: bool = False) -> Any:
-    """Read a pickle; UnpicklingError if it is none, or names something that is not allowed.
+class Unpickler(pickle.Unpickler):
+    """Raises UnpicklingError if a pickle names something that is not allowed.
 
     ``known`` are our classes by name; they replace Stable-Baselines3's classes of the same name.
     With ``trusted`` the file may name anything.
     """
-    return _Unpickler(file, known, trusted=trusted).load()
 
-
-class _Unpickler(pickle.Unpickler):
     def __init__(self, file: IO[bytes], known: Mapping[str, type[Any]], *, trusted: bool) -> None:
         super().__init__(file)
         self._known = known
         self._trusted = trusted
 
     def find_class(self, module: str, name: str) -> Any:
+        """What a pickle names."""
         full = f"{module}.{name}"
         if module.startswith(_OWNERS) and name in self._known:
             return self._known[name]

@@ -1,4 +1,4 @@
-"""The VecEnvs under test, by backend."""
+"""The VecEnvs under test: in this process, and in others."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 import envpool_py.sb3 as own
 
+#: ``SubprocVecEnv`` is the same class with another pool, which has the same processes and memory.
 BACKENDS: dict[str, Callable[..., own.PoolVecEnv]] = {
     "dummy": own.DummyVecEnv,
-    "subproc": functools.partial(own.SubprocVecEnv, start_method="fork", num_processes=2),
-    "shmem": functools.partial(own.ShmemVecEnv, start_method="fork"),
+    "shmem": functools.partial(own.ShmemVecEnv, start_method="fork", num_processes=2),
 }
 
 
@@ -32,6 +33,15 @@ def closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for venv in made:
         if hasattr(venv, "pool"):  # else it was refused
             venv.pool.close()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two cores are there for all; and sums come out the same."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=BACKENDS)

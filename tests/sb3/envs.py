@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
-import signal
+import functools
 import sys
-import threading
 from typing import Any
 
 import gymnasium as gym
@@ -31,6 +29,9 @@ SPACES = {
     ),
     "tuple": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(5))),
 }
+INNER = spaces.Dict({"x": SPACES["box"], "y": SPACES["tuple"]})
+SPACES["nested"] = spaces.Dict({"in": INNER, "b": SPACES["box"]})  # theirs refuses it
+
 ACTIONS = {
     "discrete": spaces.Discrete(3),
     "box": spaces.Box(-1, 1, (2,), np.float32),
@@ -81,99 +82,16 @@ class WalkEnv(gym.Env):
     def add(self, number: int, *, times: int = 1) -> int:
         return self.tag + number * times
 
-    def pid(self) -> int:
-        return os.getpid()
-
     def loaded(self, *names: str) -> list[str]:
         return [name for name in names if name in sys.modules]
 
-    def action_masks(self) -> np.ndarray:
-        return np.ones(3, bool)
+
+RGB = functools.partial(WalkEnv, render_mode="rgb_array")
 
 
-class ReuseEnv(gym.Env):
-    """Returns the same array and the same info dict every time; counts steps in both."""
-
-    observation_space = spaces.Box(-1e6, 1e6, (2,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def __init__(self, length: int = 3) -> None:
-        self.length = length
-        self.obs = np.zeros(2, np.float32)
-        self.info: dict = {}
-        self.episode = 0
-
-    def _tell(self) -> tuple:
-        self.obs[:] = self.episode, self.t
-        self.info["t"] = self.t
-        return self.obs, self.info
-
-    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
-        super().reset(seed=seed)
-        self.episode, self.t = self.episode + 1, 0
-        return self._tell()
-
-    def step(self, _: Any) -> tuple:
-        self.t += 1
-        obs, info = self._tell()
-        return obs, 1.0, False, self.t >= self.length, info
-
-
-class NoGenerator(gym.Env):
-    """Reproducible, and draws nothing from ``np_random``: a seed only chooses its start."""
-
-    observation_space = spaces.Box(-1e6, 1e6, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        del options
-        self.t = (seed or 0) % 3
-        return np.full(1, self.t, np.float32), {}
-
-    def step(self, action: Any) -> tuple:
-        self.t += int(action)
-        return np.full(1, self.t, np.float32), 1.0, False, self.t > 9, {}
-
-
-class FaultEnv(gym.Env):
-    """Fails where it is told to, in the step whose action is 1."""
-
-    observation_space = spaces.Box(-1, 1, (1,), np.float32)
-    action_space = spaces.Discrete(2)
-    render_mode = None
-
-    def __init__(self, where: str = "", how: str = "raise") -> None:
-        self.where, self.how = where, how
-        self.lock = threading.Lock()
-        self.resets = 0
-
-    def _fail(self) -> None:
-        if self.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise LookupError("boom")
-
-    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
-        super().reset(seed=seed)
-        self.resets += 1
-        if self.where == "reset" and self.resets > 1:
-            self._fail()
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple:
-        if self.where == "step" and action == 1:
-            self._fail()
-        info = {"lock": self.lock} if self.where == "info" and action == 1 else {}
-        return np.zeros(1, np.float32), 0.0, False, False, info
-
-    @property
-    def broken(self) -> int:
-        raise LookupError("boom")
-
-    def fail(self) -> None:
-        self._fail()
-
-    def give_lock(self) -> Any:
-        return self.lock
+def walkers(n: int = 3, **kwargs: Any) -> list[Any]:
+    """Functions that make ``n`` envs."""
+    return [functools.partial(WalkEnv, **kwargs)] * n
 
 
 class MaskedEnv(gym.Env):

@@ -48,9 +48,10 @@ class Lives(gym.Env):
 
     def step(self, action: Any) -> tuple:
         drawn = self.np_random.random()
-        self.lives -= drawn < 0.1
+        self.lives -= self.lives > 0 and drawn < 0.1
         reward = float(action) * 3 - 2
-        return self._obs(), reward, self.lives == 0, drawn > 0.97, {"action": int(action)}
+        is_over = self.lives == 0 and 0.1 < drawn < 0.5  # it goes on for some frames without a life
+        return self._obs(), reward, is_over, drawn > 0.97, {"action": int(action)}
 
 
 def walk(env: gym.Env, steps: int = 150) -> list[Any]:
@@ -94,13 +95,6 @@ def test_wrappers_return_the_same(case: str) -> None:
     rows = [walk(env) for env in envs]
     assert len(rows[0]) > 155
     assert_same(rows[0], rows[1])
-
-
-def test_a_real_game() -> None:
-    def made(module: Any) -> gym.Env:
-        return module.AtariWrapper(gym.make("ALE/Breakout-v5", frameskip=1))
-
-    assert_same(walk(made(ours), 40), walk(made(theirs), 40))
 
 
 def test_make_atari_env(monkeypatch: pytest.MonkeyPatch) -> None:

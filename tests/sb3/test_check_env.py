@@ -15,8 +15,9 @@ from stable_baselines3.common.env_checker import check_env as sb3_check_env
 
 import envpool_py.sb3 as own
 from envpool_py.sb3.common.env_checker import EnvCheckError, check_env
-from tests.sb3.envs import GoalEnv, MaskedEnv, NoGenerator, ReuseEnv, WalkEnv
+from tests.sb3.envs import GoalEnv, MaskedEnv, WalkEnv
 from tests.support.checked import Good, changed, raises
+from tests.support.envs import BufferEnv
 
 BOX = Good.observation_space
 DICT = spaces.Dict({"a": spaces.Box(-1, 1, (2,), np.float32), "b": spaces.Discrete(3)})
@@ -157,7 +158,7 @@ WARNINGS: list[tuple[Callable[[], Any], str]] = [
     (acting(spaces.Discrete(3, start=1)), "action_space: Discrete starts at 1"),
     (observing(spaces.Dict({"in": DICT})), "Nested observation spaces are not supported"),
     (observing(SQUARE), r"observation_space: MultiDiscrete of shape \(2, 2\)"),
-    (observing(spaces.Tuple((BOX,))), "observation_space: Tuple is not supported"),
+    (observing(spaces.Tuple((box((2, 2)), FROM_2))), "observation_space: Tuple is not supported"),
     (observing(spaces.OneOf((BOX, spaces.Discrete(2)))), "OneOf is not supported"),
     (observing(SEQUENCE), "Sequence is not supported"),
     (observing(spaces.Dict({"s": SEQUENCE})), "Sequence is not supported"),
@@ -220,14 +221,15 @@ def unseeded(self: Any, *, seed: int | None = None, options: dict | None = None)
 
 QUIET: list[Callable[[], gym.Env]] = [
     Good,
+    acting(box((2, 2))),
     WalkEnv,
     GoalEnv,
     lambda: gym.make("FrozenLake-v1"),
     lambda: gym.make("CliffWalking-v1"),  # without chance, and without an end
     lambda: own.Monitor(gym.make("CartPole-v1")),
     # Finding 18: Stable-Baselines3 does not look at seeds, options and buffers.
-    NoGenerator,
-    ReuseEnv,
+    changed(obs=lambda self: np.full(3, self.t % 2, np.float32)),
+    lambda: BufferEnv(0),
     changed(reset=unseeded),
     changed(reset=lambda self, seed=3: Good.reset(self, seed=seed)),
 ]

@@ -16,17 +16,17 @@ import stable_baselines3.common.vec_env as sb3
 
 import envpool_py.sb3 as own
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
-from tests.sb3.envs import WalkEnv
+from tests.sb3.envs import walkers
 from tests.sb3.reference import assert_same
 
 
-def walkers(obs: str = "box", n: int = 3) -> list[Any]:
-    return [lambda: WalkEnv(obs)] * n
+def dummy(obs: str = "box", n: int = 3) -> Any:
+    return own.DummyVecEnv(walkers(n, obs=obs))
 
 
 def trained(package: Any, obs: str = "box", **kwargs: Any) -> Any:
     """A VecNormalize that has seen some steps."""
-    venv = package.VecNormalize(package.DummyVecEnv(walkers(obs)), **kwargs)
+    venv = package.VecNormalize(package.DummyVecEnv(walkers(obs=obs)), **kwargs)
     venv.seed(0)
     venv.reset()
     for _ in range(30):
@@ -35,9 +35,8 @@ def trained(package: Any, obs: str = "box", **kwargs: Any) -> Any:
 
 
 def statistics(venv: Any) -> list[Any]:
-    rms = venv.obs_rms if hasattr(venv, "obs_rms") else {}
-    each = rms if isinstance(rms, dict) else {"": rms}
-    parts = {"returns": venv.ret_rms, **each}
+    rms = getattr(venv, "obs_rms", {})
+    parts = {"returns": venv.ret_rms, **(rms if isinstance(rms, dict) else {"": rms})}
     return [(key, np.asarray(r.mean), np.asarray(r.var), r.count) for key, r in parts.items()]
 
 
@@ -53,37 +52,24 @@ CASES: dict[str, tuple[str, dict]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("suffix", ["pkl", "npz"])
-def test_a_round_trip(case: str, suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("writer", "reader", "name"),
+    [(own, own, "a.pkl"), (own, own, "a.npz"), (sb3, own, "a.pkl"), (own, sb3, "a.pkl")],
+)
+def test_a_round_trip(case: str, writer: Any, reader: Any, name: str, tmp_path: Path) -> None:
     obs, kwargs = CASES[case]
-    venv = trained(own, obs, **kwargs)
-    venv.save(tmp_path / f"a.{suffix}")
-    other = own.VecNormalize.load(tmp_path / f"a.{suffix}", own.DummyVecEnv(walkers(obs, n=2)))
+    venv = trained(writer, obs, **kwargs)
+    venv.save(str(tmp_path / name))
+    other = reader.VecNormalize.load(str(tmp_path / name), dummy(obs, n=2))
     assert_same(statistics(other), statistics(venv))
     assert [getattr(other, n) for n in SETTINGS] == [getattr(venv, n) for n in SETTINGS]
     assert other.observation_space == venv.observation_space
     assert other.num_envs == 2
-    assert other.reset_infos == [{}, {}]
     other.training = False
     other.reset()
     original = other.get_original_obs()
     assert_same(other.normalize_obs(original), venv.normalize_obs(original))
     other.step(np.zeros(2, int))
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_their_files_are_read_here_and_ours_there(case: str, tmp_path: Path) -> None:
-    obs, kwargs = CASES[case]
-    for writer, reader in ((sb3, own), (own, sb3)):
-        venv = trained(writer, obs, **kwargs)
-        venv.save(str(tmp_path / "a.pkl"))
-        other = reader.VecNormalize.load(str(tmp_path / "a.pkl"), own.DummyVecEnv(walkers(obs)))
-        assert_same(statistics(other), statistics(venv))
-        assert [getattr(other, n) for n in SETTINGS] == [getattr(venv, n) for n in SETTINGS]
-        other.reset()
-        other.step(np.zeros(3, int))
-        venv.close()
-        other.close()
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -92,7 +78,7 @@ def test_every_protocol_is_read(protocol: int, tmp_path: Path) -> None:
     venv.observation_space.seed(0)  # generators go with it
     venv.action_space.seed(0)
     (tmp_path / "a.pkl").write_bytes(pickle.dumps(venv, protocol))
-    other = own.VecNormalize.load(tmp_path / "a.pkl", own.DummyVecEnv(walkers("dict")))
+    other = own.VecNormalize.load(tmp_path / "a.pkl", dummy("dict"))
     assert_same(statistics(other), statistics(venv))
 
 
@@ -105,20 +91,12 @@ class Bomb:
         return setattr, (Bomb, "went_off", True)
 
 
-def eval_of(text: str) -> Any:
-    class Eval:
-        def __reduce__(self) -> Any:
-            return eval, (text,)
-
-    return Eval()
-
-
 class Subclass(own.VecNormalize):
     """One of a user's own."""
 
 
 @pytest.mark.parametrize("where", ["itself", "gamma", "within the space"])
-@pytest.mark.parametrize("payload", [Bomb, lambda: eval_of("1+1"), collections.Counter])
+@pytest.mark.parametrize("payload", [Bomb, collections.Counter])
 def test_a_file_runs_nothing(where: str, payload: Any, tmp_path: Path) -> None:
     venv = trained(own)
     if where == "gamma":
@@ -149,19 +127,19 @@ DOTTED = b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.name\x93."
         (b"nonsense", pickle.UnpicklingError),
         (DOTTED, pickle.UnpicklingError),
         (pickle.dumps(3), pickle.UnpicklingError),
-        (archive(np.array("{}")), ValueError),  # without statistics
+        (archive(np.array("{}")), KeyError),  # without statistics
         (archive(np.array([Bomb()], dtype=object)), ValueError),
     ],
 )
 def test_a_file_of_something_else(content: bytes, error: type, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(error):
-        own.VecNormalize.load(tmp_path / "a", own.DummyVecEnv(walkers()))
+        own.VecNormalize.load(tmp_path / "a", dummy())
     assert not Bomb.went_off
 
 
 def test_a_subclass_is_read_when_trusted(tmp_path: Path) -> None:
-    venv = Subclass(own.DummyVecEnv(walkers()))
+    venv = Subclass(dummy())
     venv.save(tmp_path / "a.pkl")
     with pytest.raises(pickle.UnpicklingError, match="names .*Subclass.*trusted=True"):
         own.VecNormalize.load(tmp_path / "a.pkl", venv.venv)
@@ -174,7 +152,7 @@ def test_other_observations(suffix: str, tmp_path: Path) -> None:
     venv = trained(own)
     venv.save(tmp_path / f"a.{suffix}")
     for obs in ("image", "dict", "double"):
-        other = own.DummyVecEnv(walkers(obs))
+        other = dummy(obs)
         with pytest.raises(ValueError, match="shape|Dict|Box"):
             own.VecNormalize.load(tmp_path / f"a.{suffix}", other)
         other.close()
@@ -187,7 +165,7 @@ def test_copies_and_pickles_have_no_vec_env_yet() -> None:
         with pytest.raises(AttributeError):
             other.reset()
         assert_same(statistics(other), statistics(venv))
-        other.set_venv(own.DummyVecEnv(walkers()))
+        other.set_venv(dummy())
         other.reset()
         with pytest.raises(ValueError, match="there is a VecEnv already"):
             other.set_venv(venv.venv)
@@ -198,7 +176,7 @@ def test_running_averages_as_of_old(tmp_path: Path) -> None:
     venv = trained(own, "vectors")
     venv.save_running_average(tmp_path / "averages")
     assert {p.name for p in (tmp_path / "averages").iterdir()} == {"obs_rms.pkl", "ret_rms.pkl"}
-    other = own.VecNormalize(own.DummyVecEnv(walkers("vectors")))
+    other = own.VecNormalize(dummy("vectors"))
     other.load_running_average(tmp_path / "averages")
     assert_same(statistics(other), statistics(venv))
     # Theirs too, and nothing but statistics of the right shape.
@@ -219,17 +197,20 @@ def test_running_averages_as_of_old(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kwargs", [{}, {"norm_obs": False, "norm_reward": False}])
 def test_what_is_returned_is_the_callers_own(kwargs: dict) -> None:
-    venv = trained(own, **kwargs)
+    venv = own.VecNormalize(dummy(), **kwargs)
+    with pytest.raises(ValueError, match="nothing was reset or stepped yet"):
+        venv.get_original_obs()
+    assert venv.get_original_reward().shape == (0,)
+    venv.reset()
     obs, rewards, *_ = venv.step(np.zeros(3, int))
-    obs[:] = 77
-    rewards[:] = 77
+    obs[:] = rewards[:] = 77
     venv.get_original_obs()[:] = 77
     assert not (venv.get_original_obs() == 77).any()
     assert not (venv.get_original_reward() == 77).any()
 
 
 def test_their_spaces_are_left_alone() -> None:
-    venv = own.DummyVecEnv(walkers("dict"))
+    venv = dummy("dict")
     before = copy.deepcopy(venv.observation_space)
     normalized = own.VecNormalize(venv, norm_obs_keys=["image"], clip_obs=4.0)
     assert venv.observation_space == before
@@ -243,35 +224,26 @@ def test_their_spaces_are_left_alone() -> None:
     [
         ("discrete", {}, r"observation_space is Discrete\(7\): VecNormalize only supports Box"),
         ("dict", {}, r"observation_space\['a'\] is Discrete.*only supports Box"),
-        ("dict", {"norm_obs_keys": ["q"]}, "there is no 'q', the space has"),
+        ("dict", {"norm_obs_keys": ["q"]}, r"norm_obs_keys is \['q'\], but the space has"),
         ("box", {"norm_obs_keys": ["z"]}, "is applicable only to a Dict"),
     ],
 )
 def test_what_can_not_be_normalized(obs: str, kwargs: dict, text: str) -> None:
-    venv = own.DummyVecEnv(walkers(obs))
+    venv = dummy(obs)
     with pytest.raises(ValueError, match=text):
         own.VecNormalize(venv, **kwargs)
 
 
-def test_nothing_original_before_the_first_reset() -> None:
-    venv = own.VecNormalize(own.DummyVecEnv(walkers()))
-    with pytest.raises(ValueError, match="nothing was reset or stepped yet"):
-        venv.get_original_obs()
-    assert venv.get_original_reward().shape == (0,)
-
-
 def test_statistics_are_combined_and_copied() -> None:
-    parts = [np.arange(10.0), np.arange(10.0, 35.0)]
-    whole, left, right = RunningMeanStd(), RunningMeanStd(), RunningMeanStd()
-    for part in parts:
-        whole.update(part)
-    left.update(parts[0])
-    right.update(parts[1])
-    kept = left.copy()
-    left.combine(right)
-    np.testing.assert_allclose([left.mean, left.var], [whole.mean, whole.var], rtol=1e-2)
-    assert kept.count == pytest.approx(10, rel=1e-4)
-    assert kept.mean == pytest.approx(4.5, rel=1e-3)
+    found = []
+    for cls in (RunningMeanStd, sb3_rms.RunningMeanStd):
+        left, right = cls(shape=(2,)), cls(shape=(2,))
+        left.update(np.arange(10.0).reshape(5, 2))
+        right.update(np.arange(10.0, 36.0).reshape(13, 2))
+        kept = left.copy()
+        left.combine(right)
+        found.append([(rms.mean, rms.var, rms.count) for rms in (left, kept)])
+    assert_same(*found)
 
 
 @pytest.mark.parametrize("pair", [(own, own), (own, sb3), (sb3, own)])
@@ -290,13 +262,15 @@ def test_sync_copies(pair: tuple[Any, Any]) -> None:
 
 
 def test_sync_of_different_stacks() -> None:
-    venv = own.VecNormalize(own.DummyVecEnv(walkers()))
-    plain = own.DummyVecEnv(walkers())
-    for other, text in (
-        (plain, "eval_env has 0 wrappers, but env has a VecNormalize as number 1"),
-        (own.VecMonitor(plain), "wrapper number 1 of eval_env is VecMonitor"),
+    venv, plain = own.VecNormalize(dummy()), dummy()
+    monitored = own.VecMonitor(plain)
+    for one, other, found in (
+        (venv, plain, "missing"),
+        (venv, monitored, "VecMonitor"),
+        (monitored, plain, "missing"),
     ):
+        text = f"wrapper number 1 of eval_env is {found}, but that of env is {type(one).__name__}"
         for error in (ValueError, AssertionError):
             with pytest.raises(error, match=text):
-                own.sync_envs_normalization(venv, other)
+                own.sync_envs_normalization(one, other)
     own.sync_envs_normalization(own.VecMonitor(plain), own.VecMonitor(plain))

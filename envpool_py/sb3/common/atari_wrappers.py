@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.wrappers import MaxAndSkipObservation
 from numpy.typing import NDArray
 
-from envpool_py.sb3 import packages
+from envpool_py import packages
 from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError
 
 NOOP, FIRE = 0, 1

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envpool_py.sb3.common.preprocessing import parts_of
+from envpool_py.spaces import map_tree
 
 #: Spaces that no policy supports; their observations are not checked.
 _UNSUPPORTED = (spaces.Sequence, spaces.Graph, spaces.OneOf)
@@ -60,7 +61,7 @@ def check_env(env: Any, warn: bool = True, skip_render_check: bool = True) -> No
     except TypeError as error:
         raise TypeError("reset() must take a seed") from error
     if warn:
-        for doubt in (*_doubts_of_observations(obs_space), *_doubts_of_actions(action_space)):
+        for doubt in _doubts(obs_space, action_space):
             warnings.warn(doubt, stacklevel=2)
         bounded = not isinstance(action_space, spaces.Box) or action_space.is_bounded()
         _require(bounded, f"action_space: {action_space} is unbounded; actions need bounds")
@@ -100,50 +101,39 @@ def _kind(value: Any) -> str:
 # ------------------------------------------------------------------------------------------ spaces
 
 
-def _doubts_of_observations(space: Any) -> Iterator[str]:
-    """What policies may not support in an observation space."""
+def _doubts(space: Any, actions: Any) -> Iterator[str]:
+    """What policies may not support in the spaces of observations and of actions."""
     parts = parts_of(space)
     kinds = {type(part) for part in (space, *parts.values())}
     for kind in _UNSUPPORTED:
         if kind in kinds:
             yield f"observation_space: {kind.__name__} is not supported by policies"
+    named = {f"observation_space[{key!r}]": part for key, part in parts.items()}
     if isinstance(space, spaces.Tuple):
+        named = {}
         yield "observation_space: Tuple is not supported by policies; make it a Dict"
-        return
-    if any(isinstance(part, spaces.Dict) for part in parts.values()):
+    elif any(isinstance(part, spaces.Dict) for part in parts.values()):
         yield "Nested observation spaces are not supported by policies; flatten the inner Dict"
-    yield from _doubts_of_dimensions("observation_space", space)
-    for key, part in parts.items() or {None: space}.items():
-        name = "observation_space" if key is None else f"observation_space[{key!r}]"
-        yield from _doubts_of_start(name, part)
-        if isinstance(part, spaces.Box):
-            yield from _doubts_of_box(name, part)
-
-
-def _doubts_of_actions(space: Any) -> Iterator[str]:
-    """What policies may not support in an action space."""
-    yield from _doubts_of_start("action_space", space)
-    yield from _doubts_of_dimensions("action_space", space)
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        yield f"action_space: {_kind(space)} is not supported; policies return arrays"
-    if isinstance(space, spaces.Box):
-        if (space.low != -1).any() or (space.high != 1).any():
+    whole = {"observation_space": space, "action_space": actions}
+    for name, one in whole.items():
+        if isinstance(one, spaces.MultiDiscrete) and one.nvec.ndim > 1:
+            shape = one.nvec.shape
+            yield f"{name}: MultiDiscrete of shape {shape}, but policies need one dimension"
+    for name, one in (whole | named).items():
+        if isinstance(one, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(one.start):
+            yield f"{name}: {_kind(one)} starts at {one.start}, but policies count from 0"
+        if isinstance(one, spaces.Box) and name != "action_space":
+            yield from _doubts_of_box(name, one)
+    if isinstance(actions, (spaces.Dict, spaces.Tuple)):
+        yield f"action_space: {_kind(actions)} is not supported; policies return arrays"
+    if isinstance(actions, spaces.Box):
+        if (actions.low != -1).any() or (actions.high != 1).any():
             yield (
-                f"action_space: from {space.low.min():g} to {space.high.max():g}, but policies"
+                f"action_space: from {actions.low.min():g} to {actions.high.max():g}, but policies"
                 " learn best from -1 to 1; gymnasium.wrappers.RescaleAction scales actions"
             )
-        if space.dtype != np.float32:
-            yield f"action_space: dtype is {space.dtype}, but policies return float32"
-
-
-def _doubts_of_start(name: str, space: Any) -> Iterator[str]:
-    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(space.start):
-        yield f"{name}: {_kind(space)} starts at {space.start}, but policies count from 0"
-
-
-def _doubts_of_dimensions(name: str, space: Any) -> Iterator[str]:
-    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim > 1:
-        yield f"{name}: MultiDiscrete of shape {space.nvec.shape}, but policies need one dimension"
+        if actions.dtype != np.float32:
+            yield f"action_space: dtype is {actions.dtype}, but policies return float32"
 
 
 def _doubts_of_box(name: str, space: spaces.Box) -> Iterator[str]:
@@ -219,13 +209,12 @@ def _check_obs(obs: Any, space: Any, what: str) -> None:
         _require(np.can_cast(obs.dtype, space.dtype), dtypes)
     if isinstance(space, spaces.Box):
         wrong = np.argwhere((obs < space.low) | (obs > space.high)).tolist()
-        places = [
+        places = "; ".join(
             f"Expected: {space.low[k]} <= obs[{','.join(map(str, k))}] <= {space.high[k]},"
             f" actual value: {obs[k]}"
             for k in map(tuple, wrong[:20])
-        ]
-        listed = "; ".join(places)
-        _require(not wrong, f"{what} has {len(wrong)} invalid indices: {listed}")
+        )
+        _require(not wrong, f"{what} has {len(wrong)} invalid indices: {places}")
     _require(space.contains(obs), f"{what} is not in observation_space {space}: {obs!r:.200}")
 
 
@@ -249,5 +238,7 @@ def _returns_finite(env: Any) -> bool:
         values += [obs, reward]
         if terminated or truncated:
             values.append(env.reset()[0])
-    leaves = [leaf for v in values for leaf in (v.values() if isinstance(v, dict) else [v])]
+    leaves: list[Any] = []
+    for value in values:
+        map_tree(leaves.append, value)
     return all(np.isfinite(np.asarray(leaf)).all() for leaf in leaves)

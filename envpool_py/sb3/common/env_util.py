@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py.sb3 import packages
+from envpool_py import packages
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
@@ -62,8 +62,6 @@ def make_vec_env(
     Raises:
         ValueError, EnvError: ``n_envs`` is below 1; an env could not be made.
     """
-    if n_envs < 1:
-        raise ValueError(f"n_envs must be 1 or more, got {n_envs}")
     if monitor_dir is not None:
         Path(monitor_dir).mkdir(parents=True, exist_ok=True)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py.sb3 import packages
+from envpool_py import packages
 
 
 class Monitor(gym.Wrapper[Any, Any, Any, Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +15,11 @@ def parts_of(space: gym.Space[Any]) -> dict[Any, Any]:
     if isinstance(space, gym.spaces.Dict):
         return dict(space.spaces)
     return dict(enumerate(space.spaces)) if isinstance(space, gym.spaces.Tuple) else {}
+
+
+def replaced(space: gym.spaces.Dict, parts: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
+    """A Dict space with other entries, in its own order, by which models go."""
+    return gym.spaces.Dict(list({**space.spaces, **parts}.items()))
 
 
 def is_image_space(
@@ -34,9 +40,8 @@ def is_image_space(
     pixels = space.dtype == np.uint8 and (space.low == 0).all() and (space.high == 255).all()
     if not normalized_image and not pixels:
         return False
-    if not check_channels:
-        return True
-    return space.shape[0 if is_image_space_channels_first(space) else -1] in (1, 3, 4)
+    channels = 0 if check_channels and is_image_space_channels_first(space) else -1
+    return not check_channels or space.shape[channels] in (1, 3, 4)
 
 
 def is_image_space_channels_first(observation_space: gym.spaces.Box) -> bool:

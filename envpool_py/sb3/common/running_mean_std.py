@@ -29,9 +29,6 @@ class RunningMeanStd(utils.RunningMeanStd):
         shape: tuple[int, ...] = self.mean.shape
         return shape
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(shape={self.shape}, count={self.count:g})"
-
     def update(self, arr: NDArray[Any]) -> None:
         """Add the rows of a batch ``(k, *shape)``."""
         super().update(arr)  # type: ignore[no-untyped-call]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import seeding
-from envpool_py.sb3 import packages
-from envpool_py.sb3.registration import register_bases
+from envpool_py import arguments, images, packages, seeding
+from envpool_py.arguments import Options
+from envpool_py.sb3.registration import register_if_imported
 from envpool_py.seeding import Seed
 
 #: Which envs: None (all), an index, several of them, a boolean mask or a slice. Negative indices
@@ -28,8 +27,6 @@ VecEnvObs: TypeAlias = Any
 VecEnvStepReturn: TypeAlias = (
     "tuple[VecEnvObs, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]"
 )
-#: The options of a reset: one dict for all envs, or one for each.
-Options: TypeAlias = "Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None"
 
 Info: TypeAlias = "dict[str, Any]"
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -72,32 +69,28 @@ class VecEnv(ABC):
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
     ) -> None:
-        register_bases(type(self))
+        register_if_imported()
         self.num_envs = num_envs
         self.observation_space = observation_space
         self.action_space = action_space
         self.reset_infos = [{} for _ in range(num_envs)]
         self._reset_seeds()
         self._reset_options()
-        self.render_mode: str | None = self._common_render_mode()
-        modes = [] if self.render_mode is None else [self.render_mode]
-        # The images of all envs can be shown in one window.
-        self.metadata: dict[str, Any] = {
-            "render_modes": ["human", "rgb_array"] if modes == ["rgb_array"] else modes
-        }
-
-    def _common_render_mode(self) -> str | None:
         try:
             modes: list[str | None] = self.get_attr("render_mode")
         except AttributeError:
-            warnings.warn("the envs have no render_mode; it is taken to be None", stacklevel=3)
-            return None
+            warnings.warn("the envs have no render_mode; it is taken to be None", stacklevel=2)
+            modes = [None]
         for i, mode in enumerate(modes):
             if mode != modes[0]:
                 raise UnsuitableEnvError(
                     f"env {i}: render_mode is {mode!r}, but that of env 0 is {modes[0]!r}"
                 )
-        return modes[0]
+        self.render_mode = modes[0]
+        shown = [] if self.render_mode is None else [self.render_mode]
+        if shown == ["rgb_array"]:
+            shown = ["human", "rgb_array"]  # the images of all envs, in one window
+        self.metadata: dict[str, Any] = {"render_modes": shown}
 
     @abstractmethod
     def reset(self) -> VecEnvObs:
@@ -158,16 +151,8 @@ class VecEnv(ABC):
         Raises:
             TypeError, ValueError: no dicts, or not as many as envs.
         """
-        if options is None or isinstance(options, Mapping):
-            options = [options] * self.num_envs
-        if len(options) != self.num_envs:
-            raise ValueError(f"got {len(options)} options for {self.num_envs} envs")
-        for i, one in enumerate(options):
-            if one is not None and not isinstance(one, Mapping):
-                raise TypeError(
-                    f"env {i}: options must be a dict or None, got {type(one).__name__} {one!r:.80}"
-                )
-        self._options = [copy.deepcopy(dict(one or {})) for one in options]
+        requests = arguments.reset_requests(range(self.num_envs), None, options, {})
+        self._options = [copy.deepcopy(request.kwargs.get("options", {})) for request in requests]
 
     def _reset_seeds(self) -> None:
         """Forget the seeds: they serve one reset."""
@@ -214,20 +199,13 @@ class VecEnv(ABC):
         """Indices as ints from 0 to ``num_envs - 1``, in the order written.
 
         Raises:
-            IndexError: an index is out of range, or a mask has another length.
-            TypeError: not integers.
+            IndexError: an index is no integer or out of range, or a mask has another length.
         """
-        if indices is None or isinstance(indices, slice):
-            return list(range(self.num_envs))[indices or slice(None)]
-        if isinstance(indices, Iterable) and not isinstance(indices, (np.ndarray, str)):
-            indices = list(indices)
-        array = np.asarray(indices)
-        if array.size == 0:
-            return []
-        if array.dtype.kind not in ("iu" if array.ndim == 0 else "iub") or array.ndim > 1:
-            raise TypeError(f"indices must be integers, got {indices!r}")
+        index: Any = slice(None) if indices is None else indices
+        if isinstance(index, Iterable) and not isinstance(index, np.ndarray):
+            index = list(index)
         try:
-            found: list[int] = np.arange(self.num_envs)[np.atleast_1d(array)].tolist()
+            found: list[int] = np.atleast_1d(np.arange(self.num_envs)[index]).tolist()
         except IndexError:
             text = f"got indices {indices!r}, but there are {self.num_envs} envs"
             raise IndexError(text) from None
@@ -378,22 +356,37 @@ class VecEnvWrapper(VecEnv):
         return name in vars(self) or hasattr(type(self), name)
 
 
-class ObservationWrapper(VecEnvWrapper):
-    """Maps observations by one function, terminal observations included."""
+class ResultWrapper(VecEnvWrapper):
+    """Changes what ``reset`` and ``step_wait`` of the wrapped VecEnv return, or records it."""
 
     @abstractmethod
-    def observations(self, obs: Any) -> Any:
-        """Map the observations of all envs, or that of one env, which has no batch axis."""
+    def _after_reset(self, obs: Any) -> VecEnvObs:
+        """What ``reset`` returns, of the first observations."""
+
+    @abstractmethod
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+        """What ``step_wait`` returns."""
 
     def reset(self) -> VecEnvObs:
         """Reset all envs; return the first observations."""
-        return self.observations(self.venv.reset())
+        return self._after_reset(self.venv.reset())
 
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for the pending step; return ``obs, rewards, dones, infos``."""
-        return self._mapped(*self.venv.step_wait())
+        return self._after_step(*self.venv.step_wait())
 
-    def _mapped(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+
+class ObservationWrapper(ResultWrapper):
+    """Maps observations by one function, terminal observations included."""
+
+    @abstractmethod
+    def observations(self, obs: Any, /) -> Any:
+        """Map the observations of all envs, or that of one env, which has no batch axis."""
+
+    def _after_reset(self, obs: Any) -> VecEnvObs:
+        return self.observations(obs)
+
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
         for i in np.flatnonzero(dones).tolist():
             if "terminal_observation" in infos[i]:
                 terminal = infos[i]["terminal_observation"]
@@ -402,30 +395,12 @@ class ObservationWrapper(VecEnvWrapper):
 
 
 def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One image of many, in rows; as near to a square as their number allows.
-
-    Images ``(n, height, width, channels)`` become ``(rows * height, columns * width, channels)``,
-    with ``rows = ceil(sqrt(n))`` and ``columns = ceil(n / rows)``; places left over are 0.
+    """One image of many ``(n, height, width, channels)``, tiled in rows as ``render_grid`` does.
 
     Raises:
         ValueError: no images, or images of different shapes.
     """
-    shapes = [np.shape(image) for image in images_nhwc]
-    if not shapes:
-        raise ValueError("images: got none to tile")
-    for i, shape in enumerate(shapes):
-        if len(shape) != 3 or shape != shapes[0]:
-            raise ValueError(
-                f"env {i}: the image has shape {shape}, that of env 0 has {shapes[0]}; all need the"
-                " same shape (height, width, channels)"
-            )
-    height, width, channels = shapes[0]
-    rows = math.ceil(math.sqrt(len(shapes)))
-    columns = math.ceil(len(shapes) / rows)
-    tiles = np.zeros((rows * columns, *shapes[0]), np.asarray(images_nhwc[0]).dtype)
-    tiles[: len(shapes)] = images_nhwc
-    grid = tiles.reshape(rows, columns, height, width, channels).swapaxes(1, 2)
-    return grid.reshape(rows * height, columns * width, channels)
+    return images.grid(np.stack(images_nhwc))
 
 
 def _class_name(venv: VecEnv) -> str:

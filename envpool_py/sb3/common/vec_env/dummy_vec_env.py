@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from envpool_py.pools import DummyVectorEnv
-from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvIndices
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 
@@ -35,8 +34,5 @@ class DummyVecEnv(PoolVecEnv):
     @property
     def envs(self) -> list[Any]:
         """The envs themselves."""
-        return self._get_target_envs(None)
-
-    def _get_target_envs(self, indices: VecEnvIndices) -> list[Any]:
         workers: list[Any] = self.pool.workers
-        return [workers[i].env for i in self._get_indices(indices)]
+        return [worker.env for worker in workers]

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from envpool_py.sb3 import packages
+from envpool_py import packages
 
 
 def _patch_env(env: Any) -> Any:

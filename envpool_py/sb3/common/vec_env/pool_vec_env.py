@@ -6,11 +6,11 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
@@ -27,10 +27,16 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 )
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 
+Result = TypeVar("Result")
+
 #: Parameters of ``pool.call``. A method of an env may have arguments of the same names.
 _CALL_PARAMETERS = frozenset({"id", "method"})
 #: Options of the pool that a VecEnv sets itself.
-_OWN_OPTIONS = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
+_OWN_OPTIONS: dict[str, Any] = {
+    "autoreset_mode": "same_step",
+    "reset_first": False,
+    "columns": True,
+}
 
 
 class OverPool(VecEnv):
@@ -46,12 +52,7 @@ class OverPool(VecEnv):
     pool: BaseVectorEnv
     _stepping = False
 
-    def _assert_open(self) -> None:
-        if self.pool.is_closed:
-            raise ClosedEnvironmentError(f"{type(self).__name__} is closed")
-
     def _assert_no_step(self, prefix: str = "") -> None:
-        self._assert_open()
         if self._stepping:
             raise AlreadyPendingCallError(
                 f"{prefix}a step is pending; call step_wait(), or reset()", "step_async"
@@ -62,46 +63,36 @@ class OverPool(VecEnv):
         self._stepping = True
 
     def _received(self) -> StepResult:
-        """The rows of all envs, in order; after an error the rows of the others are dropped."""
-        if not self._stepping:
-            self._assert_open()
+        """The rows of all envs, in order."""
+        if not self._stepping and not self.pool.is_closed:
             raise NoAsyncCallError(
                 "step_wait: no step is pending; step_async(actions) begins one", "step_wait"
             )
         self._stepping = False
-        pool = self.pool
-        try:
-            return pool.step(None, np.arange(len(pool))) if pool.is_async else pool.recv()
-        except EnvError:
-            self._drop_rows()
-            raise
-        except BaseException:  # Ctrl-C, or an exception of a signal handler
-            pool.cancel()
-            raise
+        return self._rows(self.pool.step, None, np.arange(len(self.pool)))
 
     def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
         """Reset all envs, with these seeds and the options set; cancel a pending step."""
-        self._assert_open()
         self._stepping = False
         self.pool.cancel()
         options = [one or None for one in self._options] if any(self._options) else None
-        batch = self._reset_or_drop(seed=seeds, options=options)
+        batch = self._rows(self.pool.reset, seed=seeds, options=options)
         self._reset_seeds()
         self._reset_options()
         return batch
 
-    def _reset_or_drop(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def _rows(self, request: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+        """What a method of the pool returns; if it raises, nothing is left in flight."""
         try:
-            return self.pool.reset(*args, **kwargs)
-        except EnvError:
-            self._drop_rows()
+            return request(*args, **kwargs)
+        except EnvError:  # the other envs have made their step
+            while self.pool.waiting_id:
+                with contextlib.suppress(EnvError):
+                    self.pool.drain()
             raise
-
-    def _drop_rows(self) -> None:
-        """Drop the rows of the other envs, after an error of one."""
-        while self.pool.waiting_id:
-            with contextlib.suppress(EnvError):
-                self.pool.drain()
+        except BaseException:  # Ctrl-C, or an exception of a signal handler
+            self.pool.cancel()
+            raise
 
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
@@ -128,9 +119,6 @@ class OverPool(VecEnv):
         """Ask the env of each row, every env once."""
         ids = [self._env_of(row) for row in self._get_indices(indices)]
         self._assert_no_step()
-        return self._asked(ids, ask)
-
-    def _asked(self, ids: Sequence[int], ask: Callable[[list[int]], list[Any]]) -> list[Any]:
         distinct = list(dict.fromkeys(ids))
         answers = dict(zip(distinct, ask(distinct), strict=True))
         return [answers[i] for i in ids]
@@ -184,11 +172,8 @@ class PoolVecEnv(OverPool):
 
     def _make_pool(self, pool_class: type[BaseVectorEnv], env_fns: Any, options: Any) -> None:
         """Make the pool of this VecEnv; it is closed if the VecEnv can't be constructed."""
-        for name, value in _OWN_OPTIONS.items():
-            if name in options:
-                raise TypeError(f"{name} can't be given: a VecEnv needs {value!r}")
         # As with Stable-Baselines3, VecCheckNan checks values.
-        pool = pool_class(env_fns, **{"validate": "off", **options, **_OWN_OPTIONS})
+        pool = pool_class(env_fns, **_OWN_OPTIONS, **{"validate": "off", **options})
         try:
             PoolVecEnv.__init__(self, pool)
         except BaseException:
@@ -226,16 +211,12 @@ class PoolVecEnv(OverPool):
             UserWarning: there are more actions than envs; the last ones are not used.
         """
         self._assert_no_step("step_async: ")
-        try:
-            count = len(actions)
-        except TypeError:
-            kind = type(actions).__name__
-            raise TypeError(f"actions: got {kind}, but one action per env is needed") from None
-        if count > self.num_envs and not isinstance(self.action_space, (Dict, Tuple)):
-            warnings.warn(
-                f"got {count} actions for {self.num_envs} envs; the last ones are not used",
-                stacklevel=3,  # the caller of step()
+        in_parts = isinstance(self.action_space, (Dict, Tuple))
+        if not in_parts and np.shape(actions)[:1] > (self.num_envs,):
+            text = (
+                f"got {len(actions)} actions for {self.num_envs} envs; the last ones are not used"
             )
+            warnings.warn(text, stacklevel=3)  # the caller of step()
             actions = actions[: self.num_envs]
         self._send(actions)
 
@@ -250,17 +231,14 @@ class PoolVecEnv(OverPool):
         obs, rewards, terminated, truncated, rows = self._received()
         dones = terminated | truncated
         infos: list[dict[str, Any]] = rows.tolist()
-        for info in infos:
+        timeouts = (truncated & ~terminated).tolist()
+        for i, (info, done) in enumerate(zip(rows, dones.tolist(), strict=True)):
             del info["env_id"]
-            info["TimeLimit.truncated"] = False
-        for i in dones.nonzero()[0].tolist():
-            begun = infos[i]
-            del begun["TimeLimit.truncated"]
-            ended: dict[str, Any] = begun.pop("final_info")
-            ended["terminal_observation"] = begun.pop("final_obs")
-            ended["TimeLimit.truncated"] = bool(truncated[i] and not terminated[i])
-            self.reset_infos[i] = begun
-            infos[i] = ended
+            if done:
+                infos[i] = info.pop("final_info")
+                infos[i]["terminal_observation"] = info.pop("final_obs")
+                self.reset_infos[i] = info
+            infos[i]["TimeLimit.truncated"] = timeouts[i]
         return self._batch(obs), rewards.astype(np.float32), dones, infos
 
     def _batch(self, obs: Any) -> VecEnvObs:
@@ -297,7 +275,7 @@ class PoolVecEnv(OverPool):
 
     def _reset_some(self, ids: list[int], seed: int | None = None, **kwargs: Any) -> list[Any]:
         seeds = None if seed is None else [seed] * len(ids)
-        obs, infos = self._reset_or_drop(ids, seed=seeds, **kwargs)
+        obs, infos = self._rows(self.pool.reset, ids, seed=seeds, **kwargs)
         obs, results = self._batch(obs), []
         for k, (i, info) in enumerate(zip(ids, infos, strict=True)):
             del info["env_id"]
@@ -314,11 +292,6 @@ class PoolVecEnv(OverPool):
         """
         names = class_names(wrapper_class)
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
-
-    def _asked(self, ids: Sequence[int], ask: Callable[[list[int]], list[Any]]) -> list[Any]:
-        if len(set(ids)) == len(ids):
-            return ask(list(ids))
-        return [ask([i])[0] for i in ids]
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """What ``render`` of each env returns; None each where they have another render mode.

@@ -30,7 +30,6 @@ class StackedObservations:
     Raises:
         TypeError: another space, or a mapping for a Box.
         UnsuitableEnvError: another order.
-        ValueError: ``n_stack`` is below 1.
     """
 
     def __init__(
@@ -42,38 +41,33 @@ class StackedObservations:
     ) -> None:
         self.num_envs = num_envs
         self.n_stack = n_stack
-        self.observation_space = observation_space
+        self.observation_space = space = observation_space
         self.sub_stacked_observations: dict[str, StackedObservations] = {}
         self.stacked_observation_space: gym.Space[Any]
-        if isinstance(observation_space, gym.spaces.Dict):
+        if isinstance(space, gym.spaces.Dict):
             orders = channels_order
             if not isinstance(orders, Mapping):
-                orders = dict.fromkeys(observation_space.spaces, orders)
-            self.sub_stacked_observations = {
-                key: StackedObservations(num_envs, n_stack, part, orders[key])
-                for key, part in observation_space.items()
-            }
+                orders = dict.fromkeys(space.spaces, orders)
+            for key, part in space.items():
+                part_stack = StackedObservations(num_envs, n_stack, part, orders[key])
+                self.sub_stacked_observations[key] = part_stack
             parts = self.sub_stacked_observations.items()
             stacked = {key: part.stacked_observation_space for key, part in parts}
             self.stacked_observation_space = gym.spaces.Dict(stacked)
             return
-        if not isinstance(observation_space, gym.spaces.Box):
-            raise TypeError(
-                f"observation_space is {observation_space}, but frames are stacked of Box and Dict"
-            )
+        if not isinstance(space, gym.spaces.Box):
+            text = f"observation_space is {space}, but frames are stacked of Box and Dict"
+            raise TypeError(text)
         if isinstance(channels_order, Mapping):
             raise TypeError("channels_order is a mapping, but the observation space is a Box")
         self.channels_first, self.stack_dimension, self.stacked_shape, self.repeat_axis = (
-            self.compute_stacking(n_stack, observation_space, channels_order)
+            self.compute_stacking(n_stack, space, channels_order)
         )
-        self.stacked_observation_space = gym.spaces.Box(
-            np.repeat(observation_space.low, n_stack, axis=self.repeat_axis),
-            np.repeat(observation_space.high, n_stack, axis=self.repeat_axis),
-            dtype=observation_space.dtype,
+        low, high = (
+            np.repeat(limit, n_stack, self.repeat_axis) for limit in (space.low, space.high)
         )
-        self.stacked_obs: NDArray[Any] = np.zeros(
-            (num_envs, *self.stacked_shape), dtype=observation_space.dtype
-        )
+        self.stacked_observation_space = gym.spaces.Box(low, high, dtype=space.dtype)
+        self.stacked_obs = np.zeros((num_envs, *self.stacked_shape), space.dtype)
 
     @staticmethod
     def compute_stacking(
@@ -85,18 +79,13 @@ class StackedObservations:
             Whether the channels come first; the dimension in a batch; the shape of the stack; the
             dimension in one observation.
         """
-        if n_stack < 1:
-            raise ValueError(f"n_stack must be 1 or more, got {n_stack}")
         if channels_order not in (None, "first", "last"):
             raise UnsuitableEnvError(
                 f"channels_order must be 'first', 'last' or None, got {channels_order!r}"
             )
-        if channels_order is None:
-            first = is_image_space(observation_space) and is_image_space_channels_first(
-                observation_space
-            )
-        else:
-            first = channels_order == "first"
+        first = channels_order == "first"
+        if channels_order is None and is_image_space(observation_space):
+            first = is_image_space_channels_first(observation_space)
         axis = 0 if first else -1
         shape = list(observation_space.shape)
         shape[axis] *= n_stack
@@ -137,24 +126,18 @@ class StackedObservations:
         if self.sub_stacked_observations:
             parts = self.sub_stacked_observations.items()
             return {key: part._last_stack(i, final[key]) for key, part in parts}  # noqa: SLF001
-        return np.concatenate((self._older(final.shape)[i], final), self.repeat_axis)
+        return self._appended(self.stacked_obs[i], final, self.repeat_axis)
 
     def _push(self, observations: Any, done: list[int]) -> Any:
         """Push observations onto the stacks, those of ``done`` on zeros; return copies."""
         if self.sub_stacked_observations:
             parts = self.sub_stacked_observations.items()
             return {key: part._push(observations[key], done) for key, part in parts}  # noqa: SLF001
-        older = self._older(observations.shape[1:])
-        older[done] = 0
-        self.stacked_obs = np.concatenate(
-            (older, observations),
-            self.stack_dimension,
-            dtype=self.stacked_obs.dtype,
-            casting="unsafe",
-        )
+        self.stacked_obs[done] = 0
+        self.stacked_obs = self._appended(self.stacked_obs, observations, self.stack_dimension)
         return self.stacked_obs.copy()
 
-    def _older(self, shape: tuple[int, ...]) -> NDArray[Any]:
-        """The stacks without their oldest observation, of this shape."""
-        new = shape[self.repeat_axis]
-        return self.stacked_obs[:, new:] if self.channels_first else self.stacked_obs[..., new:]
+    def _appended(self, stacks: NDArray[Any], newest: NDArray[Any], axis: int) -> NDArray[Any]:
+        """The newest observations behind the stacks without the oldest ones."""
+        older = np.split(stacks, [newest.shape[axis]], axis)[1]
+        return np.concatenate((older, newest), axis, dtype=stacks.dtype, casting="unsafe")

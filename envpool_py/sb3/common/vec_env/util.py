@@ -43,24 +43,20 @@ def sync_envs_normalization(env: Any, eval_env: Any) -> None:
             ``env`` has a ``VecNormalize``.
     """
     names = class_names(VecNormalize)
-    theirs = list(_wrappers(eval_env))
-    for depth, layer in enumerate(_wrappers(env)):
-        if depth >= len(theirs):
+    others = _wrappers(eval_env)
+    for number, layer in enumerate(_wrappers(env), start=1):
+        other = next(others, None)
+        is_normalize = is_named(type(layer), names)
+        if other is None or (is_normalize and not is_named(type(other), names)):
+            found = "missing" if other is None else type(other).__name__
             raise UnsuitableEnvError(
-                f"eval_env has {len(theirs)} wrappers, but env has a {type(layer).__name__} as"
-                f" number {depth + 1}; wrap both alike"
+                f"wrapper number {number} of eval_env is {found}, but that of env is"
+                f" {type(layer).__name__}; wrap both alike"
             )
-        other = theirs[depth]
-        if not is_named(type(layer), names):
-            continue
-        if not is_named(type(other), names):
-            raise UnsuitableEnvError(
-                f"wrapper number {depth + 1} of eval_env is {type(other).__name__}, but that of env"
-                f" is {type(layer).__name__}; wrap both alike"
-            )
-        if hasattr(layer, "obs_rms"):
-            other.obs_rms = copy.deepcopy(layer.obs_rms)
-        other.ret_rms = copy.deepcopy(layer.ret_rms)
+        if is_normalize:
+            if hasattr(layer, "obs_rms"):
+                other.obs_rms = copy.deepcopy(layer.obs_rms)
+            other.ret_rms = copy.deepcopy(layer.ret_rms)
 
 
 def _wrappers(env: Any) -> Iterator[Any]:

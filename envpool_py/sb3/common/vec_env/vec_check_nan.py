@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from envpool_py import spaces
 from envpool_py.errors import name_ids
-from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
+from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, VecEnvObs, VecEnvStepReturn
 
 
-class VecCheckNan(VecEnvWrapper):
+class VecCheckNan(ResultWrapper):
     """Checks actions, observations and rewards for NaN and infinity, and names the envs.
 
     Args:
@@ -46,12 +46,6 @@ class VecCheckNan(VecEnvWrapper):
         self._actions: Any = None
         self._observations: Any = None
 
-    def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations."""
-        self._observations = self.venv.reset()
-        self._check("the envs, at reset", self._named(self._observations))
-        return self._observations
-
     def step_async(self, actions: NDArray[Any]) -> None:
         """Begin a step of all envs."""
         parts = actions if isinstance(actions, tuple) else (actions,)
@@ -60,9 +54,12 @@ class VecCheckNan(VecEnvWrapper):
         self._actions = actions
         self.venv.step_async(actions)
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
-        obs, rewards, dones, infos = self.venv.step_wait()
+    def _after_reset(self, obs: Any) -> VecEnvObs:
+        self._observations = obs
+        self._check("the envs, at reset", self._named(obs))
+        return obs
+
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
         self._observations = obs
         origin = f"the envs, whose last actions were {self._actions}"
         self._check(origin, [*self._named(obs), ("rewards", rewards)])
@@ -73,19 +70,18 @@ class VecCheckNan(VecEnvWrapper):
         return [(name, kind) for kind, _ in self._found(value)]
 
     def _named(self, obs: Any) -> list[tuple[str, Any]]:
-        parts = spaces.split(self._layout, obs, "observations")
         names = [leaf.name("observations") for leaf in spaces.leaves(self._layout)]
-        return list(zip(names, parts, strict=True))
+        return list(zip(names, spaces.split(self._layout, obs, "observations"), strict=True))
 
     def _found(self, value: Any) -> Iterator[tuple[str, list[int]]]:
+        """What is in an array ``(n, ...)``, and in which of its rows."""
         array = np.asarray(value)
-        if array.dtype.kind not in "fc":
-            return
-        tests = [("inf", np.isinf)] if self.check_inf else []
-        for kind, test in (*tests, ("nan", np.isnan)):
-            bad = np.atleast_1d(test(array))
-            if bad.any():
-                yield kind, np.flatnonzero(bad.reshape(len(bad), -1).any(axis=1)).tolist()
+        if array.dtype.kind in "fc":
+            rows = array.reshape(len(array), -1)
+            for kind, test in (("inf", np.isinf), ("nan", np.isnan)):
+                wrong = np.flatnonzero(test(rows).any(axis=1)).tolist()
+                if wrong and (kind == "nan" or self.check_inf):
+                    yield kind, wrong
 
     def _check(self, origin: str, values: list[tuple[str, Any]]) -> None:
         if self._warned and self.warn_once and not self.raise_exception:
@@ -95,10 +91,9 @@ class VecCheckNan(VecEnvWrapper):
             for name, value in values
             for kind, ids in self._found(value)
         ]
-        if not found:
-            return
-        self._warned = True
-        message = f"{', '.join(found)}; it comes from {origin}"
-        if self.raise_exception:
-            raise ValueError(message)
-        warnings.warn(message, stacklevel=4)
+        if found:
+            self._warned = True
+            message = f"{', '.join(found)}; it comes from {origin}"
+            if self.raise_exception:
+                raise ValueError(message)
+            warnings.warn(message, stacklevel=4)

@@ -28,10 +28,6 @@ class VecExtractDictObs(ObservationWrapper):
             raise UnsuitableEnvError(
                 f"VecExtractDictObs: observation_space is {space}, but a Dict is needed"
             )
-        if key not in space.spaces:
-            raise KeyError(
-                f"VecExtractDictObs: got key {key!r}, but the space has {list(space.spaces)}"
-            )
         super().__init__(venv, observation_space=space[key])
 
     def observations(self, obs: Any) -> Any:

@@ -8,15 +8,15 @@ from typing import Any
 import gymnasium as gym
 
 from envpool_py.sb3.common.vec_env.base_vec_env import (
+    ResultWrapper,
     UnsuitableEnvError,
     VecEnvObs,
     VecEnvStepReturn,
-    VecEnvWrapper,
 )
 from envpool_py.sb3.common.vec_env.stacked_observations import StackedObservations
 
 
-class VecFrameStack(VecEnvWrapper):
+class VecFrameStack(ResultWrapper):
     """Stacks the last ``n_stack`` observations, the newest last; terminal observations too.
 
     Args:
@@ -45,12 +45,9 @@ class VecFrameStack(VecEnvWrapper):
         self.stacked_obs = StackedObservations(venv.num_envs, n_stack, space, channels_order)
         super().__init__(venv, observation_space=self.stacked_obs.stacked_observation_space)
 
-    def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations, on zeros."""
-        return self.stacked_obs.reset(self.venv.reset())
+    def _after_reset(self, obs: Any) -> VecEnvObs:
+        return self.stacked_obs.reset(obs)
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
-        obs, rewards, dones, infos = self.venv.step_wait()
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
         obs, infos = self.stacked_obs.update(obs, dones, infos)
         return obs, rewards, dones, infos

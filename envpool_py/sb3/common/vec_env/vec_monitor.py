@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from envpool_py.sb3.common.monitor import Monitor, ResultsWriter
-from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn, VecEnvWrapper
+from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, VecEnvObs, VecEnvStepReturn
 
 
-class VecMonitor(VecEnvWrapper):
+class VecMonitor(ResultWrapper):
     """Adds ``info["episode"]`` where an env is done.
 
     That is a dict of ``r`` (the return, float32), ``l`` (the length, int32), ``t`` (seconds since
@@ -60,15 +60,11 @@ class VecMonitor(VecEnvWrapper):
         self.episode_returns = np.zeros(self.num_envs, np.float32)
         self.episode_lengths = np.zeros(self.num_envs, np.int32)
 
-    def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations."""
-        obs = self.venv.reset()
+    def _after_reset(self, obs: Any) -> VecEnvObs:
         self._start_counting()
         return obs
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
-        obs, rewards, dones, infos = self.venv.step_wait()
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
         self.episode_returns += rewards
         self.episode_lengths += 1
         infos = list(infos)

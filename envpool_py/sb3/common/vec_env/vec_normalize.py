@@ -17,8 +17,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.sb3 import unpickling
-from envpool_py.sb3.common.preprocessing import is_image_space
+from envpool_py.sb3.common.preprocessing import is_image_space, replaced
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     ObservationWrapper,
@@ -26,7 +25,8 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnvObs,
     VecEnvStepReturn,
 )
-from envpool_py.sb3.registration import register_bases
+from envpool_py.sb3.registration import register_if_imported
+from envpool_py.sb3.unpickling import Unpickler
 from envpool_py.spaces import map_tree, snapshot
 
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
@@ -98,89 +98,75 @@ class VecNormalize(ObservationWrapper):
         self._forget_episodes()
 
     def _start_obs_statistics(self) -> None:
-        space = self.observation_space
+        space, keys = self.observation_space, self.norm_obs_keys
         if not isinstance(space, gym.spaces.Dict):
-            if self.norm_obs_keys is not None:
+            if keys is not None:
                 raise ValueError(f"norm_obs_keys is applicable only to a Dict, and not to {space}")
-            self.obs_rms = self._new_statistics(space, "observation_space")
-            self.observation_space = self._normalized_space(space)
+            self.obs_rms, self.observation_space = self._normalized_part(space)
             return
-        if self.norm_obs_keys is None:
-            self.norm_obs_keys = list(space.spaces)
-        self.obs_rms, parts = {}, dict(space.spaces)
-        for key in self.norm_obs_keys:
-            if key not in parts:
-                raise ValueError(f"norm_obs_keys: there is no {key!r}, the space has {list(parts)}")
-            self.obs_rms[key] = self._new_statistics(space[key], f"observation_space[{key!r}]")
-            parts[key] = self._normalized_space(space[key])
-        # Pairs, and not a dict, whose keys would be sorted: models go by their order.
-        self.observation_space = gym.spaces.Dict(list(parts.items()))
+        self.norm_obs_keys = keys = list(space.spaces) if keys is None else keys
+        if not space.spaces.keys() >= set(keys):
+            raise ValueError(f"norm_obs_keys is {keys}, but the space has {list(space.spaces)}")
+        parts = {key: self._normalized_part(space[key], f"[{key!r}]") for key in keys}
+        self.obs_rms = {key: rms for key, (rms, _) in parts.items()}
+        self.observation_space = replaced(space, {key: part for key, (_, part) in parts.items()})
 
-    @staticmethod
-    def _new_statistics(space: gym.Space[Any], name: str) -> RunningMeanStd:
-        if isinstance(space, gym.spaces.Box):
-            return RunningMeanStd(shape=space.shape)
-        raise UnsuitableEnvError(
-            f"{name} is {space}: VecNormalize only supports Box; explicitly pass the observation"
-            " keys of a Dict in norm_obs_keys"
-        )
-
-    def _normalized_space(self, space: Any) -> gym.Space[Any]:
-        # Stable-Baselines3 keeps other bounds, and models are saved with them.
-        if not is_image_space(space):
-            return space  # type: ignore[no-any-return]
-        return gym.spaces.Box(-self.clip_obs, self.clip_obs, space.shape, np.float32)
+    def _normalized_part(self, space: Any, key: str = "") -> tuple[RunningMeanStd, gym.spaces.Box]:
+        """New statistics of an observation, and the space of what is made of it."""
+        if not isinstance(space, gym.spaces.Box):
+            raise UnsuitableEnvError(
+                f"observation_space{key} is {space}: VecNormalize only supports Box; explicitly"
+                " pass the observation keys of a Dict in norm_obs_keys"
+            )
+        # Stable-Baselines3 keeps the bounds of what is no image, and models are saved with them.
+        if is_image_space(space):
+            space = gym.spaces.Box(-self.clip_obs, self.clip_obs, space.shape, np.float32)
+        return RunningMeanStd(shape=space.shape), space
 
     def _forget_episodes(self) -> None:
         self.returns: NDArray[np.float64] = np.zeros(self.num_envs)
         self.old_obs: Any = None
         self.old_reward: NDArray[Any] = np.array([])
 
-    def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations, normalized."""
-        self.old_obs = self.venv.reset()
+    def _after_reset(self, obs: Any) -> VecEnvObs:
+        self.old_obs = obs
         self.returns = np.zeros(self.num_envs)
-        self._update_obs_statistics(self.old_obs)
-        return self.normalize_obs(self.old_obs)
+        self._update_obs_statistics()
+        return self.normalize_obs(obs)
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
-        self.old_obs, self.old_reward, dones, infos = self.venv.step_wait()
-        self._update_obs_statistics(self.old_obs)
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+        self.old_obs, self.old_reward = obs, rewards
+        self._update_obs_statistics()
         if self.training:
-            self.returns = self.returns * self.gamma + self.old_reward
+            self.returns = self.returns * self.gamma + rewards
             self.ret_rms.update(self.returns)
         self.returns[dones] = 0
-        return self._mapped(self.old_obs, self.normalize_reward(self.old_reward), dones, infos)
+        return super()._after_step(obs, self.normalize_reward(rewards), dones, infos)
 
-    def _update_obs_statistics(self, obs: Any) -> None:
+    def _update_obs_statistics(self) -> None:
         if self.training and self.norm_obs:
-            map_tree(lambda rms, part: rms.update(part), self.obs_rms, obs)
+            map_tree(lambda rms, part: rms.update(part), self.obs_rms, self.old_obs)
 
     def normalize_obs(self, obs: Any) -> Any:
         """A copy of one observation, or of a batch, normalized: float32."""
-        return self._map(obs, self._normalized)
+        return self._map(self._normalized, obs)
 
     observations = normalize_obs
 
     def unnormalize_obs(self, obs: Any) -> Any:
         """The inverse of ``normalize_obs``, but for clipping: a copy, float64."""
-        return self._map(obs, lambda part, rms: part * self._deviation(rms) + rms.mean)
+        return self._map(lambda rms, part: part * self._deviation(rms) + rms.mean, obs)
 
-    def _map(self, obs: Any, change: Callable[[Any, RunningMeanStd], Any]) -> Any:
+    def _map(self, change: Callable[[RunningMeanStd, Any], Any], obs: Any) -> Any:
         if not self.norm_obs:
             return snapshot(obs)
-        if not isinstance(self.obs_rms, dict):
-            return change(obs, self.obs_rms)
-        return {
-            key: change(part, self.obs_rms[key]) if key in self.obs_rms else snapshot(part)
-            for key, part in obs.items()
-        }
+        changed = map_tree(change, self.obs_rms, obs)
+        return {**snapshot(obs), **changed} if isinstance(changed, dict) else changed
 
     def _deviation(self, rms: RunningMeanStd) -> Any:
         return np.sqrt(rms.var + self.epsilon)
 
-    def _normalized(self, obs: NDArray[Any], rms: RunningMeanStd) -> Any:
+    def _normalized(self, rms: RunningMeanStd, obs: NDArray[Any]) -> Any:
         scaled = (obs - rms.mean) / self._deviation(rms)
         return np.clip(scaled, -self.clip_obs, self.clip_obs).astype(np.float32)
 
@@ -232,7 +218,7 @@ class VecNormalize(ObservationWrapper):
         if self.venv is not None:
             raise ValueError("set_venv: there is a VecEnv already, and it is set once")
         _check_shapes("observation_space", venv.observation_space, self.observation_space)
-        register_bases(type(self))
+        register_if_imported()
         self.venv = venv
         self.num_envs = venv.num_envs
         self.render_mode = venv.render_mode
@@ -258,31 +244,23 @@ class VecNormalize(ObservationWrapper):
         a pickle may name any class, and so run any code.
 
         Raises:
-            pickle.UnpicklingError: the file holds something else.
+            pickle.UnpicklingError, KeyError: the file holds something else.
             UnsuitableEnvError: the observations of ``venv`` have another shape.
         """
         path = Path(load_path)
         if zipfile.is_zipfile(path):
-            return VecNormalize._load_arrays(path, venv)
+            with np.load(path, allow_pickle=False) as arrays:
+                loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
+                for k, rms in enumerate(loaded._statistics()):
+                    _check_shapes("observation_space", rms, arrays[f"mean{k}"])
+                    rms.mean, rms.var = arrays[f"mean{k}"], arrays[f"var{k}"]
+                    rms.count = float(arrays[f"count{k}"])
+            return loaded
         loaded = _unpickled(path, trusted=trusted)
         if not isinstance(loaded, VecNormalize):
             kind = type(loaded).__name__
             raise pickle.UnpicklingError(f"{path}: holds a {kind}, not a VecNormalize")
         loaded.set_venv(venv)
-        return loaded
-
-    @staticmethod
-    def _load_arrays(path: Path, venv: Any) -> VecNormalize:
-        with np.load(path, allow_pickle=False) as arrays:
-            try:
-                loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
-                for k, rms in enumerate(loaded._statistics()):
-                    mean = arrays[f"mean{k}"]
-                    _check_shapes("observation_space", rms, mean)
-                    rms.mean, rms.var = mean, arrays[f"var{k}"]
-                    rms.count = float(arrays[f"count{k}"])
-            except KeyError as error:
-                raise ValueError(f"{path}: {error}; VecNormalize did not write it") from None
         return loaded
 
     def _statistics(self) -> list[RunningMeanStd]:
@@ -316,7 +294,7 @@ class VecNormalize(ObservationWrapper):
 def _unpickled(path: Path, *, trusted: bool = False) -> Any:
     known = {"VecNormalize": VecNormalize, "RunningMeanStd": RunningMeanStd}
     with path.open("rb") as file:
-        return unpickling.load(file, known, trusted=trusted)
+        return Unpickler(file, known, trusted=trusted).load()
 
 
 def _check_shapes(name: str, found: Any, needed: Any) -> None:

@@ -8,8 +8,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
+from envpool_py.sb3.common.preprocessing import (
+    is_image_space,
+    is_image_space_channels_first,
+    replaced,
+)
 from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, UnsuitableEnvError
+from envpool_py.spaces import map_tree
 
 
 class VecTransposeImage(ObservationWrapper):
@@ -35,13 +40,8 @@ class VecTransposeImage(ObservationWrapper):
         self.image_space_keys: list[str] = []
         if not skip and isinstance(space, gym.spaces.Dict):
             self.image_space_keys = [key for key, part in space.items() if is_image_space(part)]
-            # Pairs, and not a dict, whose keys would be sorted: models go by their order.
-            space = gym.spaces.Dict(
-                [
-                    (key, self.transpose_space(part, key) if is_image_space(part) else part)
-                    for key, part in space.items()
-                ]
-            )
+            images = {key: self.transpose_space(space[key], key) for key in self.image_space_keys}
+            space = replaced(space, images)
         elif not skip:
             space = self.transpose_space(space)
         super().__init__(venv, observation_space=space)
@@ -71,15 +71,9 @@ class VecTransposeImage(ObservationWrapper):
 
     def transpose_observations(self, observations: Any) -> Any:
         """One observation, or a batch, with its images transposed."""
-        if self.skip:
-            return observations
         if isinstance(observations, dict):
-            return {
-                key: self.transpose_image(part) if key in self.image_space_keys else part
-                for key, part in observations.items()
-            }
-        return self.transpose_image(observations)
+            images = {key: observations[key] for key in self.image_space_keys}
+            return {**observations, **map_tree(self.transpose_image, images)}
+        return observations if self.skip else self.transpose_image(observations)
 
-    def observations(self, obs: Any) -> Any:
-        """One observation, or a batch, with its images transposed."""
-        return self.transpose_observations(obs)
+    observations = transpose_observations

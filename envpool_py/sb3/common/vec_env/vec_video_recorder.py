@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.sb3 import packages
+from envpool_py import images
 from envpool_py.sb3.common.vec_env.base_vec_env import (
+    ResultWrapper,
     UnsuitableEnvError,
     VecEnvObs,
     VecEnvStepReturn,
-    VecEnvWrapper,
 )
 
 
-class VecVideoRecorder(VecEnvWrapper):
+class VecVideoRecorder(ResultWrapper):
     """Records ``video_length`` steps when the trigger returns True.
 
     A file is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` and begins with the
@@ -40,7 +40,6 @@ class VecVideoRecorder(VecEnvWrapper):
 
     Raises:
         UnsuitableEnvError: another render mode.
-        ValueError: ``video_length`` is below 1.
         MissingPackageError: moviepy is not installed.
     """
 
@@ -52,16 +51,13 @@ class VecVideoRecorder(VecEnvWrapper):
         video_length: int = 200,
         name_prefix: str = "rl-video",
     ) -> None:
-        self._writer: Any = None
+        self._video: images.Video | None = None
         super().__init__(venv)
         if venv.render_mode != "rgb_array":
             raise UnsuitableEnvError(
                 f"VecVideoRecorder: render_mode is {venv.render_mode!r}, but 'rgb_array' is needed"
             )
-        if video_length < 1:
-            raise ValueError(f"video_length must be 1 or more, got {video_length}")
-        needed = "VecVideoRecorder needs moviepy; pip install moviepy"
-        self._moviepy = packages.load("moviepy.video.io.ffmpeg_writer", needed)
+        images.ffmpeg()
         with contextlib.suppress(AttributeError):
             self.metadata = venv.get_attr("metadata", [0])[0]
         self.frames_per_sec = self.metadata.get("render_fps", 30)
@@ -73,20 +69,16 @@ class VecVideoRecorder(VecEnvWrapper):
         self.step_id = self.num_frames = 0
         self.video_name = self.video_path = ""
 
-    def reset(self) -> VecEnvObs:
-        """Reset all envs; return the first observations."""
-        obs = self.venv.reset()
+    def _after_reset(self, obs: Any) -> VecEnvObs:
         self._record()
         return obs
 
-    def step_wait(self) -> VecEnvStepReturn:
-        """Wait for the pending step; return ``obs, rewards, dones, infos``."""
-        result: VecEnvStepReturn = self.venv.step_wait()
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
         self.step_id += 1
         self._record()
         if self.num_frames > self.video_length:
             self._stop()
-        return result
+        return obs, rewards, dones, infos
 
     def close(self) -> None:
         """End the recording, and close the wrapped VecEnv."""
@@ -98,7 +90,7 @@ class VecVideoRecorder(VecEnvWrapper):
     @property
     def recording(self) -> bool:
         """Whether a recording has begun and not ended."""
-        return self._writer is not None
+        return self._video is not None
 
     def _record(self) -> None:
         """Write a frame of the recording, or of one that begins now."""
@@ -112,22 +104,21 @@ class VecVideoRecorder(VecEnvWrapper):
         frame = self.venv.render()
         if not isinstance(frame, np.ndarray):
             text = f"render returned a {type(frame).__name__}, no array; the recording ends here"
-            warnings.warn(f"{self.video_name}: {text}", stacklevel=3)
+            warnings.warn(f"{self.video_name}: {text}", stacklevel=4)
             self._stop()
             return
-        if self._writer is None:
-            open_file, size = self._moviepy.FFMPEG_VideoWriter, frame.shape[1::-1]
-            self._writer = open_file(self.video_path, size, self.frames_per_sec)
-        self._writer.write_frame(np.ascontiguousarray(frame))
+        if self._video is None:
+            self._video = images.Video(self.video_path, self.frames_per_sec, frame.shape[1::-1])
+        self._video.write(frame)
         self.num_frames += 1
 
     def _stop(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
+        video, self._video = self._video, None
+        if video is not None:
+            video.close()
 
     def __del__(self) -> None:
-        if vars(self).get("_writer") is not None:
+        if vars(self).get("_video") is not None:
             text = f"{self.video_name} was not ended by close()"
             warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
             self._stop()
