@@ -9,6 +9,7 @@ import pytest
 from tests.docs.programs import run
 
 OF_PEERS = (
+    "README.md",
     "docs/howto/atari.md",
     "docs/howto/multi_agent.md",
     "docs/pettingzoo.md",
