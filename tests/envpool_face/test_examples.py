@@ -21,11 +21,24 @@ BLOCKS = {
 }
 
 
-def run(program: Path, *args: str, timeout: float = 170, ours: bool = True) -> str:
-    """Run a program; return what it prints. Of other libraries warnings are ignored."""
+RUNS = """
+import runpy, sys
+program, *runs = sys.argv[1:]
+for args in runs:
+    sys.argv = [program, *args.split()]
+    runpy.run_path(program, run_name="__main__")
+    print("end of run")
+"""
+
+
+def run(program: Path, *runs: str, timeout: float = 170, ours: bool = True) -> list[str]:
+    """Run a program in one process, once for each line of arguments; return what each run prints.
+
+    Of other libraries warnings are ignored.
+    """
     warnings = "error" if ours else "ignore"
     done = subprocess.run(
-        [sys.executable, str(program), *args],
+        [sys.executable, "-c", RUNS, str(program), *runs],
         env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": warnings, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         check=False,
@@ -34,38 +47,40 @@ def run(program: Path, *args: str, timeout: float = 170, ours: bool = True) -> s
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == "" or not ours
-    return done.stdout
+    return done.stdout.split("end of run\n")[:-1]
 
 
-def mean_return(name: str, *args: str, timeout: float = 170) -> float:
-    """Run an example; return the last mean return that it prints."""
-    out = run(EXAMPLES / name, *args, timeout=timeout)
-    return float(re.search(r"mean return (\d+\.\d)\n$", out).group(1))
+def mean_returns(name: str, *runs: str, timeout: float = 170) -> list[float]:
+    """Run an example; return the last mean return that each run prints."""
+    outputs = run(EXAMPLES / name, *runs, timeout=timeout)
+    return [float(re.search(r"mean return (\d+\.\d)\n$", output).group(1)) for output in outputs]
 
 
 def test_ppo_over_partial_batches() -> None:
-    assert mean_return("ppo_envpool.py", "--updates", "6") > 28  # random actions give 22
+    [found] = mean_returns("ppo_envpool.py", "--updates 6")
+    assert found > 28  # random actions give 22
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_ppo_over_a_vector_env(mode: str) -> None:
-    args = ("ppo_vector_env.py", "--updates", "3", "--mode", mode)
-    over_gymnasium = mean_return(*args, "--vector", "gymnasium")
-    assert over_gymnasium > 20
-    assert mean_return(*args) == over_gymnasium
+    args = f"--updates 3 --mode {mode}"
+    ours, gymnasiums = mean_returns("ppo_vector_env.py", args, f"{args} --vector gymnasium")
+    assert ours == gymnasiums > 20
 
 
 def test_torchrl_takes_our_vector_env_as_it_takes_gymnasiums() -> None:
-    args = (EXAMPLES / "torchrl_rollout.py", "--mode", "sync", "--vector")
-    lines = [run(*args, each, ours=False).splitlines()[-1] for each in ("gymnasium", "ours")]
-    assert re.match(r"400 steps  [1-9]\d* episodes  checksum ", lines[0])
-    assert lines[0] == lines[1]
+    runs = [f"--mode sync --vector {each}" for each in ("gymnasium", "ours")]
+    outputs = run(EXAMPLES / "torchrl_rollout.py", *runs, ours=False)
+    gymnasiums, ours = (output.splitlines()[-1] for output in outputs)
+    assert re.match(r"400 steps  [1-9]\d* episodes  checksum ", gymnasiums)
+    assert ours == gymnasiums
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["ppo_envpool.py", "ppo_vector_env.py"])
 def test_ppo_learns(name: str) -> None:
-    assert mean_return(name, "--updates", "200", timeout=600) > 250
+    [found] = mean_returns(name, "--updates 200", timeout=600)
+    assert found > 250
 
 
 def test_each_library_has_two_programs_that_differ_in_the_import_alone() -> None:
@@ -84,4 +99,4 @@ def test_each_library_has_two_programs_that_differ_in_the_import_alone() -> None
 def test_the_program_runs(name: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(BLOCKS[name], encoding="utf-8")
-    run(program, ours=name.endswith("after"))
+    run(program, "", ours=name.endswith("after"))

@@ -57,13 +57,13 @@ def test_what_envs_took(place: str, mode: str | None) -> None:
         took = pool.get_env_attr("took")
         stats = pool.stats()
         wall = time.perf_counter() - begun
-    slack = 0.0005  # for the meter's own steps, and for being put off the core just there
+    slack = 0.0005  # for the meter itself; a single reset may also be put off the core
     for i in range(3):
         steps, resets = took[i]["step"], took[i]["reset"]
         assert stats.steps[i] == len(steps)
         assert stats.resets[i] == len(resets)
         assert np.mean(steps) <= stats.step_mean[i] < np.mean(steps) + slack
-        assert np.mean(resets) <= stats.reset_mean[i] < np.mean(resets) + 4 * slack
+        assert np.mean(resets) <= stats.reset_mean[i] < np.mean(resets) + 100 * slack
         for share, found in ((0.5, stats.step_p50[i]), (0.99, stats.step_p99[i])):
             exact = np.percentile(steps, 100 * share, method="inverted_cdf")
             assert 0.93 * exact < found < 1.07 * exact + 4 * slack
