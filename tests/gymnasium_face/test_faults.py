@@ -172,6 +172,15 @@ def test_one_env_fails(make: Any, parts: bool, options: dict, action: int, error
         assert steps(envs.step(NOTHING)) == [3, 1, 3]
 
 
+def test_one_env_fails_while_another_steps(make: Any, gates: Any) -> None:
+    envs = make()
+    envs.reset()
+    envs.step_async([1, 3, 0])
+    with gates[1].held(), pytest.raises(LookupError):
+        envs.step_wait()
+    assert steps(envs.reset()) == [0, 0, 0]
+
+
 def test_two_envs_fail_at_once_and_one_in_a_reset(make: Any) -> None:
     envs = make()
     envs.reset()
