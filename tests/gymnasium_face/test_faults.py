@@ -177,7 +177,7 @@ def test_one_env_fails_while_another_steps(make: Any, gates: Any) -> None:
     envs.reset()
     envs.step_async([1, 3, 0])
     with gates[1].held(), pytest.raises(LookupError):
-        envs.step_wait()
+        envs.step_wait(0.05)
     assert steps(envs.reset()) == [0, 0, 0]
 
 
