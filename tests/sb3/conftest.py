@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import torch
 
 import envpool_py.sb3 as own
 
@@ -38,6 +37,8 @@ def closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Two cores are there for all; and sums come out the same."""
+    import torch  # noqa: PLC0415 - the quick tests read this file too, and must not import it
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
