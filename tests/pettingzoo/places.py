@@ -45,5 +45,5 @@ KWARGS: dict[str, dict[str, Any]] = {
     "sisl/multiwalker-v9": {"max_cycles": 30},
     "classic/rps-v2": {"max_cycles": 7},
 }
-# Whoever mostly walks back crosses the line, and dies, soon and not together with the others.
+# An agent that mostly walks back crosses the line soon, and dies before the others.
 ACTS = {KAZ: [1, 0, 1, 1, 4]}
