@@ -1,4 +1,4 @@
-"""An unregistered env of one's own through every command, as the transcripts of the docs say."""
+"""A custom, unregistered env through every command, as the transcripts of the docs say."""
 
 from __future__ import annotations
 

@@ -44,7 +44,12 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-MODULES = [*sorted((ROOT / "envpool_py").rglob("*.py")), *sorted((ROOT / "examples").rglob("*.py"))]
+MODULES = [
+    path
+    for folder in ("envpool_py", "examples", "tests")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path.name != "test_words.py"  # has the words themselves
+]
 CONFIGS = [ROOT / "pyproject.toml", ROOT / "setup.cfg"]
 
 MAX_CELL_WORDS = 12

@@ -92,7 +92,7 @@ class Bomb:
 
 
 class Subclass(own.VecNormalize):
-    """One of a user's own."""
+    """A custom subclass."""
 
 
 @pytest.mark.parametrize("where", ["itself", "gamma", "within the space"])

@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     | {"watchdog", "timing", "images", "packages", "worker.limits"},
     # Rows, and one env.
     {"block", "obs_writer", "row_writer", "worker.base", "worker.channel"} | {"worker.executor"},
-    # Where envs live.
+    # The places of envs: this process, and worker processes.
     {"worker", "worker.child", "worker.hosts", "worker.placement", "worker.process"}
     | {"worker.processes", "worker.workers"},
     # The engine.
