@@ -74,14 +74,19 @@ def all_settings(num_envs: int, num_cores: int, wait_num: int | None = None) -> 
         *(each._replace(copy=copy) for each in shared for copy in (True, False)),
         shmem._replace(num_processes=num_envs),
     ]
-    if wait_num is not None:  # leaves a core to a caller that computes
-        found.append(shmem._replace(num_processes=max(1, shmem.num_processes - 1)))
+    if wait_num is not None:  # the caller may compute while envs step
+        found.append(leave_core(shmem))
     return list(dict.fromkeys(found))
+
+
+def leave_core(setting: Setting) -> Setting:
+    """One process fewer, so that the caller has a core."""
+    return setting._replace(num_processes=max(setting.num_processes - 1, 1))
 
 
 def beside_caller(setting: Setting) -> Setting:
     """The same number of shares, of which the caller steps one."""
-    return setting._replace(num_processes=max(setting.num_processes - 1, 1), caller_steps=True)
+    return leave_core(setting)._replace(caller_steps=True)
 
 
 def draw_actions(env_fn: Callable[[], Any], num_envs: int) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from envpool_py.auto import PARTIAL_GAIN
 from envpool_py.bench.measure import Caller, Job, Measurement, Results
-from envpool_py.bench.settings import Setting, beside_caller
+from envpool_py.bench.settings import Setting, beside_caller, leave_core
 
 #: A simpler setting is recommended if another is faster by no more than this.
 _WITHIN = 0.05
@@ -35,9 +35,8 @@ def first_settings(
     found = [best, Setting("dummy", num_envs)]
     if best.num_processes > 1:
         found.append(beside_caller(best))
-    if _computes(callers):
-        fewer = best._replace(num_processes=max(1, best.num_processes - 1))
-        found += _parts(fewer, 2)
+    if any(caller != Caller() for caller in callers):
+        found += _parts(leave_core(best), 2)
     return found + others
 
 
@@ -57,10 +56,6 @@ def partial_settings(results: Results, callers: Sequence[Caller]) -> list[Settin
             tried = [setting for setting in results.measured if setting.wait_num]
             found += [each for setting in [*tried, *several] for each in _parts(setting, part)]
     return [each for each in dict.fromkeys(found) if each not in results.measured]
-
-
-def _computes(callers: Sequence[Caller]) -> bool:
-    return any(caller != Caller() for caller in callers)
 
 
 def _parts(setting: Setting, part: int) -> list[Setting]:
