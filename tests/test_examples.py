@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, run_python
 
 
 @pytest.mark.parametrize(
@@ -19,14 +16,5 @@ from tests.support.helpers import ROOT
     ],
 )
 def test_example(name: str, args: list[str], last: str) -> None:
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *args],
-        env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=170,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines()[-1].startswith(last)
-    assert run.stderr == ""
+    printed = run_python(ROOT / "examples" / f"{name}.py", *args, quiet=True)
+    assert printed.splitlines()[-1].startswith(last)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, run_python
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAVED_AS = re.compile(r"Save this as `(\w+\.py)`")
@@ -47,13 +45,4 @@ def run(page: str, folder: Path) -> None:
     for name, code in programs(ROOT / page):
         (folder / name).write_text(code, encoding="utf-8")
         names.append(name)
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_ALL, *names],
-        cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "MPLCONFIGDIR": str(folder)},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stderr
+    run_python("-c", RUN_ALL, *names, cwd=folder, env={"MPLCONFIGDIR": str(folder)})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.helpers import ROOT, run_python
+
 EXAMPLES = ROOT / "examples"
 PAGE = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
 SECTION = re.compile(r"^## (.+?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -36,18 +35,9 @@ def run(program: Path, *runs: str, timeout: float = 170, ours: bool = True) -> l
 
     Of other libraries warnings are ignored.
     """
-    warnings = "error" if ours else "ignore"
-    done = subprocess.run(
-        [sys.executable, "-c", RUNS, str(program), *runs],
-        env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": warnings, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=timeout,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == "" or not ours
-    return done.stdout.split("end of run\n")[:-1]
+    env = {} if ours else {"PYTHONWARNINGS": "ignore"}
+    printed = run_python("-c", RUNS, program, *runs, env=env, quiet=ours, timeout=timeout)
+    return printed.split("end of run\n")[:-1]
 
 
 def mean_returns(name: str, *runs: str, timeout: float = 170) -> list[float]:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, run_python
 
 
 def run(name: str, *args: str) -> str:
     """Run an example; return the last line that it prints."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *args],
-        env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=170,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    return done.stdout.splitlines()[-1]
+    printed = run_python(ROOT / "examples" / f"{name}.py", *args, quiet=True)
+    return printed.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["dqn_collector", "ppo_collector"])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 
 import pytest
 
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, run_python
 
 
 @pytest.mark.parametrize(
@@ -28,14 +27,7 @@ from tests.support.helpers import ROOT
     ],
 )
 def test_example(name: str, args: list[str], last: str) -> None:
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{name}.py"), *args],
-        # Numba would compile for longer than the example takes.
-        env={"PYTHONPATH": str(ROOT), "SDL_VIDEODRIVER": "dummy", "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=170,
-    )
-    assert run.returncode == 0, run.stderr
-    assert re.match(last, run.stdout.splitlines()[-1])
+    # Numba would compile for longer than the example takes.
+    env = {"SDL_VIDEODRIVER": "dummy", "NUMBA_DISABLE_JIT": "1"}
+    printed = run_python(ROOT / "examples" / f"{name}.py", *args, env=env)
+    assert re.match(last, printed.splitlines()[-1])

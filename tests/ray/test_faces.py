@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +20,7 @@ from envpool_py.sb3 import PoolVecEnv
 from tests.pettingzoo.envs import MeadowEnv, TableEnv
 from tests.ray.plugin import PLACE
 from tests.support.episodes import check_by_hand
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, run_python
 from tests.support.reference import same
 
 if TYPE_CHECKING:
@@ -118,16 +116,9 @@ def test_rows_are_those_of_envs_in_process(drive: Callable[..., Iterator[Any]]) 
 def test_the_example_shows_the_nodes_and_the_speed() -> None:
     address = ray.get_runtime_context().gcs_address
     options = ["--num-envs", "4", "--envs-per-actor", "2", "--num-cpus", "0.01", "--seconds", "0.2"]
-    run = subprocess.run(
-        [sys.executable, ROOT / "examples/ray_cluster.py", "--address", address, *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        check=False,
-        text=True,
-        timeout=100,
-    )
-    assert run.returncode == 0, run.stderr
-    lines = run.stdout.splitlines()
+    example = ROOT / "examples" / "ray_cluster.py"
+    printed = run_python(example, "--address", address, *options, env=os.environ)
+    lines = printed.splitlines()
     assert [line.partition(": ")[2] for line in lines[:1]] == ["4 envs"]
     assert lines[-2] == "0 episodes lost"
     assert "steps a second" in lines[-1]

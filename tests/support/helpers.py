@@ -5,14 +5,43 @@ from __future__ import annotations
 import contextlib
 import multiprocessing.forkserver
 import os
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 """The working tree."""
+
+
+def run_python(
+    *args: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    quiet: bool = False,
+    timeout: float = 170,
+) -> str:
+    """Run Python with these arguments in a separate process; return what it prints.
+
+    ``quiet``: warnings are errors, and nothing is written to stderr.
+    """
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if quiet:
+        own["PYTHONWARNINGS"] = "error"
+    done = subprocess.run(
+        [sys.executable, *map(str, args)],
+        cwd=cwd,
+        env={**(env or {}), **own},
+        capture_output=True,
+        check=False,
+        text=True,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not (quiet and done.stderr), done.stderr
+    return done.stdout
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
