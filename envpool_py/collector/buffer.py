@@ -2,7 +2,7 @@
 
 Rows are stored for a whole batch at once. ``EpisodeBuffer`` stores them into blocks of some rows
 per env; a full block is put aside. Memory holds the running episodes and one block per env,
-whatever the number of episodes. ``LastRows`` holds one row per env.
+whatever the number of episodes. ``OpenRows`` holds one row per env.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 1 << 25
 _SHORTEST_BLOCK, _LONGEST_BLOCK = 2, 256
 
 
-class LastRows:
+class OpenRows:
     """The open row of each env: an observation, and what the policy returned for it.
 
     Args:
@@ -98,7 +98,7 @@ class LastRows:
         return _Column(leaf, self._num_envs, self._size)
 
 
-class EpisodeBuffer(LastRows):
+class EpisodeBuffer(OpenRows):
     """Observations, actions, extras and rewards of one running episode per env.
 
     Row ``t`` of an episode holds observation ``t``, the reward that came with it (0 for the

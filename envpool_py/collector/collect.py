@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envpool_py import seeding, spaces
-from envpool_py.collector.buffer import EpisodeBuffer, LastRows
+from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
 from envpool_py.collector.episode import Episode, Transitions, objects
 from envpool_py.collector.policy import split_extras, takes_infos
 from envpool_py.errors import EnvError
@@ -125,7 +125,7 @@ class AsyncCollector:
         self._fixed_actions = spaces.is_fixed(self._action_layout)
         leaves = spaces.leaves(self._obs_layout), spaces.leaves(self._action_layout)
         self._buffer = EpisodeBuffer(num_envs, *leaves)
-        self._last = LastRows(num_envs, *leaves)
+        self._last = OpenRows(num_envs, *leaves)
         self._infos: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
         self._loop: object = None  # that which has begun last
         self._can_go_on = False  # whether steps() finds its envs as it has left them
@@ -365,7 +365,7 @@ class AsyncCollector:
         self._episode[list(env_ids)] += 1
         self.num_started += len(env_ids)
 
-    def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: LastRows) -> None:
+    def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: OpenRows) -> None:
         """Begin the next episodes of those rows, and send actions to the envs that are running."""
         started, restarted = batch.ids[batch.begins], batch.ids[again]
         acting = ~batch.ends
@@ -390,7 +390,7 @@ class AsyncCollector:
             obs = spaces.take(batch.obs, acting)
             self._act(batch.ids[acting], obs, batch.infos[acting], rows)
 
-    def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: LastRows) -> None:
+    def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: OpenRows) -> None:
         policy: Any = self._policy
         returned = policy(obs, ids, infos=infos) if self._takes_infos else policy(obs, ids)
         actions, extras = split_extras(returned, ids)
