@@ -109,7 +109,9 @@ def is_ray(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the other backends replaced by Ray before their tests are imported."""
+    """Let Ctrl-C interrupt, and Ray replace the other backends before their tests are imported."""
+    # A shell has the programs that it starts in the background ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if is_ray(config):
         config.pluginmanager.import_plugin("tests.ray.plugin")
 
