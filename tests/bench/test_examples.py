@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bench.scripts import FOLDER, python
+from tests.support.helpers import ROOT, run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+FOLDER = ROOT / "examples" / "benchmark"
 
 # SuperSuit, AgileRL, PufferLib and TorchRL are measured by hand, where they are installed.
 TIANSHOU = ["tianshou"] if sys.version_info >= (3, 11) else []
@@ -44,7 +46,9 @@ for name, contestant in CONTESTANTS.items():
     ],
 )
 def test_the_steps_are_made(library: str, names: set[str], tmp_path: Path) -> None:
-    assert names <= set(python("-c", COUNTING, tmp_path / "counts", library).split())
+    assert names <= set(
+        run_python("-c", COUNTING, tmp_path / "counts", library, cwd=FOLDER).split()
+    )
 
 
 # The rows of two processes are those of envs that are stepped by hand.
@@ -83,7 +87,7 @@ for start in (ceiling.views, ceiling.rows):
 
 
 def test_the_rows_of_the_ceiling() -> None:
-    assert python("-c", ROWS).split() == ["True", "False"]
+    assert run_python("-c", ROWS, cwd=FOLDER).split() == ["True", "False"]
 
 
 # One process for all, as to import the libraries takes longer than to measure.
@@ -98,7 +102,11 @@ for name in ("dict", "info", "image-84", "spin-10", "sleep", "spread"):
 
 
 def test_every_kind_of_env() -> None:
-    rows = [json.loads(line) for line in python("-c", EVERY_KIND).splitlines() if line[0] == "["]
+    rows = [
+        json.loads(line)
+        for line in run_python("-c", EVERY_KIND, cwd=FOLDER).splitlines()
+        if line[0] == "["
+    ]
     assert len(rows) == 14
     for name, contestant, row in rows:
         assert row["steps"] >= 1
@@ -114,11 +122,11 @@ def test_one_command_makes_tables(tmp_path: Path) -> None:
     backends = ["--backend", "shmem", "--backend", "ceiling-apart"]
     short = ["--seconds", 0.02, "--repeats", 1, "--think", 0, "--think", 50]
     run = FOLDER / "run.py"
-    text = python(run, "--workload", "cartpole-x8", *backends, *short, *outputs, cwd=tmp_path)
+    text = run_python(run, "--workload", "cartpole-x8", *backends, *short, *outputs, cwd=tmp_path)
     assert text.strip() == files["markdown"].read_text().strip()
     for words in ("computes 50 µs\n", "### cartpole-x8", "| shmem |", "| ceiling-apart |", "50 µs"):
         assert words in text
-    assert python(run, "--read", files["json"], cwd=tmp_path) == text
+    assert run_python(run, "--read", files["json"], cwd=tmp_path) == text
 
 
 def made_up(contestant: str, repeat: int, steps: int, **others: Any) -> dict[str, Any]:
@@ -145,7 +153,7 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     for name, some in (("a.json", rows[:6]), ("b.json", rows[6:])):
         (tmp_path / name).write_text(json.dumps(some))
         files += ["--read", tmp_path / name]
-    text = python(FOLDER / "run.py", *files)
+    text = run_python(FOLDER / "run.py", *files)
     cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in text.split("\n")}
     assert cells["shmem"][:8] == [
         *("1.00 k (1.00 k to 1.00 k)", "0.50 (0.25 to 1.00)"),  # of 2000, 1000 and 4000
@@ -162,12 +170,12 @@ def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path: Path) -> None:
     """The script compares them; it fails if they differ."""
     ppo, path = FOLDER / "ppo.py", tmp_path / "a.json"
     few = ["--env", "CartPole-v1", "--threads", 1, "--updates", 1]
-    text = python(ppo, *few, "--json", path, cwd=tmp_path)
+    text = run_python(ppo, *few, "--json", path, cwd=tmp_path)
     rows = json.loads(path.read_text())
     assert [len(row["learn"]) for row in rows] == [2] * 4
     assert {row["returns"][-1] > 9 for row in rows} == {True}
     assert "| CartPole-v1, 1 torch thread |" in text
-    assert python(ppo, "--read", path) == text
+    assert run_python(ppo, "--read", path) == text
     path.write_text(json.dumps([*rows[:3], {**rows[3], "weights": "others"}]))
     with pytest.raises(AssertionError, match="different weights"):
-        python(ppo, "--read", path)
+        run_python(ppo, "--read", path)
