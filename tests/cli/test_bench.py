@@ -11,25 +11,11 @@ from envpool_py.bench.measure import Caller, MeasurementError
 from envpool_py.bench.settings import NAMES
 from envpool_py.cli import tables
 from tests.bench.test_measure import measurement
-from tests.cli.parts import COUNT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Asked, Cli
-
-
-def test_measurements_of_real_pools(tmp_path: Path, cli: Cli) -> None:
-    options = "--num-envs 2 --backend gymnasium-async --backend make --seconds 0.02 --repeats 1"
-    policies = "--policy-us 0 --policy-us 50"
-    ended = cli(f"bench {COUNT} {options} {policies} --json {tmp_path}/a.json")
-    assert ended.status == 0
-    for think in (0, 50):
-        assert f"{COUNT} x 2, policy: {think} µs per batch" in ended.out
-    found = json.loads((tmp_path / "a.json").read_text())
-    assert {each["pool"] for each in found} == {"gymnasium-async", "make"}
-    assert {each["policy_seconds"] for each in found} == {0, 50e-6}
-    assert all(each["steps"] > 0 and each["num_envs"] == 2 for each in found)
 
 
 def test_a_table_of_medians(asked: Asked, cli: Cli) -> None:
@@ -88,7 +74,9 @@ def test_ctrl_c_keeps_what_was_measured(asked: Asked, tmp_path: Path, cli: Cli) 
     ended = cli(f"bench CartPole-v1 --json {tmp_path}/a.json")
     assert ended.status == 130
     assert ended.err.endswith("envpool-py: interrupted\n")
-    measured = {each["pool"] for each in json.loads((tmp_path / "a.json").read_text())}
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert {each["policy_seconds"] for each in found} == {0, 300e-6, 1e-3}
+    measured = {each["pool"] for each in found}
     assert measured == set(ended.table()) == {"loop", "gymnasium-sync", "gymnasium-async"}
 
 

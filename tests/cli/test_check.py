@@ -35,23 +35,6 @@ class Reproducible(Good):
         return self.own.uniform(-1, 1, 3).astype(np.float32)
 
 
-class Masked(Good):
-    def step(self, action: Any) -> Any:
-        assert action == 1, "the mask was not heeded"
-        return super().step(action)
-
-    def action_masks(self) -> np.ndarray:
-        return np.array([False, True])
-
-
-class ReusedObs(Good):
-    buffer = np.zeros(3, np.float32)
-
-    def obs(self) -> Any:
-        self.buffer[:] = super().obs()
-        return self.buffer
-
-
 class LastStepReused(Good):
     """Its buffer changes only with the reset after the end."""
 
@@ -74,6 +57,11 @@ class ClosesOnce(Good):
         if self.closed:
             raise RuntimeError("closed already")
         self.closed = True
+
+
+def only_one(self: Any, action: Any) -> Any:
+    assert action == 1, "the mask was not heeded"
+    return Good.step(self, action)
 
 
 def with_info(value: Any) -> type[gym.Env]:
@@ -113,6 +101,7 @@ MAKING, EPISODE, GENERATORS = "making envs", "a whole episode", "global generato
 STAGES = [MAKING, "spaces", "training", "options", EPISODE, "seeds"]
 STAGES += [GENERATORS, "rendering", "closing"]
 
+MASKED = changed(step=only_one, action_masks=lambda _: np.array([False, True]))
 LOCK = threading.Lock()
 ENV = Good()
 NO_OPTIONS = changed(reset=lambda self, *, seed=None: Good.reset(self, seed=seed))
@@ -127,9 +116,8 @@ WARNINGS: list[tuple[list[Any], str, str]] = [
     ([seeded(lambda seed: None if seed is None else 7)], "seeds", "the seed has no effect"),
     ([NUMPY_DRAWS], GENERATORS, "draws from np.random"),
     ([RANDOM_DRAWS], GENERATORS, "draws from the random module"),
-    ([ReusedObs], EPISODE, r"observation that reset\(\) returned was changed by step\(\) number 1"),
     ([with_info({})], EPISODE, r"info that step\(\) number 1 returned was changed by .* number 2"),
-    ([LastStepReused], EPISODE, r"step\(\) number 5 returned was changed by reset\(\)"),
+    ([LastStepReused], EPISODE, r"observation that step\(\) number 5 .* was changed by reset\(\)"),
     ([with_info({"lock": LOCK})], EPISODE, r"step\(\) number 1: .* can't be sent from a worker"),
     ([changed(metadata={})], "rendering", "metadata has no render_modes"),
     ([LOPSIDED], "training", "action_space: from -2 to 1"),
@@ -160,7 +148,7 @@ ERRORS: list[tuple[list[Any], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize("env_fn", [Good, Reproducible, Masked])
+@pytest.mark.parametrize("env_fn", [Good, Reproducible, MASKED])
 def test_good_envs(env_fn: Any) -> None:
     assert not any(findings for _, findings in stages([env_fn, env_fn]))
 
