@@ -165,7 +165,6 @@ def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path: Path) -> None:
     assert [len(row["learn"]) for row in rows] == [2] * 4
     assert {row["returns"][-1] > 9 for row in rows} == {True}
     assert "| CartPole-v1, 1 torch thread |" in text
-    assert run_python(ppo, "--read", path) == text
     path.write_text(json.dumps([*rows[:3], {**rows[3], "weights": "others"}]))
     with pytest.raises(AssertionError, match="different weights"):
         run_python(ppo, "--read", path)

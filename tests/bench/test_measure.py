@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -84,18 +85,6 @@ def test_a_caller_that_computes(setting: Setting) -> None:
     assert found[1].seconds >= 0.004 * found[1].batches  # two rows each
 
 
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        (parts.refuses, r"^LookupError: got 2 rows, of envs \[0, 1\]$"),
-        (parts.Unmakeable, "^RuntimeError: no such weights$"),
-    ],
-)
-def test_a_policy_that_fails(policy: Any, message: str) -> None:
-    with pytest.raises(MeasurementError, match=message):
-        measure.carry_out(job_of(LOOP, parts.COUNT, Caller(policy=policy)))
-
-
 @pytest.mark.parametrize(("is_partial", "rows"), [(False, {4}), (True, {4, 3, 1})])
 def test_the_caller_knows_the_rows_of_the_last_batch(is_partial: bool, rows: set[int]) -> None:
     steps, seen = iter([3, 1]), []
@@ -111,12 +100,24 @@ def test_computing_takes_cpu_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "message"), [("raises", "^ValueError: boom$"), ("dies", "^was killed by SIGKILL$")]
+    ("env", "policy", "message"),
+    [
+        ("hostile:raises-v0", None, "ValueError: boom"),
+        ("hostile:dies-v0", None, "was killed by SIGKILL"),
+        (parts.COUNT, parts.refuses, r"LookupError: got 2 rows, of envs \[0, 1\]"),
+        (parts.COUNT, lambda *_: sys.exit(3), "exited with code 3"),
+    ],
 )
 @pytest.mark.usefixtures("hostile")
-def test_failures_are_one_line(env: str, message: str) -> None:
-    with pytest.raises(MeasurementError, match=message):
-        measure.carry_out(job_of(LOOP, f"hostile:{env}-v0"))
+def test_failures_are_one_line(env: str, policy: Any, message: str) -> None:
+    with pytest.raises(MeasurementError, match=f"^{message}$"):
+        measure.carry_out(job_of(LOOP, env, Caller(policy=policy)))
+
+
+def test_an_env_that_can_not_be_sent() -> None:
+    lock = threading.Lock()
+    with pytest.raises(MeasurementError, match="^the env can't be sent to a process: TypeError"):
+        measure.carry_out(Job(LOOP, lambda: lock, [IDLE], 0.01))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MeasurementError])

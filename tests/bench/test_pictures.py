@@ -79,14 +79,6 @@ def test_the_crash_is_one(pictures: Any) -> None:
     assert sum(run.env_id in ids for ids in meanwhile) <= 1
 
 
-def test_partial_batches_are_not_held_up(pictures: Any) -> None:
-    whole, partial = pictures.record_timelines(1.0).values()
-    assert {len(ids) for ids in whole.batches} == {8}
-    assert all(len(ids) >= 4 for ids in partial.batches)
-    assert any(len(ids) < 8 for ids in partial.batches)
-    assert all(run.caller for run in (whole, partial))
-
-
 def test_staleness(pictures: Any) -> None:
     found = pictures.measure_wait_num(0.1)
     assert (found[16].batches_between, found[16].most_batches_between) == (0, 0)
