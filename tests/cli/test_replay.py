@@ -76,24 +76,18 @@ def test_collect_names_the_env(
 def test_make_names_what_can_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    class Local(CountEnv):
-        pass
+    def env_of(module: str, name: str) -> type:
+        return type("Env", (CountEnv,), {"__module__": module, "__qualname__": name})
 
-    class OfProgram(CountEnv):  # to import it again would run the program
-        pass
-
-    class Replaced(CountEnv):  # another object has its name
-        pass
-
-    OfProgram.__module__, OfProgram.__qualname__ = "__main__", "OfProgram"
-    Replaced.__module__, Replaced.__qualname__ = PARTS, "count_env"
-    monkeypatch.setattr(sys.modules["__main__"], "OfProgram", OfProgram, raising=False)
+    of_program = env_of("__main__", "OfProgram")  # to import it again would run the program
+    monkeypatch.setattr(sys.modules["__main__"], "OfProgram", of_program, raising=False)
     named: list[tuple[Any, dict[str, Any]]] = [
         ("CartPole-v1", {}),
         (parts.count_env, {"env_kwargs": {"length": 2}, "wrappers": [parts.shifted]}),
     ]
     unnamed: list[tuple[Any, dict[str, Any]]] = [
-        *((env, {}) for env in (Local, OfProgram, Replaced)),
+        *((env, {}) for env in (env_of(__name__, "test.<locals>.Local"), of_program)),
+        (env_of(PARTS, "count_env"), {}),  # another object has its name
         (functools.partial(CountEnv, 0), {}),
         (parts.count_env, {"wrappers": [lambda env: env]}),
         (parts.with_size, {"env_kwargs": {"size": {1: float}}}),
