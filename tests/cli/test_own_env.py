@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from envpool_py.bench.settings import Setting
-from envpool_py.cli.env_argument import code_of
+from envpool_py.cli.env_argument import code_of, env_fn_of
 from envpool_py.cli.importing import imported
 from tests.support.helpers import ROOT
 
@@ -118,6 +118,11 @@ def test_files_of_every_kind(env: str, message: str | None, folder: Path, cli: C
     assert status == (2 if message else 0)
     assert (message or "") in err
     assert err.count("\n") == (1 if message else 0)
+
+
+def test_ids_are_made_without_the_checker_of_gymnasium() -> None:
+    args = argparse.Namespace(env="CartPole-v1", env_kwarg=[], wrapper=[])
+    assert "PassiveEnvChecker" not in str(env_fn_of(args)())
 
 
 @pytest.mark.parametrize(

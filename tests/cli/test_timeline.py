@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +19,9 @@ from tests.support.envs import CountEnv
 class Slow(CountEnv):
     """Keeps a copy of its times, taken further inside than the recorder's."""
 
-    seconds = 0.0005
-
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.0005) -> None:
         super().__init__()
+        self.seconds = seconds
         self.own: list[float] = []
 
     def step(self, action: Any) -> Any:
@@ -32,16 +32,11 @@ class Slow(CountEnv):
         return result
 
 
-class Slower(Slow):
-    """The straggler."""
-
-    seconds = 0.02
-
-
 @pytest.mark.parametrize("backend", ["dummy", "shmem"])
 def test_who_stepped_and_who_held_the_others_up(backend: str) -> None:
     setting = Setting(backend, 3, 0 if backend == "dummy" else 3)
-    with make_pool(setting, [timeline.noted(each) for each in (Slow, Slower, Slow)]) as pool:
+    env_fns = [timeline.noted(each) for each in (Slow, partial(Slow, 0.02), Slow)]
+    with make_pool(setting, env_fns) as pool:
         begun = time.perf_counter()
         found = timeline.record(pool, 0.3, 0.05)
         ended = time.perf_counter()
