@@ -70,7 +70,7 @@ def test_one_line_of_code_for_callers_that_need_the_same_pool() -> None:
 
 def test_settings_that_fail_are_told(asked: Asked, cli: Cli) -> None:
     asked.failing["shmem"] = MeasurementError("OSError: no processes today")
-    ended = cli("tune ALE/Pong-v5 --seconds 0.5")
+    ended = cli("tune ALE/Pong-v5 --seconds 0.05")
     assert ended.status == 0
     assert "shmem, num_processes=16 failed: OSError: no processes today" in ended.out
     code = 'make("ale_py:ALE/Pong-v5", 16, backend="dummy")'
@@ -78,7 +78,7 @@ def test_settings_that_fail_are_told(asked: Asked, cli: Cli) -> None:
     topics = ["step", "resets", "observation", "", "# policy", "import envpool_py"]
     assert [line.partition(":")[0] for line in lines[:6]] == topics
     assert (lines[6], last) == (f"pool = envpool_py.{code}", "# processes: none")
-    found = json.loads(cli("tune ALE/Pong-v5 --seconds 0.5 --json").out)
+    found = json.loads(cli("tune ALE/Pong-v5 --seconds 0.05 --json").out)
     assert code in found["recommendations"][0]["code"]
     assert found["one_env"]["obs_bytes"] == 33_600
     assert {each["pool"] for each in found["measurements"]} == {"dummy", "shmem"}
