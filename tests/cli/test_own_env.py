@@ -61,7 +61,6 @@ def apart(words: str, given: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.slow
 def test_the_transcripts_of_the_docs(folder: Path, cli: Cli) -> None:
     for transcript in transcripts():
         line, *expected = transcript.splitlines()
