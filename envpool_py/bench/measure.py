@@ -21,14 +21,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
 
 from envpool_py import spaces
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
-from envpool_py.errors import describe
+from envpool_py.errors import describe, name_exit
 from envpool_py.pools import DummyVectorEnv
 
 #: The part of the measured time that is run before it, and the most that it may be, seconds.
@@ -104,11 +104,10 @@ class Results:
         if job.setting in self.errors:
             return
         try:
-            measured = measure(job)
+            found = measure(job)
+            self.measured.setdefault(job.setting, []).extend(found)
         except MeasurementError as error:
             self.errors[job.setting] = str(error)
-        else:
-            self.measured.setdefault(job.setting, []).extend(measured)
 
     @property
     def hopeless(self) -> bool:
@@ -153,11 +152,8 @@ def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: s
         MeasurementError: the process failed or took too long.
     """
     # Files, not pipes: a program that an env has started may hold its end of a pipe open.
-    with (
-        tempfile.TemporaryFile() as question,
-        tempfile.TemporaryFile() as answer,
-        tempfile.TemporaryFile() as complaints,
-    ):
+    file = tempfile.TemporaryFile
+    with file() as question, file() as answer, file() as complaints:
         question.write(given)
         question.seek(0)
         process = subprocess.Popen(  # noqa: S603 - the caller's own script
@@ -175,7 +171,10 @@ def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: s
         finally:
             _end(process)
         if status:
-            raise MeasurementError(_why(status, complaints))
+            complaints.seek(0)
+            said = complaints.read().decode(errors="replace").strip()
+            text = said.splitlines()[-1] if said and status > 0 else name_exit(status)
+            raise MeasurementError(text.strip()[:_LONGEST_MESSAGE])
         answer.seek(0)
         return json.load(answer)
 
@@ -188,14 +187,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         else:
             process.kill()
     process.wait()
-
-
-def _why(status: int, complaints: IO[bytes]) -> str:
-    if status < 0:
-        return f"was killed by {signal.Signals(-status).name}"
-    complaints.seek(0)
-    said = complaints.read().decode(errors="replace").strip().splitlines()
-    return said[-1].strip()[:_LONGEST_MESSAGE] if said else f"exit status {status}"
 
 
 def measure(job: Job) -> list[Measurement]:
@@ -239,7 +230,7 @@ def _computation(
 def step_batches(
     running: Running, computation: Callable[[int], object], num_envs: int, seconds: float
 ) -> Measurement:
-    """Step batches until the time is over, one that has a step at least; no costs are known.
+    """Step batches until the time is over, one that has a step at least.
 
     ``computation`` is called before each batch with the number of rows of the batch before.
     """

@@ -90,11 +90,7 @@ def beside_caller(setting: Setting) -> Setting:
 
 
 def draw_actions(env_fn: Callable[[], Any], num_envs: int) -> list[Any]:
-    """Batches of random actions, the same ones for every pool.
-
-    Returns:
-        Arrays ``(num_envs, *shape)``; lists of ``num_envs`` actions where those are no arrays.
-    """
+    """Batches of random actions, the same ones for every pool: arrays, or lists of other values."""
     env = env_fn()
     space = env.action_space
     env.close()

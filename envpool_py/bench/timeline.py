@@ -7,24 +7,19 @@ and when it received the batch. On Linux and macOS all processes have the same c
 from __future__ import annotations
 
 import time
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
-import numpy as np
 
 from envpool_py.pool import BaseVectorEnv
 
 #: What an env is doing, and the caller between a batch and the next request.
 STEP, RESET, QUEUED, DONE = "steps", "resets", "waits for its turn", "waits for others"
 CALLER = "the caller's own work"
-_COLOURS = {
-    STEP: "tab:blue",
-    RESET: "tab:orange",
-    QUEUED: "khaki",
-    DONE: "lightgrey",
-    CALLER: "black",
-}
+_COLOURS = {STEP: "tab:blue", RESET: "tab:orange", QUEUED: "khaki", DONE: "lightgrey"}
+_COLOURS[CALLER] = "black"
 
 #: (what, begin, end), in seconds
 Span = tuple[str, float, float]
@@ -53,17 +48,15 @@ class Noted(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class Timeline(NamedTuple):
-    """What happened from 0 to ``seconds``.
-
-    ``caller``: spans between a batch and the next request. ``envs``: spans of each env, in order.
-    ``batches``: the ids of each batch, the last env to finish first.
-    """
+    """What happened from 0 to ``seconds``."""
 
     title: str
     seconds: float
     caller: list[Span]
+    """Between a batch and the next request."""
     envs: list[list[Span]]
     batches: list[list[int]]
+    """The ids of each batch, the last env to finish first."""
 
 
 def noted(env_fn: Callable[[], gym.Env[Any, Any]]) -> Callable[[], Noted]:
@@ -79,11 +72,8 @@ def record(
 ) -> Timeline:
     """Step a pool of ``Noted`` envs with random actions, each env as soon as its row is returned.
 
-    Args:
-        pool: with an autoreset mode; never reset.
-        seconds: how long to record.
-        warm_up: for how long to step before.
-        policy: called with the number of rows before each request, to compute as a policy does.
+    The pool has an autoreset mode and was never reset. It is stepped for ``warm_up`` seconds before
+    the recording. ``policy`` is called before each request with its number of rows.
     """
     pool.reset(seed=0)
     spaces: list[Any] = pool.action_space
@@ -107,10 +97,10 @@ def record(
     pool.drain()
     spans: list[list[Span]] = pool.get_env_attr("spans")
     whole = [_filled(*both) for both in zip(spans, requests, strict=True)]
-    ends = [np.array([end for _, _, end in each]) for each in spans]
+    ends = [[end for _, _, end in each] for each in spans]
 
     def finished(i: int, before: float) -> float:
-        return float(ends[i][np.searchsorted(ends[i], before) - 1])
+        return ends[i][bisect_left(ends[i], before) - 1]
 
     return Timeline(
         repr(pool),
@@ -124,16 +114,12 @@ def record(
 def _filled(spans: list[Span], requests: list[tuple[float, float]]) -> list[Span]:
     """The spans of an env, with the times between request and row that are neither."""
     found: list[Span] = []
-    place = 0
+    begins, ends = [begin for _, begin, _ in spans], [end for _, _, end in spans]
     for begin, end in requests:
-        while place < len(spans) and spans[place][1] < begin:  # of an earlier request
-            place += 1
         at, what = begin, QUEUED
-        while place < len(spans) and spans[place][2] <= end:
-            span = spans[place]
+        for span in spans[bisect_left(begins, begin) : bisect_right(ends, end)]:
             found += [(what, at, span[1]), span]
             at, what = span[2], DONE
-            place += 1
         found.append((what, at, end))
     return found
 
@@ -168,18 +154,14 @@ def draw_spans(panel: Any, lines: Sequence[Sequence[Span]], colours: Mapping[str
     """Draw a line for each list of spans, the first above; the axis is in milliseconds."""
     for place, spans in enumerate(lines):
         for kind, colour in colours.items():
-            bars = [
-                (1e3 * begin, 1e3 * (end - begin)) for what, begin, end in spans if what == kind
-            ]
+            own = [(begin, end) for what, begin, end in spans if what == kind]
+            bars = [(1e3 * begin, 1e3 * (end - begin)) for begin, end in own]
             panel.broken_barh(bars, (place - 0.4, 0.8), color=colour, linewidth=0)
     panel.set_ylim(len(lines) - 0.5, -0.5)
 
 
 def draw(timeline: Timeline, path: str) -> None:
-    """Draw a line for each env, the caller above them; time in milliseconds goes to the right.
-
-    Needs matplotlib. OSError: the file can't be written.
-    """
+    """Draw a line for each env, the caller above them. OSError: the file can't be written."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra
     from matplotlib.patches import Patch  # noqa: PLC0415 - likewise
 
@@ -191,10 +173,6 @@ def draw(timeline: Timeline, path: str) -> None:
     panel.tick_params(labelsize="small")
     panel.set(xlim=(0, 1e3 * timeline.seconds), xlabel="milliseconds")
     panel.set_title(timeline.title, fontsize="medium")
-    figure.legend(
-        handles=[Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()],
-        loc="outside lower center",
-        ncols=len(_COLOURS),
-        fontsize="small",
-    )
+    handles = [Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize="small")
     figure.savefig(path, dpi=150)

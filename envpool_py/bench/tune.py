@@ -26,8 +26,7 @@ def first_settings(
 ) -> list[Setting]:
     """Settings that do not depend on what others measure, the likeliest first.
 
-    If the caller computes, half batches in processes that leave it a core are among them: some envs
-    step while it computes for the others.
+    If the caller computes, half batches in processes that leave it a core are among them.
     """
     likely = (num_cores, num_envs, 2 * num_cores, max(1, num_cores // 2))
     counts = dict.fromkeys(min(count, num_envs, max_processes) for count in likely)
@@ -75,17 +74,8 @@ def try_settings(
 ) -> Iterator[tuple[float, Setting]]:
     """Measure settings, more partial batches, and the best again, until the time is over.
 
-    Args:
-        results: gets the measurements.
-        settings: ``first_settings``.
-        callers: what the caller computes before each batch, in turn.
-        measure: ``carry_out``.
-        env_fn: makes the env.
-        seconds: for everything.
-        clock: in seconds.
-
     Yields:
-        The seconds that are over, and the setting that is measured next.
+        The seconds that are over, and the setting that is measured next; ``results`` gets all.
     """
     started = clock()
     each = min(max(_PART * seconds, _SHORTEST), _LONGEST)
@@ -108,22 +98,16 @@ def try_settings(
 
 
 def recommended(results: Results, caller: Caller) -> Setting:
-    """Return the simplest of the settings that are about as fast as the fastest.
-
-    Raises:
-        ValueError: nothing was measured.
-    """
+    """The simplest of the fast settings; partial batches only if they are much faster."""
     rates = {setting: results.rate(setting, caller) for setting in results.measured}
-    whole = {setting: rate for setting, rate in rates.items() if not setting.wait_num}
+    rest = {setting: rate for setting, rate in rates.items() if not setting.wait_num}
     partial = {setting: rate for setting, rate in rates.items() if setting.wait_num}
-    if not whole:
-        raise ValueError("no setting was measured")
-    if max(partial.values(), default=0.0) > (1 + PARTIAL_GAIN) * max(whole.values()):
-        whole = partial
-    enough = (1 - _WITHIN) * max(whole.values())
-    return min((setting for setting, rate in whole.items() if rate >= enough), key=_complexity)
+    if max(partial.values(), default=0.0) > (1 + PARTIAL_GAIN) * max(rest.values(), default=0.0):
+        rest = partial
+    enough = (1 - _WITHIN) * max(rest.values())
+    return min((setting for setting, rate in rest.items() if rate >= enough), key=_complexity)
 
 
 def _complexity(setting: Setting) -> tuple[bool, int, int]:
-    """Return the sort key: isolation first, then few processes, then large batches."""
+    """Isolation first, then few processes, then large batches."""
     return setting.caller_steps, setting.num_processes, -(setting.wait_num or 0)

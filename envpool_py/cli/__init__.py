@@ -3,24 +3,16 @@
 A command's module has ``HELP``, maybe ``EPILOG``, ``add_options(parser)``, and ``run(args)``, which
 carries the command out and returns the exit status. ``run`` raises ``UsageError`` for bad input,
 ``EnvError`` where an env raised and ``OSError`` where a file can't be written.
-
-What is common to the commands has one place: ``env_argument`` (the env that ``ENV`` and its options
-stand for), ``importing`` (modules and files of the user), ``callers`` (the policy to measure with),
-``arguments`` (other options, types of arguments), ``tables``, ``progress``, and ``main`` (errors,
-exit statuses).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
 from envpool_py.cli.arguments import INTERRUPTED, Parser, UsageError, complain
 from envpool_py.errors import EnvError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _COMMANDS = (check, tune, timeline, bench, collect, replay, show, info)
 
@@ -38,20 +30,8 @@ exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Args:
-        argv: the arguments; None: those of the process.
-
-    Returns:
-        The exit status: 0; 1 if something failed; 2 for bad input, with one line on stderr; 130
-        after Ctrl-C.
-    """
-    parser = Parser(
-        prog="envpool-py",
-        description="Work with pools of environments.",
-        epilog=_EPILOG,
-    )
+    """Run a command with these arguments, or those of the process; return the exit status."""
+    parser = Parser("envpool-py", description="Work with pools of environments.", epilog=_EPILOG)
     version = f"envpool-py {envpool_py.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND")

@@ -1,7 +1,5 @@
 """``python -m envpool_py.cli``."""
 
-from __future__ import annotations
-
 import sys
 
 from envpool_py.cli import main

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib.util
 import json
+import math
 import re
 import sys
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
+from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import BACKENDS
 from envpool_py.worker.limits import usable_cores
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envpool_py.pool import BaseVectorEnv
 
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 INTERRUPTED = 130
@@ -36,8 +34,8 @@ class UsageError(Exception):
 class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing the usage and exiting."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise ``UsageError``."""
@@ -49,8 +47,13 @@ def complain(text: str) -> None:
     sys.stderr.write(f"envpool-py: {text}\n")
 
 
+def counted(count: int, what: str) -> str:
+    """``1 error`` or ``2 errors``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def first_line(message: str) -> str:
-    """Return the first line of an error's message, without the start of a traceback."""
+    """The first line of an error's message, without the start of a traceback."""
     return message.partition("\n")[0].removesuffix(" here:")
 
 
@@ -62,28 +65,25 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def integer(least: int) -> Callable[[str], int]:
+# A ValueError of a type becomes "invalid integer value: 'x'", with the name of its function.
+
+
+def at_least(least: int) -> Callable[[str], int]:
     """The type of an int that is ``least`` or more; ``50_000`` is one."""
 
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be an int, got {text!r}") from None
+    def integer(text: str) -> int:
+        value = int(text)
         if value < least:
             raise argparse.ArgumentTypeError(f"must be {least} or more, got {value}")
         return value
 
-    return parse
+    return integer
 
 
 def seconds(text: str) -> float:
     """The type of a positive number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds, got {text!r}") from None
-    if not 0 < value < float("inf"):
+    value = float(text)
+    if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text}")
     return value
 
@@ -93,14 +93,10 @@ def key_value(text: str) -> tuple[str, Any]:
     key, sign, value = text.partition("=")
     if not sign or not key.isidentifier():
         raise argparse.ArgumentTypeError(f"must be key=value, got {text!r}")
-    try:
+    with contextlib.suppress(ValueError, SyntaxError):
         return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        pass
-    if value.lower() in _NEARLY_LITERALS:
-        raise argparse.ArgumentTypeError(
-            f"{key} is {value}; Python writes {_NEARLY_LITERALS[value.lower()]}"
-        )
+    if literal := _NEARLY_LITERALS.get(value.lower()):
+        raise argparse.ArgumentTypeError(f"{key} is {value}; Python writes {literal}")
     if not re.fullmatch(r"[\w./:-]+", value):
         raise argparse.ArgumentTypeError(f"the value of {key} is no Python literal: {value!r}")
     return key, value
@@ -109,23 +105,27 @@ def key_value(text: str) -> tuple[str, Any]:
 def add_num_envs(parser: argparse.ArgumentParser, default: int) -> None:
     """Add ``--num-envs``."""
     text = f"how many copies of the env; default: {default}"
-    parser.add_argument("--num-envs", type=integer(1), default=default, metavar="N", help=text)
+    parser.add_argument("--num-envs", type=at_least(1), default=default, metavar="N", help=text)
 
 
 def add_wait_num(parser: argparse.ArgumentParser, default: str = "all") -> None:
     """Add ``--wait-num``; ``default`` describes its default."""
     text = f"rows that a batch waits for; default: {default}"
-    parser.add_argument("--wait-num", type=integer(1), metavar="K", help=text)
+    parser.add_argument("--wait-num", type=at_least(1), metavar="K", help=text)
+
+
+def add_seconds(parser: argparse.ArgumentParser, default: float, text: str) -> None:
+    """Add ``--seconds``."""
+    text += "; default: %(default)s"
+    parser.add_argument("--seconds", type=seconds, default=default, help=text)
 
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--backend`` and ``--num-processes``, which ``pool_of`` reads."""
-    parser.add_argument(
-        "--backend", choices=tuple(BACKENDS), default="shmem", help="default: %(default)s"
-    )
+    parser.add_argument("--backend", choices=[*BACKENDS], default="shmem", help="default: shmem")
     parser.add_argument(
         "--num-processes",
-        type=integer(1),
+        type=at_least(1),
         metavar="N",
         help="number of processes that share the envs; default: one per core. For envs that mostly"
         " wait, pass the number of envs",
@@ -139,11 +139,7 @@ def check_wait_num(wait_num: int | None, num_envs: int) -> None:
 
 
 def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any) -> BaseVectorEnv:
-    """Make the pool of ``--backend``, ``--num-processes``, ``--num-envs`` and ``--wait-num``.
-
-    Raises:
-        UsageError: an env can't be made, or the options do not agree.
-    """
+    """Make the pool of ``--backend`` and so on; UsageError: an env can't be made."""
     check_wait_num(args.wait_num, args.num_envs)
     if args.backend == "ray":
         options["num_processes"] = args.num_processes
@@ -166,13 +162,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 def print_json(value: Any) -> None:
     """Write one JSON object to stdout."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")
-
-
-def existing(path: str) -> str:
-    """The type of a file that exists."""
-    if not Path(path).exists():
-        raise argparse.ArgumentTypeError(f"there is no file {path}")
-    return path
 
 
 def writable(path: str) -> str:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from envpool_py.bench.measure import WARM_UP, Caller, Job, Results, carry_out
+from envpool_py.bench.measure import WARM_UP, Job, Results, carry_out
 from envpool_py.bench.settings import ASYNC, NAMES, SYNC, Setting, all_settings
-from envpool_py.cli.arguments import (
-    add_wait_num,
-    check_wait_num,
-    complain,
-    integer,
-    seconds,
-    writable,
-)
+from envpool_py.cli import arguments
+from envpool_py.cli.arguments import at_least, complain
 from envpool_py.cli.callers import add_measurement_options, callers_of
 from envpool_py.cli.env_argument import add_env, env_fn_of
 from envpool_py.cli.progress import showing
@@ -51,39 +44,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="measure only this pool; may be repeated",
     )
-    parser.add_argument(
-        "--num-envs",
-        type=integer(1),
-        action="append",
-        metavar="N",
-        help="may be repeated; default: 16",
-    )
-    add_wait_num(parser)
-    parser.add_argument(
-        "--seconds",
-        type=seconds,
-        default=0.5,
-        help="seconds of a measurement, after its warm-up; default: %(default)s",
-    )
-    parser.add_argument(
-        "--repeats", type=integer(1), default=3, metavar="N", help="default: %(default)s"
-    )
+    text = "may be repeated; default: 16"
+    parser.add_argument("--num-envs", type=at_least(1), action="append", metavar="N", help=text)
+    arguments.add_wait_num(parser)
+    arguments.add_seconds(parser, 0.5, "seconds of a measurement, after its warm-up")
+    parser.add_argument("--repeats", type=at_least(1), default=3, metavar="N", help="default: 3")
     add_measurement_options(parser)
-    parser.add_argument("--json", type=writable, metavar="FILE", help="write all measurements")
+    parser.add_argument(
+        "--json", type=arguments.writable, metavar="FILE", help="write all measurements"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
-    complain(_announced(args, plan, callers))
+    _announce(args, plan, len(callers))
     found: list[dict[str, Any]] = []
     ours_failed = False
     try:
         for num_envs, settings in plan.items():
             results = Results()
+            # In turns, so that a change of the machine's speed affects all.
+            jobs = [Job(each, env_fn, callers, args.seconds) for each in settings] * args.repeats
             try:
-                _measure(args, env_fn, callers, settings, results)
+                _measure(jobs, results)
             finally:  # after Ctrl-C too
                 show_results(f"{args.env} x {num_envs}", results, callers)
                 found += records(results)
@@ -94,50 +79,39 @@ def run(args: argparse.Namespace) -> int:
     return int(ours_failed)
 
 
-def _announced(
-    args: argparse.Namespace, plan: dict[int, list[Setting]], callers: list[Caller]
-) -> str:
-    """Describe the measurements and their duration."""
+def _announce(args: argparse.Namespace, plan: dict[int, list[Setting]], policies: int) -> None:
     pools = sum(map(len, plan.values()))
-    each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
-    counts = " and ".join(map(str, plan))
-    return (
-        f"{pools} pools of {counts} envs x {len(callers)} policies x {args.repeats} repeats:"
-        f" about {duration(pools * args.repeats * each)}, and the time to make the envs"
+    each = policies * args.seconds * (1 + WARM_UP) + _START_UP
+    complain(
+        f"{pools} pools of {' and '.join(map(str, plan))} envs x {policies} policies x"
+        f" {args.repeats} repeats: about {duration(pools * args.repeats * each)}, and the time to"
+        " make the envs"
     )
 
 
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
-    """Return the settings to measure with this number of envs."""
-    check_wait_num(args.wait_num, num_envs)
+    """The settings to measure with this number of envs."""
+    arguments.check_wait_num(args.wait_num, num_envs)
     wait_num = None if args.wait_num == num_envs else args.wait_num
-    found = [
-        each
-        for each in all_settings(num_envs, len(usable_cores()), wait_num)
-        if args.backend is None or each.pool in args.backend
-    ]
-    left_out = [each for each in found if each.started_processes > args.max_processes]
-    for each in left_out:
-        complain(
-            f"{each.text} is left out: it would start {each.started_processes} processes, and"
-            f" --max-processes is {args.max_processes}"
-        )
-    return [each for each in found if each not in left_out]
+    found = []
+    for each in all_settings(num_envs, len(usable_cores()), wait_num):
+        if each.pool not in (args.backend or NAMES):
+            continue
+        if each.started_processes > args.max_processes:
+            complain(
+                f"{each.text} is left out: it would start {each.started_processes} processes, and"
+                f" --max-processes is {args.max_processes}"
+            )
+        else:
+            found.append(each)
+    return found
 
 
-def _measure(
-    args: argparse.Namespace,
-    env_fn: Callable[[], Any],
-    callers: list[Caller],
-    settings: list[Setting],
-    results: Results,
-) -> None:
-    """Measure the settings in turns, so that a change of the machine's speed affects all."""
-    total = args.repeats * len(settings)
+def _measure(jobs: list[Job], results: Results) -> None:
     now = 0.0, ""
-    with showing(total, lambda: now):
-        for k, setting in enumerate(settings * args.repeats):
-            now = k, f"{k} of {total}: {setting.text}"
-            results.add(Job(setting, env_fn, callers, args.seconds), carry_out)
+    with showing(len(jobs), lambda: now):
+        for k, job in enumerate(jobs):
+            now = k, f"{k} of {len(jobs)}: {job.setting.text}"
+            results.add(job, carry_out)
             if results.hopeless:
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from envpool_py.bench.measure import Caller
-from envpool_py.cli.arguments import UsageError, integer
+from envpool_py.cli.arguments import UsageError, at_least
 from envpool_py.cli.importing import imported
 
 
@@ -13,18 +13,14 @@ def add_measurement_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a policy, and ``--max-processes``."""
     parser.add_argument(
         "--policy-us",
-        type=integer(0),
+        type=at_least(0),
         action="append",
         metavar="US",
         help="CPU time of your policy per batch, in microseconds; may be repeated;"
         " default: 0, 300 and 1000",
     )
-    parser.add_argument(
-        "--policy-row-us",
-        type=integer(0),
-        metavar="US",
-        help="additional CPU time of your policy per row, in microseconds; default: 0",
-    )
+    text = "additional CPU time of your policy per row, in microseconds; default: 0"
+    parser.add_argument("--policy-row-us", type=at_least(0), metavar="US", help=text)
     parser.add_argument(
         "--policy",
         type=imported,
@@ -32,21 +28,12 @@ def add_measurement_options(parser: argparse.ArgumentParser) -> None:
         help="call this policy(obs, env_ids) before each batch instead, and ignore its actions; a"
         " class is called with (pool, seed) to make one",
     )
-    parser.add_argument(
-        "--max-processes",
-        type=integer(1),
-        default=256,
-        metavar="N",
-        help="leave out pools with more processes; default: %(default)s",
-    )
+    text = "leave out pools with more processes; default: 256"
+    parser.add_argument("--max-processes", type=at_least(1), default=256, metavar="N", help=text)
 
 
 def callers_of(args: argparse.Namespace) -> list[Caller]:
-    """Return the callers of the options.
-
-    Raises:
-        UsageError: a policy and its time are given.
-    """
+    """The callers of the options; UsageError: a policy and its time are given."""
     row = args.policy_row_us
     if args.policy is not None:
         if args.policy_us or row is not None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 import warnings
 
-from envpool_py.cli.arguments import add_json, add_num_envs, print_json
+from envpool_py.cli.arguments import add_json, add_num_envs, counted, print_json
 from envpool_py.cli.env_argument import add_env, env_fn_of
 from envpool_py.cli.env_checks import Finding, stages
 
@@ -23,9 +23,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_env(parser)
     add_num_envs(parser, 2)
-    parser.add_argument(
-        "--strict", action="store_true", help="exit with status 1 after a warning too"
-    )
+    text = "exit with status 1 after a warning too"
+    parser.add_argument("--strict", action="store_true", help=text)
     add_json(parser)
 
 
@@ -48,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         ]
         print_json({"env": args.env, "errors": errors, "warnings": warned, "stages": listed})
     else:
-        counts = f"{_counted(errors, 'error')}, {_counted(warned, 'warning')}"
+        counts = f"{counted(errors, 'error')}, {counted(warned, 'warning')}"
         sys.stdout.write(f"\n{args.env}: {counts}\n")
     return int(errors > 0 or (args.strict and warned > 0))
 
@@ -57,7 +56,3 @@ def _show(name: str, findings: list[Finding]) -> None:
     for text in [f"{finding.level}: {finding.message}" for finding in findings] or ["ok"]:
         sys.stdout.write(f"{name:<26}{text}\n")
     sys.stdout.flush()
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"

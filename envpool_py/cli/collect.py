@@ -8,25 +8,13 @@ import secrets
 import shutil
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium as gym
 
 from envpool_py import spaces
-from envpool_py.cli.arguments import (
-    INTERRUPTED,
-    UsageError,
-    add_backend_options,
-    add_num_envs,
-    add_wait_num,
-    complain,
-    first_line,
-    installed_version,
-    integer,
-    pool_of,
-    seconds,
-    writable,
-)
+from envpool_py.cli import arguments
+from envpool_py.cli.arguments import INTERRUPTED, UsageError, at_least, complain, first_line
 from envpool_py.cli.env_argument import add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.importing import imported
 from envpool_py.cli.progress import showing
@@ -35,9 +23,6 @@ from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPo
 from envpool_py.errors import EnvError, describe
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.wrappers import RecordVideo
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 HELP = "collect whole episodes of an env, asynchronously"
 EPILOG = """\
@@ -54,26 +39,28 @@ examples:
 """
 
 
+#: How a collection ended, by the exit status.
+_ENDED = {1: "ended by an error", INTERRUPTED: "interrupted"}
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_env(parser, "; or PettingZoo's name")
     limit = parser.add_mutually_exclusive_group(required=True)
     limit.add_argument(
         "--steps",
-        type=integer(1),
+        type=at_least(1),
         metavar="N",
         help="collect whole episodes with at least N steps: an env starts no episode after its"
         " share of the N steps",
     )
-    limit.add_argument(
-        "--episodes", type=integer(1), metavar="N", help="collect exactly N episodes"
-    )
-    add_num_envs(parser, 8)
-    add_wait_num(parser, "half of the envs")
-    parser.add_argument(
-        "--timeout", type=seconds, metavar="SECONDS", help="longest wait for K rows"
-    )
-    add_backend_options(parser)
+    text = "collect exactly N episodes"
+    limit.add_argument("--episodes", type=at_least(1), metavar="N", help=text)
+    arguments.add_num_envs(parser, 8)
+    arguments.add_wait_num(parser, "half of the envs")
+    text = "longest wait for K rows"
+    parser.add_argument("--timeout", type=arguments.seconds, metavar="SECONDS", help=text)
+    arguments.add_backend_options(parser)
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -87,9 +74,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="whether each env does a fixed share, so that results do not depend on timing;"
         " default: yes",
     )
-    parser.add_argument(
-        "--seed", type=integer(0), metavar="S", help="env i is seeded with S + i; default: drawn"
-    )
+    text = "env i is seeded with S + i; default: drawn"
+    parser.add_argument("--seed", type=at_least(0), metavar="S", help=text)
     parser.add_argument(
         "--policy",
         type=imported,
@@ -97,12 +83,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one;"
         " default: random actions",
     )
-    parser.add_argument(
-        "--out", type=writable, metavar="FILE.npz", help="where to write the episodes"
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="replace the file of --out if there is one"
-    )
+    text = "where to write the episodes"
+    parser.add_argument("--out", type=arguments.writable, metavar="FILE.npz", help=text)
+    text = "replace the file of --out if there is one"
+    parser.add_argument("--force", action="store_true", help=text)
     parser.add_argument(
         "--compress",
         action=argparse.BooleanOptionalAction,
@@ -120,12 +104,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="restart: an env that fails is recreated, and its episode is truncated; replay: its"
         " episode is repeated up to the failure as well; default: %(default)s",
     )
-    parser.add_argument(
-        "--step-timeout",
-        type=seconds,
-        metavar="SECONDS",
-        help="time limit of a step or reset; after that the env's process is killed",
-    )
+    text = "time limit of a step or reset; after that the env's process is killed"
+    parser.add_argument("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
     parser.add_argument(
         "--video",
         metavar="DIR",
@@ -136,39 +116,51 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
-    if args.wait_num is None:
-        args.wait_num = max(1, args.num_envs // 2)
-    if args.seed is None:
-        args.seed = secrets.randbits(31)
-    if args.seed + args.num_envs > 1 << 63:
-        raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
-    for path in [] if args.out is None else [args.out, f"{args.out}.partial"]:
-        if Path(path).exists() and not args.force:
-            raise UsageError(f"--out: {path} exists; --force replaces it")
+    _complete(args)
     summary: Summary | None = None
     writer: EpisodeWriter | None = None
-    status = 0
     restarts: list[int] = []  # the ids of the envs
-    written: int | None = None  # episodes; None: no file was begun
-    if args.backend == "ray":
-        _connect_to_ray(args.address)
-    elif args.address is not None:
-        raise UsageError("--address: only the ray backend has a cluster")
+    status = 0
     try:
         with _pool(args, restarts) as pool:
             policy = _policy(args, pool)
             writer = _writer(args, pool)
             summary = Summary(AsyncCollector(pool, policy, seed=args.seed))
             status = _collect(args, writer, summary)
-            status, written = _put_in_place(writer, args.out, status)
-    except KeyboardInterrupt:
-        if written is None:
-            complain(f"interrupted; {_kept(writer, f'{args.out}.partial')}")
-        # Else it is the second time, so as not to wait for the envs' end.
+            status = _close(args, writer, status)
+    except KeyboardInterrupt:  # maybe the second one, while the file is written or envs end
         status = INTERRUPTED
+    file, kept = None, "nothing is written"
+    if writer is not None and writer.num_episodes:
+        file = _partial(args) if _partial(args).exists() else args.out
+        kept = f"kept {writer.num_episodes} whole episodes in {file}"
+    if status:
+        complain(f"{_ENDED[status]}; {kept}")
     if summary is not None:
-        summary.show(args.seed, args.out if written else None, len(restarts))
+        summary.show(seed=args.seed, restarts=len(restarts) or None, file=file)
     return status
+
+
+def _partial(args: argparse.Namespace) -> Path:
+    """The folder of the episodes until the file is complete."""
+    return Path(f"{args.out}.partial")
+
+
+def _complete(args: argparse.Namespace) -> None:
+    """Replace options that are not given by their defaults; check what the parser can't check."""
+    if args.wait_num is None:
+        args.wait_num = max(1, args.num_envs // 2)
+    if args.seed is None:
+        args.seed = secrets.randbits(31)
+    if args.seed + args.num_envs > 1 << 63:
+        raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
+    for path in [] if args.out is None else [Path(args.out), _partial(args)]:
+        if path.exists() and not args.force:
+            raise UsageError(f"--out: {path} exists; --force replaces it")
+    if args.backend == "ray":
+        _connect_to_ray(args.address)
+    elif args.address is not None:
+        raise UsageError("--address: only the ray backend has a cluster")
 
 
 def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Summary) -> int:
@@ -198,29 +190,19 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     return 0
 
 
-def _put_in_place(writer: EpisodeWriter | None, out: str, status: int) -> tuple[int, int]:
-    """Close the file and say how it ended; returns the exit status and the episodes written."""
-    how = "interrupted" if status == INTERRUPTED else "ended by an error"
-    where = out
-    if writer is not None:
-        if status and writer.num_episodes:
-            complain(f"{how}; writing what there is")
-        writer.metadata["complete"] = status == 0
-        try:
-            writer.close()
-        except OSError as error:
-            complain(f"{out}: {describe(error)}")
-            status, how = status or 1, "ended by an error"
-            where = f"{out}.partial"
-    if status:
-        complain(f"{how}; {_kept(writer, where)}")
-    return status, 0 if writer is None else writer.num_episodes
-
-
-def _kept(writer: EpisodeWriter | None, where: str) -> str:
-    if writer is None or not writer.num_episodes:
-        return "nothing is written"
-    return f"kept {writer.num_episodes} whole episodes in {where}"
+def _close(args: argparse.Namespace, writer: EpisodeWriter | None, status: int) -> int:
+    """Complete the file; returns the exit status."""
+    if writer is None:
+        return status
+    if status and writer.num_episodes:
+        complain(f"{_ENDED[status]}; writing what there is")
+    writer.metadata["complete"] = status == 0
+    try:
+        writer.close()
+    except OSError as error:
+        complain(f"{args.out}: {describe(error)}")
+        return status or 1
+    return status
 
 
 def _connect_to_ray(address: str | None) -> None:
@@ -253,7 +235,7 @@ def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
     more = {} if args.video is None else {"render_mode": "rgb_array"}
     env_fn = env_fn_of(args, pettingzoo=True, **more)
     try:
-        pool = pool_of(args, env_fn, columns=True, record=args.record, **options)
+        pool = arguments.pool_of(args, env_fn, columns=True, record=args.record, **options)
     except OSError as error:
         raise UsageError("--record: " + str(error).removeprefix("record: ")) from None
     if args.video is None:
@@ -266,23 +248,19 @@ def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
 
 
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
-    if args.policy is None:
-        return _random_policy(args)(pool, args.seed)
-    policy: Any = args.policy.value
-    if isinstance(policy, type):
+    if args.policy is not None:
+        policy: Policy | type = args.policy.value
+        if not isinstance(policy, type):
+            return policy
         try:
-            policy = policy(pool, args.seed)
+            return policy(pool, args.seed)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - the user's class may raise anything
             raise UsageError(f"--policy: {args.policy.name} raised {describe(error)}") from None
-    return policy  # type: ignore[no-any-return]
-
-
-def _random_policy(args: argparse.Namespace) -> Callable[..., Policy]:
     if not is_pettingzoo(args.env):
-        return RandomPolicy
+        return RandomPolicy(pool, args.seed)
     from envpool_py.pettingzoo.making import RandomLegalPolicy  # noqa: PLC0415 - an extra
 
-    return RandomLegalPolicy
+    return RandomLegalPolicy(pool, args.seed)
 
 
 def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | None:
@@ -293,7 +271,7 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         for space in env_spaces:
             space_json.to_json(space)
         # Left by a run that was killed; only now that the next run can begin.
-        shutil.rmtree(f"{args.out}.partial", ignore_errors=True)
+        shutil.rmtree(_partial(args), ignore_errors=True)
         return EpisodeWriter(
             args.out,
             *env_spaces,
@@ -312,7 +290,9 @@ def _has_images(pool: BaseVectorEnv) -> bool:
 
 
 def _metadata(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the metadata: everything that the episodes depend on."""
+    """Everything that the episodes depend on."""
+    packages = "envpool-py", "gymnasium", "numpy"
+    versions = {name: arguments.installed_version(name) for name in packages}
     return {
         "env_id": args.env,
         "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},
@@ -323,8 +303,5 @@ def _metadata(args: argparse.Namespace) -> dict[str, Any]:
         "steps": args.steps,
         "episodes": args.episodes,
         "balanced": args.balanced,
-        "versions": {
-            "python": platform.python_version(),
-            **{name: installed_version(name) for name in ("envpool-py", "gymnasium", "numpy")},
-        },
+        "versions": {"python": platform.python_version(), **versions},
     }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import functools
 import importlib.util
 import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,10 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from envpool_py.bench.settings import Setting
+from envpool_py.cli import importing
 from envpool_py.cli.arguments import UsageError, key_value
-from envpool_py.cli.importing import (
-    Imported,
-    attribute,
-    callables_of,
-    did_you_mean,
-    find_in_working_directory,
-    imported,
-    load,
-)
+from envpool_py.cli.importing import Imported, imported
 from envpool_py.record import named_env
-
-_FORMS = (
-    "ENV is an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION, FILE.py:CLASS or"
-    " FILE.py:FUNCTION"
-)
 
 
 def add_env(parser: argparse.ArgumentParser, others: str = "", nargs: str | None = None) -> None:
@@ -66,11 +55,8 @@ def env_fn_of(
 ) -> Callable[[], Any]:
     """The env_fn of the env that the arguments name; it can be sent to a process.
 
-    ``pettingzoo`` says whether the command takes PettingZoo's envs as well; ``more`` are keyword
-    arguments that the command adds, of a class or function only those that it takes.
-
-    Raises:
-        UsageError: there is no such env, it does not take the arguments, or one is given twice.
+    ``pettingzoo``: the command takes PettingZoo's envs as well. ``more`` are keyword arguments that
+    the command adds; a class or function gets those that it takes.
     """
     names = [name for name, _ in args.env_kwarg]
     for name in names:
@@ -90,8 +76,8 @@ def env_fn_of(
             maker = functools.partial(gym.make, found, disable_env_checker=True)
             kwargs = {**more, **given}
         env_fn = functools.partial(_make_env, maker, kwargs, wrappers)
-    names = [_absolute(wrapper.name) for wrapper in args.wrapper]
-    named_env.attach(env_fn, _absolute(args.env), given, names)
+    wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
+    named_env.attach(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn
 
 
@@ -110,7 +96,7 @@ def _absolute(name: str) -> str:
 
 
 def code_of(args: argparse.Namespace, setting: Setting) -> str:
-    """Return the Python code that makes this pool of the env that the arguments name."""
+    """The Python code that makes this pool of the env that the arguments name."""
     found = _find(args.env)
     lines = ["import envpool_py"]
     if isinstance(found, Imported):
@@ -138,49 +124,37 @@ def is_pettingzoo(env: str) -> bool:
     """Whether PettingZoo, and nothing else, knows an env of this name."""
     if importlib.util.find_spec("pettingzoo") is None:
         return False
-    try:
+    with contextlib.suppress(UsageError):
         _find(env)
-    except UsageError:
-        from envpool_py.pettingzoo.making import find_env  # noqa: PLC0415 - an extra
+        return False
+    from envpool_py.pettingzoo.making import find_env  # noqa: PLC0415 - an extra
 
-        find_in_working_directory()
-        try:
-            return find_env(env) is not None
-        except Exception:  # noqa: BLE001 - the module can't be imported; the UsageError says it
-            return False
+    importing.find_in_working_directory()
+    with contextlib.suppress(Exception):  # a module can't be imported: the UsageError says it
+        return find_env(env) is not None
     return False
 
 
 def _find(env: str) -> EnvSpec | Imported:
-    """The spec of a registered id, or the callable that makes the env.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The spec of a registered id, or the callable that makes the env; UsageError: neither."""
     place, name = _parts(env)
     if name.endswith(".py"):
-        some = callables_of(load(env))
+        some = importing.callables_of(importing.load(env))
         raise UsageError(f"{env}: name the class or function in it, as {env}:{[*some, 'Env'][0]}")
-    module = None
     if place == "ale_py" and importlib.util.find_spec(place) is None:
         raise UsageError(f'{env}: needs ale_py; pip install "envpool-py[atari]"')
-    if place:
-        module = load(place)
-    try:
+    module = importing.load(place) if place else None  # it may register the id
+    with contextlib.suppress(gym.error.Error):
         return gym.spec(name)
-    except gym.error.Error:
-        pass
-    known: Iterable[str] = gym.registry
+    known = list(gym.registry)
     if module is not None:
         try:
-            value = attribute(module, name)
+            return Imported(env, importing.callable_of(module, name), module.__name__, name)
         except AttributeError:
-            known = [*gym.registry, *callables_of(module)]
-        else:
-            if callable(value):
-                return Imported(env, value, module.__name__, name)
-            raise UsageError(f"{env} is a {type(value).__name__}, not a class or function")
-    raise UsageError(f"no env is named {env!r}{did_you_mean(name, known)}; {_FORMS}")
+            known += importing.callables_of(module)
+    forms = "an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION or FILE.py:CLASS"
+    near = importing.did_you_mean(name, known)
+    raise UsageError(f"no env is named {env!r}{near}; ENV is {forms}")
 
 
 def _parts(env: str) -> tuple[str, str]:

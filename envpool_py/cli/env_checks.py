@@ -38,11 +38,9 @@ class Finding(NamedTuple):
 
 
 def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding]]]:
-    """Check the envs that ``env_fns`` make, and close them.
+    """Check the envs that ``env_fns`` make, and close them; yields each stage with its findings.
 
-    Yields:
-        The name and the findings of one stage after another. An error that an earlier stage has
-        found is a note.
+    An error that an earlier stage has found is a note.
     """
     envs: list[Any] = []
     by_name: dict[str, Callable[[Any], Iterator[Finding]]] = {
@@ -65,7 +63,7 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Fin
             try:
                 findings += check(envs[0])
             except Exception as error:  # noqa: BLE001 - whatever the env raises
-                findings.append(_error(error))
+                findings.append(Finding("error", _text_of(error)))
             except KeyboardInterrupt as error:
                 yield name, [Finding("error", f"it ran until Ctrl-C{line_of(error)}")]
                 raise
@@ -90,8 +88,7 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
         try:
             env = env_fn()
         except Exception as error:  # noqa: BLE001 - whatever the env_fn raises
-            found = _error(error)
-            yield found._replace(message=f"env {i}: env_fn raised {found.message}")
+            yield Finding("error", f"env {i}: env_fn raised {_text_of(error)}")
             return
         if not isinstance(env, gym.Env):
             kind = type(env).__name__
@@ -101,8 +98,8 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
             yield Finding("error", f"env {i}: env_fn returned the instance of another env")
         envs.append(env)
     # To load it here would give a class of __main__ copies of its attributes.
-    for finding in _outcome("warning", cloudpickle.dumps, env_fns[0]):
-        yield finding._replace(message=f"env_fn can't be sent to a process: {finding.message}")
+    text = "env_fn can't be sent to a process: "
+    yield from _outcome("warning", cloudpickle.dumps, env_fns[0], prefix=text)
     for name in ("observation_space", "action_space", "render_mode"):
         own = [getattr(env, name, None) for env in envs]
         for i, value in enumerate(own):
@@ -111,20 +108,22 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
                 yield Finding("error", text)
 
 
-def _error(error: Exception, level: str = "error") -> Finding:
-    return Finding(level, describe(error).partition("\n")[0] + line_of(error))
+def _text_of(error: Exception) -> str:
+    return describe(error).partition("\n")[0] + line_of(error)
 
 
-def _outcome(level: str, function: Callable[..., Any], *args: Any) -> Iterator[Finding]:
+def _outcome(
+    level: str, function: Callable[..., Any], *args: Any, prefix: str = ""
+) -> Iterator[Finding]:
     """The warnings of a call, and, at this level, the exception that it raised."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             function(*args)
         except Exception as error:  # noqa: BLE001 - whatever the env raises
-            yield _error(error, level)
+            yield Finding(level, prefix + _text_of(error))
     for each in caught:
-        yield Finding("warning", _COLOURS.sub("", str(each.message)).strip())
+        yield Finding("warning", prefix + _COLOURS.sub("", str(each.message)).strip())
 
 
 def _check_spaces(env: Any) -> Iterator[Finding]:
@@ -200,8 +199,7 @@ def _check_rendering(env: Any) -> Iterator[Finding]:
 
 def _check_closing(env: Any) -> Iterator[Finding]:
     for call in ("close()", "a second close()"):
-        for finding in _outcome("error", env.close):
-            yield finding._replace(message=f"{call}: {finding.message}")
+        yield from _outcome("error", env.close, prefix=f"{call}: ")
 
 
 def _run(env: Any, seed: int | None) -> list[Any]:

@@ -58,7 +58,8 @@ def load(place: str) -> ModuleType:
         return _import(place, place)
     file = Path(place).resolve()
     if not file.is_file():
-        raise UsageError(f"there is no file {place}{did_you_mean(file.name, _files_beside(file))}")
+        near = did_you_mean(file.name, [each.name for each in file.parent.glob("*.py")])
+        raise UsageError(f"there is no file {place}{near}")
     folder, name = file.parent, file.stem
     while (folder / "__init__.py").exists():
         folder, name = folder.parent, f"{folder.name}.{name}"
@@ -70,9 +71,13 @@ def load(place: str) -> ModuleType:
     return module
 
 
-def attribute(module: ModuleType, path: str) -> Any:
-    """The attribute of a module; ``A.b`` is ``b`` of ``A``. AttributeError: there is none."""
-    return functools.reduce(getattr, path.split("."), module)
+def callable_of(module: ModuleType, path: str) -> Any:
+    """What a module has at ``path``, such as ``A.b``; AttributeError: nothing is there."""
+    value: Any = functools.reduce(getattr, path.split("."), module)
+    if not callable(value):
+        kind = type(value).__name__
+        raise UsageError(f"{module.__name__}:{path} is a {kind}, not a class or function")
+    return value
 
 
 def imported(text: str) -> Imported:
@@ -82,15 +87,12 @@ def imported(text: str) -> Imported:
         raise argparse.ArgumentTypeError(f"must be module:callable or FILE.py:callable, got {text}")
     try:
         module = load(place)
-        value = attribute(module, path)
+        return Imported(text, callable_of(module, path), module.__name__, path)
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     except AttributeError:
         near = did_you_mean(path, callables_of(module))
         raise argparse.ArgumentTypeError(f"{place!r} has no {path!r}{near}") from None
-    if not callable(value):
-        raise argparse.ArgumentTypeError(f"{text} is a {type(value).__name__}, not a callable")
-    return Imported(text, value, module.__name__, path)
 
 
 def callables_of(module: ModuleType) -> list[str]:
@@ -123,10 +125,6 @@ def line_of(error: BaseException) -> str:
 def _find_in(folder: str) -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)
-
-
-def _files_beside(file: Path) -> list[str]:
-    return [each.name for each in file.parent.glob("*.py")]
 
 
 def _import(name: str, place: str) -> ModuleType:

@@ -15,8 +15,8 @@ from envpool_py.worker.limits import usable_cores
 
 HELP = "print versions and system facts, for a bug report"
 
-_PACKAGES = ("gymnasium", "numpy", "cloudpickle", "rich")
-_EXTRAS = ("pettingzoo", "stable-baselines3", "torch", "ale-py", "mujoco", "ray", "tianshou")
+_PACKAGES = ["gymnasium", "numpy", "cloudpickle", "rich", "pettingzoo", "stable-baselines3"]
+_PACKAGES += ["torch", "ale-py", "mujoco", "ray", "tianshou"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -25,26 +25,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the facts, one per line; return the exit status."""
+    """Carry out the command; returns the exit status."""
+    default, *others = multiprocessing.get_all_start_methods()
     facts = {
         "envpool-py": envpool_py.__version__,
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
         "cores": f"{len(usable_cores())} usable of {os.cpu_count()}",
-        "start methods": ", ".join(
-            f"{name} (default)" if n == 0 else name
-            for n, name in enumerate(multiprocessing.get_all_start_methods())
-        ),
+        "start methods": ", ".join([f"{default} (default)", *others]),
         "system calls": ", ".join(
             f"{name}: {'yes' if hasattr(module, name) else 'no'}"
             for module, name in ((os, "memfd_create"), (os, "pidfd_open"), (select, "epoll"))
         ),
     }
-    for name in (*_PACKAGES, *_EXTRAS):
-        facts[name] = installed_version(name) or "not installed"
+    facts |= {name: installed_version(name) or "not installed" for name in _PACKAGES}
     if args.json:
         print_json(facts)
-        return 0
-    for name, value in facts.items():
-        sys.stdout.write(f"{name:<18} {value}\n")
+    else:
+        sys.stdout.writelines(f"{name:<18} {value}\n" for name, value in facts.items())
     return 0

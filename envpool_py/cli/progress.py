@@ -14,9 +14,6 @@ from envpool_py.cli.arguments import complain
 #: Seconds between two updates of a bar on a terminal, and between two lines elsewhere.
 _ON_TERMINAL, _BETWEEN_LINES = 0.25, 10.0
 
-#: The remaining time is estimated from the pace of this time, seconds.
-_PACE = 300.0
-
 #: How much is done, and what is done now.
 Status = Callable[[], tuple[float, str]]
 
@@ -33,7 +30,7 @@ def showing(total: float, status: Status) -> Iterator[None]:
         console=console,
         transient=True,
         expand=True,
-        speed_estimate_period=_PACE,
+        speed_estimate_period=300.0,
         disable=not console.is_terminal,
     )
     task = bar.add_task(status()[1], total=total)

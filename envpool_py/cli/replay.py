@@ -5,14 +5,9 @@ from __future__ import annotations
 import argparse
 import pdb  # noqa: T100 - the command opens it
 import sys
+from collections.abc import Iterator
 
-from envpool_py.cli.arguments import (
-    UsageError,
-    complain,
-    existing,
-    first_line,
-    integer,
-)
+from envpool_py.cli.arguments import UsageError, at_least, complain, counted, first_line
 from envpool_py.cli.env_argument import add_env, env_fn_of, take_recorded
 from envpool_py.cli.importing import line_of
 from envpool_py.errors import EnvError, ReplayError
@@ -32,19 +27,18 @@ examples:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    parser.add_argument("file", type=existing, metavar="FILE", help="the record")
+    parser.add_argument("file", metavar="FILE", help="the record")
     add_env(parser, "; or a name of PettingZoo; default: the env that the record names", nargs="?")
     parser.add_argument(
         "--env",
         dest="env_ids",
-        type=integer(0),
+        type=at_least(0),
         action="append",
         metavar="I",
         help="repeat this env only; may be repeated",
     )
-    parser.add_argument(
-        "--pdb", action="store_true", help="open the debugger where the first env failed"
-    )
+    text = "open the debugger where the first env failed"
+    parser.add_argument("--pdb", action="store_true", help=text)
     parser.add_argument(
         "--deaths",
         action="store_true",
@@ -55,9 +49,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
+    errors = 0
     with _replay_of(args) as batches:
         try:
-            errors = _repeat(args, batches)
+            for error, text in _errors_of(batches):
+                errors += 1
+                sys.stdout.write(f"{text}\n")
+                if args.pdb:
+                    _debug(error)
+                    break
         except KeyboardInterrupt as error:
             if args.pdb:
                 pdb.post_mortem(error.__traceback__)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             return 1
     end = "the run ended well" if batches.complete else "the record ends here, without a close()"
     if errors:
-        end = "1 error" if errors == 1 else f"{errors} errors"
+        end = counted(errors, "error")
     sys.stdout.write(f"{args.file}: batches repeated: {batches.num_batches}; {end}\n")
     return int(errors > 0)
 
@@ -87,50 +87,42 @@ def _replay_of(args: argparse.Namespace) -> Replay:
         return replay(args.file, env_fns, env_ids=args.env_ids, deaths=args.deaths)
     except EnvError as error:
         raise UsageError(first_line(error.message)) from None
-    except (OSError, ValueError, IndexError) as error:
+    except OSError as error:
+        raise UsageError(f"{args.file}: {error.strerror}") from None
+    except (ValueError, IndexError) as error:
         raise UsageError(str(error)) from None
 
 
-def _repeat(args: argparse.Namespace, batches: Replay) -> int:
-    """Repeat the run; returns the number of its errors, at most one with ``--pdb``."""
-    errors = 0
+def _errors_of(batches: Replay) -> Iterator[tuple[Exception, str]]:
+    """Repeat the run; yields each error as it happens, and its text with the place."""
+    num_recovered = 0
     while True:
         try:
             for _ in batches:
-                for recovered in batches.recovered[errors:]:
-                    errors += 1
-                    if _show(args, batches, recovered, "; on_error went on"):
-                        return errors
-            break
+                for error in batches.recovered[num_recovered:]:
+                    yield error, f"{_text_of(error, batches)}; on_error went on"
+                num_recovered = len(batches.recovered)
         except ReplayError as error:
-            sys.stdout.write(f"{error}\n")
-            _debug(args, error)
-            return errors + 1
+            yield error, str(error)
         except EnvError as error:
-            errors += 1
-            if _show(args, batches, error):
-                break
-    return errors
+            yield error, _text_of(error, batches)
+            continue
+        return
 
 
-def _show(args: argparse.Namespace, batches: Replay, error: EnvError, more: str = "") -> bool:
-    """Print the error and its place, open the debugger with ``--pdb``; return whether it did."""
+def _text_of(error: EnvError, batches: Replay) -> str:
     episode, step = batches.position(error.env_id)
     what = first_line(error.message) + line_of(_cause(error))
-    sys.stdout.write(f"{what}; episode {episode}, step {step}{more}\n")
-    return _debug(args, error)
+    return f"{what}; episode {episode}, step {step}"
 
 
-def _debug(args: argparse.Namespace, error: Exception) -> bool:
-    """Open the debugger where the env raised, with ``--pdb``; return whether it did."""
-    if not args.pdb:
-        return False
+def _debug(error: Exception) -> None:
+    """Open the debugger where the env raised."""
     cause = _cause(error)
     if cause is error:
         complain("no env raised here, so there is nothing to debug; see --deaths")
     else:
         pdb.post_mortem(cause.__traceback__)
-    return True
 
 
 def _cause(error: BaseException) -> BaseException:

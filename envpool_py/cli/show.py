@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import filesize
 
 from envpool_py.cli.arguments import UsageError, add_json, first_line, print_json
-from envpool_py.cli.tables import figures, show_table, size
+from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
 from envpool_py.record import recorder
 
 HELP = "print the contents of a file of episodes or of a record"
 EPILOG = "example: envpool-py show cartpole.npz"
+
+#: Of the header of a record.
+_FACTS = ("pool", "num_envs", "autoreset_mode", "on_error", "observations", "actions")
 
 #: Seeds and the like are shown up to so many.
 _MOST = 8
@@ -32,9 +36,9 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.file)
     try:
         facts = _of_record(path) if _is_record(path) else _of_episodes(path)
-    except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, OSError):
-            raise UsageError(f"{args.file}: {error.strerror}") from None
+    except OSError as error:
+        raise UsageError(f"{args.file}: {error.strerror}") from None
+    except (ValueError, KeyError):
         raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
     if args.json:
         print_json(facts)
@@ -52,6 +56,7 @@ def _is_record(path: Path) -> bool:
 
 def _of_episodes(path: Path) -> dict[str, Any]:
     episodes = load(path, mmap=True)
+    place = path if path.exists() else Path(f"{path}.partial")  # of a run that was killed
     returns = np.asarray(episodes.returns)
     return {
         "kind": "episodes",
@@ -62,21 +67,14 @@ def _of_episodes(path: Path) -> dict[str, Any]:
         "steps": int(episodes.lengths.sum()),
         "returns": returns.reshape(len(returns), -1).sum(axis=1).tolist(),
         "lengths": episodes.lengths.tolist(),
-        "bytes": _bytes(path),
+        "bytes": sum(file.stat().st_size for file in [place, *place.glob("*")] if file.is_file()),
     }
-
-
-def _bytes(path: Path) -> int | None:
-    if not path.exists():  # a run that was killed has left its episodes elsewhere
-        return None
-    files = path.iterdir() if path.is_dir() else [path]
-    return sum(each.stat().st_size for each in files)
 
 
 def _of_record(path: Path) -> dict[str, Any]:
     header = recorder.read_header(path)
     num_envs = header["num_envs"]
-    total, length = np.zeros(num_envs), np.zeros(num_envs, int)  # of running episodes
+    rewards: list[list[float]] = [[] for _ in range(num_envs)]  # of running episodes
     returns: list[float] = []
     lengths: list[int] = []
     errors: list[str] = []
@@ -95,24 +93,18 @@ def _of_record(path: Path) -> dict[str, Any]:
             for i, row in zip(ids, data, strict=True):
                 if i in resetting:
                     resetting.discard(i)
-                    total[i] = length[i] = 0
+                    rewards[i] = []
                     continue
                 steps += 1
-                total[i] += np.sum(row.reward)
-                length[i] += 1
+                rewards[i].append(float(np.sum(row.reward)))
                 if row.flags:
-                    returns.append(float(total[i]))
-                    lengths.append(int(length[i]))
-                    total[i] = length[i] = 0
+                    returns.append(sum(rewards[i]))
+                    lengths.append(len(rewards[i]))
+                    rewards[i] = []
     return {
         "kind": "record",
         **(header.get("env") or {}),
-        "pool": header["pool"],
-        "num_envs": num_envs,
-        "autoreset_mode": header["autoreset_mode"],
-        "on_error": header["on_error"],
-        "observations": header["observations"],
-        "actions": header["actions"],
+        **{name: header[name] for name in _FACTS},
         "seeds": [seeds.get(i) for i in range(num_envs)],
         "episodes": len(returns),
         "steps": steps,
@@ -136,4 +128,4 @@ def _text(name: str, value: Any) -> str:
         return (f"{shown}, ..." if len(value) > _MOST else shown) or "-"
     if value is None:
         return "-"
-    return size(value) if name == "bytes" else str(value)
+    return filesize.decimal(value) if name == "bytes" else str(value)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from envpool_py.cli.tables import figures, show_table
-
-if TYPE_CHECKING:
-    from envpool_py.collector import AsyncCollector, Episode
+from envpool_py.collector import AsyncCollector, Episode
 
 #: The number of last episodes whose mean return the line shows.
 _RECENT = 100
@@ -44,8 +41,8 @@ class Summary:
             text += f", return {np.mean(self.returns[-_RECENT:]):.4g}"
         return text
 
-    def show(self, seed: int, out: str | None, restarts: int) -> None:
-        """Write the summary to stdout."""
+    def show(self, **more: object) -> None:
+        """Write the summary to stdout, with further rows that have a value."""
         steps, rows = self.collector.num_steps, self.collector.num_rows
         shown = {
             "episodes": str(len(self.returns)),
@@ -55,10 +52,6 @@ class Summary:
             "seconds": f"{self.seconds:.2f}",
             "steps/s": f"{steps / max(self.seconds, 1e-9):.0f}",
             "rows per batch": f"{rows / max(self.collector.num_batches, 1):.1f}",
-            "seed": str(seed),
         }
-        if restarts:
-            shown["restarts"] = str(restarts)
-        if out is not None:
-            shown["file"] = out
+        shown |= {name: str(value) for name, value in more.items() if value is not None}
         show_table(shown.items())

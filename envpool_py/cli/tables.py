@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from rich import filesize
 from rich.console import Console
 from rich.table import Table
 
@@ -67,9 +68,9 @@ def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 
 def memory(measured: Sequence[Measurement]) -> str:
-    """Return the greatest memory of the measurements; a dash if it is unknown."""
+    """The greatest memory of the measurements; a dash if it is unknown."""
     known = [each.memory_bytes for each in measured if each.memory_bytes is not None]
-    return size(max(known)) if known else "-"
+    return filesize.decimal(max(known)) if known else "-"
 
 
 def records(results: Results) -> list[dict[str, Any]]:
@@ -77,14 +78,12 @@ def records(results: Results) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for setting, measured in results.measured.items():
         for each in measured:
-            fields = each._asdict()
+            fields = setting._asdict() | each._asdict()
             caller: Caller = fields.pop("caller")
-            policy = {
-                "policy": caller.name or None,
-                "policy_seconds": caller.per_batch,
-                "policy_row_seconds": caller.per_row,
-            }
-            found.append({**setting._asdict(), **policy, **fields})
+            fields["policy"] = caller.name or None
+            fields["policy_seconds"] = caller.per_batch
+            fields["policy_row_seconds"] = caller.per_row
+            found.append(fields)
     failed = results.errors.items()
     return found + [{**setting._asdict(), "error": error} for setting, error in failed]
 
@@ -104,11 +103,6 @@ def figures(values: Sequence[float]) -> str:
 def duration(seconds: float) -> str:
     """Three digits and a unit."""
     return _in_units(seconds, {" s": 1.0, " ms": 1e-3, " µs": 1e-6})
-
-
-def size(bytes_: float) -> str:
-    """Three digits and a unit."""
-    return f"{bytes_:.0f} B" if bytes_ < 999.5 else _in_units(bytes_, {" MB": 1e6, " kB": 1e3})
 
 
 def _in_units(value: float, units: dict[str, float]) -> str:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bench.scripts import FOLDER, python
+from tests.support.helpers import ROOT, run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+FOLDER = ROOT / "examples" / "benchmark"
 
 # SuperSuit, AgileRL, PufferLib and TorchRL are measured by hand, where they are installed.
 TIANSHOU = ["tianshou"] if sys.version_info >= (3, 11) else []
@@ -35,77 +37,68 @@ for name, contestant in CONTESTANTS.items():
 """
 
 
-@pytest.mark.parametrize(
-    ("library", "names"),
-    [
-        ("envpool_py", {"dummy", "shmem", "shmem-caller", "shmem-caller-views", "shmem-each"}),
-        ("gymnasium", {"gymnasium-sync", "gymnasium-async"}),
-        *((library, {"tianshou-dummy", "tianshou-shmem"}) for library in TIANSHOU),
-    ],
-)
-def test_the_steps_are_made(library: str, names: set[str], tmp_path: Path) -> None:
-    assert names <= set(python("-c", COUNTING, tmp_path / "counts", library).split())
+def test_the_steps_are_made(tmp_path: Path) -> None:
+    names = {"dummy", "shmem", "shmem-caller", "shmem-caller-views", "shmem-each"}
+    names |= {"gymnasium-sync", "gymnasium-async"}
+    names |= {f"{library}-{kind}" for library in TIANSHOU for kind in ("dummy", "shmem")}
+    libraries = ["envpool_py", "gymnasium", *TIANSHOU]
+    counted = run_python("-c", COUNTING, tmp_path / "counts", *libraries, cwd=FOLDER)
+    assert names <= set(counted.split())
 
 
-# The rows of two processes are those of envs that are stepped by hand.
+# The rows of two processes are those of Gymnasium.
 ROWS = """
+import gymnasium as gym
 import numpy as np
 import ceiling, workloads
 
-handed, batch_of = [], ceiling.Block.batch
+returned, batch_of = [], ceiling.Block.batch
 def batch(self, *, copy):
-    handed.append(batch_of(self, copy=copy))
-    return handed[-1]
+    returned.append(batch_of(self, copy=copy))
+    return returned[-1]
 
 ceiling.Block.batch = batch
 env_fns, batches = (make("cartpole", "gym", 4) for make in (workloads.env_fns, workloads.batches))
 for start in (ceiling.views, ceiling.rows):
-    handed.clear()
-    by_hand = [env_fn() for env_fn in env_fns]
-    for i, env in enumerate(by_hand):
-        env.reset(seed=i)
+    returned.clear()
+    pool = gym.vector.SyncVectorEnv(env_fns, autoreset_mode="SameStep")
+    pool.reset(seed=0)
     running = start(ceiling.Work(env_fns, batches, 4, None, 2))
     ends = 0
     for actions in batches[:60]:
         assert running.advance() == 4
-        obs, rewards, terminated, truncated, infos = handed[-1]
-        for i, env in enumerate(by_hand):
-            row = env.step(actions[i])
-            if row[2] or row[3]:
-                ends, row = ends + 1, (env.reset()[0], *row[1:])
-            np.testing.assert_array_equal(obs[i], row[0])
-            assert (rewards[i], terminated[i], truncated[i]) == row[1:4]
-            assert infos[i] == {"env_id": i}
+        *columns, infos = returned[-1]
+        *theirs, _ = pool.step(actions)
+        for column, expected in zip(columns, theirs, strict=True):
+            np.testing.assert_array_equal(column, expected)
+        assert [info["env_id"] for info in infos] == [0, 1, 2, 3]
+        ends += np.count_nonzero(theirs[2] | theirs[3])
     running.close()
     assert ends > 5
-    print(handed[0][0] is handed[1][0])
+    print(returned[0][0] is returned[1][0])
 """
 
 
 def test_the_rows_of_the_ceiling() -> None:
-    assert python("-c", ROWS).split() == ["True", "False"]
+    assert run_python("-c", ROWS, cwd=FOLDER).split() == ["True", "False"]
 
 
 # One process for all, as to import the libraries takes longer than to measure.
 EVERY_KIND = """
-import json, one
+import one
+
 for name in ("dict", "info", "image-84", "spin-10", "sleep", "spread"):
     ours = ["parallel-shmem", "agents-shmem", "turns-shmem"] if name == "spread" else ["shmem"]
     for contestant in ["bare", *ours]:
         (row,) = one.measure(contestant, (name, 2, None), 2, [0.0], 0.01)
-        print(json.dumps([name, contestant, row]))
+        assert row["steps"] >= 1 and row["memory_bytes"] > 0 and row["cpu_seconds"] >= 0
+        if (contestant, name) == ("bare", "sleep"):  # only whole episodes can be compared
+            assert row["steps"] % 100 == 0
 """
 
 
 def test_every_kind_of_env() -> None:
-    rows = [json.loads(line) for line in python("-c", EVERY_KIND).splitlines() if line[0] == "["]
-    assert len(rows) == 14
-    for name, contestant, row in rows:
-        assert row["steps"] >= 1
-        assert row["memory_bytes"] > 0
-        assert row["cpu_seconds"] >= 0
-        if (contestant, name) == ("bare", "sleep"):  # only whole episodes can be compared
-            assert row["steps"] % 100 == 0
+    run_python("-c", EVERY_KIND, cwd=FOLDER)
 
 
 def test_one_command_makes_tables(tmp_path: Path) -> None:
@@ -114,11 +107,11 @@ def test_one_command_makes_tables(tmp_path: Path) -> None:
     backends = ["--backend", "shmem", "--backend", "ceiling-apart"]
     short = ["--seconds", 0.02, "--repeats", 1, "--think", 0, "--think", 50]
     run = FOLDER / "run.py"
-    text = python(run, "--workload", "cartpole-x8", *backends, *short, *outputs, cwd=tmp_path)
+    text = run_python(run, "--workload", "cartpole-x8", *backends, *short, *outputs, cwd=tmp_path)
     assert text.strip() == files["markdown"].read_text().strip()
     for words in ("computes 50 µs\n", "### cartpole-x8", "| shmem |", "| ceiling-apart |", "50 µs"):
         assert words in text
-    assert python(run, "--read", files["json"], cwd=tmp_path) == text
+    assert run_python(run, "--read", files["json"], cwd=tmp_path) == text
 
 
 def made_up(contestant: str, repeat: int, steps: int, **others: Any) -> dict[str, Any]:
@@ -145,7 +138,7 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     for name, some in (("a.json", rows[:6]), ("b.json", rows[6:])):
         (tmp_path / name).write_text(json.dumps(some))
         files += ["--read", tmp_path / name]
-    text = python(FOLDER / "run.py", *files)
+    text = run_python(FOLDER / "run.py", *files)
     cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in text.split("\n")}
     assert cells["shmem"][:8] == [
         *("1.00 k (1.00 k to 1.00 k)", "0.50 (0.25 to 1.00)"),  # of 2000, 1000 and 4000
@@ -162,12 +155,11 @@ def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path: Path) -> None:
     """The script compares them; it fails if they differ."""
     ppo, path = FOLDER / "ppo.py", tmp_path / "a.json"
     few = ["--env", "CartPole-v1", "--threads", 1, "--updates", 1]
-    text = python(ppo, *few, "--json", path, cwd=tmp_path)
+    text = run_python(ppo, *few, "--json", path, cwd=tmp_path)
     rows = json.loads(path.read_text())
     assert [len(row["learn"]) for row in rows] == [2] * 4
     assert {row["returns"][-1] > 9 for row in rows} == {True}
     assert "| CartPole-v1, 1 torch thread |" in text
-    assert python(ppo, "--read", path) == text
     path.write_text(json.dumps([*rows[:3], {**rows[3], "weights": "others"}]))
     with pytest.raises(AssertionError, match="different weights"):
-        python(ppo, "--read", path)
+        run_python(ppo, "--read", path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import pytest
@@ -19,8 +19,11 @@ from envpool_py.bench.settings import Running, Setting
 from tests.cli import parts
 from tests.support.helpers import wait_until
 
-COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
+if TYPE_CHECKING:
+    from pathlib import Path
+
 LOOP = Setting("loop", 2)
+IDLE = Caller()
 
 HOSTILE = """
 import os, signal, sys, time
@@ -46,9 +49,6 @@ for how in ("raises", "dies", "hangs"):
 """
 
 
-IDLE = Caller()
-
-
 def measurement(rate: float = 1000.0, caller: Caller = IDLE) -> Measurement:
     return Measurement(int(rate), 100, 1.0, 0.002, 0.004, 0.25, 50_000_000, caller)
 
@@ -67,15 +67,13 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "setting",
-    [LOOP, Setting("gymnasium-async", 2), Setting("shmem", 2, 1, caller_steps=True)],
-    ids=lambda setting: setting.text,
+    "setting", [LOOP, Setting("gymnasium-async", 2), Setting("shmem", 2, 1, caller_steps=True)]
 )
 def test_a_caller_that_computes(setting: Setting) -> None:
-    callers = IDLE, Caller(0.002, 0.001)
-    idle, busy = measure.carry_out(job_of(setting, COUNT, *callers, seconds=0.05))
-    assert (idle.caller, busy.caller) == callers
-    for each in (idle, busy):
+    callers = IDLE, Caller(0.002, 0.001), Caller(policy=parts.Parity)
+    found = measure.carry_out(job_of(setting, parts.COUNT, *callers, seconds=0.05))
+    assert tuple(each.caller for each in found) == callers
+    for each in found:
         assert each.steps > 0
         assert each.seconds >= 0.05
         assert 0 < each.step_p50 <= each.step_p99 <= each.seconds
@@ -84,21 +82,7 @@ def test_a_caller_that_computes(setting: Setting) -> None:
         if sys.platform == "linux":
             assert each.memory_bytes is not None
             assert (each.memory_bytes > 4_000_000) == (setting.pool != "loop"), each
-    assert busy.seconds >= 0.004 * busy.batches  # two rows each
-
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        (parts.refuses, r"^LookupError: got 2 rows, of envs \[0, 1\]$"),
-        (parts.Unmakeable, "^RuntimeError: no such weights$"),
-    ],
-)
-def test_a_policy_is_called(policy: Any, message: str) -> None:
-    with pytest.raises(MeasurementError, match=message):
-        measure.carry_out(job_of(LOOP, COUNT, Caller(policy=policy)))
-    [found] = measure.carry_out(job_of(LOOP, COUNT, Caller(policy=parts.Parity)))
-    assert found.steps > 0
+    assert found[1].seconds >= 0.004 * found[1].batches  # two rows each
 
 
 @pytest.mark.parametrize(("is_partial", "rows"), [(False, {4}), (True, {4, 3, 1})])
@@ -116,20 +100,31 @@ def test_computing_takes_cpu_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "message"), [("raises", "^ValueError: boom$"), ("dies", "^was killed by SIGKILL$")]
+    ("env", "policy", "message"),
+    [
+        ("hostile:raises-v0", None, "ValueError: boom"),
+        ("hostile:dies-v0", None, "was killed by SIGKILL"),
+        (parts.COUNT, parts.refuses, r"LookupError: got 2 rows, of envs \[0, 1\]"),
+        (parts.COUNT, lambda *_: sys.exit(3), "exited with code 3"),
+    ],
 )
-def test_failures_are_one_line(hostile: Path, env: str, message: str) -> None:
-    del hostile
-    with pytest.raises(MeasurementError, match=message):
-        measure.carry_out(job_of(LOOP, f"hostile:{env}-v0"))
+@pytest.mark.usefixtures("hostile")
+def test_failures_are_one_line(env: str, policy: Any, message: str) -> None:
+    with pytest.raises(MeasurementError, match=f"^{message}$"):
+        measure.carry_out(job_of(LOOP, env, Caller(policy=policy)))
 
 
-@pytest.mark.parametrize("interrupted", [True, False])
+def test_an_env_that_can_not_be_sent() -> None:
+    lock = threading.Lock()
+    with pytest.raises(MeasurementError, match="^the env can't be sent to a process: TypeError"):
+        measure.carry_out(Job(LOOP, lambda: lock, [IDLE], 0.01))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MeasurementError])
 def test_a_measurement_that_hangs_is_ended_with_all_its_processes(
-    hostile: Path, interrupted: bool, monkeypatch: pytest.MonkeyPatch
+    hostile: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = hostile / "hangs"
-
     wait = measure.subprocess.Popen.wait
 
     def hang(process: Any, timeout: float | None = None) -> Any:
@@ -137,24 +132,21 @@ def test_a_measurement_that_hangs_is_ended_with_all_its_processes(
             return wait(process)
         assert timeout > 100
         assert wait_until(lambda: mark.exists() and bool(mark.read_text()), 30)
-        if interrupted:
-            raise KeyboardInterrupt
+        if error is KeyboardInterrupt:
+            raise error
         raise measure.subprocess.TimeoutExpired("python", timeout)
 
-    monkeypatch.setattr(measure.subprocess.Popen, "wait", hang)
-    error = KeyboardInterrupt if interrupted else MeasurementError
-    with pytest.raises(error, match=None if interrupted else "^took too long$"):
-        measure.carry_out(job_of(LOOP, "hostile:hangs-v0"))
-    group = int(mark.read_text())
-    assert wait_until(lambda: not alive(group))
-
-
-def alive(group: int) -> bool:
-    try:
-        os.killpg(group, signal.SIGCONT)
-    except ProcessLookupError:
+    def ended() -> bool:
+        try:
+            os.killpg(int(mark.read_text()), signal.SIGCONT)
+        except ProcessLookupError:
+            return True
         return False
-    return True
+
+    monkeypatch.setattr(measure.subprocess.Popen, "wait", hang)
+    with pytest.raises(error, match="^took too long$" if error is MeasurementError else None):
+        measure.carry_out(job_of(LOOP, "hostile:hangs-v0"))
+    assert wait_until(ended)
 
 
 def test_results() -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.bench.scripts import python
-from tests.support.helpers import ROOT
+from tests.support.helpers import ROOT, run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,35 +42,27 @@ ROWS = [
 ]
 
 
-NAMES = ["timeline", "throughput", "scaling", "wait_num", "tuning", "grid", "architecture", "crash"]
-
-
-def test_every_picture_is_made(tmp_path: Path) -> None:
+def test_every_picture_is_made_and_listed(pictures: Any, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(ROWS))
     short = ["--seconds", 0.02, "--rounds", 1, "--read", tmp_path / "a.json"]
-    python(SCRIPT, "all", "--out", tmp_path, *short, cwd=tmp_path)
-    for name in NAMES:
-        image = (tmp_path / f"{name}.png").read_bytes()
-        assert image.startswith(b"\x89PNG")
-        assert len(image) < 150_000
-        width, height = struct.unpack(">II", image[16:24])
+    run_python(SCRIPT, "all", "--out", tmp_path, *short, cwd=tmp_path)
+    folder = ROOT / "docs" / "pictures"
+    page = (folder / "index.md").read_text()
+    for name in pictures.PICTURES:
+        assert f"({name}.png)" in page
+        assert f"examples/pictures.py {name}" in page
+        for path in (tmp_path, folder):
+            image = (path / f"{name}.png").read_bytes()
+            assert image.startswith(b"\x89PNG")
+            assert len(image) < 150_000
+        width, height = struct.unpack(">II", (tmp_path / f"{name}.png").read_bytes()[16:24])
         assert width == 960
         assert height >= 240
 
 
-def test_every_picture_is_tested_and_listed(pictures: Any) -> None:
-    assert set(NAMES) == set(pictures.PICTURES)
-    page = (ROOT / "docs" / "pictures" / "index.md").read_text()
-    for name in NAMES:
-        assert f"({name}.png)" in page
-        assert f"examples/pictures.py {name}" in page
-        assert (ROOT / "docs" / "pictures" / f"{name}.png").stat().st_size < 150_000
-
-
 def test_the_medians_of_callers_that_compute(pictures: Any) -> None:
-    assert pictures.rates_of_libraries(ROWS) == {
-        "cartpole-x64": {"shmem": 400.0, "envpool-cpp": 8000.0}
-    }
+    rates = {"shmem": 400.0, "envpool-cpp": 8000.0}
+    assert pictures.rates_of_libraries(ROWS) == {"cartpole-x64": rates}
 
 
 def test_the_crash_is_one(pictures: Any) -> None:
@@ -82,19 +73,10 @@ def test_the_crash_is_one(pictures: Any) -> None:
         assert all(0 <= begin <= end <= run.seconds for _, begin, end in spans)
         inside = [end for _, _, end in spans if run.killed < end < run.restarted]
         assert i != run.env_id or not inside
-    of_victim = [end for _, _, end in run.steps[run.env_id]]
-    assert sum(end > run.restarted for end in of_victim) >= 8
+    assert sum(end > run.restarted for _, _, end in run.steps[run.env_id]) >= 8
     meanwhile = [ids for at, ids in run.batches if run.killed < at < run.restarted]
     # Its last row may have been finished when it was killed.
     assert sum(run.env_id in ids for ids in meanwhile) <= 1
-
-
-def test_partial_batches_are_not_held_up(pictures: Any) -> None:
-    whole, partial = pictures.record_timelines(1.0).values()
-    assert {len(ids) for ids in whole.batches} == {8}
-    assert all(len(ids) >= 4 for ids in partial.batches)
-    assert any(len(ids) < 8 for ids in partial.batches)
-    assert all(run.caller for run in (whole, partial))
 
 
 def test_staleness(pictures: Any) -> None:

@@ -9,24 +9,18 @@ import gymnasium as gym
 import pytest
 
 from envpool_py.bench import tune
-from envpool_py.bench.measure import (
-    Caller,
-    Job,
-    Measurement,
-    MeasurementError,
-    Results,
-    carry_out,
-)
+from envpool_py.bench.measure import Caller, Job, Measurement, MeasurementError, Results, carry_out
 from envpool_py.bench.settings import Setting
-from tests.bench.test_measure import COUNT, IDLE, measurement
+from tests.bench.test_measure import IDLE, measurement
+from tests.cli.parts import COUNT
 
 ENV_FN = functools.partial(gym.make, COUNT)
 CALLERS = [IDLE, Caller(0.001)]
 DUMMY = Setting("dummy", 16)
-SHMEM = Setting("shmem", 16, 2)
-EACH = Setting("shmem", 16, 16)
-PARTIAL = Setting("shmem", 16, 2, 4)
-CALLER = Setting("shmem", 16, 1, caller_steps=True)
+ONE, SHMEM, FOUR, EACH = (Setting("shmem", 16, count) for count in (1, 2, 4, 16))
+PARTIAL, TWO_HALF = (SHMEM._replace(wait_num=wait_num) for wait_num in (4, 8))
+HALF = ONE._replace(wait_num=8)
+CALLER = ONE._replace(caller_steps=True)
 
 
 def results(rates: dict[Setting, float], busy: dict[Setting, float] | None = None) -> Results:
@@ -36,10 +30,6 @@ def results(rates: dict[Setting, float], busy: dict[Setting, float] | None = Non
         for each, rate in rates.items()
     }
     return Results(both)
-
-
-FOUR, ONE = Setting("shmem", 16, 4), Setting("shmem", 16, 1)
-HALF = ONE._replace(wait_num=8)
 
 
 def test_the_first_settings() -> None:
@@ -62,11 +52,9 @@ def test_partial_batches_of_the_fastest() -> None:
     )
     # The second is another one for a caller that computes.
     for callers, several in ((CALLERS[:1], [SHMEM, EACH]), (CALLERS, [SHMEM, EACH, FOUR])):
-        halves, quarters = (
-            [each._replace(wait_num=wait_num) for each in several] for wait_num in (8, 4)
-        )
-        smaller = HALF._replace(wait_num=4)
-        assert tune.partial_settings(made, callers) == [*halves, smaller, *quarters]
+        halves = [each._replace(wait_num=8) for each in several]
+        quarters = [each._replace(wait_num=4) for each in (HALF, *several)]
+        assert tune.partial_settings(made, callers) == halves + quarters
     assert tune.partial_settings(results({Setting("shmem", 3, 3): 1}), CALLERS) == []
 
 
@@ -81,24 +69,11 @@ def test_partial_batches_of_the_fastest() -> None:
         ({SHMEM: 100, EACH: 200}, EACH),
         ({DUMMY: 50, SHMEM: 100, PARTIAL: 110}, SHMEM),  # not enough for another loop
         ({DUMMY: 50, SHMEM: 100, PARTIAL: 120}, PARTIAL),
-        (
-            {SHMEM: 100, PARTIAL: 200, PARTIAL._replace(wait_num=8): 198},
-            PARTIAL._replace(wait_num=8),
-        ),
+        ({SHMEM: 100, PARTIAL: 200, TWO_HALF: 198}, TWO_HALF),
     ],
 )
 def test_the_recommendation(rates: dict[Setting, float], best: Setting) -> None:
     assert tune.recommended(results(rates), IDLE) == best
-
-
-def test_a_caller_that_computes_may_need_another_pool() -> None:
-    made = results({DUMMY: 100, SHMEM: 200}, {DUMMY: 100, SHMEM: 60})
-    assert [tune.recommended(made, caller) for caller in CALLERS] == [SHMEM, DUMMY]
-
-
-def test_nothing_to_recommend() -> None:
-    with pytest.raises(ValueError, match="no setting was measured"):
-        tune.recommended(results({}), IDLE)
 
 
 class Machine:
@@ -119,48 +94,41 @@ class Machine:
             raise MeasurementError("boom")
         return [measurement(self.rates.get(job.setting, 1), caller) for caller in CALLERS]
 
-    def run(self, settings: list[Setting], seconds: float) -> list[tuple[float, Setting]]:
+    def run(self, settings: list[Setting], seconds: float) -> list[float]:
+        """Return the times at which measurements begin."""
         turns = tune.try_settings(
             self.results, settings, CALLERS, self.measure, ENV_FN, seconds, lambda: self.now
         )
-        return list(turns)
+        return [over for over, _ in turns]
 
 
 def test_every_setting_then_the_best_until_the_time_is_over() -> None:
     machine = Machine({SHMEM: 30, DUMMY: 20, EACH: 10})
-    turns = machine.run([SHMEM, DUMMY, EACH], 20)
-    assert [over for over, _ in turns] == [*range(21)]
+    assert machine.run([SHMEM, DUMMY, EACH], 20) == [*range(21)]
     partial = [each._replace(wait_num=wait_num) for wait_num in (8, 4) for each in (SHMEM, EACH)]
-    assert machine.asked[:7] == [SHMEM, DUMMY, EACH, *partial]
-    assert machine.asked[7:] == ([SHMEM, DUMMY, EACH] * 5)[: len(machine.asked) - 7]
+    assert machine.asked == [SHMEM, DUMMY, EACH, *partial, *[SHMEM, DUMMY, EACH] * 5][:21]
     assert len(machine.results.measured[SHMEM]) > 4
-
-
-def test_one_setting_at_least_is_measured() -> None:
-    machine = Machine({})
+    machine = Machine({})  # one is measured in any case
     machine.run([SHMEM, DUMMY, EACH], 1e-6)
     assert list(machine.results.measured) == [SHMEM]
 
 
-def test_an_env_that_fails_everywhere_ends_it_early() -> None:
-    machine = Machine({}, SHMEM, DUMMY, EACH)
-    machine.run([SHMEM, DUMMY, EACH], 20)
-    assert machine.asked == [SHMEM, DUMMY]
-
-
-def test_settings_that_fail_are_reported_and_not_tried_again() -> None:
+def test_settings_that_fail() -> None:
+    """They are reported, and not tried again; if all fail, it ends early."""
     machine = Machine({SHMEM: 30, DUMMY: 20}, SHMEM)
     machine.run([SHMEM, DUMMY], 10)
     assert machine.results.errors == {SHMEM: "boom"}
     assert list(machine.results.measured) == [DUMMY]
     assert machine.asked.count(SHMEM) == 1
+    machine = Machine({}, SHMEM, DUMMY, EACH)
+    machine.run([SHMEM, DUMMY, EACH], 20)
+    assert machine.asked == [SHMEM, DUMMY]
 
 
 def test_every_setting_is_measured_for_real() -> None:
     """Finding 7: the setting with ``caller_steps`` failed, and nobody saw it."""
     clock = itertools.count()  # so that no setting is left out on a slow machine
-    found, settings = Results(), [SHMEM, CALLER, DUMMY]
-    settings = [each._replace(num_envs=4) for each in settings]
+    found, settings = Results(), [each._replace(num_envs=4) for each in (SHMEM, CALLER, DUMMY)]
 
     def quick(job: Job) -> list[Measurement]:
         return carry_out(job._replace(seconds=0.02))

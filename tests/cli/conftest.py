@@ -1,17 +1,45 @@
-"""Measurements that were never made, for the tests of ``bench`` and ``tune``."""
+"""Commands in this process; measurements that were never made, for ``bench`` and ``tune``."""
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
 from envpool_py.auto import Probe
 from envpool_py.bench.measure import Job
-from envpool_py.cli import bench, tune
+from envpool_py.cli import bench, main, tune
 from tests.bench.test_measure import measurement
 
 COMPUTING = Probe(1e-3, 1e-3, 0.9e-3, 2e-3, 0.01, 5e-3, 33_600)
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    def table(self) -> dict[str, list[str]]:
+        """The cells of each line of the tables, by the first one."""
+        lines = [line.strip("│ ").split("│") for line in self.out.splitlines() if "│" in line]
+        return {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}
+
+
+Cli = Callable[[str], Ended]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Carry out a command, which is given as one line."""
+
+    def carry_out(line: str) -> Ended:
+        capsys.readouterr()
+        status = main(shlex.split(line))
+        return Ended(status, *capsys.readouterr())
+
+    return carry_out
 
 
 class Asked(list[Job]):

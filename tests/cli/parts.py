@@ -4,57 +4,47 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import TransformReward
 
-from tests.support.envs import CountEnv, SpaceEnv
+from tests.support.envs import ChangedEnv, CountEnv, SpaceEnv
+
+COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
 
 not_callable = 5
 
 
 def scaled(env: gym.Env) -> gym.Env:
-    return gym.wrappers.TransformReward(env, lambda reward: 10.0 * float(reward))
+    return TransformReward(env, lambda reward: 10.0 * float(reward))
 
 
 def shifted(env: gym.Env) -> gym.Env:
-    return gym.wrappers.TransformReward(env, lambda reward: float(reward) + 1.0)
+    return TransformReward(env, lambda reward: float(reward) + 1.0)
 
 
-class InThirdEpisode(gym.Wrapper):
-    """Misbehaves in its third episode."""
-
-    resets = steps = 0
-
-    def reset(self, **kwargs: Any) -> tuple:
-        self.resets, self.steps = self.resets + 1, 0
-        return self.env.reset(**kwargs)
-
-    def step(self, action: Any) -> tuple:
-        self.steps += 1
-        if self.resets == 3:
-            self.misbehave()
-        return self.env.step(action)
+def raise_in_third_episode(env: CountEnv, _: Any, row: tuple) -> tuple:
+    if (env.episode, env.t) == (2, 2):
+        raise ValueError("boom")
+    return row
 
 
-class Stuck(InThirdEpisode):
-    """Hangs for good in the first step, and leaves a mark then."""
-
-    def misbehave(self) -> None:
+def hang_in_third_episode(env: CountEnv, _: Any, row: tuple) -> tuple:
+    """Hang, and leave a mark then."""
+    if env.episode == 2:
         (Path(os.environ["ENVPOOL_PY_MARKS"]) / f"{os.getpid()}").touch()
         while True:
             signal.pause()
+    return row
 
 
-class Raising(InThirdEpisode):
-    """Raises in the second step."""
-
-    def misbehave(self) -> None:
-        if self.steps == 2:
-            raise ValueError("boom")
+raising = partial(ChangedEnv, 0, 4, step=raise_in_third_episode)
+stuck = partial(ChangedEnv, 0, 4, step=hang_in_third_episode)
 
 
 def alternate(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
@@ -68,6 +58,13 @@ def refuses(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
     raise LookupError(f"got {len(obs)} rows, of envs {env_ids.tolist()}")
 
 
+def stumbles(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+    """Raise in the third episode."""
+    if (obs[:, 1] == 2).any():
+        raise LookupError("stumbled")
+    return 0 * env_ids
+
+
 class Parity:
     """A policy that is made of the pool and the seed."""
 
@@ -75,8 +72,7 @@ class Parity:
         self.num_actions = [int(space.n) for space in pool.action_space]
         self.seed = seed
 
-    def __call__(self, obs: np.ndarray, env_ids: np.ndarray) -> list[int]:
-        del obs
+    def __call__(self, _: np.ndarray, env_ids: np.ndarray) -> list[int]:
         return [(self.seed + i) % self.num_actions[i] for i in env_ids]
 
 
@@ -98,13 +94,6 @@ class Interrupts:
         if self.calls == 9:
             os.kill(os.getpid(), signal.SIGINT)
         return 0 * env_ids
-
-
-def stumbles(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
-    """Raise in the third episode."""
-    if (obs[:, 1] == 2).any():
-        raise LookupError("stumbled")
-    return 0 * env_ids
 
 
 class Different(CountEnv):
@@ -132,11 +121,6 @@ def with_size(size: object) -> gym.Env:
     return CountEnv(0, len(str(size)))
 
 
-def broken_env() -> gym.Env:
-    return count_env(fail=True)
-
-
-MAKERS = {"Count": count_env, "Space": space_env, "Different": Different, "Broken": broken_env}
-for kind, make in MAKERS.items():
+for kind, make in {"Count": count_env, "Space": space_env, "Different": Different}.items():
     if f"EnvpoolPyTests/{kind}-v0" not in gym.registry:
         gym.register(f"EnvpoolPyTests/{kind}-v0", entry_point=make, order_enforce=False)

@@ -19,51 +19,57 @@ import pytest
 from envpool_py.cli import main
 from envpool_py.collector import load
 from tests.cli import parts
+from tests.cli.parts import COUNT
 from tests.support.episodes import check_by_hand
 from tests.support.helpers import ROOT, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
+    from tests.cli.conftest import Cli
 
-
-def collect(*args: Any) -> int:
-    return main(["collect", *map(str, args)])
+PARTS = "tests.cli.parts"
 
 
 def make(env_id: str, **kwargs: Any) -> gym.Env:
     return gym.make(env_id, disable_env_checker=True, **kwargs)
 
 
-def command(*args: Any) -> list[str]:
-    return [sys.executable, "-m", "envpool_py.cli", "collect", *map(str, args)]
-
-
 def collected(folder: Path, line: str) -> Any:
     """What the command wrote, by its arguments in one line."""
     out = folder / "a.npz"
-    assert collect(*line.split(), "--out", out, "--force") == 0
+    assert main(["collect", *line.split(), "--out", str(out), "--force"]) == 0
     return load(out)
 
 
-@pytest.mark.parametrize("limit", ["--steps 250", "--episodes 13"])
-def test_one_seed_gives_one_file_whatever_the_timing(tmp_path: Path, limit: str) -> None:
+@contextlib.contextmanager
+def started(line: str, **options: Any) -> Iterator[subprocess.Popen]:
+    """The command in a process of its own, which has ended afterwards."""
+    program = [sys.executable, "-m", "envpool_py.cli", "collect", *line.split()]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    options["env"] = {**os.environ, **options.get("env", {})}
+    with subprocess.Popen(program, cwd=ROOT, start_new_session=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate(timeout=120)
+
+
+def test_one_seed_gives_one_file_whatever_the_timing(tmp_path: Path) -> None:
     """On every backend, and its episodes are those of envs stepped by hand."""
     files = set()
     for way in (
-        "--backend dummy",
         "--backend dummy --wait-num 1",
         "--backend subproc --wait-num 3",
-        "--backend shmem --num-processes 1 --wait-num 4",
-        "--backend shmem --num-processes 4 --wait-num 1",
+        "--backend shmem --num-processes 4 --wait-num 4",
         "--backend shmem --num-processes 3 --timeout 0.001",
     ):
-        found = collected(tmp_path, f"CartPole-v1 --num-envs 4 {limit} --seed 1 {way}")
+        found = collected(tmp_path, f"CartPole-v1 --num-envs 4 --steps 250 --seed 1 {way}")
         files.add((tmp_path / "a.npz").read_bytes())
     assert len(files) == 1
-    assert found.num_steps >= 250 or len(found) == 13
+    assert found.num_steps >= 250
     assert set(found.env_ids.tolist()) == {0, 1, 2, 3}
     assert found.observation_space == gym.make("CartPole-v1").observation_space
     check_by_hand(found, [partial(make, "CartPole-v1")] * 4, seed=1)
@@ -75,7 +81,6 @@ def test_just_as_many_episodes_as_asked_for(tmp_path: Path, flag: str) -> None:
     assert len(found) == 7
     if flag == "--balanced":
         assert np.bincount(found.env_ids).tolist() == [3, 2, 2]
-    assert found.metadata["complete"] is True
     check_by_hand(found, [partial(make, "CartPole-v1")] * 3, seed=found.metadata["seed"])
     fewer = collected(tmp_path, f"{COUNT} --num-envs 5 --episodes 2 {flag}")
     assert len(fewer.env_ids) == 2
@@ -83,29 +88,27 @@ def test_just_as_many_episodes_as_asked_for(tmp_path: Path, flag: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "kwargs"),
+    ("env_id", "kwargs", "options"),
     [
-        *(
-            ("EnvpoolPyTests/Space-v0", {"name": name, "length": 3})
-            for name in ("dict", "tuple", "nested", "discrete", "text", "box-uint8")
-        ),
-        ("ALE/Pong-v5", {"max_episode_steps": 12, "obs_type": "grayscale"}),
-        ("HalfCheetah-v5", {"max_episode_steps": 20}),
+        ("EnvpoolPyTests/Space-v0", {"name": "dict", "length": 3}, "--compress"),
+        ("EnvpoolPyTests/Space-v0", {"name": "box-uint8", "length": 3}, "--no-compress"),
+        ("ALE/Pong-v5", {"max_episode_steps": 12, "obs_type": "grayscale"}, ""),
+        ("HalfCheetah-v5", {"max_episode_steps": 20}, ""),
     ],
 )
-def test_envs_of_every_kind(tmp_path: Path, env_id: str, kwargs: dict[str, Any]) -> None:
-    options = " ".join(f"--env-kwarg {key}={value}" for key, value in kwargs.items())
+def test_envs_of_every_kind(
+    tmp_path: Path, env_id: str, kwargs: dict[str, Any], options: str
+) -> None:
+    given = " ".join(f"--env-kwarg {key}={value}" for key, value in kwargs.items())
     limits = "--num-envs 2 --wait-num 1 --episodes 4 --seed 3"
-    if "length" in kwargs:
-        limits += " --compress"
-    found = collected(tmp_path, f"{env_id} {limits} {options}")
+    found = collected(tmp_path, f"{env_id} {limits} {given} {options}")
     check_by_hand(found, [partial(make, env_id, **kwargs)] * 2, seed=3)
     # Pong: 52 frames of 33 600 bytes; images are compressed.
     assert (tmp_path / "a.npz").stat().st_size < 65_000
 
 
 def test_wrappers_from_the_inside_out(tmp_path: Path) -> None:
-    both = "--wrapper tests.cli.parts:scaled --wrapper tests.cli.parts:shifted"
+    both = f"--wrapper {PARTS}:scaled --wrapper {PARTS}:shifted"
     found = collected(tmp_path, f"CartPole-v1 --num-envs 2 --episodes 2 {both}")
     assert set(found.rewards.tolist()) == {11.0}  # 10 * 1 + 1, and not 10 * (1 + 1)
 
@@ -113,234 +116,166 @@ def test_wrappers_from_the_inside_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["alternate", "Parity"])
 def test_policies(tmp_path: Path, name: str) -> None:
     common = "--num-envs 3 --wait-num 1 --episodes 6 --seed 4"
-    for episode in collected(tmp_path, f"CartPole-v1 {common} --policy tests.cli.parts:{name}"):
+    for episode in collected(tmp_path, f"CartPole-v1 {common} --policy {PARTS}:{name}"):
         expected = [(4 + episode.env_id) % 2] * len(episode)
         if name == "alternate":
             expected = (episode.observations[:-1, 2] > 0).astype(int).tolist()
         assert episode.actions.tolist() == expected
 
 
-def test_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert collect(COUNT, "--num-envs", 2, "--episodes", 6, "--seed", 9, "--wait-num", 2) == 0
-    shown = capsys.readouterr()
-    rows = [line.strip("│ ").split("│") for line in shown.out.splitlines() if "│" in line]
-    table = {key.strip(): value.strip() for key, value in rows}
-    assert table["episodes"] == "6"
-    assert table["steps"] == "24"
+def test_the_summary_and_the_metadata(tmp_path: Path, cli: Cli) -> None:
+    limits = "--num-envs 2 --episodes 6 --seed 9 --wait-num 2"
+    ended = cli(f"collect {COUNT} --env-kwarg length=4 {limits} --out {tmp_path}/a.npz")
+    assert (ended.status, ended.err) == (0, "")
+    table = {name: cells[0] for name, cells in ended.table().items()}
+    assert float(table.pop("seconds")) > 0
+    assert float(table.pop("steps/s")) > 0
+    names = "episodes", "steps", "return", "length", "rows per batch", "seed", "file"
     # Rewards of episode k are 100 k + t for t = 1 to 4: 10, 410 and 810 in all.
-    assert table["return"] == "mean 410, 10 to 810"
-    assert table["length"] == "mean 4, 4 to 4"
-    assert table["seed"] == "9"
-    assert table["rows per batch"] == "2.0"
-    assert float(table["seconds"]) > 0
-    assert float(table["steps/s"]) > 0
-    assert shown.err == ""
-
-
-def test_the_metadata(tmp_path: Path) -> None:
-    found = collected(tmp_path, f"{COUNT} --num-envs 2 --episodes 2 --env-kwarg length=2").metadata
-    assert found["env_id"] == COUNT
-    assert found["env_kwargs"] == {"length": "2"}
-    assert found["policy"] == "random"
-    assert (found["num_envs"], found["episodes"], found["steps"]) == (2, 2, None)
-    assert found["versions"]["gymnasium"] == gym.__version__
+    values = "6", "24", "mean 410, 10 to 810", "mean 4, 4 to 4", "2.0", "9", f"{tmp_path}/a.npz"
+    assert table == dict(zip(names, values, strict=True))
+    found = load(tmp_path / "a.npz").metadata
+    assert found.pop("versions")["gymnasium"] == gym.__version__
+    names = "env_id", "env_kwargs", "wrappers", "policy", "seed", "num_envs", "episodes", "steps"
+    values = COUNT, {"length": "4"}, [], "random", 9, 2, 6, None
+    ended_well = {"balanced": True, "complete": True}
+    assert found == dict(zip(names, values, strict=True)) | ended_well
 
 
 def test_a_bar_on_a_terminal() -> None:
     reader, writer = pty.openpty()
-    with subprocess.Popen(
-        command("CartPole-v1", "--num-envs", 2, "--steps", 200),
-        cwd=ROOT,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
-        stdout=subprocess.PIPE,
-        stderr=writer,
-    ) as process:
+    terminal = {"TERM": "xterm", "COLUMNS": "120"}
+    with started("CartPole-v1 --num-envs 2 --steps 200", stderr=writer, env=terminal) as process:
         os.close(writer)
         shown = b""
-        try:
+        # The other end is closed: how a terminal says that it is over.
+        with contextlib.suppress(OSError):
             while part := os.read(reader, 4096):
                 shown += part
-        except OSError:  # the other end is closed: how a terminal says that it is over
-            pass
-        finally:
-            os.close(reader)
+        os.close(reader)
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
     assert "steps/s" in shown.decode()
     assert " %" in shown.decode()
-    assert "rows per batch" in out.decode()
-
-
-@pytest.mark.parametrize("args", [[], ["--help"], ["collect", "--help"], ["--version"]])
-def test_help(args: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(args) == 0
-    assert "envpool-py" in capsys.readouterr().out
-
-
-def test_a_directory_that_takes_no_files(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def refuse(**_: Any) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)  # root may write everywhere
-    assert collect(COUNT, "--steps", 5, "--out", tmp_path / "a.npz") == 2
-    assert f"--out: {tmp_path}/a.npz: Permission denied" in capsys.readouterr().err
+    assert "rows per batch" in out
 
 
 # -------------------------------------------------------------------------- ends half way
 
 
-NOTED = "interrupted; writing what there is"
-
-
 @pytest.mark.parametrize(
-    ("option", "name", "status", "complaints"),
+    ("line", "status", "complaints"),
     [
-        ("--wrapper", "Raising", 1, ["step raised ValueError: boom", "ended by an error"]),
+        (f"{PARTS}:raising", 1, ["step raised ValueError: boom", "ended by an error"]),
         # The traceback shows where.
-        ("--policy", "stumbles", 1, ["in stumbles", "LookupError: stumbled", "ended by an error"]),
+        (
+            f"{COUNT} --policy {PARTS}:stumbles",
+            1,
+            ["in stumbles", "LookupError: stumbled", "ended by an error"],
+        ),
         # Batches: reset, four steps (the policy is called before each), reset, four steps.
-        ("--policy", "Interrupts", 130, [NOTED, "interrupted"]),
+        (f"{COUNT} --policy {PARTS}:Interrupts", 130, ["interrupted"]),
     ],
 )
 def test_whole_episodes_are_kept(
-    tmp_path: Path,
-    option: str,
-    name: str,
-    status: int,
-    complaints: list[str],
-    capsys: pytest.CaptureFixture[str],
+    line: str, status: int, complaints: list[str], tmp_path: Path, cli: Cli
 ) -> None:
     out = tmp_path / "a.npz"
-    limits = ("--num-envs", 2, "--wait-num", 2, "--steps", 900, "--seed", 3)
-    assert collect(COUNT, *limits, option, f"tests.cli.parts:{name}", "--out", out) == status
-    shown = capsys.readouterr()
-    assert all(text in shown.err for text in complaints)
-    assert shown.err.endswith(f"envpool-py: {complaints[-1]}; kept 4 whole episodes in {out}\n")
-    if status == 130:
-        assert shown.err.count("\n") == 2
-    assert "episodes       │ 4" in shown.out
+    ended = cli(f"collect {line} --num-envs 2 --wait-num 2 --steps 900 --seed 3 --out {out}")
+    assert ended.status == status
+    assert all(text in ended.err for text in complaints)
+    assert ended.err.splitlines()[-2:] == [
+        f"envpool-py: {complaints[-1]}; writing what there is",
+        f"envpool-py: {complaints[-1]}; kept 4 whole episodes in {out}",
+    ]
+    assert status == 1 or ended.err.count("\n") == 2
+    assert ended.table()["episodes"] == ["4"]
     found = load(out)
     assert found.lengths.tolist() == [4, 4, 4, 4]
     assert found.metadata["complete"] is False
     check_by_hand(found, [parts.count_env] * 2, seed=3)
 
 
-def test_an_interrupt_before_any_episode_leaves_what_was_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_before_any_episode_leaves_what_was_there(tmp_path: Path, cli: Cli) -> None:
     out = tmp_path / "a.npz"
     out.write_text("old")
-    policy = ("--policy", "tests.cli.parts:Interrupts", "--env-kwarg", "length=50")
-    limits = ("--num-envs", 2, "--steps", 900)
-    assert collect(COUNT, *limits, *policy, "--out", out, "--force") == 130
-    assert capsys.readouterr().err == "envpool-py: interrupted; nothing is written\n"
+    policy = f"--policy {PARTS}:Interrupts --env-kwarg length=50"
+    ended = cli(f"collect {COUNT} --num-envs 2 --steps 900 {policy} --out {out} --force")
+    assert ended.status == 130
+    assert ended.err == "envpool-py: interrupted; nothing is written\n"
     assert out.read_text() == "old"
     assert list(tmp_path.iterdir()) == [out]
 
 
 def test_a_second_interrupt_leaves_the_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     out = tmp_path / "a.npz"
     monkeypatch.setattr("envpool_py.collector.file._pack", interrupted)
-    common = ("--num-envs", 2, "--wait-num", 2, "--steps", 900, "--out", out)
-    assert collect(COUNT, *common, "--policy", "tests.cli.parts:Interrupts") == 130
-    shown = capsys.readouterr().err.splitlines()[-1]
-    assert shown == f"envpool-py: interrupted; kept 4 whole episodes in {out}.partial"
+    limits = f"--num-envs 2 --wait-num 2 --steps 900 --out {out}"
+    ended = cli(f"collect {COUNT} {limits} --policy {PARTS}:Interrupts")
+    assert ended.status == 130
+    last = f"envpool-py: interrupted; kept 4 whole episodes in {out}.partial"
+    assert ended.err.splitlines()[-1] == last
     assert len(load(out)) == 4
+    assert cli(f"show {out}").table()["episodes"] == ["4"]
 
 
 def test_an_unfinished_run_is_kept_until_another_one_begins(tmp_path: Path) -> None:
     out = tmp_path / "a.npz"
     left = tmp_path / "a.npz.partial"
-    collect(COUNT, "--num-envs", 1, "--episodes", 2, "--out", tmp_path / "left")
+    begin = ["collect", "--episodes", "2", "--out"]
+    assert main([*begin, str(tmp_path / "left"), COUNT, "--num-envs", "1"]) == 0
     (tmp_path / "left").rename(left)
     for wrong in (
-        "CartPol-v1",
-        f"{COUNT} --env-kwarg size=3",
-        f"{COUNT} --policy tests.cli.parts:Unmakeable",
-        "EnvpoolPyTests/Space-v0 --env-kwarg name=graph",
-        COUNT,  # without --force
+        "CartPol-v1 --force",
+        f"{COUNT} --env-kwarg size=3 --force",
+        f"{COUNT} --policy {PARTS}:Unmakeable --force",
+        "EnvpoolPyTests/Space-v0 --env-kwarg name=graph --force",
+        COUNT,
     ):
-        force = [] if wrong == COUNT else ["--force"]
-        assert collect(*wrong.split(), "--episodes", 1, "--out", out, *force) == 2, wrong
+        assert main([*begin, str(out), *wrong.split()]) == 2, wrong
         assert len(load(left)) == 2
-    assert collect(COUNT, "--episodes", 1, "--out", out, "--force") == 0
+    assert main([*begin, str(out), COUNT, "--force"]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
 
 
-@contextlib.contextmanager
-def hanging(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command whose two envs hang in their third episode, after four have been written."""
-    marks = tmp_path / "marks"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_while_envs_hang(number: signal.Signals, tmp_path: Path) -> None:
+    """Both envs hang in their third episode, after four have been written."""
+    out, marks = tmp_path / "a.npz", tmp_path / "marks"
     marks.mkdir()
-    limits = ("--num-envs", 2, "--wait-num", 1, "--steps", 10**6, "--seed", 3)
-    stuck = ("--wrapper", "tests.cli.parts:Stuck", "--num-processes", 2)
-    with subprocess.Popen(
-        command(COUNT, *limits, *stuck, "--out", tmp_path / "a.npz"),
-        cwd=ROOT,
-        env={**os.environ, "ENVPOOL_PY_MARKS": str(marks)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            assert wait_until(lambda: len(list(marks.iterdir())) == 2, 30)
-            yield process
-        finally:
-            process.kill()
-            process.communicate(timeout=120)
-
-
-def test_ctrl_c_while_envs_hang(tmp_path: Path) -> None:
-    out = tmp_path / "a.npz"
-    with hanging(tmp_path) as process:
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    limits = "--num-envs 2 --num-processes 2 --wait-num 1 --steps 1000000 --seed 3"
+    line = f"{PARTS}:stuck {limits} --out {out}"
+    with started(line, env={"ENVPOOL_PY_MARKS": str(marks)}) as process:
+        assert wait_until(lambda: len(list(marks.iterdir())) == 2, 30)
+        os.killpg(process.pid, number)  # as a terminal does with SIGINT
         stdout, stderr = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert stderr.splitlines()[-1] == f"envpool-py: interrupted; kept 4 whole episodes in {out}"
-    assert "episodes" in stdout
+    file = out if number is signal.SIGINT else tmp_path / "a.npz.partial"
+    assert sorted(tmp_path.iterdir()) == [file, marks]
     found = load(out)
-    assert found.metadata["complete"] is False
     assert found.env_ids.tolist() == [0, 0, 1, 1]
     check_by_hand(found, [parts.count_env] * 2, seed=3)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "marks"]
-
-
-def test_a_killed_command_leaves_its_whole_episodes(tmp_path: Path) -> None:
-    with hanging(tmp_path):
-        pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz.partial", "marks"]
-    found = load(tmp_path / "a.npz")
-    assert found.env_ids.tolist() == [0, 0, 1, 1]
-    check_by_hand(found, [parts.count_env] * 2, seed=3)
+    if number is signal.SIGINT:
+        assert process.returncode == 130
+        assert stderr.splitlines()[-1] == f"envpool-py: interrupted; kept 4 whole episodes in {out}"
+        assert "episodes" in stdout
+        assert found.metadata["complete"] is False
 
 
 def test_a_disk_that_is_full(tmp_path: Path) -> None:
-    def little_room() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
-
     out = tmp_path / "a.npz"
-    limits = ("--num-envs", 2, "--steps", 20_000, "--backend", "dummy")
-    done = subprocess.run(
-        command("CartPole-v1", *limits, "--out", out),
-        cwd=ROOT,
-        preexec_fn=little_room,
-        capture_output=True,
-        timeout=170,
-        check=False,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert "File too large" in done.stderr
-    assert "ended by an error" in done.stderr
-    kept = len(load(out))
-    assert kept > 0
-    assert f"kept {kept} whole episodes in {out}.partial" in done.stderr
-    check_by_hand(load(out), [partial(make, "CartPole-v1")] * 2, load(out).metadata["seed"])
+    line = f"CartPole-v1 --num-envs 2 --steps 20000 --backend dummy --out {out}"
+    room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (40_000, 40_000))
+    with started(line, preexec_fn=room) as process:
+        _, stderr = process.communicate(timeout=170)
+    assert process.returncode == 1
+    assert "File too large" in stderr
+    kept = load(out)
+    assert len(kept) > 0
+    last = f"envpool-py: ended by an error; kept {len(kept)} whole episodes in {out}.partial"
+    assert stderr.splitlines()[-1] == last
+    check_by_hand(kept, [partial(make, "CartPole-v1")] * 2, kept.metadata["seed"])

@@ -1,23 +1,25 @@
-"""``envpool-py replay``: the env of a record."""
+"""``envpool-py replay`` and ``show``: the env of a record, and its errors."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import re
 import sys
-import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import envpool_py
-from envpool_py.cli import main
 from envpool_py.record import named_env, recorder
 from tests.cli import parts
 from tests.support.envs import CountEnv
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.cli.conftest import Cli
 
 PARTS = "tests.cli.parts"
 OWN = """
@@ -33,7 +35,7 @@ def doubled(env):
 """
 
 
-def make(path: Path, env: Any, **options: Any) -> None:
+def record(path: Path, env: Any, **options: Any) -> None:
     """Write a record of three steps."""
     with envpool_py.make(env, 2, backend="dummy", record=path, **options) as pool:
         pool.reset(seed=0)
@@ -41,83 +43,65 @@ def make(path: Path, env: Any, **options: Any) -> None:
             pool.step([0, 0])
 
 
-def replayed(capsys: pytest.CaptureFixture[str], *args: Any) -> tuple[int, str]:
-    """The exit status, and what the command writes."""
-    status = main(["replay", *map(str, args)])
-    shown = capsys.readouterr()
-    return status, shown.out + shown.err
-
-
 @pytest.mark.parametrize(
     ("env", "others"),
     [
-        (f"{PARTS}:count_env --env-kwarg length=2", ["--env-kwarg", "length=5"]),
-        ("CartPole-v1 --env-kwarg sutton_barto_reward=True --video videos", []),
+        (f"{PARTS}:count_env --env-kwarg length=2", "--env-kwarg length=5"),
+        ("CartPole-v1 --env-kwarg sutton_barto_reward=True --video videos", ""),
         (
             f"own.py:Own --env-kwarg length=3 --wrapper {PARTS}:shifted --wrapper own.py:doubled",
-            ["--wrapper", f"{PARTS}:shifted"],
+            f"--wrapper {PARTS}:shifted",
         ),
     ],
 )
 def test_collect_names_the_env(
-    env: str,
-    others: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    env: str, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     (tmp_path / "own.py").write_text(OWN)
     path = tmp_path / "a.record"
     monkeypatch.chdir(tmp_path)
-    limits = ["--num-envs", "2", "--episodes", "4", "--backend", "dummy"]
-    assert main(["collect", *env.split(), *limits, "--record", str(path)]) == 0
+    limits = "--num-envs 2 --episodes 4 --seed 1 --backend dummy"
+    assert cli(f"collect {env} {limits} --record {path}").status == 0
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
-    capsys.readouterr()
-    status, said = replayed(capsys, path)
-    assert (status, "the run ended well" in said) == (0, True), said
-    assert main(["show", str(path), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    ended = cli(f"replay {path}")
+    assert (ended.status, "the run ended well" in ended.out) == (0, True), ended
+    shown = json.loads(cli(f"show {path} --json").out)
     assert shown["env"] == env.partition(" ")[0].replace("own.py", str(tmp_path / "own.py"))
+    assert (shown["episodes"], shown["seeds"], shown["complete"]) == (4, [1, 2], True)
     if others:  # its rows are others
-        assert replayed(capsys, path, *others)[0] == 1
+        assert cli(f"replay {path} {others}").status == 1
 
 
 def test_make_names_what_can_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
-    class Local(CountEnv):
-        pass
+    def env_of(module: str, name: str) -> type:
+        return type("Env", (CountEnv,), {"__module__": module, "__qualname__": name})
 
-    class OfProgram(CountEnv):  # to import it again would run the program
-        pass
-
-    class Replaced(CountEnv):  # another object has its name
-        pass
-
-    OfProgram.__module__, OfProgram.__qualname__ = "__main__", "OfProgram"
-    Replaced.__module__, Replaced.__qualname__ = PARTS, "count_env"
-    monkeypatch.setattr(sys.modules["__main__"], "OfProgram", OfProgram, raising=False)
+    of_program = env_of("__main__", "OfProgram")  # to import it again would run the program
+    monkeypatch.setattr(sys.modules["__main__"], "OfProgram", of_program, raising=False)
     named: list[tuple[Any, dict[str, Any]]] = [
         ("CartPole-v1", {}),
         (parts.count_env, {"env_kwargs": {"length": 2}, "wrappers": [parts.shifted]}),
     ]
     unnamed: list[tuple[Any, dict[str, Any]]] = [
-        *((env, {}) for env in (Local, OfProgram, Replaced)),
+        *((env, {}) for env in (env_of(__name__, "test.<locals>.Local"), of_program)),
+        (env_of(PARTS, "count_env"), {}),  # another object has its name
         (functools.partial(CountEnv, 0), {}),
         (parts.count_env, {"wrappers": [lambda env: env]}),
         (parts.with_size, {"env_kwargs": {"size": {1: float}}}),
     ]
     for i, (env, options) in enumerate([*named, *unnamed]):
         path = tmp_path / f"{i}.record"
-        make(path, env, **options)
-        status, said = replayed(capsys, path)
+        record(path, env, **options)
+        status, out, err = cli(f"replay {path}")
         if i < len(named):
-            assert (status, "the run ended well" in said) == (0, True), said
+            assert (status, "the run ended well" in out) == (0, True), err
         else:
             assert status == 2
-            assert "does not name the env of its 2 envs; name that of the run: envpool-py" in said
-    assert replayed(capsys, tmp_path / "2.record", f"{PARTS}:count_env", "--env", 1)[0] == 0
+            assert "does not name the env of its 2 envs; name that of the run: envpool-py" in err
+    assert cli(f"replay {tmp_path}/2.record {PARTS}:count_env --env 1").status == 0
 
 
 def test_envs_that_differ_have_no_name(tmp_path: Path) -> None:
@@ -132,16 +116,35 @@ def test_envs_that_differ_have_no_name(tmp_path: Path) -> None:
         assert (found and found["env"]) == name
 
 
-def test_an_older_record_needs_the_env(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_older_record_needs_the_env(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
     path = tmp_path / "a.record"
-    make(path, "CartPole-v1")
-    data = path.read_bytes()
-    start, head = len(recorder.MAGIC), recorder._CHUNK_HEAD
-    length = head.unpack_from(data, start)[0]
-    facts = recorder.read_header(path)
-    del facts["env"]
-    body = json.dumps(facts).encode()
-    older = head.pack(len(body), zlib.crc32(body, zlib.crc32(recorder.HEADER)), recorder.HEADER)
-    path.write_bytes(data[:start] + older + body + data[start + head.size + length :])
-    assert replayed(capsys, path)[0] == 2
-    assert replayed(capsys, path, "CartPole-v1")[0] == 0
+    record(path, "CartPole-v1")
+    header = recorder.read_header(path)
+    del header["env"]
+    monkeypatch.setattr(recorder, "read_header", lambda _: header)
+    assert cli(f"replay {path}").status == 2
+    assert cli(f"replay {path} CartPole-v1").status == 0
+    assert cli(f"show {path}").table()["pool"] == ["DummyVectorEnv"]
+
+
+def test_each_error_is_shown_with_its_place(tmp_path: Path, cli: Cli) -> None:
+    """One that was raised, and those that ``on_error`` recovered from, before it and after it."""
+    path = tmp_path / "a.record"
+    options = {"on_error": "restart", "max_restarts": 1, "backend": "dummy", "record": path}
+    with envpool_py.make(parts.raising, 2, **options) as pool:
+        pool.reset()
+        for i in (0, 0, 1):
+            with contextlib.suppress(envpool_py.EnvError):
+                for _ in range(12):
+                    pool.step([0], [i])
+    ended = cli(f"replay {path} {PARTS}:raising")
+    assert ended.status == 1
+    error = r"step raised ValueError: boom \(parts.py:\d+\); episode \d, step \d"
+    found = re.findall(f"^env (.): {error}(; on_error went on)?$", ended.out, re.MULTILINE)
+    assert [(env, bool(went_on)) for env, went_on in found] == [("0", 1), ("0", 0), ("1", 1)]
+    assert ended.out.endswith("; 3 errors\n")
+    assert re.findall("env .: .*boom", cli(f"show {path}").out) == [
+        f"env {i}: step raised ValueError: boom" for i in range(2)
+    ]

@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
-
-import pytest
+import json
+from typing import TYPE_CHECKING, Any
 
 from envpool_py.auto import Probe
 from envpool_py.bench.measure import MeasurementError
 from envpool_py.bench.settings import Setting
-from envpool_py.cli import main
 from envpool_py.cli import tune as command
-from tests.bench.test_measure import COUNT, IDLE
+from tests.bench.test_measure import IDLE
 from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, results
 from tests.cli.conftest import COMPUTING, Asked
 
+if TYPE_CHECKING:
+    from tests.cli.conftest import Cli
+
 WAITS = "steps wait rather than compute, and with a process per env they wait at once"
 WAITING = Probe(1e-3, 1e-4, 1e-3, 9e-3)
-
-
-def tune(*args: Any) -> int:
-    return main(["tune", *map(str, args)])
-
-
-def test_a_recommendation_that_works(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune(COUNT, "--num-envs", 2, "--seconds", 1, "--policy-us", 0, "--policy-us", 50) == 0
-    out = capsys.readouterr().out
-    lines = out.splitlines()
-    assert f"{COUNT} x 2, policy: 50 µs per batch" in out
-    places = [i for i, line in enumerate(lines) if line == "import envpool_py"]
-    assert 1 <= len(places) <= 2  # one for each caller, or for both
-    for i in places:
-        names: dict = {}
-        exec("\n".join(lines[i : i + 2]), names)
-        with names["pool"] as pool:
-            assert len(pool) == 2
-    topics = [line.partition(":")[0] for line in lines[places[0] - 5 :]]
-    assert topics[:3] == ["step", "resets", "observation"]
-    assert topics[4:8:3] == ["# policy", "# processes"]
 
 
 def test_what_an_env_costs() -> None:
@@ -61,15 +41,15 @@ def test_why_that_one(asked: Asked) -> None:
     assert why(COMPUTING, SHMEM, {SHMEM: 1800, DUMMY: 1000, EACH: 200}) == [
         "processes: 2 on 2 cores; 1.80 times the steps of dummy",
     ]
-    assert why(COMPUTING, DUMMY, {DUMMY: 1000, SHMEM: 500})[0] == (
+    assert why(COMPUTING, DUMMY, {DUMMY: 1000, SHMEM: 500}) == [
         "processes: none; 2.00 times the steps of shmem, num_processes=2"
-    )
-    assert why(COMPUTING, DUMMY, {DUMMY: 1000})[0] == "processes: none"
-    assert why(WAITING, PARTIAL, {EACH: 1000, PARTIAL: 3000, DUMMY: 100})[:2] == [
+    ]
+    assert why(COMPUTING, DUMMY, {DUMMY: 1000}) == ["processes: none"]
+    assert why(WAITING, PARTIAL, {EACH: 1000, PARTIAL: 3000, DUMMY: 100}) == [
         f"processes: 2 on 2 cores; {WAITS}; 30.00 times the steps of dummy",
         "wait_num: 4; 3.00 times the steps of shmem, num_processes=16",
     ]
-    assert why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1000})[:2] == [
+    assert why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1000}) == [
         "processes: 16 on 2 cores",
         "wait_num: all rows; 1.00 times the steps of shmem, num_processes=2, wait_num=4",
     ]
@@ -79,38 +59,44 @@ def test_one_line_of_code_for_callers_that_need_the_same_pool() -> None:
     args = argparse.Namespace(env="CartPole-v1", env_kwarg=[], wrapper=[])
 
     def headings(made: Any) -> list[str]:
-        return [each.policy for each in command.recommendations(args, made, COMPUTING, CALLERS)]
+        return [each["policy"] for each in command.recommendations(args, made, COMPUTING, CALLERS)]
 
-    both = "policy: 0 or 1000 µs per batch"
-    assert headings(results({SHMEM: 180, DUMMY: 100})) == [both]
+    assert headings(results({SHMEM: 180, DUMMY: 100})) == ["policy: 0 or 1000 µs per batch"]
     assert headings(results({SHMEM: 180, DUMMY: 100}, {SHMEM: 50, DUMMY: 100})) == [
         "policy: 0 µs per batch",
         "policy: 1000 µs per batch",
     ]
 
 
-def test_settings_that_fail_are_told(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_that_fail_are_told(asked: Asked, cli: Cli) -> None:
     asked.failing["shmem"] = MeasurementError("OSError: no processes today")
-    assert tune("ALE/Pong-v5", "--seconds", 0.5) == 0
-    out = capsys.readouterr().out
-    assert "shmem, num_processes=16 failed: OSError: no processes today" in out
-    assert 'make("ale_py:ALE/Pong-v5", 16, backend="dummy")' in out
+    ended = cli("tune ALE/Pong-v5 --seconds 0.05")
+    assert ended.status == 0
+    assert "shmem, num_processes=16 failed: OSError: no processes today" in ended.out
+    code = 'make("ale_py:ALE/Pong-v5", 16, backend="dummy")'
+    *lines, last = ended.out.splitlines()[-8:]
+    topics = ["step", "resets", "observation", "", "# policy", "import envpool_py"]
+    assert [line.partition(":")[0] for line in lines[:6]] == topics
+    assert (lines[6], last) == (f"pool = envpool_py.{code}", "# processes: none")
+    found = json.loads(cli("tune ALE/Pong-v5 --seconds 0.05 --json").out)
+    assert code in found["recommendations"][0]["code"]
+    assert found["one_env"]["obs_bytes"] == 33_600
+    assert {each["pool"] for each in found["measurements"]} == {"dummy", "shmem"}
 
 
-def test_when_everything_fails(asked: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+def test_when_everything_fails(asked: Asked, cli: Cli) -> None:
     asked.failing["shmem"] = asked.failing["dummy"] = MeasurementError("OSError: nothing today")
-    assert tune("CartPole-v1") == 1
-    assert capsys.readouterr().err == "envpool-py: OSError: nothing today\n"
+    assert cli("tune CartPole-v1") == (1, "", "envpool-py: OSError: nothing today\n")
 
 
-def test_an_env_that_cannot_be_made(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tune("tests.cli.parts:EnvpoolPyTests/Broken-v0", "--seconds", 1) == 1
-    assert "env 0: env_fn raised ValueError: asked to fail" in capsys.readouterr().err
+def test_an_env_that_cannot_be_made(cli: Cli) -> None:
+    ended = cli("tune tests.cli.parts:count_env --env-kwarg fail=True --seconds 1")
+    assert ended.status == 1
+    assert "env 0: env_fn raised ValueError: asked to fail" in ended.err
 
 
-def test_ctrl_c_gives_the_recommendation_until_then(
-    asked: Asked, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_gives_the_recommendation_until_then(asked: Asked, cli: Cli) -> None:
     asked.failing["dummy"] = KeyboardInterrupt()
-    assert tune("CartPole-v1") == 130
-    assert 'backend="shmem"' in capsys.readouterr().out
+    ended = cli("tune CartPole-v1")
+    assert ended.status == 130
+    assert 'backend="shmem"' in ended.out
