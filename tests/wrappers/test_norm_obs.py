@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import json
 import zipfile
 from collections.abc import Iterator
@@ -16,18 +15,25 @@ from gymnasium import spaces
 
 from envpool_py import DummyVectorEnv
 from envpool_py.wrappers import RunningMeanStd, VectorEnvNormObs, VectorEnvWrapper
-from tests.wrappers.envs import ARRAYS, SPACES, SampleEnv, env_fns, twins
+from tests.support.reference import same
+from tests.wrappers.envs import ARRAYS, POOLS, SPACES, TREES, SampleEnv, env_fns, twins
 
 EPS = float(np.finfo(np.float32).eps)
+BOX = spaces.Box(-10, 10, (2, 3), np.float32)
 
 #: The leaves that have statistics, by space; the rest passes unchanged.
 NORMALISED = {
     **{name: [()] for name in ARRAYS},
-    "dict": [("b",), ("a",)],
-    "tuple": [(0,), (1,)],
-    "nested": [("inner", "x"), ("pair", 0)],
+    "dict": [("image",), ("speed",)],
+    "tuple": [(0,), (2,)],
+    "nested": [("b", 0), ("c", "image"), ("c", "speed")],
+    "mixed": [("fixed",)],
 }
-UNTOUCHED = {"nested": [("inner", "kind"), ("pair", 1), ("mask",), ("word",)]}
+UNTOUCHED = {
+    "tuple": [(1,)],
+    "nested": [("a",), ("b", 1, "flags")],
+    "mixed": [("card",), ("ragged", 0)],
+}
 
 
 @pytest.fixture
@@ -61,22 +67,28 @@ class Reference:
         np.testing.assert_allclose(normed, expected, rtol=2 * bits, atol=4 * bits)
 
 
-# ------------------------------------------------------------------ every space, row by row
+class Keep(VectorEnvWrapper):
+    """Keeps the batch that a wrapper around it gets, and a copy."""
+
+    def observations(self, obs: Any) -> Any:
+        self.kept = obs, copy.deepcopy(obs)
+        return obs
 
 
 @pytest.mark.parametrize(
     ("kind", "space", "columns"),
     [
         *(("dummy", space, False) for space in SPACES),
-        *(("dummy", space, True) for space in ("dict", "tuple", "nested")),
+        *(("dummy", space, True) for space in TREES),
         ("shmem", "nested", False),
     ],
 )
 def test_rows_and_spaces_of_every_space(kind: str, space: str, columns: bool) -> None:
     references = {path: Reference() for path in NORMALISED[space]}
-    with twins(kind, space, VectorEnvNormObs, columns=columns) as (plain, norm):
+    with POOLS[kind](env_fns(space), columns=columns, copy=False) as pool:
+        norm = VectorEnvNormObs(Keep(pool))
         assert norm.observation_space is norm.observation_space
-        assert plain.observation_space[0] == norm.venv.observation_space[0] == SPACES[space]
+        assert norm.venv.observation_space[0] == SPACES[space]
         for method, *args in [
             ("reset",),
             ("step", [0, 1, 0, 1]),
@@ -85,11 +97,14 @@ def test_rows_and_spaces_of_every_space(kind: str, space: str, columns: bool) ->
             ("step", [0, 1, 0, 1]),
             ("drain",),  # nothing
         ]:
-            seed = {"seed": 5} if method == "reset" else {}
-            raw, got = getattr(plain, method)(*args, **seed), getattr(norm, method)(*args, **seed)
-            assert type(got[0]) is type(raw[0])
+            got, *_ = getattr(norm, method)(*args)
+            given, raw = norm.venv.kept
+            assert same(given, raw), "it is not written to"
+            assert type(got) is type(raw)
+            for path in UNTOUCHED.get(space, []):
+                np.testing.assert_array_equal(leaf(got, path), leaf(raw, path))
             for path, reference in references.items():
-                batch, normed = leaf(raw[0], path), leaf(got[0], path)
+                batch, normed = leaf(raw, path), leaf(got, path)
                 assert normed.shape == batch.shape
                 if not len(batch):
                     continue
@@ -98,13 +113,6 @@ def test_rows_and_spaces_of_every_space(kind: str, space: str, columns: bool) ->
                 for key in path:
                     part = part[key]
                 assert part == spaces.Box(-10, 10, normed.shape[1:], normed.dtype)
-            for path in UNTOUCHED.get(space, []):
-                np.testing.assert_array_equal(leaf(got[0], path), leaf(raw[0], path))
-            for left, right in zip(got[1:], raw[1:], strict=True):
-                np.testing.assert_array_equal(left, right)
-
-
-# ------------------------------------------- every way out, once: see test_vector.py, and this
 
 
 def test_the_statistics_are_the_same_in_every_autoreset_mode() -> None:
@@ -127,84 +135,42 @@ def test_the_statistics_are_the_same_in_every_autoreset_mode() -> None:
         np.testing.assert_allclose(rms.var, found[None].var, rtol=1e-12)
 
 
-@pytest.mark.parametrize("columns", [False, True])
-def test_what_the_pool_gave_is_not_written_to(columns: bool) -> None:
-    kept = []
-
-    class Keep(VectorEnvWrapper):
-        def observations(self, obs: Any) -> Any:
-            kept[:] = [obs, copy.deepcopy(obs)]
-            return obs
-
-    with DummyVectorEnv(env_fns("nested"), columns=columns, copy=False) as pool:
-        VectorEnvNormObs(Keep(pool)).reset(seed=0)
-        for path in NORMALISED["nested"] + UNTOUCHED["nested"]:
-            np.testing.assert_array_equal(leaf(kept[0], path), leaf(kept[1], path))
-
-
 # --------------------------------------------------------------- learning, sharing, leaving out
 
 
-def test_frozen_statistics(venv: DummyVectorEnv) -> None:
-    norm = VectorEnvNormObs(venv, update_obs_rms=False)
-    raw, obs = venv.reset(seed=0)[0], norm.reset(seed=0)[0]
-    expected = np.clip(raw / np.sqrt(1 + EPS), -10, 10)
-    np.testing.assert_allclose(obs, expected, rtol=1e-6)
-    assert norm.obs_rms.count == 0
-    norm.update_obs_rms = True
-    norm.seed(3)
-    assert norm.obs_rms.count == 0  # its rows are dropped
-    norm.reset(seed=0)
-    np.testing.assert_allclose(obs, expected, rtol=1e-6)  # nothing returned changes
-    assert norm.obs_rms.count == 4
-    norm.update_obs_rms = False
-    norm.step([0] * 4)
-    assert norm.obs_rms.count == 4
-
-
 @pytest.mark.parametrize("space", ["float32", "nested"])
-def test_two_pools_share_statistics(space: str) -> None:
+def test_two_pools_share_statistics_that_one_or_none_updates(space: str) -> None:
     with twins("dummy", space, VectorEnvNormObs) as (one, train):
         test = VectorEnvNormObs(one, update_obs_rms=False)
         test.set_obs_rms(train.get_obs_rms())
         assert test.obs_rms is train.obs_rms
+        train.seed(3)  # its observations are dropped, and do not count
         train.reset(seed=0)
         train.step([0] * 4)
-        for path in NORMALISED[space]:
-            assert leaf(test.obs_rms, path).count == 8
         train.update_obs_rms = False
         got, expected = test.reset(seed=7)[0], train.reset(seed=7)[0]
+        kept = copy.deepcopy(got)
+        train.update_obs_rms = True
         for path in NORMALISED[space]:
             np.testing.assert_array_equal(leaf(got, path), leaf(expected, path))
-
-
-@pytest.mark.parametrize("clip_max", [2.0, None])
-def test_statistics_with_other_limits_may_be_assigned_and_saved(
-    clip_max: float | None, venv: DummyVectorEnv, tmp_path: Path
-) -> None:
-    norm, other = VectorEnvNormObs(venv), VectorEnvNormObs(venv)
-    norm.obs_rms = rms = RunningMeanStd(clip_max=clip_max, epsilon=0.25)
-    assert norm.get_obs_rms() is rms
-    limit = clip_max or np.inf
-    assert norm.observation_space[0] == spaces.Box(-limit, limit, (3,), np.float32)
-    norm.save(tmp_path / "s.npz")
-    other.load(tmp_path / "s.npz")
-    assert (other.obs_rms.clip_max, other.obs_rms.eps) == (clip_max, 0.25)
+            assert leaf(test.obs_rms, path).count == 8
+        test.update_obs_rms = True
+        test.step([0] * 4)
+        for path in NORMALISED[space]:
+            assert leaf(train.obs_rms, path).count == 12
+            np.testing.assert_array_equal(leaf(got, path), leaf(kept, path))
 
 
 def test_none_leaves_observations_alone() -> None:
     with twins("dummy", "dict", VectorEnvNormObs) as (plain, norm):
         raw, _ = plain.reset(seed=0)
-        norm.set_obs_rms({"b": RunningMeanStd(), "a": None})
+        norm.set_obs_rms({"speed": RunningMeanStd(), "image": None})
         obs, _ = norm.reset(seed=0)
-        assert list(obs[0]) == list(norm.observation_space[0].spaces) == ["a", "b"]
-        np.testing.assert_array_equal(leaf(obs, ("a",)), leaf(raw, ("a",)))
-        assert leaf(obs, ("a",)).dtype == np.uint8
-        assert np.abs(leaf(obs, ("b",))).max() < 2
-        assert norm.observation_space[0]["a"] == SPACES["dict"]["a"]
+        assert list(obs[0]) == list(norm.observation_space[0].spaces) == ["image", "speed"]
+        assert same(leaf(obs, ("image",)), leaf(raw, ("image",)))
+        assert np.abs(leaf(obs, ("speed",))).max() < 2
+        assert norm.observation_space[0]["image"] == SPACES["dict"]["image"]
         norm.set_obs_rms(None)
-        obs, _ = norm.reset(seed=0)
-        np.testing.assert_array_equal(leaf(obs, ("b",)), leaf(raw, ("b",)))
         assert norm.observation_space == plain.observation_space
 
 
@@ -213,12 +179,12 @@ def test_none_leaves_observations_alone() -> None:
     [
         ("float32", {"b": None}, TypeError, "obs_rms: got a dict, but the space is Box"),
         ("float32", 3, TypeError, "env 0: obs_rms: got 3, but it must be a RunningMeanStd"),
-        ("float32", RunningMeanStd(np.zeros(4)), ValueError, r"has shape \(4,\), .* has \(3,\)"),
+        ("float32", RunningMeanStd(np.zeros(4)), ValueError, r"has shape \(4,\), .* has \(2, 3\)"),
         ("dict", RunningMeanStd(), TypeError, "got RunningMeanStd.*, but the space is Dict"),
-        ("dict", {"a": None}, ValueError, r"obs_rms: has \['a'\], but the space has"),
-        ("dict", {"a": None, "b": 3}, TypeError, r"env 0: obs_rms\['b'\]: got 3, but it must be"),
+        ("dict", {"image": None}, ValueError, r"obs_rms: has \['image'\], but the space has"),
+        ("dict", {"image": None, "speed": 3}, TypeError, r"env 0: obs_rms\['speed'\]: got 3, but"),
         ("dict", (None, None), TypeError, "obs_rms: got a tuple, but the space is Dict"),
-        ("tuple", (None,), ValueError, r"obs_rms: has \[0\], but the space has \[0, 1\]"),
+        ("tuple", (None,), ValueError, r"obs_rms: has \[0\], but the space has \[0, 1, 2\]"),
     ],
 )
 def test_statistics_that_do_not_fit(
@@ -232,62 +198,52 @@ def test_statistics_that_do_not_fit(
         assert norm.obs_rms is before
 
 
-# --------------------------------------------------------------------- spaces out of the ordinary
-
-
-class Declares(SampleEnv):
-    """Observes float32, and declares any space."""
-
-    def __init__(self, space: spaces.Space) -> None:
-        super().__init__("float32")
-        self.observation_space = space
-
-
 @pytest.mark.parametrize(
     "space",
     [spaces.Text(3), spaces.Dict({"m": spaces.MultiBinary(2)}), spaces.Sequence(ARRAYS["float32"])],
 )
 def test_nothing_to_normalise(space: spaces.Space) -> None:
     with (
-        DummyVectorEnv([lambda: Declares(space)]) as pool,
+        DummyVectorEnv(env_fns("float32", declared=space)) as pool,
         pytest.raises(TypeError, match=r"observation_space: .* has nothing to normalise"),
     ):
         VectorEnvNormObs(pool)
 
 
 def test_envs_whose_spaces_are_not_of_one_form() -> None:
-    message = r"env 1: obs_rms: has \['a', 'b'\], but the space has \['inner', 'mask', "
+    message = r"env 1: obs_rms: has \['image', 'speed'\], but the space has \['a', 'b', 'c'\]"
     fns = [lambda: SampleEnv("dict"), lambda: SampleEnv("nested")]
     with DummyVectorEnv(fns) as pool, pytest.raises(ValueError, match=message):
         VectorEnvNormObs(pool)
 
 
-def test_custom_and_undeclared_spaces_of_arrays() -> None:
-    undeclared = env_fns("float32", declared=False)
-    custom = [lambda: Declares(spaces.Space((3,), np.float32))] * 4
-    for fns, space in ((custom, spaces.Box(-10, 10, (3,), np.float32)), (undeclared, None)):
-        with DummyVectorEnv(fns) as pool:
-            norm = VectorEnvNormObs(pool)
-            Reference().check(norm.reset(seed=0)[0], pool.reset(seed=0)[0])
-            assert norm.observation_space == [space] * 4
-            assert norm.drain()[0].shape == pool.drain()[0].shape
-            if space is None:
-                norm.set_obs_rms({"a": RunningMeanStd()})
-                with pytest.raises(TypeError, match=r"obs: got a ndarray, but obs_rms has \['a'\]"):
-                    norm.reset()
+@pytest.mark.parametrize(
+    ("declared", "normalised"),
+    [(spaces.Space((2, 3), np.float32), BOX), (None, None)],
+)
+def test_custom_and_undeclared_spaces_of_arrays(declared: Any, normalised: Any) -> None:
+    with DummyVectorEnv(env_fns("float32", declared=declared)) as pool:
+        norm = VectorEnvNormObs(pool)
+        Reference().check(norm.reset(seed=0)[0], pool.reset(seed=0)[0])
+        assert norm.observation_space == [normalised] * 4
+        assert norm.drain()[0].shape == pool.drain()[0].shape
 
 
-def test_an_undeclared_space_of_dicts() -> None:
-    with DummyVectorEnv(env_fns("dict", declared=False)) as pool:
+def test_an_undeclared_space_needs_statistics_of_its_form() -> None:
+    with DummyVectorEnv(env_fns("dict", declared=None)) as pool:
         norm = VectorEnvNormObs(pool)
         with pytest.raises(TypeError, match="got a dict, .* declare an observation_space, or giv"):
             norm.reset(seed=0)
-        norm.set_obs_rms({"b": RunningMeanStd(), "a": None})
-        obs, raw = norm.reset(seed=0)[0], pool.reset(seed=0)[0]
-        Reference().check(leaf(obs, ("b",)), leaf(raw, ("b",)))
-        norm.set_obs_rms({"b": RunningMeanStd()})
-        with pytest.raises(ValueError, match=r"obs: has \['a', 'b'\], but obs_rms has \['b'\]"):
+        norm.set_obs_rms({"speed": RunningMeanStd(), "image": None})
+        norm.reset(seed=0)
+        norm.set_obs_rms({"speed": RunningMeanStd()})
+        with pytest.raises(ValueError, match=r"obs: has \['image', 'speed'\], but obs_rms has"):
             norm.reset(seed=0)
+    with DummyVectorEnv(env_fns("float32", declared=None)) as pool:
+        norm = VectorEnvNormObs(pool)
+        norm.set_obs_rms({"a": RunningMeanStd()})
+        with pytest.raises(TypeError, match=r"obs: got a ndarray, but obs_rms has \['a'\]"):
+            norm.reset()
 
 
 # ------------------------------------------------------------------------------ the file
@@ -302,11 +258,19 @@ def learnt(obs_rms: Any) -> list[tuple]:
     return [numbers for part in parts for numbers in learnt(part)]
 
 
-@pytest.mark.parametrize("space", ["float32", "scalar", "tuple", "nested"])
-def test_save_and_load(space: str, tmp_path: Path) -> None:
-    path = tmp_path / "statistics"  # as it stands: no .npz is added
+@pytest.mark.parametrize(
+    ("space", "clip_max"),
+    [("float32", 2.0), ("float32", None), ("box-scalar", 10.0), ("tuple", 10.0), ("nested", 10.0)],
+)
+def test_save_and_load(space: str, clip_max: float | None, tmp_path: Path) -> None:
+    path = tmp_path / "statistics"  # no .npz is added
     with DummyVectorEnv(env_fns(space)) as pool:
         norm, other = VectorEnvNormObs(pool), VectorEnvNormObs(pool)
+        if clip_max != 10.0:
+            norm.obs_rms = rms = RunningMeanStd(clip_max=clip_max, epsilon=0.25)
+            assert norm.get_obs_rms() is rms
+            limit = clip_max or np.inf
+            assert norm.observation_space[0] == spaces.Box(-limit, limit, (2, 3), np.float32)
         norm.reset(seed=0)
         norm.step([0] * 4)
         norm.save(path)
@@ -341,12 +305,12 @@ def test_saving_again_replaces_the_file_and_a_failure_leaves_it(
         message = "no space left"
         raise OSError(message)
 
-    monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(OSError, match="no space left"):
-        norm.save(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez", full)
+        with pytest.raises(OSError, match="no space left"):
+            norm.save(path)
     assert path.read_bytes() == good
     assert [entry.name for entry in tmp_path.iterdir()] == ["s.npz"]
-    monkeypatch.undo()
     for call, name in ((norm.load, "none.npz"), (norm.save, "no/such.npz")):
         with pytest.raises(FileNotFoundError):
             call(tmp_path / name)
@@ -361,13 +325,14 @@ def saved(space: str, path: Path) -> None:
 
 def uneven(path: Path) -> None:
     paths = np.array("[[]]")
-    np.savez(path, paths=paths, mean_0=np.zeros(3), var_0=1.0, count_0=1, clip_max_0=1, eps_0=1)
+    np.savez(
+        path, paths=paths, mean_0=np.zeros((2, 3)), var_0=1.0, count_0=1, clip_max_0=1, eps_0=1
+    )
 
 
-def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
+def array(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ones(3))
 
 
 NO_FILE = "is no file that VectorEnvNormObs.save wrote"
@@ -375,23 +340,23 @@ BAD_FILES = {
     "text": (lambda path: path.write_text("mean=3"), NO_FILE),
     "empty": (lambda path: path.touch(), NO_FILE),
     "zip": (lambda path: zipfile.ZipFile(path, "w").close(), NO_FILE),
-    "array": (lambda path: path.write_bytes(npy(np.ones(3))), NO_FILE),
+    "array": (array, NO_FILE),
     "other-npz": (lambda path: np.savez(path, x=np.ones(3)), NO_FILE),
     "pickle": (lambda path: np.savez(path, paths=np.array([print], object)), NO_FILE),
     "uneven": (uneven, NO_FILE),
     "space": (
         lambda path: saved("dict", path),
-        r"has statistics at .*'b'.*, but obs_rms has them at \['\(\)'\]",
+        r"has statistics at .*speed.*, but obs_rms has them at \['\(\)'\]",
     ),
     "shape": (
-        lambda path: saved("float64", path),
-        r"has shape \(2, 2\), but the space has \(3,\)",
+        lambda path: saved("multi-binary", path),
+        r"has shape \(4,\), but the space has \(2, 3\)",
     ),
 }
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_wrong_file_leaves_the_statistics_as_they_were(
+def test_a_wrong_file_leaves_the_statistics_unchanged(
     name: str, venv: DummyVectorEnv, tmp_path: Path
 ) -> None:
     write, message = BAD_FILES[name]
@@ -431,7 +396,6 @@ class Foreign:
 
 
 def test_a_vector_env_of_another_library() -> None:
-    """Finding 22: anything with the methods that it needs."""
     norm, reference, plain = VectorEnvNormObs(Foreign()), Reference(), Foreign()
     assert norm.observation_space == spaces.Box(-10, 10, (2,), np.float32)
     assert (len(norm), norm.config) == (3, "of its own")
@@ -442,8 +406,5 @@ def test_a_vector_env_of_another_library() -> None:
         )
         reference.check(batch[0], other[0])
         assert batch[-1].keys() == {"env_id", "final_obs"}
-    test = VectorEnvNormObs(Foreign(), update_obs_rms=False)
-    test.set_obs_rms(norm.get_obs_rms())
-    assert test.obs_rms is norm.obs_rms
     with pytest.raises(TypeError, match="venv: got .*, which has no reset, step"):
         VectorEnvNormObs("CartPole-v1")
