@@ -9,7 +9,7 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from envpool_py import WorkerDiedError, states
 from envpool_py.worker.channel import ASK, GENERATION, RESET
 
-NUM = 4
+IN_FLIGHT = [(states.STEPPING, "stepping"), (states.RESETTING, "resetting")]
 
 
 def ids(*listed: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def ids(*listed: int) -> np.ndarray:
 
 @pytest.fixture
 def table() -> states.States:
-    table = states.States(NUM)
+    table = states.States(4)
     table.take_as_reset()
     return table
 
@@ -32,7 +32,7 @@ def come_back(table: states.States, *listed: int, state: int = states.READY) -> 
 
 
 def test_a_step_needs_a_reset_first() -> None:
-    table = states.States(NUM)
+    table = states.States(4)
     with pytest.raises(ResetNeeded, match="envs 0 to 3: reset before step"):
         table.check_step(ids(0, 1, 2, 3), slice(None))
     table.check_free(ids(0, 1, 2, 3))  # for a reset
@@ -44,9 +44,7 @@ def test_a_step_needs_a_reset_first() -> None:
         table.check_step(ids(1), ids(1))
 
 
-@pytest.mark.parametrize(
-    ("state", "word"), [(states.STEPPING, "stepping"), (states.RESETTING, "resetting")]
-)
+@pytest.mark.parametrize(("state", "word"), IN_FLIGHT)
 def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: str) -> None:
     send(table, 2, 1, state=state)
     with pytest.raises(AlreadyPendingCallError, match=f"env 2: still {word}") as caught:
@@ -117,7 +115,7 @@ def test_results_count_once_and_only_if_they_are_current(table: states.States) -
     assert table.tokens[2] == first[2] + GENERATION
 
 
-def test_what_is_no_result_is_noticed(table: states.States) -> None:
+def test_what_is_no_result_is_noticed_and_replies_are_told_from_rows(table: states.States) -> None:
     first = table.tokens.tolist()
     assert arrived(table, first[1], first[0]).sound_ids().tolist() == [1, 0]
     assert arrived(table, first[1] | RESET).sound_ids().tolist() == [1]
@@ -127,10 +125,7 @@ def test_what_is_no_result_is_noticed(table: states.States) -> None:
     cut.chunks.append(b"abc")
     assert cut.sound_ids() is None
     assert cut.ids().tolist() == [1]
-
-
-def test_replies_and_rows_are_taken_apart(table: states.States) -> None:
-    first = table.tokens.tolist()
+    # Replies and rows are taken apart.
     arrivals = arrived(table, first[3], first[1] | ASK, first[0])
     assert arrivals.take_replies() == [1]
     assert arrivals.ids().tolist() == [3, 0]
