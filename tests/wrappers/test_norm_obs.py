@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import json
 import zipfile
@@ -19,21 +20,6 @@ from tests.support.reference import same
 from tests.wrappers.envs import ARRAYS, POOLS, SPACES, TREES, SampleEnv, env_fns, twins
 
 EPS = float(np.finfo(np.float32).eps)
-BOX = spaces.Box(-10, 10, (2, 3), np.float32)
-
-#: The leaves that have statistics, by space; the rest passes unchanged.
-NORMALISED = {
-    **{name: [()] for name in ARRAYS},
-    "dict": [("image",), ("speed",)],
-    "tuple": [(0,), (2,)],
-    "nested": [("b", 0), ("c", "image"), ("c", "speed")],
-    "mixed": [("fixed",)],
-}
-UNTOUCHED = {
-    "tuple": [(1,)],
-    "nested": [("a",), ("b", 1, "flags")],
-    "mixed": [("card",), ("ragged", 0)],
-}
 
 
 @pytest.fixture
@@ -42,13 +28,15 @@ def venv() -> Iterator[DummyVectorEnv]:
         yield pool
 
 
-def leaf(obs: Any, path: tuple) -> Any:
-    """Take one leaf out of observations, in whatever form they are."""
-    for n, key in enumerate(path):
-        if isinstance(obs, np.ndarray):
-            return np.array([leaf(row, path[n:]) for row in obs])
-        obs = obs[key]
-    return obs
+def leaves(space: spaces.Space, batch: Any) -> Iterator[tuple[spaces.Space, Any]]:
+    """Yield each leaf of a space with its column of a batch, in whatever form that is."""
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        is_dict = isinstance(space, spaces.Dict)
+        for key, part in space.items() if is_dict else enumerate(space):
+            in_rows = isinstance(batch, (np.ndarray, list))
+            yield from leaves(part, [row[key] for row in batch] if in_rows else batch[key])
+    else:
+        yield space, list(batch) if space.shape is None else np.array(batch)
 
 
 class Reference:
@@ -76,47 +64,42 @@ class Keep(VectorEnvWrapper):
 
 
 @pytest.mark.parametrize(
-    ("kind", "space", "columns"),
+    ("kind", "name", "columns"),
     [
-        *(("dummy", space, False) for space in SPACES),
-        *(("dummy", space, True) for space in TREES),
+        *(("dummy", name, False) for name in SPACES),
+        *(("dummy", name, True) for name in TREES),
         ("shmem", "nested", False),
     ],
 )
-def test_rows_and_spaces_of_every_space(kind: str, space: str, columns: bool) -> None:
-    references = {path: Reference() for path in NORMALISED[space]}
-    with POOLS[kind](env_fns(space), columns=columns, copy=False) as pool:
+def test_rows_and_spaces_of_every_space(kind: str, name: str, columns: bool) -> None:
+    space, references = SPACES[name], collections.defaultdict(Reference)
+    with POOLS[kind](env_fns(name), columns=columns, copy=False) as pool:
         norm = VectorEnvNormObs(Keep(pool))
         assert norm.observation_space is norm.observation_space
-        assert norm.venv.observation_space[0] == SPACES[space]
+        assert norm.venv.observation_space[0] == space
         for method, *args in [
             ("reset",),
             ("step", [0, 1, 0, 1]),
             ("step", [1, 0], [3, 0]),
             ("reset", [2]),
-            ("step", [0, 1, 0, 1]),
             ("drain",),  # nothing
+            ("step", [0, 1, 0, 1]),
         ]:
             got, *_ = getattr(norm, method)(*args)
             given, raw = norm.venv.kept
             assert same(given, raw), "it is not written to"
             assert type(got) is type(raw)
-            for path in UNTOUCHED.get(space, []):
-                np.testing.assert_array_equal(leaf(got, path), leaf(raw, path))
-            for path, reference in references.items():
-                batch, normed = leaf(raw, path), leaf(got, path)
-                assert normed.shape == batch.shape
-                if not len(batch):
-                    continue
-                reference.check(normed, batch)
-                part = norm.observation_space[0]
-                for key in path:
-                    part = part[key]
-                assert part == spaces.Box(-10, 10, normed.shape[1:], normed.dtype)
+            pairs = zip(leaves(space, raw), leaves(norm.observation_space[0], got), strict=True)
+            for n, ((part, batch), (ours, normed)) in enumerate(pairs):
+                if part is not space and not isinstance(part, spaces.Box):
+                    assert (part, same(normed, batch)) == (ours, True)
+                elif len(batch):
+                    references[n].check(normed, batch)
+                    assert ours == spaces.Box(-10, 10, part.shape, normed.dtype)
 
 
 def test_the_statistics_are_the_same_in_every_autoreset_mode() -> None:
-    found = {}
+    found = []
     for mode in (None, "next_step", "same_step"):
         with DummyVectorEnv([lambda: SampleEnv("float32")] * 2, autoreset_mode=mode) as pool:
             norm = VectorEnvNormObs(pool)
@@ -128,14 +111,23 @@ def test_the_statistics_are_the_same_in_every_autoreset_mode() -> None:
                     norm.reset()
                 elif mode == "next_step":
                     norm.step([0, 0])
-            found[mode] = norm.obs_rms
-    for rms in found.values():
+            found.append(norm.obs_rms)
+    for rms in found:
         assert rms.count == 2 * 9
-        np.testing.assert_allclose(rms.mean, found[None].mean, rtol=1e-13)
-        np.testing.assert_allclose(rms.var, found[None].var, rtol=1e-12)
+        np.testing.assert_allclose(rms.mean, found[0].mean, rtol=1e-13)
+        np.testing.assert_allclose(rms.var, found[0].var, rtol=1e-12)
 
 
 # --------------------------------------------------------------- learning, sharing, leaving out
+
+
+def learnt(obs_rms: Any) -> list[tuple]:
+    """All numbers of statistics, the count last."""
+    if isinstance(obs_rms, RunningMeanStd):
+        own = obs_rms.mean.tolist(), obs_rms.var.tolist(), obs_rms.clip_max, obs_rms.eps
+        return [(*own, obs_rms.count)]
+    parts = obs_rms.values() if isinstance(obs_rms, dict) else obs_rms or ()
+    return [numbers for part in parts for numbers in learnt(part)]
 
 
 @pytest.mark.parametrize("space", ["float32", "nested"])
@@ -149,28 +141,24 @@ def test_two_pools_share_statistics_that_one_or_none_updates(space: str) -> None
         train.step([0] * 4)
         train.update_obs_rms = False
         got, expected = test.reset(seed=7)[0], train.reset(seed=7)[0]
-        kept = copy.deepcopy(got)
-        train.update_obs_rms = True
-        for path in NORMALISED[space]:
-            np.testing.assert_array_equal(leaf(got, path), leaf(expected, path))
-            assert leaf(test.obs_rms, path).count == 8
+        assert same(got, expected)
+        assert {numbers[-1] for numbers in learnt(train.obs_rms)} == {8}
         test.update_obs_rms = True
         test.step([0] * 4)
-        for path in NORMALISED[space]:
-            assert leaf(train.obs_rms, path).count == 12
-            np.testing.assert_array_equal(leaf(got, path), leaf(kept, path))
+        assert {numbers[-1] for numbers in learnt(train.obs_rms)} == {12}
+        assert same(got, expected)  # nothing returned changes
 
 
 def test_none_leaves_observations_alone() -> None:
     with twins("dummy", "dict", VectorEnvNormObs) as (plain, norm):
-        raw, _ = plain.reset(seed=0)
         norm.set_obs_rms({"speed": RunningMeanStd(), "image": None})
-        obs, _ = norm.reset(seed=0)
-        assert list(obs[0]) == list(norm.observation_space[0].spaces) == ["image", "speed"]
-        assert same(leaf(obs, ("image",)), leaf(raw, ("image",)))
-        assert np.abs(leaf(obs, ("speed",))).max() < 2
+        (raw, *_), (obs, *_) = plain.reset(seed=0)[0], norm.reset(seed=0)[0]
+        assert list(obs) == list(norm.observation_space[0].spaces) == ["image", "speed"]
+        assert same(obs["image"], raw["image"])
+        assert np.abs(obs["speed"]).max() < 2
         assert norm.observation_space[0]["image"] == SPACES["dict"]["image"]
         norm.set_obs_rms(None)
+        assert same(norm.reset(seed=0)[0], plain.reset(seed=0)[0])
         assert norm.observation_space == plain.observation_space
 
 
@@ -198,64 +186,63 @@ def test_statistics_that_do_not_fit(
         assert norm.obs_rms is before
 
 
-@pytest.mark.parametrize(
-    "space",
-    [spaces.Text(3), spaces.Dict({"m": spaces.MultiBinary(2)}), spaces.Sequence(ARRAYS["float32"])],
-)
-def test_nothing_to_normalise(space: spaces.Space) -> None:
-    with (
-        DummyVectorEnv(env_fns("float32", declared=space)) as pool,
-        pytest.raises(TypeError, match=r"observation_space: .* has nothing to normalise"),
-    ):
-        VectorEnvNormObs(pool)
-
-
-def test_envs_whose_spaces_are_not_of_one_form() -> None:
-    message = r"env 1: obs_rms: has \['image', 'speed'\], but the space has \['a', 'b', 'c'\]"
-    fns = [lambda: SampleEnv("dict"), lambda: SampleEnv("nested")]
-    with DummyVectorEnv(fns) as pool, pytest.raises(ValueError, match=message):
-        VectorEnvNormObs(pool)
+NOTHING = "observation_space: .* has nothing to normalise"
 
 
 @pytest.mark.parametrize(
-    ("declared", "normalised"),
-    [(spaces.Space((2, 3), np.float32), BOX), (None, None)],
+    ("fns", "error", "message"),
+    [
+        (env_fns("float32", declared=spaces.Text(3)), TypeError, NOTHING),
+        (env_fns("float32", declared=spaces.Sequence(ARRAYS["float32"])), TypeError, NOTHING),
+        (env_fns("dict", declared=spaces.Dict({"m": spaces.MultiBinary(2)})), TypeError, NOTHING),
+        (
+            [*env_fns("dict", 1), *env_fns("nested", 1)],
+            ValueError,
+            r"env 1: obs_rms: has \['image', 'speed'\], but the space has \['a', 'b', 'c'\]",
+        ),
+    ],
 )
-def test_custom_and_undeclared_spaces_of_arrays(declared: Any, normalised: Any) -> None:
-    with DummyVectorEnv(env_fns("float32", declared=declared)) as pool:
-        norm = VectorEnvNormObs(pool)
-        Reference().check(norm.reset(seed=0)[0], pool.reset(seed=0)[0])
-        assert norm.observation_space == [normalised] * 4
-        assert norm.drain()[0].shape == pool.drain()[0].shape
+def test_spaces_that_cannot_be_normalised(fns: Any, error: type[Exception], message: str) -> None:
+    with DummyVectorEnv(fns) as pool, pytest.raises(error, match=message):
+        VectorEnvNormObs(pool)
 
 
-def test_an_undeclared_space_needs_statistics_of_its_form() -> None:
+BOX = spaces.Box(-10, 10, (2, 3), np.float32)
+
+
+def test_custom_and_undeclared_spaces() -> None:
+    for declared, normalised in ((spaces.Space((2, 3), np.float32), BOX), (None, None)):
+        with DummyVectorEnv(env_fns("float32", declared=declared)) as pool:
+            norm = VectorEnvNormObs(pool)
+            Reference().check(norm.reset(seed=0)[0], pool.reset(seed=0)[0])
+            assert norm.observation_space == [normalised] * 4
+            assert norm.drain()[0].shape == pool.drain()[0].shape
     with DummyVectorEnv(env_fns("dict", declared=None)) as pool:
         norm = VectorEnvNormObs(pool)
         with pytest.raises(TypeError, match="got a dict, .* declare an observation_space, or giv"):
-            norm.reset(seed=0)
+            norm.reset()
         norm.set_obs_rms({"speed": RunningMeanStd(), "image": None})
-        norm.reset(seed=0)
-        norm.set_obs_rms({"speed": RunningMeanStd()})
-        with pytest.raises(ValueError, match=r"obs: has \['image', 'speed'\], but obs_rms has"):
-            norm.reset(seed=0)
-    with DummyVectorEnv(env_fns("float32", declared=None)) as pool:
+        assert np.abs(norm.reset()[0][0]["speed"]).max() < 2
+
+
+@pytest.mark.parametrize(
+    ("space", "obs_rms", "error", "message"),
+    [
+        ("dict", {"speed": None}, ValueError, r"has \['image', 'speed'\], but obs_rms has \['spe"),
+        ("float32", {"a": None}, TypeError, r"obs: got a ndarray, but obs_rms has \['a'\]"),
+    ],
+)
+def test_observations_that_do_not_fit(
+    space: str, obs_rms: Any, error: type[Exception], message: str
+) -> None:
+    with DummyVectorEnv(env_fns(space, declared=None)) as pool:
         norm = VectorEnvNormObs(pool)
-        norm.set_obs_rms({"a": RunningMeanStd()})
-        with pytest.raises(TypeError, match=r"obs: got a ndarray, but obs_rms has \['a'\]"):
+        norm.set_obs_rms(obs_rms)
+        with pytest.raises(error, match=message):
             norm.reset()
 
 
 # ------------------------------------------------------------------------------ the file
-
-
-def learnt(obs_rms: Any) -> list[tuple]:
-    """All numbers of statistics."""
-    if isinstance(obs_rms, RunningMeanStd):
-        own = obs_rms.mean.tolist(), obs_rms.var.tolist(), obs_rms.count, obs_rms.clip_max
-        return [(*own, obs_rms.eps)]
-    parts = obs_rms.values() if isinstance(obs_rms, dict) else obs_rms or ()
-    return [numbers for part in parts for numbers in learnt(part)]
 
 
 @pytest.mark.parametrize(
@@ -280,12 +267,11 @@ def test_save_and_load(space: str, clip_max: float | None, tmp_path: Path) -> No
         assert other.get_obs_rms() is shared
         assert learnt(other.obs_rms) == learnt(norm.obs_rms) != []
     with np.load(path, allow_pickle=False) as file:
-        paths = [tuple(one) for one in json.loads(str(file["paths"]))]
-        assert paths == NORMALISED[space]
-        last = len(paths) - 1
-        np.testing.assert_array_equal(file[f"mean_{last}"], leaf(norm.obs_rms, paths[-1]).mean)
-        assert file["count_0"] == 8
         assert all(file[name].dtype != object for name in file.files)
+        if space == "nested":
+            assert json.loads(str(file["paths"])) == [["b", 0], ["c", "image"], ["c", "speed"]]
+            np.testing.assert_array_equal(file["mean_2"], norm.obs_rms["c"]["speed"].mean)
+            assert file["count_0"] == 8
 
 
 def test_saving_again_replaces_the_file_and_a_failure_leaves_it(
@@ -324,10 +310,8 @@ def saved(space: str, path: Path) -> None:
 
 
 def uneven(path: Path) -> None:
-    paths = np.array("[[]]")
-    np.savez(
-        path, paths=paths, mean_0=np.zeros((2, 3)), var_0=1.0, count_0=1, clip_max_0=1, eps_0=1
-    )
+    fields = {"paths": "[[]]", "mean_0": np.zeros((2, 3)), "var_0": 1.0, "count_0": 1}
+    np.savez(path, **fields, clip_max_0=1, eps_0=1)
 
 
 def array(path: Path) -> None:
@@ -336,6 +320,7 @@ def array(path: Path) -> None:
 
 
 NO_FILE = "is no file that VectorEnvNormObs.save wrote"
+OTHER_SPACE = r"has statistics at .*speed.*, but obs_rms has them at \['\(\)'\]"
 BAD_FILES = {
     "text": (lambda path: path.write_text("mean=3"), NO_FILE),
     "empty": (lambda path: path.touch(), NO_FILE),
@@ -344,14 +329,8 @@ BAD_FILES = {
     "other-npz": (lambda path: np.savez(path, x=np.ones(3)), NO_FILE),
     "pickle": (lambda path: np.savez(path, paths=np.array([print], object)), NO_FILE),
     "uneven": (uneven, NO_FILE),
-    "space": (
-        lambda path: saved("dict", path),
-        r"has statistics at .*speed.*, but obs_rms has them at \['\(\)'\]",
-    ),
-    "shape": (
-        lambda path: saved("multi-binary", path),
-        r"has shape \(4,\), but the space has \(2, 3\)",
-    ),
+    "space": (lambda path: saved("dict", path), OTHER_SPACE),
+    "shape": (lambda path: saved("multi-binary", path), r"has shape \(4,\), .* has \(2, 3\)"),
 }
 
 
@@ -376,35 +355,33 @@ def test_a_wrong_file_leaves_the_statistics_unchanged(
 class Foreign:
     """A vector env of another library, as EnvPool's: one space, and infos in a dict of arrays."""
 
-    observation_space = spaces.Box(-9, 9, (2,), np.float32)
     config = "of its own"
 
-    def __init__(self) -> None:
-        self.rng = np.random.default_rng(0)
+    def __init__(self, pool: DummyVectorEnv) -> None:
+        self.pool, self.observation_space = pool, pool.observation_space[0]
 
     def __len__(self) -> int:
-        return 3
+        return len(self.pool)
 
     def reset(self, id: Any = None) -> tuple:  # noqa: A002
-        ids = np.arange(3) if id is None else np.asarray(id)
-        obs = self.rng.normal(2, 3, (len(ids), 2)).astype(np.float32)
-        return obs, {"env_id": ids, "final_obs": obs}
+        obs, _ = self.pool.reset(id)
+        return obs, {"final_obs": obs}
 
     def step(self, action: Any, id: Any = None) -> tuple:  # noqa: A002
-        obs, infos = self.reset(id)
-        return obs, np.zeros(len(obs)), np.zeros(len(obs), bool), np.asarray(action) > 9, infos
+        *row, _ = self.pool.step(action, id)
+        return *row, {"final_obs": row[0]}
 
 
 def test_a_vector_env_of_another_library() -> None:
-    norm, reference, plain = VectorEnvNormObs(Foreign()), Reference(), Foreign()
-    assert norm.observation_space == spaces.Box(-10, 10, (2,), np.float32)
-    assert (len(norm), norm.config) == (3, "of its own")
-    for k in range(4):
-        ids = None if k % 2 else [0, 2]
-        batch, other = (
-            (env.step(np.zeros(3), id=ids) if k else env.reset(id=ids)) for env in (norm, plain)
-        )
-        reference.check(batch[0], other[0])
-        assert batch[-1].keys() == {"env_id", "final_obs"}
+    with twins("dummy", "float32", lambda pool: VectorEnvNormObs(Foreign(pool))) as (plain, norm):
+        reference = Reference()
+        assert norm.observation_space == BOX
+        assert (len(norm), norm.config) == (4, "of its own")
+        for method, *args in [("reset",), ("step", [0, 0], [0, 2]), ("step", [1] * 4)]:
+            for pool in (plain, norm.venv.pool):
+                pool.seed(1)
+            batch, other = (getattr(env, method)(*args) for env in (norm, plain))
+            reference.check(batch[0], other[0])
+            assert batch[-1].keys() == {"final_obs"}
     with pytest.raises(TypeError, match="venv: got .*, which has no reset, step"):
         VectorEnvNormObs("CartPole-v1")

@@ -54,12 +54,10 @@ def test_points_of_a_box() -> None:
     assert env.action([1, 2]).dtype == np.int64
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_every_action_is_in_the_box(dtype: type) -> None:
-    box = plane((-1 / 3, 0.1), (0.7, 1e6), dtype)
+def test_every_action_is_in_the_box() -> None:
+    box = plane((-1 / 3, 0.1), (0.7, 1e6))
     env = ContinuousToDiscrete(box, [7, 1001])
-    for choice in ([0, 0], [3, 500], [6, 1000]):
-        assert box.action_space.contains(env.action(choice))
+    assert all(map(box.action_space.contains, env.action([[0, 0], [3, 500], [6, 1000]])))
     np.testing.assert_array_equal(env.action([6, 1000]), box.action_space.high)
 
 
