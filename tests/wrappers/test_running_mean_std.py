@@ -108,7 +108,6 @@ def test_an_empty_batch_changes_nothing() -> None:
         ("update", np.ones((2, 4)), ValueError, r"batch: rows have shape \(4,\), but .* \(3,\)"),
         ("update", np.empty((0, 4)), ValueError, r"rows have shape \(4,\)"),
         ("update", 5.0, ValueError, r"batch: got the scalar 5.0; its first axis must count rows"),
-        ("update", np.array([{}, {}]), TypeError, "batch: got dtype object"),
         ("update", ["a", "b"], TypeError, "batch: got dtype <U1, but it must be real numbers"),
         ("update", np.ones((2, 3), complex), TypeError, "batch: got dtype complex128"),
         ("norm", np.ones(4), ValueError, r"x: has shape \(4,\), but the statistics have \(3,\)"),

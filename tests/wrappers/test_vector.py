@@ -147,8 +147,7 @@ class Seeded(VectorEnvWrapper):
 def test_a_subclass_overrides_what_it_changes(pool: DummyVectorEnv) -> None:
     wrapper = VectorEnvWrapper(Seeded(pool))
     assert wrapper.seed() == [[7], [8], [9], [10]]
-    assert wrapper.num_envs == 40
-    assert wrapper.env_num == len(wrapper) == 4
+    assert (wrapper.num_envs, wrapper.env_num, len(wrapper)) == (40, 4, 4)
 
 
 def test_a_wrapper_is_a_pool_and_closes_the_one_it_holds(pool: DummyVectorEnv) -> None:
