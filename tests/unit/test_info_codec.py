@@ -16,7 +16,9 @@ NUMBERS = st.one_of(
     st.integers(-(2**80), 2**80),
     st.booleans(),
     st.builds(np.bool_, st.booleans()),
-    *(st.floats(width=bits).map(np.dtype(f"f{bits // 8}").type) for bits in (16, 32, 64)),
+    st.floats().map(np.float64),
+    st.floats(width=32).map(np.float32),
+    st.floats(width=16).map(np.float16),
     st.integers(-(2**63), 2**63 - 1).map(np.int64),
     st.integers(0, 2**64 - 1).map(np.uint64),
     st.integers(-128, 127).map(np.int8),
@@ -59,20 +61,17 @@ def test_what_is_packed_is_read_back(rows: list[tuple[int, dict[str, Any]]]) -> 
             assert same(reader.read(other, form), written)
 
 
-def test_ints_of_any_length() -> None:
-    packer, reader, _ = codec(1)
+def test_what_has_no_room_is_not_packed() -> None:
+    packer, reader, tables = codec(2)
     number = packer.pack(0, {"n": 2**63 - 1})
     assert number
     assert reader.read(0, number) == {"n": 2**63 - 1}
     assert packer.pack(0, {"n": 2**63}) == 0
     assert packer.pack(0, {"n": 3}) == number
-
-
-def test_more_forms_than_there_is_room_for() -> None:
-    packer, reader, tables = codec(2)
-    numbers = [packer.pack(1, {f"key {n}": n}) for n in range(200)]
-    assert (numbers[0], numbers[-1]) == (1, 0)
-    assert set(bytes(tables[: codecs.TABLE_BYTES])) == {0}  # the neighbour's
-    number = packer.pack(1, {"key 0": 7})
-    assert reader.read(1, number) == {"key 0": 7}
     assert packer.pack(1, {"values": np.zeros(codecs.ROW_BYTES)}) == 0
+    before = bytes(tables[: codecs.TABLE_BYTES])
+    numbers = [packer.pack(1, {f"key {n}": n}) for n in range(200)]  # too many forms
+    assert (numbers[0], numbers[-1]) == (1, 0)
+    assert bytes(tables[: codecs.TABLE_BYTES]) == before  # the neighbour's
+    assert packer.pack(1, {"key 0": 7}) == 1
+    assert reader.read(1, 1) == {"key 0": 7}

@@ -22,16 +22,15 @@ OF_ALL = {
     *("reset_first", "validate", "on_error", "max_restarts", "restart_backoff", "on_restart"),
     *("measure", "record"),
 }
-OF_PROCESSES = {"num_threads", "affinity", "step_timeout", "caller_steps"}
 FIRST = {"env_fns", "wait_num", "timeout"}
+OF_PROCESSES = {"num_threads", "affinity", "step_timeout", "caller_steps"}
 OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
-OF_MAKE = OF_SHMEM - {"env_fns"} | {"env", "num_envs", "backend", "env_kwargs", "wrappers"}
-OF_MAKE |= {"policy_us", "policy_row_us"}
+OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers", "policy_us", "policy_row_us"}
 CALLABLES: list[tuple[Any, set[str]]] = [
     (DummyVectorEnv, OF_ALL | FIRST),
     (ShmemVectorEnv, OF_SHMEM),
     (SubprocVectorEnv, OF_SHMEM | {"share_memory"}),
-    (make, OF_MAKE),
+    (make, OF_SHMEM - {"env_fns"} | OF_MAKE),
 ]
 
 
@@ -104,8 +103,7 @@ from typing import Any
 from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
 fns: list[Callable[[], Any]] = []
 DummyVectorEnv(fns, 2, columns=True, autoreset_mode="same_step")
-ShmemVectorEnv(fns, num_processes=2, columns=True, step_timeout=1.5)
-SubprocVectorEnv(fns, on_error="restart", num_threads=None)
+SubprocVectorEnv(fns, on_error="restart", num_threads=None, step_timeout=1.5)
 make("CartPole-v1", 4, columns=False, caller_steps=True, validate="off")
 DummyVectorEnv(fns, colums=True)
 DummyVectorEnv(fns, step_timeout=1.5)

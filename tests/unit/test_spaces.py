@@ -28,7 +28,6 @@ TAKEN: list[tuple[gym_spaces.Space, Any]] = [
     (FLOATS, np.array([0.1, 0.2])),
     (FLOATS, np.array([3, -4])),
     (FLOATS, np.array([2**24, -(2**24)])),
-    (FLOATS, np.arange(8, dtype=np.float32)[::4]),
     (FLOATS, np.array([1.25, 2.5], ">f4")),
     (FLOATS, np.array([np.nan, -np.inf], np.float32)),
     (BYTES, np.array([1.0, 255.0])),
@@ -36,7 +35,6 @@ TAKEN: list[tuple[gym_spaces.Space, Any]] = [
     (gym_spaces.MultiBinary(2), [True, False]),
     (FIVE, 3),
     (FIVE, np.int32(3)),
-    (FIVE, True),
     (FIVE, 3.0),
     (SCALAR, 0.5),
 ]
@@ -46,7 +44,6 @@ REFUSED: list[tuple[gym_spaces.Space, Any]] = [
     (FLOATS, "no"),
     (BYTES, np.array([1, 300])),
     (BYTES, np.array([1.0, 300.7])),
-    (BYTES, np.array([1.0, np.nan])),
     (BYTES, b"ab"),
     (LONGS, np.array([1.5, 2.0])),
     (LONGS, np.array([1e30, 2.0])),

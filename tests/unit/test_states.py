@@ -9,8 +9,6 @@ from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from envpool_py import WorkerDiedError, states
 from envpool_py.worker.channel import ASK, GENERATION, RESET
 
-IN_FLIGHT = [(states.STEPPING, "stepping"), (states.RESETTING, "resetting")]
-
 
 def ids(*listed: int) -> np.ndarray:
     return np.array(listed, np.intp)
@@ -29,33 +27,6 @@ def send(table: states.States, *listed: int, state: int = states.STEPPING) -> No
 
 def come_back(table: states.States, *listed: int, state: int = states.READY) -> None:
     table.returned(ids(*listed), ids(*listed), state)
-
-
-def test_a_step_needs_a_reset_first() -> None:
-    table = states.States(4)
-    with pytest.raises(ResetNeeded, match="envs 0 to 3: reset before step"):
-        table.check_step(ids(0, 1, 2, 3), slice(None))
-    table.check_free(ids(0, 1, 2, 3))  # for a reset
-    send(table, 1, state=states.RESETTING)
-    come_back(table, 1)
-    table.check_step(ids(1), ids(1))
-    come_back(table, 1, state=states.RAISED)
-    with pytest.raises(ResetNeeded, match="env 1: it has raised; reset before step"):
-        table.check_step(ids(1), ids(1))
-
-
-@pytest.mark.parametrize(("state", "word"), IN_FLIGHT)
-def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: str) -> None:
-    send(table, 2, 1, state=state)
-    with pytest.raises(AlreadyPendingCallError, match=f"env 2: still {word}") as caught:
-        table.check_free(ids(0, 2))
-    assert caught.value.name == word
-    with pytest.raises(AlreadyPendingCallError, match="envs 1 to 2"):
-        table.check_step(ids(0, 1, 2), ids(0, 1, 2))
-    table.check_step(ids(0, 3), ids(0, 3))
-    table.check_fetch(ids(1, 2))
-    with pytest.raises(ValueError, match="env 3: not in flight; send actions first"):
-        table.check_fetch(ids(1, 3))
 
 
 def test_the_order_of_sending_and_returning(table: states.States) -> None:
