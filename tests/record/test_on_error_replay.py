@@ -11,7 +11,7 @@ import pytest
 
 from envpool_py import BaseVectorEnv, WorkerDiedError
 from tests.faults.helpers import MODES, PROCESSES, count_call, kill, mates_of, reset_pool
-from tests.record.runs import Once, PlainWorker, Run, failing, make
+from tests.record.runs import Once, PlainWorker, Run, failing
 from tests.support import envs
 from tests.support.broken import sleep_indefinitely
 from tests.support.places import PLACES
@@ -110,35 +110,31 @@ def test_an_env_that_hangs_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", PROCESSES)
 def test_idle_envs_of_a_dead_process_are_restored(place: str, tmp_path: Path) -> None:
-    hand = [make(tag, "random", "", 0, "") for tag in range(3)]
-    with PLACES[place](failing(tmp_path, {}), **REPLAY) as pool:
+    fns = failing(tmp_path, {})
+    with PLACES[place](fns, **REPLAY) as pool, PLACES["dummy"](fns) as undisturbed:
         pool.set_env_attr("mark", 3)
-        pool.reset(seed=5)
-        pool.step([1, 2, 3])
-        for i, env in enumerate(hand):
-            env.reset(seed=5 + i)
-            env.step(1 + i)
+        for each in (pool, undisturbed):
+            each.reset(seed=5)
+            each.step([1, 2, 3])
         mates = mates_of(pool, 1)
         kill(pool, 1)
         with pytest.raises(WorkerDiedError):  # as with "restart": it died in this very call
             pool.get_env_attr("mark", mates[-1:])
         assert pool.get_env_attr("mark", mates[-1:]) == [3]
         batch = pool.step([0, 0, 0])
-        for k, env in enumerate(hand):
-            obs, reward, *_ = env.step(0)
-            assert (batch[0][k].tolist(), batch[1][k]) == (obs.tolist(), reward)
-            assert ("env_replayed" in batch[4][k]) == (k in mates)
+        assert same(batch[:4], undisturbed.step([0, 0, 0])[:4])
+        assert [i for i in range(3) if "env_replayed" in batch[4][i]] == mates
         assert pool.get_env_attr("mark") == [3, 3, 3]
         kill(pool, 1)
         obs, infos = pool.reset([1])  # goes on with its stream
-        assert obs[0].tolist() == hand[1].reset()[0].tolist()
+        assert same(obs, undisturbed.reset([1])[0])
         assert "killed by SIGKILL" in infos[0]["env_replayed"]
 
 
 def test_a_mate_that_is_reset_first_does_not_take_the_past_with_it(tmp_path: Path) -> None:
-    hand = make(0, "random", "", 0, "")
-    hand.reset(seed=1)
-    steps = [hand.step(0) for _ in range(4)]
+    with PLACES["dummy"](failing(tmp_path, {})) as undisturbed:
+        undisturbed.reset(seed=1)
+        steps = [undisturbed.step([0], [0]) for _ in range(4)]
     fns = failing(tmp_path, {0: (4, "SIGKILL")})
     with PLACES["shmem-fork"](fns, num_processes=1, wait_num=1, **REPLAY) as pool:
         pool.reset(seed=1)
@@ -149,9 +145,9 @@ def test_a_mate_that_is_reset_first_does_not_take_the_past_with_it(tmp_path: Pat
         pool.send([0], [0])
         process.join()
         pool.reset([1])  # before any call has found out what became of env 0
-        obs, _, _, truncated, infos = pool.step(None, [0])
-        assert (obs[0].tolist(), bool(truncated[0])) == (steps[-1][0].tolist(), steps[-1][3])
-        assert "killed by SIGKILL" in infos[0]["env_replayed"]
+        batch = pool.step(None, [0])
+        assert same(batch[:4], steps[-1][:4])
+        assert "killed by SIGKILL" in batch[4][0]["env_replayed"]
 
 
 def test_an_env_that_is_tried_again_when_its_process_ends_is_restored_once_more(

@@ -49,16 +49,12 @@ def test_points_of_a_box() -> None:
     assert env.step(np.array([2, 1]))[4]["action"].tolist() == [1.0, 2.5]
     assert ContinuousToDiscrete(plane(), 4).action_space == spaces.MultiDiscrete([4, 4])
     assert ContinuousToDiscrete(plane(), [1, 2]).action([0, 1]).tolist() == [-1.0, 10.0]
-    env = ContinuousToDiscrete(plane((-3, 0), (3, 10), np.int64), [3, 4])
-    assert [mesh.tolist() for mesh in env.mesh] == [[-3, 0, 3], [0, 3, 7, 10]]  # rounded
-    assert env.action([1, 2]).dtype == np.int64
-
-
-def test_every_action_is_in_the_box() -> None:
     box = plane((-1 / 3, 0.1), (0.7, 1e6))
     env = ContinuousToDiscrete(box, [7, 1001])
     assert all(map(box.action_space.contains, env.action([[0, 0], [3, 500], [6, 1000]])))
-    np.testing.assert_array_equal(env.action([6, 1000]), box.action_space.high)
+    env = ContinuousToDiscrete(plane((-3, 0), (3, 10), np.int64), [3, 4])
+    assert [mesh.tolist() for mesh in env.mesh] == [[-3, 0, 3], [0, 3, 7, 10]]  # rounded
+    assert env.action([1, 2]).dtype == np.int64
 
 
 def test_combinations_count_up_with_the_last_dimension_fastest() -> None:
