@@ -63,30 +63,30 @@ def never() -> Any:
     raise AssertionError("an env was made")
 
 
-BY_NAME = {
-    "autoreset": "take autoreset; did you mean autoreset_mode?",
-    "on_eror": "take on_eror; did you mean on_error?",
-    "zzz": "take zzz",
-}
+PROCESSES = "DummyVectorEnv does not take num_threads; ShmemVectorEnv and SubprocVectorEnv take it"
+KWARGS = "make does not take size; pass arguments of the env as env_kwargs={'size': ...}"
+MODE = "DummyVectorEnv does not take autoreset; did you mean autoreset_mode?"
+UNKNOWN: list[tuple[Any, dict[str, Any], str]] = [
+    (DummyVectorEnv, {"autoreset": 1}, MODE),
+    (
+        ShmemVectorEnv,
+        {"on_eror": 1},
+        "ShmemVectorEnv does not take on_eror; did you mean on_err",
+    ),
+    (SubprocVectorEnv, {"zzz": 1}, "SubprocVectorEnv does not take zzz"),
+    (make, {"num_env": 2}, "make does not take num_env; did you mean num_envs?"),
+    (make, {"size": 3}, KWARGS),
+    (DummyVectorEnv, {"num_threads": 2}, PROCESSES),
+    (make, {"backend": "dummy", "num_threads": 2}, PROCESSES),
+]
 
 
-@pytest.mark.parametrize("option", BY_NAME)
-@pytest.mark.parametrize("function", [DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make])
-def test_a_misspelt_option_is_refused_before_an_env_is_made(function: Any, option: str) -> None:
-    text = f"{function.__name__} does not {BY_NAME[option]}"
+@pytest.mark.parametrize(("function", "options", "text"), UNKNOWN)
+def test_an_unknown_option_is_refused_before_an_env_is_made(
+    function: Any, options: dict[str, Any], text: str
+) -> None:
     with pytest.raises(TypeError, match=re.escape(text)):
-        function(never if function is make else [never], **{option: 1})
-
-
-def test_an_option_of_something_else_is_named_with_its_place() -> None:
-    text = "make does not take size; pass arguments of the env as env_kwargs={'size': ...}"
-    with pytest.raises(TypeError, match=re.escape(text)):
-        make("CartPole-v1", 2, size=3)
-    text = "DummyVectorEnv does not take num_threads; ShmemVectorEnv and SubprocVectorEnv take it"
-    with pytest.raises(TypeError, match=text):
-        DummyVectorEnv([CountEnv], num_threads=2)
-    with pytest.raises(TypeError, match=text):
-        make(CountEnv, backend="dummy", num_threads=2)
+        function(never if function is make else [never], **options)
 
 
 def test_a_class_of_your_own_has_its_own_signature() -> None:

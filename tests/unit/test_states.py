@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium.error import AlreadyPendingCallError, ResetNeeded
+from gymnasium.error import ResetNeeded
 
-from envpool_py import WorkerDiedError, states
+from envpool_py import states
 from envpool_py.worker.channel import ASK, GENERATION, RESET
 
 
@@ -21,12 +21,12 @@ def table() -> states.States:
     return table
 
 
-def send(table: states.States, *listed: int, state: int = states.STEPPING) -> None:
-    table.sent(ids(*listed), ids(*listed), state)
+def send(table: states.States, *listed: int) -> None:
+    table.sent(ids(*listed), ids(*listed), states.STEPPING)
 
 
-def come_back(table: states.States, *listed: int, state: int = states.READY) -> None:
-    table.returned(ids(*listed), ids(*listed), state)
+def come_back(table: states.States, *listed: int) -> None:
+    table.returned(ids(*listed), ids(*listed), states.READY)
 
 
 def test_the_order_of_sending_and_returning(table: states.States) -> None:
@@ -43,24 +43,6 @@ def test_the_order_of_sending_and_returning(table: states.States) -> None:
     send(table, 1, 0)
     come_back(table, 3, 2)
     assert (table.waiting().tolist(), table.ready().tolist()) == ([1, 0], [3, 2])
-
-
-def test_the_dead(table: states.States) -> None:
-    send(table, 1)
-    death = WorkerDiedError("envs 0 to 1: killed", (0, 1))
-    table.died(0, death)
-    table.died(1, death)
-    with pytest.raises(WorkerDiedError, match="envs 0 to 1: killed"):
-        table.check_free(ids(0))
-    with pytest.raises(AlreadyPendingCallError):  # its result is still to be returned
-        table.check_free(ids(1))
-    come_back(table, 1, state=states.RAISED)
-    with pytest.raises(WorkerDiedError):
-        table.check_free(ids(1))
-    table.recreated([0, 1])
-    table.check_free(ids(0, 1))
-    with pytest.raises(ResetNeeded):
-        table.check_step(ids(0), ids(0))
 
 
 def arrived(table: states.States, *tokens: int) -> states.Arrivals:
