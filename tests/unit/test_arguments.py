@@ -84,11 +84,9 @@ def test_what_is_taken() -> None:
 
 
 def test_each_reset_has_its_own_seed_and_options() -> None:
-    requests = arguments.reset_requests([4, 5], [7, None], [None, {"a": 1}], {"extra": 2})
-    assert [request.kwargs for request in requests] == [
-        {"extra": 2, "seed": 7},
-        {"extra": 2, "options": {"a": 1}},
-    ]
+    one, other = arguments.reset_requests([4, 5], [7, None], [None, {"a": 1}], {"extra": 2})
+    assert one.kwargs == {"extra": 2, "seed": 7}
+    assert other.kwargs == {"extra": 2, "options": {"a": 1}}
     shared = {"a": 1}
     one, other = arguments.reset_requests([0, 1], None, shared, {})
     assert one.kwargs["options"] == shared

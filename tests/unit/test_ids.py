@@ -23,8 +23,8 @@ FORMS: list[tuple[Any, list[int]]] = [
     (slice(1, 3), [1, 2]),
     (slice(None, None, -2), [3, 1]),
     (slice(2, 99), [2, 3]),
+    (np.array([2, 1]), [2, 1]),
     ([], []),
-    (np.array([], np.int64), []),
     (slice(2, 2), []),
 ]
 
@@ -34,13 +34,7 @@ def test_forms(written: Any, meant: list[int]) -> None:
     found = ids.resolve(written, 4)
     assert found.dtype == np.intp
     assert found.tolist() == meant
-
-
-def test_ids_are_the_callers_to_change() -> None:
-    written = np.array([2, 1])
-    found = ids.resolve(written, 4)
-    written[:] = 0
-    assert found.tolist() == [2, 1]
+    assert not np.shares_memory(found, written), "it is the caller's to change"
 
 
 def test_many_ids_are_checked_like_few() -> None:
