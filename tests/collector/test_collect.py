@@ -59,7 +59,7 @@ def check_limit(episodes: list[Episode], num_envs: int, limit: dict[str, Any]) -
         assert total <= sum(map(sum, lengths)) <= max(total - 1, 0) + running
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data: st.DataObject) -> None:
     num_envs = data.draw(st.integers(1, 5), "num_envs")
