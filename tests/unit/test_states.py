@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gymnasium.error import ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import states
 from envpool_py.worker.channel import ASK, GENERATION, RESET
@@ -27,6 +27,22 @@ def send(table: states.States, *listed: int) -> None:
 
 def come_back(table: states.States, *listed: int) -> None:
     table.returned(ids(*listed), ids(*listed), states.READY)
+
+
+@pytest.mark.parametrize(
+    ("state", "word"), [(states.STEPPING, "stepping"), (states.RESETTING, "resetting")]
+)
+def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: str) -> None:
+    table.sent(ids(2, 1), ids(2, 1), state)
+    with pytest.raises(AlreadyPendingCallError, match=f"env 2: still {word}") as caught:
+        table.check_free(ids(0, 2))
+    assert caught.value.name == word
+    with pytest.raises(AlreadyPendingCallError, match="envs 1 to 2"):
+        table.check_step(ids(0, 1, 2), ids(0, 1, 2))
+    table.check_step(ids(0, 3), ids(0, 3))
+    table.check_fetch(ids(1, 2))
+    with pytest.raises(ValueError, match="env 3: not in flight; send actions first"):
+        table.check_fetch(ids(1, 3))
 
 
 def test_the_order_of_sending_and_returning(table: states.States) -> None:
