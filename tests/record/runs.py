@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
+from envpool_py import EnvError
 from envpool_py.worker import DummyEnvWorker
 from tests.support import envs
 
@@ -23,27 +24,34 @@ RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
 
 
 class Run:
-    """A pool whose batches are kept, those of resets too."""
+    """A pool whose batches are kept, those of resets and the errors too."""
 
     def __init__(self, pool: BaseVectorEnv) -> None:
         self.pool = pool
         self.batches: list[Any] = []
 
     def reset(self, *args: Any, **kwargs: Any) -> None:
-        obs, infos = self.pool.reset(*args, **kwargs)
+        obs, infos = self._asked(self.pool.reset, *args, **kwargs)
         flags = np.zeros(len(infos), dtype=bool)
         rewards = np.zeros((len(infos), *self.pool.engine.block.spec.reward))
         self.keep((obs, rewards, flags, flags, infos))
+
+    def step(self, *args: Any) -> tuple:
+        return self.keep(self._asked(self.pool.step, *args))
+
+    def recv(self) -> tuple:
+        return self.keep(self._asked(self.pool.recv))
 
     def keep(self, batch: tuple) -> tuple:
         self.batches.append(batch)
         return batch
 
-    def step(self, *args: Any) -> tuple:
-        return self.keep(self.pool.step(*args))
-
-    def recv(self) -> tuple:
-        return self.keep(self.pool.recv())
+    def _asked(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except EnvError as error:
+            self.batches.append(error)
+            raise
 
     def drive(self, steps: int, act: Callable[[int, int], Any] | None = None) -> None:
         """Step every env so often, sync or async; reset the envs that end, if the pool does not.
@@ -58,7 +66,7 @@ class Run:
             act = lambda i, n: drawn[i][n]  # noqa: E731
         count = [0] * num
         ids = list(range(num))
-        while min(count) < steps:
+        while min(count) < steps or self.pool.waiting_id:
             ids = [i for i in ids if count[i] < steps]
             batch = self.step([act(i, count[i]) for i in ids], ids) if ids else self.recv()
             for i in ids:
@@ -67,8 +75,6 @@ class Run:
             ended = np.flatnonzero(batch[2] | batch[3])
             if self.pool.autoreset_mode is None and len(ended):
                 self.reset([ids[k] for k in ended])
-        if self.pool.waiting_id:
-            self.keep(self.pool.drain())
 
     def rows_of(self, i: int) -> list[tuple]:
         """Return the rows of env ``i``, in order."""

@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import os
 import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from envpool_py import BaseVectorEnv, WorkerDiedError
-from tests.faults.helpers import EACH, MODES, PROCESSES, kill, mates_of, reset_pool
-from tests.record.runs import Once, PlainWorker, Run, failing, make
+from tests.faults.helpers import MODES, PROCESSES, count_call, kill, mates_of, reset_pool
+from tests.record.runs import Once, PlainWorker, Run, failing
 from tests.support import envs
+from tests.support.broken import sleep_indefinitely
 from tests.support.places import PLACES
 from tests.support.reference import same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 REPLAY: dict[str, Any] = {"on_error": "replay", "restart_backoff": 0.0}
@@ -41,35 +40,18 @@ def rows(pool: BaseVectorEnv, steps: int) -> tuple[list[list[Any]], dict[int, li
     return found, replayed
 
 
-def undisturbed(path: Path, steps: int, name: str = "random", **options: Any) -> list[list[Any]]:
-    with PLACES["dummy"](failing(path, {}, name), **options) as pool:
-        return rows(pool, steps)[0]
-
-
-FAULTS = {
-    "dummy": {1: (9, "raise"), 2: (4, "raise")},
-    "shmem-fork": {0: (6, "os._exit"), 1: (9, "raise"), 2: (12, "SIGSEGV")},
-    "shmem-fork-packed": {0: (6, "SIGKILL"), 2: (9, "raise")},
-    "shmem-fork-caller": {0: (6, "SIGKILL"), 2: (9, "raise")},
-}
-RUNS = [
-    *(("dummy", mode, None, True) for mode in MODES),
-    *((place, mode, 2, False) for place in EACH[1:] for mode in MODES),
-    *(("shmem-fork-packed", mode, None, True) for mode in MODES),
-]
-
-
-@pytest.mark.parametrize(("place", "mode", "wait_num", "schedule"), RUNS)
-def test_the_run_is_as_if_nothing_had_happened(
-    place: str, mode: str | None, wait_num: int | None, schedule: bool, tmp_path: Path
+def check_undisturbed(
+    path: Path, place: str, faults: dict, steps: int = 24, name: str = "random", **options: Any
 ) -> None:
-    options = {"autoreset_mode": mode, "episode_seeds": schedule}
-    fns = failing(tmp_path, FAULTS[place])
-    with PLACES[place](fns, wait_num=wait_num, **options, **REPLAY) as pool:
-        found, replayed = rows(pool, 24)
-    assert same(found, undisturbed(tmp_path, 24, **options))
-    assert replayed.keys() >= FAULTS[place].keys()
-    for i in FAULTS[place]:
+    """Assert that a run with these faults has the rows of one without, and says what it did."""
+    fns = failing(path, faults, name)
+    with PLACES[place](fns, **options, **REPLAY) as pool:
+        found, replayed = rows(pool, steps)
+    of_rows = {key: options[key] for key in options.keys() - {"wait_num", "step_timeout"}}
+    with PLACES["dummy"](failing(path, {}, name), **of_rows) as pool:
+        assert same(found, rows(pool, steps)[0])
+    assert replayed.keys() >= faults.keys()
+    for i in faults:
         assert replayed[i][0].startswith(f"env {i}: ")
 
 
@@ -78,82 +60,81 @@ def odd_resets(env_id: int, episode: int) -> tuple:
     return (env_id + episode if episode % 2 else None), {"scale": 1.0 + episode}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_with_a_reset_fn(mode: str | None, tmp_path: Path) -> None:
-    options = {"autoreset_mode": mode, "reset_fn": odd_resets}
-    fns = failing(tmp_path, {1: (20, "SIGKILL")})
-    with PLACES["shmem-fork-packed"](fns, **options, **REPLAY) as pool:
-        found, replayed = rows(pool, 30)
-    assert same(found, undisturbed(tmp_path, 30, **options))
-    assert 1 in replayed
+# What fails once, in which step or, if negative, in which reset.
+TWO = {0: (6, "SIGKILL"), 2: (9, "raise")}
+RUNS: list[tuple[str, dict, dict]] = [
+    ("dummy", {1: (9, "raise"), 2: (4, "raise")}, {"episode_seeds": True}),
+    ("shmem-fork", {0: (6, "os._exit"), 1: (9, "raise"), 2: (12, "SIGSEGV")}, {"wait_num": 2}),
+    ("shmem-fork-packed", TWO, {"wait_num": 2}),
+    ("shmem-fork-caller", TWO, {"wait_num": 2}),
+    ("shmem-fork-packed", TWO, {"episode_seeds": True}),
+    ("shmem-fork-packed", {1: (20, "SIGKILL")}, {"reset_fn": odd_resets}),
+    ("shmem-fork", {1: (-3, "SIGKILL")}, {}),
+]
 
 
-@pytest.mark.parametrize("fault", ["raise", "SIGKILL"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reset_that_fails_once(mode: str | None, fault: str, tmp_path: Path) -> None:
-    fns = failing(tmp_path, {1: (-3, fault)})
-    with PLACES["shmem-fork"](fns, autoreset_mode=mode, **REPLAY) as pool:
-        if mode == "same_step" and fault == "raise":
-            # The row of the ended step was returned already, without the next episode's.
-            with pytest.raises(AssertionError, match="env 1: reset raised ValueError: once"):
-                rows(pool, 24)
-            return
-        found, replayed = rows(pool, 24)
-    assert same(found, undisturbed(tmp_path, 24, autoreset_mode=mode))
-    assert list(replayed) == [1]
+@pytest.mark.parametrize(("place", "faults", "options"), RUNS)
+def test_the_run_is_as_if_nothing_had_happened(
+    place: str, faults: dict, options: dict, mode: str | None, tmp_path: Path
+) -> None:
+    check_undisturbed(tmp_path, place, faults, autoreset_mode=mode, **options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reset_that_raises_once(mode: str | None, tmp_path: Path) -> None:
+    faults = {1: (-3, "raise")}
+    if mode != "same_step":
+        check_undisturbed(tmp_path, "shmem-fork", faults, autoreset_mode=mode)
+        return
+    # The row of the ended step was returned already, without the next episode's.
+    with pytest.raises(AssertionError, match="env 1: reset raised ValueError: once"):
+        check_undisturbed(tmp_path, "shmem-fork", faults, autoreset_mode=mode)
 
 
 @pytest.mark.parametrize("name", ["nested", "text", "every-dtype", "sequence", "custom"])
 def test_every_kind_of_action(name: str, tmp_path: Path) -> None:
-    fns = failing(tmp_path, {1: (3, "SIGKILL")}, name)
-    with PLACES["shmem-fork-packed"](fns, **REPLAY) as pool:
-        found, replayed = rows(pool, 4)
-        assert len(pool.step([None], [1])[0]) == 1  # None is an action as well
-    assert same(found, undisturbed(tmp_path, 4, name))
-    assert 1 in replayed
+    check_undisturbed(tmp_path, "shmem-fork-packed", {1: (3, "SIGKILL")}, 4, name)
+    with PLACES["dummy"](failing(tmp_path, {0: (3, "raise")}, name), **REPLAY) as pool:
+        pool.reset(seed=1)
+        for actions in ([None] * 3, [pool.action_space[0].sample()] * 3, [None] * 3):
+            *_, infos = pool.step(actions)  # None is an action as well
+        assert "env_replayed" in infos[0]
 
 
 @pytest.mark.slow
 def test_an_env_that_hangs_once(tmp_path: Path) -> None:
-    fns = failing(tmp_path, {1: (5, "hang")})
     options = {"step_timeout": 0.6, "autoreset_mode": "next_step"}
-    with PLACES["shmem-fork-packed"](fns, **options, **REPLAY) as pool:
-        found, replayed = rows(pool, 10)
-    assert same(found, undisturbed(tmp_path, 10, autoreset_mode="next_step"))
-    assert replayed[1][0].startswith("env 1: did not end its request within step_timeout")
+    check_undisturbed(tmp_path, "shmem-fork-packed", {1: (5, "hang")}, 10, **options)
 
 
 @pytest.mark.parametrize("place", PROCESSES)
 def test_idle_envs_of_a_dead_process_are_restored(place: str, tmp_path: Path) -> None:
-    hand = [make(tag, "random", "", 0, "") for tag in range(3)]
-    with PLACES[place](failing(tmp_path, {}), **REPLAY) as pool:
+    fns = failing(tmp_path, {})
+    with PLACES[place](fns, **REPLAY) as pool, PLACES["dummy"](fns) as undisturbed:
         pool.set_env_attr("mark", 3)
-        pool.reset(seed=5)
-        pool.step([1, 2, 3])
-        for i, env in enumerate(hand):
-            env.reset(seed=5 + i)
-            env.step(1 + i)
+        for each in (pool, undisturbed):
+            each.reset(seed=5)
+            each.step([1, 2, 3])
         mates = mates_of(pool, 1)
         kill(pool, 1)
         with pytest.raises(WorkerDiedError):  # as with "restart": it died in this very call
             pool.get_env_attr("mark", mates[-1:])
         assert pool.get_env_attr("mark", mates[-1:]) == [3]
         batch = pool.step([0, 0, 0])
-        for k, env in enumerate(hand):
-            obs, reward, *_ = env.step(0)
-            assert (batch[0][k].tolist(), batch[1][k]) == (obs.tolist(), reward)
-            assert ("env_replayed" in batch[4][k]) == (k in mates)
+        assert same(batch[:4], undisturbed.step([0, 0, 0])[:4])
+        assert [i for i in range(3) if "env_replayed" in batch[4][i]] == mates
         assert pool.get_env_attr("mark") == [3, 3, 3]
         kill(pool, 1)
         obs, infos = pool.reset([1])  # goes on with its stream
-        assert obs[0].tolist() == hand[1].reset()[0].tolist()
+        assert same(obs, undisturbed.reset([1])[0])
         assert "killed by SIGKILL" in infos[0]["env_replayed"]
 
 
 def test_a_mate_that_is_reset_first_does_not_take_the_past_with_it(tmp_path: Path) -> None:
-    hand = make(0, "random", "", 0, "")
-    hand.reset(seed=1)
-    steps = [hand.step(0) for _ in range(4)]
+    with PLACES["dummy"](failing(tmp_path, {})) as undisturbed:
+        undisturbed.reset(seed=1)
+        steps = [undisturbed.step([0], [0]) for _ in range(4)]
     fns = failing(tmp_path, {0: (4, "SIGKILL")})
     with PLACES["shmem-fork"](fns, num_processes=1, wait_num=1, **REPLAY) as pool:
         pool.reset(seed=1)
@@ -164,42 +145,39 @@ def test_a_mate_that_is_reset_first_does_not_take_the_past_with_it(tmp_path: Pat
         pool.send([0], [0])
         process.join()
         pool.reset([1])  # before any call has found out what became of env 0
-        obs, _, _, truncated, infos = pool.step(None, [0])
-        assert (obs[0].tolist(), bool(truncated[0])) == (steps[-1][0].tolist(), steps[-1][3])
-        assert "killed by SIGKILL" in infos[0]["env_replayed"]
+        batch = pool.step(None, [0])
+        assert same(batch[:4], steps[-1][:4])
+        assert "killed by SIGKILL" in batch[4][0]["env_replayed"]
 
 
 def test_an_env_that_is_tried_again_when_its_process_ends_is_restored_once_more(
-    tmp_path: Path, gates: list[envs.Gate], beside: Callable
+    tmp_path: Path,
 ) -> None:
     """The process ended in a request of its mate that is new: its own was not at fault."""
-    there, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with gates[0].held():
-            there.set()
-            assert go_on.wait(120)
+    there = tmp_path / "there"
 
     def first() -> Once:
-        """Make an env whose step raises, then waits at the gate, then does neither."""
-        with (tmp_path / "made").open("ab") as file:
-            file.write(b"x")
-            env = envs.GateEnv(0, gates[0]) if file.tell() < 3 else envs.CountEnv(0)
-        return Once(env, str(tmp_path / "raised"), 1, "raise")
+        """Make an env whose step raises, then hangs, then does neither."""
+        number = count_call(tmp_path / "made")
+
+        def step(_: Any, __: Any, row: tuple) -> tuple:
+            if number == 2:
+                there.touch()
+                sleep_indefinitely()
+            return row
+
+        return Once(envs.ChangedEnv(step=step), str(tmp_path / "raised"), 1, "raise")
 
     options = {"wait_num": 1, "timeout": 0.01, "strict_timeout": True, "max_restarts": None}
     fns = [first, functools.partial(envs.CountEnv, 1)]
     with PLACES["shmem-fork"](fns, num_processes=1, **options, **REPLAY) as pool:
         pool.reset(seed=1)
-        helper = beside(hold)
-        pool.send([envs.BLOCK], [0])
-        while not there.is_set():  # it has raised, was restored, and is at it again
+        pool.send([0], [0])
+        while not there.exists():  # it has raised, was restored, and is at it again
             assert len(pool.recv()[0]) == 0
         pool.send([0], [1])
         kill(pool, 0)
-        go_on.set()
         obs, _, _, truncated, infos = pool.step(None, [0, 1])
-        helper.finish()
         assert obs.tolist() == [[0, 0, 1], [1, 0, 1]]
         assert not truncated.any()
         for info in infos:
@@ -238,9 +216,9 @@ def test_the_budget_holds() -> None:
             pool.step(["", "value", ""])  # it is restored once, and not recreated once more
 
 
-def test_an_env_that_is_not_deterministic_is_restarted(tmp_path: Path) -> None:
+def test_an_env_whose_seed_nobody_knows_is_restarted(tmp_path: Path) -> None:
     fns = failing(tmp_path, {1: (3, "SIGKILL")})
-    with reset_pool("shmem-fork-packed", fns, **REPLAY) as pool:  # nobody knows these seeds
+    with reset_pool("shmem-fork-packed", fns, **REPLAY) as pool:
         pool.step([0, 0, 0])
         pool.step([0, 0, 0])
         batch = pool.step([0, 0, 0])
@@ -250,29 +228,24 @@ def test_an_env_that_is_not_deterministic_is_restarted(tmp_path: Path) -> None:
         assert "the env is not deterministic; before the replay it failed with" in error
 
 
-class FickleEnv(envs.CountEnv):
-    """Raises in its second step the first time it is made; then one part of its rows differs."""
-
-    def __init__(self, path: str, part: int) -> None:
-        super().__init__()
-        self.part, self.is_second = part, os.path.exists(path)  # noqa: PTH110
-        os.close(os.open(path, os.O_CREAT))
-
-    def step(self, action: Any) -> tuple:
-        row = list(super().step(action))
-        if self.is_second:
-            row[self.part] = row[self.part] + 1 if self.part < 2 else True
-        elif self.t == 2:
-            raise ValueError("once")
-        return tuple(row)
-
-
 @pytest.mark.parametrize("part", range(4))
-def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(
-    part: int, tmp_path: Path
-) -> None:
-    fns = [functools.partial(FickleEnv, str(tmp_path / "made"), part)]
-    with PLACES["dummy"](fns, **REPLAY) as pool:
+def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(part: int) -> None:
+    made: list[envs.CountEnv] = []
+
+    def step(env: envs.CountEnv, _: Any, row: tuple) -> tuple:
+        """Raise in the second step of the first env; change a part of the rows of the others."""
+        changed = list(row)
+        if env is not made[0]:
+            changed[part] = changed[part] + 1 if part < 2 else True
+        elif env.t == 2:
+            raise ValueError("once")
+        return tuple(changed)
+
+    def make_env() -> envs.CountEnv:
+        made.append(envs.ChangedEnv(step=step))
+        return made[-1]
+
+    with PLACES["dummy"]([make_env], **REPLAY) as pool:
         pool.reset(seed=1)
         pool.step([0])
         error = pool.step([0])[4][0]["env_error"]
@@ -292,24 +265,19 @@ def test_an_env_with_a_cancelled_step_is_not_restored(tmp_path: Path) -> None:
         assert batch[3][1]
 
 
-def test_a_past_that_is_too_long(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_past_may_be_too_long_and_a_seeded_reset_begins_a_new_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("envpool_py.record.history.MAX_STEPS", 5)
-    faults = {0: (8, "raise"), 1: (4, "raise")}
+    faults = {0: (8, "raise"), 1: (4, "raise"), 2: (12, "raise")}
     with PLACES["dummy"](failing(tmp_path, faults), **REPLAY) as pool:
         pool.reset(seed=1)
-        batches = [pool.step([0, 0, 0]) for _ in range(4)]
-        assert "env_replayed" in batches[3][4][1]
-        batches = [pool.step([0, 0, 0]) for _ in range(4)]
-        assert "env_error" in batches[3][4][0]
-
-
-def test_a_seeded_reset_begins_a_new_past(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("envpool_py.record.history.MAX_STEPS", 5)
-    with PLACES["dummy"](failing(tmp_path, {1: (8, "raise")}), **REPLAY) as pool:
-        for seed in (1, 2):
-            pool.reset(seed=seed)
-            batches = [pool.step([0, 0, 0]) for _ in range(4)]
-        assert "env_replayed" in batches[3][4][1]
+        infos = [pool.step([0, 0, 0])[4] for _ in range(8)]
+        assert "env_replayed" in infos[3][1]
+        assert "env_error" in infos[7][0]
+        pool.reset(seed=2)
+        infos = [pool.step([0, 0, 0])[4] for _ in range(4)]
+        assert "env_replayed" in infos[3][2]
 
 
 def test_an_env_cancelled_before_it_is_restored_is_new(

@@ -37,19 +37,15 @@ WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
     (WAIT, (0, 3), ValueError, "wait_num.*0"),
     (WAIT, (4, 3), ValueError, "wait_num.*4"),
     (WAIT, (1.5, 3), TypeError, r"wait_num.*1\.5"),
-    (WAIT, ("2", 3), TypeError, "wait_num.*'2'"),
     (WAIT, (True, 3), TypeError, "wait_num.*True"),
     (TIMEOUT, ("timeout", 0), ValueError, "timeout.*0"),
-    (TIMEOUT, ("timeout", -1.0), ValueError, "timeout.*-1"),
     (TIMEOUT, ("timeout", np.nan), ValueError, "timeout.*nan"),
     (TIMEOUT, ("timeout", "1"), TypeError, "timeout.*'1'"),
     (MODE, ("sometimes",), ValueError, "autoreset_mode.*'sometimes'"),
-    (MODE, (3,), ValueError, "autoreset_mode.*3"),
     (resets, (5, "first", False), TypeError, "reset_fn.*int"),
     (resets, (print, "first", True), ValueError, "episode_seeds and reset_fn"),
     (resets, (None, True, False), ValueError, "validate must be .* got True"),
     (processes, ("num_processes", 0), ValueError, "num_processes.*0"),
-    (processes, ("num_processes", 1.5), TypeError, r"num_processes.*1\.5"),
     (processes, ("num_threads", "x"), TypeError, "num_threads.*'x'"),
     (processes, ("step_timeout", 0), ValueError, "step_timeout.*0"),
     (POLICY, ("ignore", None, 0.0, None), ValueError, "on_error.*'ignore'"),
@@ -61,7 +57,6 @@ WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
     (ENV_FNS, (5,), TypeError, "int"),
     (ENV_FNS, (COUNT,), TypeError, "env_fns must be a sequence"),
     (ENV_FNS, ([COUNT, COUNT()],), TypeError, "env 1: .* got CountEnv; pass a callable"),
-    (ENV_FNS, ([COUNT, "CartPole-v1"],), TypeError, "env 1: .* got str"),
     (SPACE, ("action_space", TWO_SPACES), ValueError, "env 1: action_space is None, but .* env 0"),
     (options, ([{}, {}],), ValueError, "got 2 options for 3 envs"),
     (options, (5,), TypeError, "int 5"),
@@ -79,24 +74,19 @@ def test_what_is_refused(
 
 
 def test_what_is_taken() -> None:
-    assert arguments.check_env_fns(iter([print])) == [print]
-    assert arguments.check_wait_num(None, 3) == arguments.check_wait_num(np.int8(3), 3) == 3
-    assert arguments.check_timeout("t", float("inf")) == float("inf")
-    assert arguments.check_timeout("t", None) is None
-    assert arguments.check_policy("raise", None, 0.0, None) is None
-    modes = [None, "next_step", "same_step", *AutoresetMode]
-    meant = {None: None, AutoresetMode.DISABLED: None}
-    meant |= dict.fromkeys(["next_step", AutoresetMode.NEXT_STEP], "next_step")
-    meant |= dict.fromkeys(["same_step", AutoresetMode.SAME_STEP], "same_step")
-    assert [arguments.check_autoreset_mode(mode) for mode in modes] == [meant[m] for m in modes]
+    assert ENV_FNS(iter([print])) == [print]
+    assert WAIT(None, 3) == WAIT(np.int8(3), 3) == 3
+    assert TIMEOUT("t", float("inf")) == float("inf")
+    assert TIMEOUT("t", None) is POLICY("raise", None, 0.0, None) is None
+    assert MODE(None) is MODE(AutoresetMode.DISABLED) is None
+    assert MODE("next_step") == MODE(AutoresetMode.NEXT_STEP) == "next_step"
+    assert MODE("same_step") == MODE(AutoresetMode.SAME_STEP) == "same_step"
 
 
 def test_each_reset_has_its_own_seed_and_options() -> None:
-    requests = arguments.reset_requests([4, 5], [7, None], [None, {"a": 1}], {"extra": 2})
-    assert [request.kwargs for request in requests] == [
-        {"extra": 2, "seed": 7},
-        {"extra": 2, "options": {"a": 1}},
-    ]
+    one, other = arguments.reset_requests([4, 5], [7, None], [None, {"a": 1}], {"extra": 2})
+    assert one.kwargs == {"extra": 2, "seed": 7}
+    assert other.kwargs == {"extra": 2, "options": {"a": 1}}
     shared = {"a": 1}
     one, other = arguments.reset_requests([0, 1], None, shared, {})
     assert one.kwargs["options"] == shared
@@ -107,8 +97,9 @@ def test_the_file_of_a_record(tmp_path: Path) -> None:
     assert arguments.check_record(None) is None
     assert arguments.check_record(str(tmp_path / "new")) == tmp_path / "new"
     (tmp_path / "old").symlink_to("nowhere")
-    for path, error in [(5, TypeError), (b"x", TypeError), (tmp_path / "old", FileExistsError)]:
+    for path, error in [
+        *((5, TypeError), (b"x", TypeError), (tmp_path / "old", FileExistsError)),
+        (tmp_path / "none" / "file", FileNotFoundError),
+    ]:
         with pytest.raises(error, match="record"):
             arguments.check_record(path)
-    with pytest.raises(FileNotFoundError, match="is no directory"):
-        arguments.check_record(tmp_path / "none" / "file")

@@ -7,6 +7,8 @@ import errno
 import pickle
 import signal
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -14,36 +16,32 @@ from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError, errors
 from tests.support import envs
 
 
-def boom(error: BaseException) -> BaseException:
-    def step() -> None:
+def step(error: BaseException) -> BaseException:
+    """Return the error with a traceback."""
+    with pytest.raises(type(error)) as caught:
         raise error
+    return caught.value
 
-    try:
-        step()
-    except BaseException as caught:  # noqa: BLE001 - as envs may raise anything
-        return caught
+
+def here(error: BaseException) -> EnvError:
+    return errors.env_error(step(error), 3, "step")
 
 
 def sent(error: BaseException) -> EnvError:
     """Send an exception as a worker process does."""
-    failure = errors.pack_failure(boom(error))
+    failure = errors.pack_failure(step(error))
     return errors.unpack_failure(pickle.loads(pickle.dumps(failure)), 3, "step")
 
 
-def here(error: BaseException) -> EnvError:
-    return errors.env_error(boom(error), 3, "step")
-
-
-MIXED = ["value", "slot", "memory", "recursion", "os"]
-"""Ordinary exceptions that can be pickled: the keys of `envs.RAISE`."""
+BOTH = pytest.mark.parametrize("way", [here, sent])
 PLAIN = ["exit", "interrupt", "stop", "generator-exit"]
 if sys.version_info >= (3, 11):
     PLAIN.append("group")
 
 
-@pytest.mark.parametrize("way", [here, sent])
-@pytest.mark.parametrize("name", MIXED)
-def test_an_error_is_an_instance_of_the_originals_class(way, name: str) -> None:
+@BOTH
+@pytest.mark.parametrize("name", ["value", "slot", "memory", "recursion", "os"])
+def test_an_error_is_an_instance_of_the_originals_class(way: Any, name: str) -> None:
     original = envs.RAISE[name]()
     error = way(envs.RAISE[name]())
     assert isinstance(error, EnvError)
@@ -55,16 +53,16 @@ def test_an_error_is_an_instance_of_the_originals_class(way, name: str) -> None:
     assert "in step\n" in str(error)  # the traceback
 
 
-@pytest.mark.parametrize("way", [here, sent])
+@BOTH
 @pytest.mark.parametrize("name", PLAIN)
-def test_what_would_end_more_than_a_request_is_a_plain_env_error(way, name: str) -> None:
+def test_what_would_end_more_than_a_request_is_a_plain_env_error(way: Any, name: str) -> None:
     error = way(envs.RAISE[name]())
     assert type(error) is EnvError
     assert type(error.__cause__) is type(envs.RAISE[name]())
 
 
-@pytest.mark.parametrize("way", [here, sent])
-def test_facts_outside_the_arguments_are_kept(way) -> None:
+@BOTH
+def test_facts_outside_the_arguments_are_kept(way: Any) -> None:
     missing = way(FileNotFoundError(errno.ENOENT, "no such file", "boom.txt"))
     assert (missing.errno, missing.filename) == (errno.ENOENT, "boom.txt")
     undecoded = way(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no start"))
@@ -73,50 +71,43 @@ def test_facts_outside_the_arguments_are_kept(way) -> None:
     assert way(envs.SlotError("boom", code=9)).code == 9
 
 
-@pytest.mark.parametrize("name", ["unpicklable", "two-argument"])
-def test_what_cannot_be_sent_arrives_as_text(name: str) -> None:
-    original = envs.RAISE[name]()
-    error = sent(envs.RAISE[name]())
+LARGE = "x" * errors.LARGEST_EXCEPTION
+AS_TEXT = [envs.RAISE["unpicklable"], envs.RAISE["two-argument"], lambda: KeyError(LARGE)]
+
+
+@pytest.mark.parametrize("make", AS_TEXT)
+def test_what_cannot_be_sent_or_is_very_large_arrives_as_text(make: Callable) -> None:
+    error = sent(make())
     assert type(error) is EnvError
-    assert errors.describe(original) in str(error)
+    assert errors.describe(make()) in str(error)
     assert isinstance(error.__cause__, errors.RemoteTraceback)
-    assert isinstance(here(envs.RAISE[name]()), type(original))
+    assert isinstance(here(make()), type(make()))
 
 
 class NoTextError(Exception):
-    """Has no text."""
-
     def __str__(self) -> str:
         raise ZeroDivisionError
 
 
-def test_an_error_whose_text_raises() -> None:
-    for error in (here(NoTextError()), sent(NoTextError())):
-        assert "NoTextError (its __str__ raises)" in str(error)
-
-
-def test_a_very_large_exception_arrives_as_text() -> None:
-    assert sent(ValueError("x" * errors.LARGEST_EXCEPTION)).__cause__.__class__ is not ValueError
+@BOTH
+def test_an_error_whose_text_raises(way: Any) -> None:
+    assert "NoTextError (its __str__ raises)" in str(way(NoTextError()))
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
-def test_errors_can_be_copied_and_pickled(duplicate) -> None:
-    for error in (here(KeyError("boom")), EnvTimeoutError("late", (1, 2), "step")):
-        twin = duplicate(error)
-        assert isinstance(twin, KeyError) == isinstance(error, KeyError)
-        assert (str(twin), twin.env_ids, twin.request) == (str(error), error.env_ids, error.request)
-        assert isinstance(twin, EnvTimeoutError) == isinstance(error, EnvTimeoutError)
+@pytest.mark.parametrize("kind", [KeyError, EnvTimeoutError])
+def test_errors_can_be_copied_and_pickled(duplicate: Callable, kind: type) -> None:
+    error = here(KeyError("boom")) if kind is KeyError else kind("late", (1, 2), "step")
+    twin = duplicate(error)
+    assert isinstance(twin, kind)
+    assert (str(twin), twin.env_ids, twin.request) == (str(error), error.env_ids, error.request)
 
 
 def test_several_errors_become_the_first_which_names_the_others() -> None:
-    one, two = (
-        here(ValueError("one")),
-        EnvError("env 5: step raised two\n\ntraceback", (5,), "step"),
-    )
-    both = errors.combine([one, two])
-    assert both is one
-    assert both.env_ids == (3, 5)
-    assert str(both).endswith("\nalso: env 5: step raised two")
+    one, two = here(ValueError("one")), EnvError("env 5: step raised two\n\ntrace", (5,), "step")
+    assert errors.combine([one, two]) is one
+    assert one.env_ids == (3, 5)
+    assert str(one).endswith("\nalso: env 5: step raised two")
     # The envs of one process that died are named once; a timeout that is the reason comes first.
     died = [WorkerDiedError("envs 0 to 2: the process was killed", (0, 1, 2)) for _ in range(2)]
     late = EnvTimeoutError("env 1: took too long", (1,), "step")
@@ -126,11 +117,9 @@ def test_several_errors_become_the_first_which_names_the_others() -> None:
 
 
 def test_how_ids_and_exits_are_named() -> None:
-    assert errors.name_ids([3]) == "env 3"
-    assert errors.name_ids([0, 1, 2]) == "envs 0 to 2"
-    assert errors.name_ids([4, 1]) == "envs 4, 1"
+    ids = {(3,): "env 3", (0, 1, 2): "envs 0 to 2", (4, 1): "envs 4, 1"}
+    assert [errors.name_ids(each) for each in ids] == list(ids.values())
     assert errors.name_ids([*range(0, 30, 2)]).endswith("16, 18, ...")
-    assert errors.name_exit(-signal.SIGKILL) == "was killed by SIGKILL"
-    assert errors.name_exit(-250) == "was killed by signal 250"
-    assert errors.name_exit(37) == "exited with code 37"
-    assert errors.name_exit(None) == "has ended"
+    exits = {-signal.SIGKILL: "was killed by SIGKILL", -250: "was killed by signal 250"}
+    exits |= {37: "exited with code 37", None: "has ended"}
+    assert [errors.name_exit(code) for code in exits] == list(exits.values())

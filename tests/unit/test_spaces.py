@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,13 +24,10 @@ FIVE = gym_spaces.Discrete(5)
 SCALAR = gym_spaces.Box(-1, 1, (), np.float32)
 
 TAKEN: list[tuple[gym_spaces.Space, Any]] = [
-    (FLOATS, np.array([1.5, -2.0])),
     (FLOATS, np.array([0.1, 0.2], np.float32).astype(np.float64)),
     (FLOATS, np.array([0.1, 0.2])),
     (FLOATS, np.array([3, -4])),
-    (FLOATS, [1.0, 2.0]),
     (FLOATS, np.array([2**24, -(2**24)])),
-    (FLOATS, np.arange(8, dtype=np.float32)[::4]),
     (FLOATS, np.array([1.25, 2.5], ">f4")),
     (FLOATS, np.array([np.nan, -np.inf], np.float32)),
     (BYTES, np.array([1.0, 255.0])),
@@ -39,7 +35,6 @@ TAKEN: list[tuple[gym_spaces.Space, Any]] = [
     (gym_spaces.MultiBinary(2), [True, False]),
     (FIVE, 3),
     (FIVE, np.int32(3)),
-    (FIVE, True),
     (FIVE, 3.0),
     (SCALAR, 0.5),
 ]
@@ -49,7 +44,6 @@ REFUSED: list[tuple[gym_spaces.Space, Any]] = [
     (FLOATS, "no"),
     (BYTES, np.array([1, 300])),
     (BYTES, np.array([1.0, 300.7])),
-    (BYTES, np.array([1.0, np.nan])),
     (BYTES, b"ab"),
     (LONGS, np.array([1.5, 2.0])),
     (LONGS, np.array([1e30, 2.0])),
@@ -74,10 +68,10 @@ def test_a_cast_that_loses_nothing_is_made(space: gym_spaces.Space, value: Any) 
     assert type(found) is type(space.sample())
 
 
-@pytest.mark.parametrize("value", [np.array([3]), np.array([[3]]), [3]])
-def test_one_element_stands_for_a_scalar(value: Any) -> None:
-    found = fitted(FIVE, value)
-    assert (found, type(found)) == (3, np.int64)
+def test_one_element_stands_for_a_scalar() -> None:
+    for value in (np.array([3]), np.array([[3]]), [3]):
+        found = fitted(FIVE, value)
+        assert (found, type(found)) == (3, np.int64)
 
 
 @pytest.mark.parametrize(("space", "value"), REFUSED, ids=lambda x: f"{x}"[:40])
@@ -86,35 +80,25 @@ def test_a_cast_that_loses_something_is_refused(space: gym_spaces.Space, value: 
         fitted(space, value)
 
 
-@pytest.mark.parametrize("name", envs.SPACES)
-def test_what_is_split_can_be_joined(name: str) -> None:
-    space = envs.SPACES[name]()
-    layout = spaces.layout_of(space)
-    value = envs.draw(space, np.random.default_rng(0))
-    parts = spaces.split(layout, value, "obs")
-    assert len(parts) == len(spaces.leaves(layout))
-    assert same(spaces.join(layout, parts), value)
-
-
 # ---------------------------------------------------------------------------------- actions
 
 BOX = envs.box("float32")
+NESTED = envs.SPACES["nested"]()
+GOOD = envs.draw(NESTED, np.random.default_rng(0))
 IDS = [4, 5, 6]
 
 
-def batched(space: gym_spaces.Space, actions: Any) -> Any:
-    return spaces.batch_actions(spaces.layout_of(space), actions, IDS)
-
-
-@pytest.mark.parametrize("name", [name for name in envs.SPACES if name != "mixed"])
-def test_actions_in_every_form_are_the_same(name: str) -> None:
+@pytest.mark.parametrize("name", envs.SPACES)
+def test_values_are_split_and_actions_of_every_form_are_the_same(name: str) -> None:
     space = envs.SPACES[name]()
     layout = spaces.layout_of(space)
     rng = np.random.default_rng(1)
     actions = [envs.draw(space, rng) for _ in range(3)]
-    listed = spaces.list_actions(layout, actions, IDS)
-    assert all(map(same, listed, actions))
-    assert all(map(same, spaces.list_actions(layout, tuple(actions), IDS), actions))
+    parts = spaces.split(layout, actions[0], "obs")
+    assert len(parts) == len(spaces.leaves(layout))
+    assert same(spaces.join(layout, parts), actions[0])
+    for form in (actions, tuple(actions)):
+        assert all(map(same, spaces.list_actions(layout, form, IDS), actions))
     if not spaces.is_fixed(layout):
         return
     forms = [actions, tuple(actions), in_columns(space, actions)]
@@ -131,55 +115,38 @@ def test_an_action_that_is_none_is_that_envs_action() -> None:
     assert spaces.list_actions(layout, [1, None, 2], IDS) == [1, None, 2]
 
 
-WRONG_ACTIONS: dict[str, tuple[gym_spaces.Space, Any, str]] = {
-    "too few": (FIVE, [1, 2], r"got 2 actions for 3 envs"),
-    "too many": (FIVE, np.zeros(4, np.int64), r"got 4 actions for 3 envs"),
-    "int": (FIVE, 5, "actions: expected .* one per env; got int"),
-    "scalar": (FIVE, np.array(5), "one per env; got a scalar"),
-    "text": (FIVE, "abc", "one per env; got str"),
-    "dict": (FIVE, {1: 2}, "one per env; got dict"),
-    "fraction": (FIVE, [1, 2.5, 1], "env 5: action"),
-    "words": (FIVE, [1, "left", 1], "env 5: action"),
-    "nan": (FIVE, np.array([1.0, np.nan, 2.0]), "env 5: action"),
-    "a list": (FIVE, [1, [1, 2], 1], "env 5: action"),
-    "an axis more": (FIVE, np.zeros((3, 2), np.int64), "env 4: action"),
-    "huge": (FIVE, [1, 2**70, 1], "env 5: action"),
-    "an object": (FIVE, [object(), 1, 1], "env 4: action"),
-    "narrow": (BOX, np.zeros((3, 2, 2), np.float32), r"shape \(2, 2\).*\(2, 3\)"),
-    "one transposed": (
-        BOX,
-        [np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((3, 2))],
-        r"env 6: action has shape \(3, 2\).*\(2, 3\)",
-    ),
-    "broadcastable": (BOX, np.zeros((3, 1, 1), np.float32), r"shape \(1, 1\).*\(2, 3\)"),
-    "complex": (BOX, np.zeros((3, 2, 3), np.complex64) + 1j, r"complex"),
-}
+WRONG_ACTIONS: list[tuple[gym_spaces.Space, Any, str]] = [
+    (FIVE, [1, 2], "got 2 actions for 3 envs"),
+    (FIVE, np.zeros(4, np.int64), "got 4 actions for 3 envs"),
+    (FIVE, 5, "actions: expected 3 actions, one per env; got int"),
+    (FIVE, np.array(5), "one per env; got a scalar"),
+    (FIVE, "abc", "one per env; got str"),
+    (FIVE, {1: 2}, "one per env; got dict"),
+    (FIVE, [1, 2.5, 1], "env 5: action"),
+    (FIVE, [1, "left", 1], "env 5: action"),
+    (FIVE, np.array([1.0, np.nan, 2.0]), "env 5: action"),
+    (FIVE, [1, [1, 2], 1], "env 5: action"),
+    (FIVE, np.zeros((3, 2), np.int64), "env 4: action"),
+    (FIVE, [1, 2**70, 1], "env 5: action"),
+    (FIVE, [object(), 1, 1], "env 4: action"),
+    (BOX, [np.zeros((2, 3)), np.zeros((2, 3)), np.zeros((3, 2))], r"env 6: .* \(3, 2\).*\(2, 3\)"),
+    (BOX, np.zeros((3, 1, 1), np.float32), r"shape \(1, 1\).*\(2, 3\)"),
+    (BOX, np.zeros((3, 2, 3), np.complex64) + 1j, "complex"),
+    # Another structure than the space has.
+    (NESTED, [GOOD, {**GOOD, "more": 1}, GOOD], "env 5: action"),
+    (NESTED, [GOOD, {"b": GOOD["b"], "c": GOOD["c"]}, GOOD], "env 5: action"),
+    (NESTED, [GOOD, {**GOOD, "a": np.zeros(3, np.int64)}, GOOD], "env 5: action"),
+    (NESTED, [GOOD, {**GOOD, "b": 5}, GOOD], "env 5: action"),
+    (NESTED, [GOOD, {**GOOD, "b": (*GOOD["b"], 1)}, GOOD], "env 5: action"),
+    (NESTED, [GOOD, 7, GOOD], "env 5: action"),
+]
 
 
-@pytest.mark.parametrize("name", WRONG_ACTIONS)
-def test_wrong_actions(name: str) -> None:
-    space, actions, text = WRONG_ACTIONS[name]
-    with pytest.raises((TypeError, ValueError), match=text):
-        batched(space, actions)
-
-
-SPOILT: dict[str, Callable[[dict], Any]] = {
-    "a key more": lambda good: {**good, "more": 1},
-    "a key less": lambda good: {key: value for key, value in good.items() if key != "a"},
-    "a leaf's shape": lambda good: {**good, "a": np.zeros(3, np.int64)},
-    "a leaf for a tuple": lambda good: {**good, "b": 5},
-    "longer": lambda good: {**good, "b": (*good["b"], 1)},
-    "no dict": lambda good: 7,  # noqa: ARG005
-}
-
-
-@pytest.mark.parametrize("name", SPOILT)
-def test_actions_of_another_structure_than_their_space(name: str) -> None:
-    space = envs.SPACES["nested"]()
-    good = [envs.draw(space, np.random.default_rng(i)) for i in range(3)]
+@pytest.mark.parametrize(("space", "actions", "text"), WRONG_ACTIONS)
+def test_wrong_actions(space: gym_spaces.Space, actions: Any, text: str) -> None:
     for function in (spaces.batch_actions, spaces.list_actions):
-        with pytest.raises((ValueError, TypeError), match=r"env 5: action"):
-            function(spaces.layout_of(space), [good[0], SPOILT[name](good[1]), good[2]], IDS)
+        with pytest.raises((TypeError, ValueError), match=text):
+            function(spaces.layout_of(space), actions, IDS)
 
 
 # ----------------------------------------------------------------------------------- copies
@@ -194,18 +161,15 @@ class Point(NamedTuple):
 
 def test_a_snapshot_is_not_reached_by_later_changes() -> None:
     array, inner, queue = np.zeros(2), [1], collections.deque([1])
-    value = {"array": array, "list": inner, "pair": Point(inner, 2), "queue": queue, "n": 3}
+    lock, env = threading.Lock(), envs.CountEnv()
+    value = {"array": array, "list": inner, "pair": Point(inner, env), "queue": queue, "n": lock}
     kept = spaces.snapshot(value)
     array[:] = 9
     inner.append(9)
     queue.append(9)
-    value["n"] = 9
+    value["new"] = 9
     assert type(kept["pair"]) is Point
     assert same(kept["array"], np.zeros(2))
-    assert (kept["list"], kept["pair"], list(kept["queue"]), kept["n"]) == ([1], ([1], 2), [1], 3)
-
-
-def test_what_refuses_to_be_copied_stays_what_it_is() -> None:
-    lock, env = threading.Lock(), envs.CountEnv()
-    assert spaces.snapshot(lock) is lock
-    assert spaces.snapshot([env])[0] is env
+    # Envs, and what refuses to be copied, are not copied.
+    expected = {"list": [1], "pair": ([1], env), "queue": collections.deque([1]), "n": lock}
+    assert {key: kept[key] for key in kept if key != "array"} == expected

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
-from envpool_py import WorkerDiedError, states
+from envpool_py import states
 from envpool_py.worker.channel import ASK, GENERATION, RESET
-
-NUM = 4
 
 
 def ids(*listed: int) -> np.ndarray:
@@ -18,37 +16,24 @@ def ids(*listed: int) -> np.ndarray:
 
 @pytest.fixture
 def table() -> states.States:
-    table = states.States(NUM)
+    table = states.States(4)
     table.take_as_reset()
     return table
 
 
-def send(table: states.States, *listed: int, state: int = states.STEPPING) -> None:
-    table.sent(ids(*listed), ids(*listed), state)
+def send(table: states.States, *listed: int) -> None:
+    table.sent(ids(*listed), ids(*listed), states.STEPPING)
 
 
-def come_back(table: states.States, *listed: int, state: int = states.READY) -> None:
-    table.returned(ids(*listed), ids(*listed), state)
-
-
-def test_a_step_needs_a_reset_first() -> None:
-    table = states.States(NUM)
-    with pytest.raises(ResetNeeded, match="envs 0 to 3: reset before step"):
-        table.check_step(ids(0, 1, 2, 3), slice(None))
-    table.check_free(ids(0, 1, 2, 3))  # for a reset
-    send(table, 1, state=states.RESETTING)
-    come_back(table, 1)
-    table.check_step(ids(1), ids(1))
-    come_back(table, 1, state=states.RAISED)
-    with pytest.raises(ResetNeeded, match="env 1: it has raised; reset before step"):
-        table.check_step(ids(1), ids(1))
+def come_back(table: states.States, *listed: int) -> None:
+    table.returned(ids(*listed), ids(*listed), states.READY)
 
 
 @pytest.mark.parametrize(
     ("state", "word"), [(states.STEPPING, "stepping"), (states.RESETTING, "resetting")]
 )
 def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: str) -> None:
-    send(table, 2, 1, state=state)
+    table.sent(ids(2, 1), ids(2, 1), state)
     with pytest.raises(AlreadyPendingCallError, match=f"env 2: still {word}") as caught:
         table.check_free(ids(0, 2))
     assert caught.value.name == word
@@ -76,24 +61,6 @@ def test_the_order_of_sending_and_returning(table: states.States) -> None:
     assert (table.waiting().tolist(), table.ready().tolist()) == ([1, 0], [3, 2])
 
 
-def test_the_dead(table: states.States) -> None:
-    send(table, 1)
-    death = WorkerDiedError("envs 0 to 1: killed", (0, 1))
-    table.died(0, death)
-    table.died(1, death)
-    with pytest.raises(WorkerDiedError, match="envs 0 to 1: killed"):
-        table.check_free(ids(0))
-    with pytest.raises(AlreadyPendingCallError):  # its result is still to be returned
-        table.check_free(ids(1))
-    come_back(table, 1, state=states.RAISED)
-    with pytest.raises(WorkerDiedError):
-        table.check_free(ids(1))
-    table.recreated([0, 1])
-    table.check_free(ids(0, 1))
-    with pytest.raises(ResetNeeded):
-        table.check_step(ids(0), ids(0))
-
-
 def arrived(table: states.States, *tokens: int) -> states.Arrivals:
     arrivals = states.Arrivals(table)
     arrivals.chunks.append(np.array(tokens, np.int64).tobytes())
@@ -117,7 +84,7 @@ def test_results_count_once_and_only_if_they_are_current(table: states.States) -
     assert table.tokens[2] == first[2] + GENERATION
 
 
-def test_what_is_no_result_is_noticed(table: states.States) -> None:
+def test_what_is_no_result_is_noticed_and_replies_are_told_from_rows(table: states.States) -> None:
     first = table.tokens.tolist()
     assert arrived(table, first[1], first[0]).sound_ids().tolist() == [1, 0]
     assert arrived(table, first[1] | RESET).sound_ids().tolist() == [1]
@@ -127,10 +94,7 @@ def test_what_is_no_result_is_noticed(table: states.States) -> None:
     cut.chunks.append(b"abc")
     assert cut.sound_ids() is None
     assert cut.ids().tolist() == [1]
-
-
-def test_replies_and_rows_are_taken_apart(table: states.States) -> None:
-    first = table.tokens.tolist()
+    # Replies and rows are taken apart.
     arrivals = arrived(table, first[3], first[1] | ASK, first[0])
     assert arrivals.take_replies() == [1]
     assert arrivals.ids().tolist() == [3, 0]

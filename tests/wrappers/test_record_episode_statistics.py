@@ -11,7 +11,7 @@ import pytest
 
 from envpool_py import DummyVectorEnv
 from envpool_py.wrappers import RecordEpisodeStatistics
-from tests.support.envs import VectorRewardEnv
+from tests.support.envs import FaultEnv, VectorRewardEnv
 from tests.wrappers.envs import env_fns
 
 FNS = env_fns("discrete", 5)
@@ -75,46 +75,29 @@ def test_a_reset_or_seed_in_the_middle_starts_again() -> None:
         envs.step([0, 0])
         envs.reset(0)
         envs.step([0, 0])
-        *_, infos = envs.step([0, 0])
-        assert episodes(infos) == [(0, 3.0, 2), (1, 6.0, 3)]
-        envs.seed(0)
+        assert episodes(envs.step([0, 0])[-1]) == [(0, 101.0 + 102.0, 2), (1, 6.0, 3)]
         for _ in range(2):
-            *_, infos = envs.step([0, 0])
-        assert episodes(infos) == [(0, 3.0, 2)]
+            envs.seed(0)
+            envs.step([0, 0])
+        assert episodes(envs.step([0, 0])[-1]) == [(0, 301.0 + 302.0, 2)]
 
 
 def test_vector_rewards_have_vector_returns() -> None:
-    with RecordEpisodeStatistics(
-        DummyVectorEnv([partial(VectorRewardEnv, 0)] * 2), stats_key="mine"
-    ) as envs:
+    fns = [partial(VectorRewardEnv, tag, 2) for tag in range(2)]
+    with RecordEpisodeStatistics(DummyVectorEnv(fns), stats_key="mine") as envs:
         envs.reset()
-        total: Any = 0
-        while True:
-            _, reward, terminated, truncated, infos = envs.step([0, 0])
-            total = total + reward
-            if (terminated | truncated).any():
-                break
-        assert np.array_equal([info["mine"]["r"] for info in infos], total)
+        rewards = [envs.step([0, 0])[1]]
+        _, reward, *_, infos = envs.step([0, 0])
+        assert np.array_equal([info["mine"]["r"] for info in infos], rewards[0] + reward)
 
 
 def test_a_restart_ends_an_episode() -> None:
-    class Fails(gym.Env):
-        observation_space = action_space = gym.spaces.Discrete(5)
-
-        def reset(self, **_: Any) -> tuple:
-            return 0, {}
-
-        def step(self, action: int) -> tuple:
-            if action == 4:
-                raise ValueError("boom")
-            return 0, 1.0, False, False, {}
-
-    with RecordEpisodeStatistics(DummyVectorEnv([Fails], on_error="restart")) as envs:
+    with RecordEpisodeStatistics(DummyVectorEnv([FaultEnv], on_error="restart")) as envs:
         envs.reset()
-        envs.step([0])
-        *_, infos = envs.step([4])
+        _, reward, *_ = envs.step([""])
+        *_, infos = envs.step(["value"])
         assert "env_error" in infos[0]
-        assert episodes(infos) == [(0, 1.0, 2)]
+        assert episodes(infos) == [(0, reward[0], 2)]
 
 
 def test_two_of_them_are_refused() -> None:
