@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-import signal
 import sys
 import types
 import warnings
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -248,7 +248,7 @@ def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) 
     venv = make([CountEnv] * 2)
     venv.reset()
     with monkeypatch.context() as patch:
-        patch.setattr(venv.pool, "step", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr(venv.pool, "step", Mock(side_effect=KeyboardInterrupt))
         venv.step_async(np.zeros(2, int))
         with pytest.raises(KeyboardInterrupt):
             venv.step_wait()
