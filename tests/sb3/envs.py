@@ -92,30 +92,6 @@ def walkers(n: int = 3, **kwargs: Any) -> list[Any]:
     return [functools.partial(WalkEnv, **kwargs)] * n
 
 
-class MaskedEnv(gym.Env):
-    """Rewards the action that is allowed; one of three is, as the observation says."""
-
-    observation_space = spaces.Box(0, 1, (3,), np.float32)
-    action_space = spaces.Discrete(3)
-
-    def _obs(self) -> np.ndarray:
-        self.allowed = int(self.np_random.integers(3))
-        return np.eye(3, dtype=np.float32)[self.allowed]
-
-    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
-        super().reset(seed=seed)
-        self.t = 0
-        return self._obs(), {}
-
-    def step(self, action: Any) -> tuple:
-        assert action == self.allowed, "the mask was not heeded"
-        self.t += 1
-        return self._obs(), 1.0, False, self.t >= 8, {}
-
-    def action_masks(self) -> np.ndarray:
-        return np.arange(3) == self.allowed
-
-
 class Native(own.VecEnv):
     """Steps all its envs at once, in NumPy; an env is one number that falls to 0."""
 

@@ -11,12 +11,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from sb3_contrib.common.envs import InvalidActionEnvDiscrete
 from stable_baselines3.common.env_checker import check_env as sb3_check_env
 from stable_baselines3.common.envs import BitFlippingEnv
 
 import envpool_py.sb3 as own
 from envpool_py.sb3.common.env_checker import EnvCheckError, check_env
-from tests.sb3.envs import MaskedEnv, WalkEnv
+from tests.sb3.envs import WalkEnv
 from tests.support.checked import Good, changed, raises
 from tests.support.envs import BufferEnv, draw
 
@@ -176,4 +177,10 @@ def test_rendering_is_checked_if_asked_for() -> None:
 
 def test_masks_are_heeded() -> None:
     """Stable-Baselines3's raises if the env refuses an action that its mask forbids."""
-    assert outcome(check_env, MaskedEnv()) == (None, [])
+
+    class Strict(InvalidActionEnvDiscrete):
+        def step(self, action: Any) -> Any:
+            assert action == self.state
+            return super().step(action)
+
+    assert outcome(check_env, Strict(3, 8, n_invalid_actions=2)) == (None, [])

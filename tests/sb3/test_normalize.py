@@ -15,7 +15,7 @@ import stable_baselines3.common.running_mean_std as sb3_rms
 import stable_baselines3.common.vec_env as sb3
 
 import envpool_py.sb3 as own
-from envpool_py.sb3.common.running_mean_std import RunningMeanStd
+from envpool_py.sb3.common import running_mean_std
 from tests.sb3.envs import walkers
 from tests.sb3.reference import assert_same
 
@@ -70,10 +70,9 @@ def test_a_round_trip(
     original = other.get_original_obs()
     assert_same(other.normalize_obs(original), venv.normalize_obs(original))
     other.step(np.zeros(2, int))
-    if reader is own:
-        for wrong in {"image", "dict", "double", "box"} - {obs} if obs != "discrete" else ():
-            with pytest.raises(ValueError, match="shape|Dict|Box"):
-                reader.VecNormalize.load(path, dummy(wrong))
+    for wrong in ("image", "dict", "double") if obs == "box" and reader is own else ():
+        with pytest.raises(ValueError, match="shape|Dict|Box"):
+            own.VecNormalize.load(path, dummy(wrong))
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -104,46 +103,34 @@ def archive(settings: Any) -> bytes:
     return file.getvalue()
 
 
-def holding(payload: Any, where: str) -> bytes:
-    venv = trained(own)
-    if where == "gamma":
-        venv.gamma = payload
-    else:
-        venv.observation_space.low = payload
-    return pickle.dumps(venv)
-
-
-DOTTED = b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.name\x93."
-"""Protocol 4 can name an attribute of an attribute."""
+REFUSED = pickle.UnpicklingError
+FILES: list[tuple[bytes, type[Exception]]] = [
+    (b"", EOFError),
+    (b"nonsense", REFUSED),
+    # Protocol 4 can name an attribute of an attribute.
+    (b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.name\x93.", REFUSED),
+    (pickle.dumps(3), REFUSED),
+    (archive(np.array("{}")), KeyError),  # without statistics
+    (archive(np.array([Bomb()], dtype=object)), ValueError),
+]
 
 
 def test_a_file_of_something_else_runs_nothing(tmp_path: Path) -> None:
-    refused = pickle.UnpicklingError
-    files = [
-        (b"", EOFError),
-        (b"nonsense", refused),
-        (DOTTED, refused),
-        (pickle.dumps(3), refused),
-        (archive(np.array("{}")), KeyError),  # without statistics
-        (archive(np.array([Bomb()], dtype=object)), ValueError),
-    ]
+    files, venv, path = [*FILES], Subclass(dummy()), tmp_path / "a.pkl"
     for payload in (Bomb(), collections.Counter()):
-        contents = (pickle.dumps(payload), holding(payload, "gamma"), holding(payload, "low"))
-        files += [(content, refused) for content in contents]
+        files.append((pickle.dumps(payload), REFUSED))
+        for owner, name in ((own.VecNormalize(dummy()), "gamma"), (venv.observation_space, "low")):
+            setattr(owner, name, payload)
+            files.append((pickle.dumps(owner), REFUSED))
     for content, error in files:
-        (tmp_path / "a").write_bytes(content)
+        path.write_bytes(content)
         with pytest.raises(error):
-            own.VecNormalize.load(tmp_path / "a", dummy())
+            own.VecNormalize.load(path, dummy())
     assert not Bomb.went_off
-
-
-def test_a_subclass_is_read_when_trusted(tmp_path: Path) -> None:
-    venv = Subclass(dummy())
-    venv.save(tmp_path / "a.pkl")
-    with pytest.raises(pickle.UnpicklingError, match="names .*Subclass.*trusted=True"):
-        own.VecNormalize.load(tmp_path / "a.pkl", venv.venv)
-    other = own.VecNormalize.load(tmp_path / "a.pkl", venv.venv, trusted=True)
-    assert type(other) is Subclass
+    Subclass(dummy()).save(path)
+    with pytest.raises(REFUSED, match="names .*Subclass.*trusted=True"):
+        own.VecNormalize.load(path, dummy())
+    assert type(own.VecNormalize.load(path, dummy(), trusted=True)) is Subclass
 
 
 def test_copies_and_pickles_have_no_vec_env_yet() -> None:
@@ -159,20 +146,34 @@ def test_copies_and_pickles_have_no_vec_env_yet() -> None:
             other.set_venv(venv.venv)
 
 
-def test_running_averages_as_of_old(tmp_path: Path) -> None:
+def averages(package: Any) -> list[Any]:
+    """Statistics that were updated, combined and copied."""
+    left, right = package.RunningMeanStd(shape=(2,)), package.RunningMeanStd(shape=(2,))
+    left.update(np.arange(10.0).reshape(5, 2))
+    right.update(np.arange(10.0, 36.0).reshape(13, 2))
+    copied = left.copy()
+    left.combine(right)
+    return [left, copied]
+
+
+def test_running_averages(tmp_path: Path) -> None:
+    theirs = averages(sb3_rms)
+    assert_same(averages(running_mean_std), theirs)
     venv, other = trained(own, "vectors"), own.VecNormalize(dummy("vectors"))
     venv.save_running_average(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"obs_rms.pkl", "ret_rms.pkl"}
     other.load_running_average(tmp_path)
     assert_same(kept(other), kept(venv))
     # Theirs too, and nothing but statistics of the right shape.
-    rms = sb3_rms.RunningMeanStd(shape=())
-    rms.update(np.arange(5.0))
-    (tmp_path / "ret_rms.pkl").write_bytes(pickle.dumps(rms))
+    (tmp_path / "ret_rms.pkl").write_bytes(pickle.dumps(sb3_rms.RunningMeanStd(3.0)))
     other.load_running_average(tmp_path)
-    assert_same(other.ret_rms, rms)
-    wrong = [(each, ValueError) for each in (RunningMeanStd(shape=(2,)), {"a": rms}, 3)]
-    for value, error in (*wrong, (Bomb(), pickle.UnpicklingError)):
+    assert other.ret_rms.count == 3.0
+    for value, error in (
+        (theirs[0], ValueError),
+        ({"a": other.ret_rms}, ValueError),
+        (3, ValueError),
+        (Bomb(), REFUSED),
+    ):
         (tmp_path / "ret_rms.pkl").write_bytes(pickle.dumps(value))
         with pytest.raises(error, match=r"ret_rms.pkl has the shapes|trusted"):
             other.load_running_average(tmp_path)
@@ -189,8 +190,8 @@ def test_what_is_returned_is_the_callers_own(kwargs: dict) -> None:
     assert venv.get_original_reward().shape == (0,)
     venv.reset()
     obs, rewards, *_ = venv.step(np.zeros(3, int))
-    obs["z"][:] = rewards[:] = obs["a"][:] = 77
-    venv.get_original_obs()["z"][:] = 77
+    for array in (obs["z"], obs["a"], rewards, venv.get_original_obs()["z"]):
+        array[:] = 77
     assert not (venv.get_original_obs()["z"] == 77).any()
     assert not (venv.get_original_obs()["a"] == 77).any()
     assert not (venv.get_original_reward() == 77).any()

@@ -58,6 +58,7 @@ def test_without_stable_baselines3_and_torch() -> None:
 
 def test_a_worker_imports_neither() -> None:
     venv = own.make_vec_env(WalkEnv, 1, vec_env_cls=own.SubprocVecEnv)
+    assert "forkserver" in repr(venv)
     assert venv.env_is_wrapped(sb3_monitor.Monitor) == [True]
     assert venv.has_attr("tag")
     assert venv.env_method("loaded", "torch", "stable_baselines3", "numpy") == [["numpy"]]

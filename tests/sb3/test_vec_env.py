@@ -1,4 +1,4 @@
-"""The interface, on every backend: equal to Stable-Baselines3's, and what ours does besides."""
+"""The interface, on every backend: equal to Stable-Baselines3's; and its errors."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import stable_baselines3.common.vec_env as sb3
 from gymnasium import spaces
-from gymnasium.error import (
-    AlreadyPendingCallError,
-    ClosedEnvironmentError,
-    NoAsyncCallError,
-    ResetNeeded,
-)
 from gymnasium.wrappers import ClipReward, TransformReward
 
 import envpool_py as ep
@@ -29,7 +24,8 @@ from envpool_py.spaces import map_tree
 from tests.sb3.conftest import BACKENDS
 from tests.sb3.envs import ACTIONS, BOX, RGB, SPACES, Native, WalkEnv, walkers
 from tests.sb3.reference import assert_same, walk_together
-from tests.support.envs import ChangedEnv, CountEnv
+from tests.support.envs import ChangedEnv, CountEnv, FaultEnv, StoreEnv
+from tests.support.helpers import no_process_left
 
 IDLE = np.zeros(3, int)
 
@@ -90,52 +86,52 @@ USES |= {"get_images": ()}
 def test_misuse_of_the_protocol_is_refused_and_does_no_harm(make: Any) -> None:
     venv = make([RGB] * 3)
     venv.reset()
-    with pytest.raises(NoAsyncCallError, match="no step is pending"):
+    with pytest.raises(gym.error.NoAsyncCallError, match="no step is pending"):
         venv.step_wait()
     venv.step_async(IDLE)
     for name, args in USES.items():
-        with pytest.raises(AlreadyPendingCallError, match="a step is pending"):
+        with pytest.raises(gym.error.AlreadyPendingCallError, match="a step is pending"):
             getattr(venv, name)(*args)
     assert len(venv.step_wait()) == 4
     assert venv.get_attr("tag") == [0, 0, 0]
     venv.step_async(IDLE)
     venv.reset()  # cancels the step
-    with pytest.raises(NoAsyncCallError):
+    with pytest.raises(gym.error.NoAsyncCallError):
         venv.step_wait()
     venv.step_async(IDLE)
     venv.close()
     for name, args in {**USES, "reset": (), "step_wait": ()}.items():
-        with pytest.raises(ClosedEnvironmentError, match="is closed"):
+        with pytest.raises(gym.error.ClosedEnvironmentError, match="is closed"):
             getattr(venv, name)(*args)
 
 
+REQUESTS: list[tuple[str, tuple, dict[str, Any]]] = [
+    ("get_attr", ("tag", [1, 0, 1]), {}),
+    ("env_method", ("add", 2), {"times": 3, "indices": -1}),
+    ("env_method", ("class_name",), {"indices": [1, 2]}),  # of a wrapper
+    ("env_method", ("told",), {"method": "m", "id": 3}),
+    ("env_method", ("told", "m"), {"indices": [1], "id": 4, "indices_": 5}),
+    ("env_is_wrapped", (TransformReward,), {}),  # a base class of ClipReward
+    ("env_is_wrapped", (ClipReward, [1, 2]), {}),
+    ("set_attr", ("added", 7), {}),  # finding 15: on the outermost wrapper
+    ("get_attr", ("added",), {}),
+]
+
+
 def test_attributes_and_methods(make: Any) -> None:
-    venv = make([lambda: ClipReward(WalkEnv(), -1, 1)] * 3)
-    venv.set_attr("tag", 5, indices=[0, 2])
-    assert venv.get_attr("tag") == [5, 0, 5]
-    assert venv.get_attr("tag", [1, 0, 1]) == [0, 5, 0]
-    # The attribute of the env itself was set, where it was.
-    assert venv.env_method("add", 2, times=3, indices=np.int64(-1)) == [11]
-    # A method of the wrapper, and arguments of any name.
-    assert venv.env_method("class_name", indices=slice(2)) == ["ClipReward"] * 2
-    assert venv.env_method("told", method="m", id=3) == [("m", 3, 0)] * 3
-    assert venv.env_method("told", "m", indices=[1], id=4, indices_=5) == [("m", 4, 5)]
-    with pytest.raises(AttributeError, match="env 0: .*nothing"):
-        venv.get_attr("nothing")
-    with pytest.raises(TypeError, match="must be a class"):
-        venv.env_is_wrapped("ClipReward")
-
-
-@pytest.mark.parametrize("cls", [*BACKENDS.values(), sb3.DummyVecEnv])
-def test_wrappers_of_the_envs(cls: Any) -> None:
     clipped, changed = partial(ClipReward, WalkEnv(), -1), partial(TransformReward, WalkEnv(), abs)
-    venv = cls([WalkEnv, clipped, changed])
-    assert venv.env_is_wrapped(TransformReward) == [False, True, True]  # a base class of the other
-    assert venv.env_is_wrapped(ClipReward, indices=[1, 2]) == [True, False]
-    # Finding 15: a new attribute is set on the outermost wrapper.
-    venv.set_attr("added", 7)
-    assert venv.get_attr("added") == [7] * 3
-    assert [hasattr(env, "added") for env in venv.get_attr("unwrapped")] == [True, False, False]
+    ours, theirs = (cls([WalkEnv, clipped, changed]) for cls in (make, sb3.DummyVecEnv))
+    for name, args, kwargs in REQUESTS:
+        answers = [getattr(venv, name)(*args, **kwargs) for venv in (ours, theirs)]
+        assert_same(*answers, f"{name}{args}")
+    assert [hasattr(env, "added") for env in ours.get_attr("unwrapped")] == [True, False, False]
+    # An attribute that is there is set where it is; theirs sets it on the outermost wrapper.
+    ours.set_attr("tag", 5, indices=[0, 2])
+    assert ours.env_method("add", 0, indices=slice(3)) == [5, 0, 5]
+    with pytest.raises(AttributeError, match="env 0: .*nothing"):
+        ours.get_attr("nothing")
+    with pytest.raises(TypeError, match="must be a class"):
+        ours.env_is_wrapped("ClipReward")
 
 
 def test_indices_in_every_form() -> None:
@@ -188,19 +184,14 @@ def test_what_scripts_reach_for() -> None:
         # Finding 17: a model seeds the space of env 0, with Stable-Baselines3 and here.
         assert venv.action_space is env.action_space
         assert venv.observation_space is env.observation_space
-        venv.close()
     venv = own.SubprocVecEnv([CountEnv] * 2, start_method="fork")
     assert [process.pid for process in venv.processes] == venv.env_method("pid")
-    assert venv.spec is None
-    assert venv.unwrapped is venv
+    assert (venv.spec, venv.unwrapped, venv.waiting, venv.closed) == (None, venv, False, False)
     assert repr(venv).startswith("SubprocVecEnv(")
-    venv.reset()
     venv.step_async(np.zeros(2, int))
-    assert (venv.waiting, venv.closed) == (True, False)
-    venv.step_wait()
-    assert not venv.waiting
+    assert venv.waiting
     venv.close()
-    assert venv.closed
+    assert (venv.waiting, venv.closed) == (False, True)
 
 
 @pytest.mark.parametrize("mode", [None, "ansi", "rgb_array"])
@@ -252,7 +243,7 @@ def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) 
         venv.step_async(np.zeros(2, int))
         with pytest.raises(KeyboardInterrupt):
             venv.step_wait()
-    with pytest.raises(ResetNeeded, match="cancelled"):
+    with pytest.raises(gym.error.ResetNeeded, match="cancelled"):
         venv.step(np.zeros(2, int))
     # The late answers are not taken for those of the reset.
     assert venv.reset()[:, 2].tolist() == [0, 0]
@@ -277,3 +268,141 @@ def test_a_vec_env_of_a_users_own() -> None:
     assert venv.has_attr("state")
     with pytest.raises(NotImplementedError, match="Native has no images"):
         venv.get_images()
+
+
+# ---------------------------------------------------------------------------------- errors
+
+NOTHING = [""] * 3
+VALUE, KILL = ["", "value", ""], ["", "SIGKILL", ""]
+"""Actions of three ``FaultEnv``, of which the second fails."""
+
+
+def test_an_exception_in_step(make: Any) -> None:
+    venv = make([FaultEnv] * 3)
+    venv.reset()
+    with pytest.raises(ep.EnvError, match="env 1: step raised ValueError: boom") as caught:
+        venv.step(VALUE)
+    assert caught.value.env_ids == (1,)
+    assert isinstance(caught.value, ValueError)
+    assert "_fault" in str(caught.value), "the worker's traceback"
+    # Attributes can be read, and nothing of the failed step is left over.
+    assert venv.get_attr("resets") == [1, 1, 1]
+    with pytest.raises(gym.error.ResetNeeded, match="env 1: it has raised"):
+        venv.step(NOTHING)
+    venv.env_method("reset", indices=1)
+    assert venv.get_attr("resets") == [1, 2, 1]
+    assert venv.step(NOTHING)[0][:, 1:].tolist() == [[0, 2], [1, 1], [0, 2]]
+    assert venv.reset().shape == (3, 3)
+
+
+def test_an_exception_in_reset(make: Any) -> None:
+    venv = make([FaultEnv] * 3)
+    venv.seed(4)
+    for reset in (venv.reset, lambda: venv.env_method("reset", options={"fault": "value"})):
+        venv.set_options([{}, {"fault": "value"}, {}])
+        with pytest.raises(ValueError, match=r"envs? .*1.*: reset raised ValueError: boom"):
+            reset()
+    assert venv.get_attr("resets") == [1, 0, 1]
+    venv.set_options()
+    assert [info["seed"] for info in (venv.reset(), venv.reset_infos)[1]] == [4, 5, 6]
+
+
+def test_an_exception_in_a_method_or_attribute() -> None:
+    venv = BACKENDS["shmem"]([partial(StoreEnv, 0)] * 2)
+    venv.reset()
+    for name, args, text in (
+        ("env_method", ("fail", "boom"), "call raised LookupError: boom"),
+        ("env_method", ("nothing",), ".*nothing"),
+        ("env_method", ("give_lock",), ".*pickle"),
+        ("get_attr", ("nothing",), "get_attr raised AttributeError.*nothing"),
+        ("get_attr", ("lock",), ".*pickle"),
+    ):
+        with pytest.raises(ep.EnvError, match=f"env 1: {text}"):
+            getattr(venv, name)(*args, indices=1)
+    assert venv.has_attr("lock")
+    venv.step(np.zeros(2, int))  # no reset was needed
+
+
+@pytest.mark.parametrize("where", ["step", "reset", "idle"])
+def test_a_killed_worker(where: str) -> None:
+    venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3)
+    venv.reset()
+    if where == "idle":
+        venv.processes[1].kill()
+    for _ in range(2):  # and again, at once
+        venv.set_options([{}, {"fault": "SIGKILL"}, {}])
+        with pytest.raises(ep.WorkerDiedError, match="env 1: .*killed by SIGKILL"):
+            venv.reset() if where == "reset" else venv.step(KILL)
+    with pytest.raises(ep.WorkerDiedError, match="env 1"):
+        venv.get_attr("tag")
+    assert venv.get_attr("tag", [0, 2]) == [0, 0]
+
+
+def test_envs_that_are_recreated() -> None:
+    venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3, on_error="restart")
+    venv.reset()
+    obs, _, dones, infos = venv.step(KILL)
+    assert dones.tolist() == [False, True, False]
+    assert "SIGKILL" in infos[1]["env_error"]
+    assert infos[1]["TimeLimit.truncated"] is True
+    np.testing.assert_array_equal(infos[1]["terminal_observation"], [0, 0, 0])
+    assert obs.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 1]]
+    assert not venv.step(NOTHING)[2].any()
+
+
+OTHER_MODE = [WalkEnv, lambda: WalkEnv(render_mode="ansi")]
+
+
+@pytest.mark.parametrize(
+    ("env_fns", "error", "text"),
+    [
+        ([], ValueError, "env_fns is empty"),
+        ([WalkEnv, lambda: 1 / 0], ZeroDivisionError, "env 1: env_fn raised ZeroDivisionError"),
+        ([WalkEnv, lambda: WalkEnv("double")], ValueError, "env 1: obs.* is .*but that of env 0"),
+        (OTHER_MODE, AssertionError, "env 1: render_mode is 'ansi', but that of env 0 is None"),
+        (OTHER_MODE, ValueError, "env 1: render_mode is 'ansi', but that of env 0 is None"),
+    ],
+)
+def test_wrong_env_fns(make: Any, env_fns: Any, error: type, text: str) -> None:
+    with no_process_left(), pytest.raises(error, match=text):
+        make(env_fns)
+
+
+def test_wrong_actions(make: Any) -> None:
+    venv = make([CountEnv] * 3)
+    venv.reset()
+    for actions, error, text in (
+        (np.zeros(2, int), ValueError, "got 2 actions for 3 envs"),
+        (0, TypeError, "actions: .*got int"),
+        (None, TypeError, "actions, got None"),
+        (np.array(["a", "b", "c"]), (TypeError, ValueError), "action"),
+    ):
+        with pytest.raises(error, match=text):
+            venv.step(actions)
+    venv.step(np.zeros(3, int))  # nothing was sent
+    with pytest.warns(UserWarning, match="got 4 actions for 3 envs") as caught:
+        rows = venv.step(np.zeros(4, int))
+    assert rows[0][:, 2].tolist() == [2, 2, 2]
+    assert caught[0].filename == __file__
+
+
+def test_wrong_arguments() -> None:
+    venv, plain = own.DummyVecEnv([WalkEnv] * 3), ep.DummyVectorEnv([WalkEnv])
+    for call, args, kwargs, error, text in (
+        (venv.seed, ([1, 2],), {}, ValueError, "got 2 seeds for 3 envs"),
+        (venv.seed, ("a",), {}, TypeError, "seed"),
+        (venv.seed, (-1,), {}, ValueError, "seed must be 0 or more, got -1"),
+        (venv.set_options, ([{}, {}],), {}, ValueError, "got 2 options for 3 envs"),
+        (venv.set_options, ([{}, 3, {}],), {}, TypeError, "env 1: options must be a dict"),
+        # A VecEnv decides these.
+        (own.DummyVecEnv, ([WalkEnv],), {"autoreset_mode": None}, TypeError, "multiple values"),
+        (own.DummyVecEnv, ([WalkEnv],), {"columns": False}, TypeError, "multiple values"),
+        (own.DummyVecEnv, ([WalkEnv],), {"reset_first": True}, TypeError, "multiple values"),
+        (own.ShmemVecEnv, ([WalkEnv], "vfork"), {}, ValueError, "one of fork, .*, got 'vfork'"),
+        (own.PoolVecEnv, ([WalkEnv],), {}, TypeError, "got list, but a pool is needed"),
+        (own.PoolVecEnv, (plain,), {}, ValueError, "autoreset_mode is None.*='same_step'"),
+    ):
+        with pytest.raises(error, match=text):
+            call(*args, **kwargs)
+    assert not plain.is_closed
+    plain.close()
