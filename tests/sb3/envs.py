@@ -100,7 +100,7 @@ class Native(own.VecEnv):
         super().__init__(num_envs, spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2))
 
     def reset(self) -> Any:
-        self.state[:] = 9 if self._seeds[0] is None else self._seeds[0]
+        self.state[:] = self._seeds[0] or 9
         self._reset_seeds()
         return self.state.copy()
 
@@ -109,15 +109,12 @@ class Native(own.VecEnv):
 
     def step_wait(self) -> Any:
         dones = self.state[:, 0] <= 0
-        terminal = self.state.copy()
+        infos = [{"terminal_observation": obs} if obs <= 0 else {} for obs in self.state.copy()]
         self.state[dones] = 9
-        infos = [{"terminal_observation": obs} if obs <= 0 else {} for obs in terminal]
         return self.state.copy(), np.ones(self.num_envs, np.float32), dones, infos
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list:
-        return [getattr(self, attr_name, None) for _ in self._get_indices(indices)]
+        return [vars(self).get(attr_name) for _ in self._get_indices(indices)]
 
-    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list:
-        return [isinstance(self, wrapper_class) for _ in self._get_indices(indices)]
-
+    env_is_wrapped = get_attr
     close = set_attr = env_method = lambda *_, **__: None

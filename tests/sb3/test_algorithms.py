@@ -20,7 +20,6 @@ from stable_baselines3 import A2C, DQN, PPO, SAC, HerReplayBuffer
 from stable_baselines3.common.callbacks import CheckpointCallback, EvalCallback
 from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.evaluation import evaluate_policy
-from stable_baselines3.common.monitor import Monitor as Sb3Monitor
 
 import envpool_py.sb3 as own
 from tests.sb3.conftest import BACKENDS
@@ -145,15 +144,6 @@ def test_images_are_transposed_by_itself() -> None:
         found.append(weights(model))
     assert_same(found[0], found[1])
     assert_same(found[0], found[2])
-
-
-def test_evaluation_sees_either_monitor() -> None:
-    model = model_of("PPO", own.DummyVecEnv([WalkEnv]))
-    venvs = [own.DummyVecEnv([lambda cls=cls: cls(WalkEnv())]) for cls in (own.Monitor, Sb3Monitor)]
-    for venv in (*venvs, own.VecMonitor(own.DummyVecEnv([WalkEnv]))):
-        evaluate_policy(model, venv, n_eval_episodes=2, warn=True)
-    with pytest.warns(UserWarning, match="Monitor"):
-        evaluate_policy(model, own.DummyVecEnv([WalkEnv]), n_eval_episodes=2)
 
 
 def test_a_vec_env_of_a_users_own() -> None:

@@ -132,6 +132,7 @@ def test_attributes_and_methods(make: Any) -> None:
         ours.get_attr("nothing")
     with pytest.raises(TypeError, match="must be a class"):
         ours.env_is_wrapped("ClipReward")
+    assert make([StoreEnv]).has_attr("lock")  # though it can not be sent
 
 
 def test_indices_in_every_form() -> None:
@@ -307,22 +308,6 @@ def test_an_exception_in_reset(make: Any) -> None:
     assert [info["seed"] for info in (venv.reset(), venv.reset_infos)[1]] == [4, 5, 6]
 
 
-def test_an_exception_in_a_method_or_attribute() -> None:
-    venv = BACKENDS["shmem"]([partial(StoreEnv, 0)] * 2)
-    venv.reset()
-    for name, args, text in (
-        ("env_method", ("fail", "boom"), "call raised LookupError: boom"),
-        ("env_method", ("nothing",), ".*nothing"),
-        ("env_method", ("give_lock",), ".*pickle"),
-        ("get_attr", ("nothing",), "get_attr raised AttributeError.*nothing"),
-        ("get_attr", ("lock",), ".*pickle"),
-    ):
-        with pytest.raises(ep.EnvError, match=f"env 1: {text}"):
-            getattr(venv, name)(*args, indices=1)
-    assert venv.has_attr("lock")
-    venv.step(np.zeros(2, int))  # no reset was needed
-
-
 @pytest.mark.parametrize("where", ["step", "reset", "idle"])
 def test_a_killed_worker(where: str) -> None:
     venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3)
@@ -350,34 +335,17 @@ def test_envs_that_are_recreated() -> None:
     assert not venv.step(NOTHING)[2].any()
 
 
-OTHER_MODE = [WalkEnv, lambda: WalkEnv(render_mode="ansi")]
-
-
-@pytest.mark.parametrize(
-    ("env_fns", "error", "text"),
-    [
-        ([], ValueError, "env_fns is empty"),
-        ([WalkEnv, lambda: 1 / 0], ZeroDivisionError, "env 1: env_fn raised ZeroDivisionError"),
-        ([WalkEnv, lambda: WalkEnv("double")], ValueError, "env 1: obs.* is .*but that of env 0"),
-        (OTHER_MODE, AssertionError, "env 1: render_mode is 'ansi', but that of env 0 is None"),
-        (OTHER_MODE, ValueError, "env 1: render_mode is 'ansi', but that of env 0 is None"),
-    ],
-)
-def test_wrong_env_fns(make: Any, env_fns: Any, error: type, text: str) -> None:
-    with no_process_left(), pytest.raises(error, match=text):
-        make(env_fns)
+@pytest.mark.parametrize("error", [ValueError, AssertionError])
+def test_wrong_env_fns(make: Any, error: type) -> None:
+    with no_process_left(), pytest.raises(error, match="env 1: render_mode is 'ansi', but that of"):
+        make([WalkEnv, lambda: WalkEnv(render_mode="ansi")])
 
 
 def test_wrong_actions(make: Any) -> None:
     venv = make([CountEnv] * 3)
     venv.reset()
-    for actions, error, text in (
-        (np.zeros(2, int), ValueError, "got 2 actions for 3 envs"),
-        (0, TypeError, "actions: .*got int"),
-        (None, TypeError, "actions, got None"),
-        (np.array(["a", "b", "c"]), (TypeError, ValueError), "action"),
-    ):
-        with pytest.raises(error, match=text):
+    for actions, error in ((np.zeros(2, int), ValueError), (0, TypeError), (None, TypeError)):
+        with pytest.raises(error, match="got 2 actions for 3 envs|actions.* got (int|None)"):
             venv.step(actions)
     venv.step(np.zeros(3, int))  # nothing was sent
     with pytest.warns(UserWarning, match="got 4 actions for 3 envs") as caught:
@@ -388,21 +356,22 @@ def test_wrong_actions(make: Any) -> None:
 
 def test_wrong_arguments() -> None:
     venv, plain = own.DummyVecEnv([WalkEnv] * 3), ep.DummyVectorEnv([WalkEnv])
-    for call, args, kwargs, error, text in (
-        (venv.seed, ([1, 2],), {}, ValueError, "got 2 seeds for 3 envs"),
-        (venv.seed, ("a",), {}, TypeError, "seed"),
-        (venv.seed, (-1,), {}, ValueError, "seed must be 0 or more, got -1"),
-        (venv.set_options, ([{}, {}],), {}, ValueError, "got 2 options for 3 envs"),
-        (venv.set_options, ([{}, 3, {}],), {}, TypeError, "env 1: options must be a dict"),
-        # A VecEnv decides these.
-        (own.DummyVecEnv, ([WalkEnv],), {"autoreset_mode": None}, TypeError, "multiple values"),
-        (own.DummyVecEnv, ([WalkEnv],), {"columns": False}, TypeError, "multiple values"),
-        (own.DummyVecEnv, ([WalkEnv],), {"reset_first": True}, TypeError, "multiple values"),
-        (own.ShmemVecEnv, ([WalkEnv], "vfork"), {}, ValueError, "one of fork, .*, got 'vfork'"),
-        (own.PoolVecEnv, ([WalkEnv],), {}, TypeError, "got list, but a pool is needed"),
-        (own.PoolVecEnv, (plain,), {}, ValueError, "autoreset_mode is None.*='same_step'"),
+    for call, args, error, text in (
+        (venv.seed, ([1, 2],), ValueError, "got 2 seeds for 3 envs"),
+        (venv.seed, (-1,), ValueError, "seed must be 0 or more, got -1"),
+        (venv.set_options, ([{}, {}],), ValueError, "got 2 options for 3 envs"),
+        (venv.set_options, ([{}, 3, {}],), TypeError, "env 1: options must be a dict"),
+        (own.DummyVecEnv, ([],), ValueError, "env_fns is empty"),
+        (own.DummyVecEnv, ([WalkEnv, lambda: 1 / 0],), ZeroDivisionError, "env 1: env_fn raised"),
+        (own.DummyVecEnv, ([WalkEnv, lambda: WalkEnv("double")],), ValueError, "but that of env 0"),
+        (own.ShmemVecEnv, ([WalkEnv], "vfork"), ValueError, "one of fork, .*, got 'vfork'"),
+        (own.PoolVecEnv, ([WalkEnv],), TypeError, "got list, but a pool is needed"),
+        (own.PoolVecEnv, (plain,), ValueError, "autoreset_mode is None.*='same_step'"),
     ):
         with pytest.raises(error, match=text):
-            call(*args, **kwargs)
+            call(*args)
+    for name in ("autoreset_mode", "columns", "reset_first"):  # a VecEnv decides these
+        with pytest.raises(TypeError, match=f"multiple values for keyword argument '{name}'"):
+            own.DummyVecEnv([WalkEnv], **{name: None})
     assert not plain.is_closed
     plain.close()
