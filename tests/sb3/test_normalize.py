@@ -103,32 +103,25 @@ def archive(settings: Any) -> bytes:
     return file.getvalue()
 
 
-REFUSED = pickle.UnpicklingError
-FILES: list[tuple[bytes, type[Exception]]] = [
-    (b"", EOFError),
-    (b"nonsense", REFUSED),
-    # Protocol 4 can name an attribute of an attribute.
-    (b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.name\x93.", REFUSED),
-    (pickle.dumps(3), REFUSED),
-    (archive(np.array("{}")), KeyError),  # without statistics
-    (archive(np.array([Bomb()], dtype=object)), ValueError),
-]
-
-
 def test_a_file_of_something_else_runs_nothing(tmp_path: Path) -> None:
-    files, venv, path = [*FILES], Subclass(dummy()), tmp_path / "a.pkl"
+    venv, path, refused = own.VecNormalize(dummy()), tmp_path / "a.pkl", pickle.UnpicklingError
+    # Protocol 4 can name an attribute of an attribute.
+    dotted = b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.name\x93."
+    contents = [b"nonsense", dotted, pickle.dumps(3)]
     for payload in (Bomb(), collections.Counter()):
-        files.append((pickle.dumps(payload), REFUSED))
-        for owner, name in ((own.VecNormalize(dummy()), "gamma"), (venv.observation_space, "low")):
+        contents.append(pickle.dumps(payload))
+        for owner, name in ((venv, "gamma"), (venv.observation_space, "low")):
             setattr(owner, name, payload)
-            files.append((pickle.dumps(owner), REFUSED))
-    for content, error in files:
+            contents.append(pickle.dumps(owner))
+    files: list[tuple[bytes, type[Exception]]] = [(content, refused) for content in contents]
+    files += [(b"", EOFError), (archive(np.array("{}")), KeyError)]  # without statistics
+    for content, error in (*files, (archive(np.array([Bomb()], dtype=object)), ValueError)):
         path.write_bytes(content)
         with pytest.raises(error):
             own.VecNormalize.load(path, dummy())
     assert not Bomb.went_off
     Subclass(dummy()).save(path)
-    with pytest.raises(REFUSED, match="names .*Subclass.*trusted=True"):
+    with pytest.raises(refused, match="names .*Subclass.*trusted=True"):
         own.VecNormalize.load(path, dummy())
     assert type(own.VecNormalize.load(path, dummy(), trusted=True)) is Subclass
 
@@ -146,8 +139,8 @@ def test_copies_and_pickles_have_no_vec_env_yet() -> None:
             other.set_venv(venv.venv)
 
 
-def averages(package: Any) -> list[Any]:
-    """Statistics that were updated, combined and copied."""
+def combined(package: Any) -> list[Any]:
+    """Statistics that were updated and combined, and a copy from before."""
     left, right = package.RunningMeanStd(shape=(2,)), package.RunningMeanStd(shape=(2,))
     left.update(np.arange(10.0).reshape(5, 2))
     right.update(np.arange(10.0, 36.0).reshape(13, 2))
@@ -157,24 +150,20 @@ def averages(package: Any) -> list[Any]:
 
 
 def test_running_averages(tmp_path: Path) -> None:
-    theirs = averages(sb3_rms)
-    assert_same(averages(running_mean_std), theirs)
+    assert_same(combined(running_mean_std), combined(sb3_rms))
     venv, other = trained(own, "vectors"), own.VecNormalize(dummy("vectors"))
     venv.save_running_average(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"obs_rms.pkl", "ret_rms.pkl"}
     other.load_running_average(tmp_path)
     assert_same(kept(other), kept(venv))
     # Theirs too, and nothing but statistics of the right shape.
-    (tmp_path / "ret_rms.pkl").write_bytes(pickle.dumps(sb3_rms.RunningMeanStd(3.0)))
+    path = tmp_path / "ret_rms.pkl"
+    path.write_bytes(pickle.dumps(sb3_rms.RunningMeanStd(3.0)))
     other.load_running_average(tmp_path)
     assert other.ret_rms.count == 3.0
-    for value, error in (
-        (theirs[0], ValueError),
-        ({"a": other.ret_rms}, ValueError),
-        (3, ValueError),
-        (Bomb(), REFUSED),
-    ):
-        (tmp_path / "ret_rms.pkl").write_bytes(pickle.dumps(value))
+    for value in (sb3_rms.RunningMeanStd(shape=(2,)), {"a": other.ret_rms}, 3, Bomb()):
+        path.write_bytes(pickle.dumps(value))
+        error = pickle.UnpicklingError if isinstance(value, Bomb) else ValueError
         with pytest.raises(error, match=r"ret_rms.pkl has the shapes|trusted"):
             other.load_running_average(tmp_path)
     assert not Bomb.went_off
@@ -199,22 +188,18 @@ def test_what_is_returned_is_the_callers_own(kwargs: dict) -> None:
 
 
 @pytest.mark.parametrize("pair", [(own, own), (own, sb3), (sb3, own)])
-def test_sync_copies(pair: tuple[Any, Any]) -> None:
+def test_sync(pair: tuple[Any, Any]) -> None:
     venv, evaluated = (
         package.VecNormalize(package.VecMonitor(package.DummyVecEnv(walkers()))) for package in pair
     )
     venv.reset()
-    venv.step(np.zeros(3, int))
     own.sync_envs_normalization(venv, evaluated)
     before = copy.deepcopy([venv.obs_rms, venv.ret_rms])
     venv.step(np.zeros(3, int))
     assert_same([evaluated.obs_rms, evaluated.ret_rms], before)
     assert venv.obs_rms.count > before[0].count
-
-
-def test_sync_of_different_stacks() -> None:
-    venv, plain = own.VecNormalize(dummy()), dummy()
-    monitored = own.VecMonitor(plain)
+    plain, monitored = evaluated.unwrapped, evaluated.venv
+    own.sync_envs_normalization(monitored, own.VecMonitor(plain))
     for one, other, found in (
         (venv, plain, "missing"),
         (venv, monitored, "VecMonitor"),
@@ -224,4 +209,3 @@ def test_sync_of_different_stacks() -> None:
         for error in (ValueError, AssertionError):
             with pytest.raises(error, match=text):
                 own.sync_envs_normalization(one, other)
-    own.sync_envs_normalization(own.VecMonitor(plain), own.VecMonitor(plain))
