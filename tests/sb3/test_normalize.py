@@ -151,21 +151,22 @@ def combined(package: Any) -> list[Any]:
 
 def test_running_averages(tmp_path: Path) -> None:
     assert_same(combined(running_mean_std), combined(sb3_rms))
+    folder = tmp_path / "averages"
     venv, other = trained(own, "vectors"), own.VecNormalize(dummy("vectors"))
-    venv.save_running_average(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"obs_rms.pkl", "ret_rms.pkl"}
-    other.load_running_average(tmp_path)
+    venv.save_running_average(folder)
+    assert {path.name for path in folder.iterdir()} == {"obs_rms.pkl", "ret_rms.pkl"}
+    other.load_running_average(folder)
     assert_same(kept(other), kept(venv))
     # Theirs too, and nothing but statistics of the right shape.
-    path = tmp_path / "ret_rms.pkl"
+    path = folder / "ret_rms.pkl"
     path.write_bytes(pickle.dumps(sb3_rms.RunningMeanStd(3.0)))
-    other.load_running_average(tmp_path)
+    other.load_running_average(folder)
     assert other.ret_rms.count == 3.0
     for value in (sb3_rms.RunningMeanStd(shape=(2,)), {"a": other.ret_rms}, 3, Bomb()):
         path.write_bytes(pickle.dumps(value))
         error = pickle.UnpicklingError if isinstance(value, Bomb) else ValueError
         with pytest.raises(error, match=r"ret_rms.pkl has the shapes|trusted"):
-            other.load_running_average(tmp_path)
+            other.load_running_average(folder)
     assert not Bomb.went_off
 
 

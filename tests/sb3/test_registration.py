@@ -5,10 +5,10 @@ from __future__ import annotations
 import abc
 import importlib
 import inspect
+import pkgutil
 import sys
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ import stable_baselines3.common.monitor as sb3_monitor
 import stable_baselines3.common.vec_env as sb3
 
 import envpool_py.sb3 as own
+from envpool_py.sb3 import common
 from envpool_py.sb3.common.vec_env import base_vec_env
 from tests.sb3.envs import WalkEnv
 from tests.support.helpers import run_python
@@ -26,15 +27,13 @@ NOT_HERE |= {"get_flattened_obs_dim", "get_action_dim", "check_for_nested_spaces
 PRIVATE = {"_patch_env", "_convert_space"}
 
 WITHOUT = """
-import importlib, pathlib, sys
+import importlib, pkgutil, sys
 absent = ("stable_baselines3", "torch", "cv2", "moviepy", "rich", "pandas", "ale_py")
 sys.modules.update(dict.fromkeys(absent))
 finders = list(sys.meta_path)
 import envpool_py.sb3 as own
-folder = pathlib.Path(own.__file__).parent
-for file in folder.rglob("*.py"):
-    module = ".".join(file.relative_to(folder).with_suffix("").parts)
-    importlib.import_module(f"envpool_py.sb3.{module}".removesuffix(".__init__"))
+for _, name, _ in pkgutil.walk_packages(own.__path__, "envpool_py.sb3."):
+    importlib.import_module(name)
 venv = own.make_vec_env("CartPole-v1", 2, vec_env_cls=own.ShmemVecEnv,
                         vec_env_kwargs={"start_method": "fork"})
 venv = own.VecMonitor(own.VecNormalize(own.VecFrameStack(venv, 2)))
@@ -94,13 +93,11 @@ def assert_takes_alike(ours: Any, theirs: Any, where: str) -> None:
 
 def pairs() -> Iterator[tuple[Any, Any]]:
     """Every class and function that a module of theirs defines, with ours of the same path."""
-    folder = Path(own.__file__).parent
-    for file in sorted(folder.joinpath("common").rglob("*.py")):
-        path = ".".join(file.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
+    for _, path, _ in pkgutil.walk_packages(common.__path__, f"{common.__name__}."):
         if path.endswith("pool_vec_env"):
             continue
-        ours = importlib.import_module(f"envpool_py.sb3.{path}")
-        module = importlib.import_module(f"stable_baselines3.{path}")
+        ours = importlib.import_module(path)
+        module = importlib.import_module(path.replace(own.__name__, "stable_baselines3"))
         for name, theirs in vars(module).items():
             defined = callable(theirs) and theirs.__module__ == module.__name__
             if defined and (name[0] != "_" or name in PRIVATE) and name not in NOT_HERE:

@@ -24,7 +24,7 @@ from envpool_py.spaces import map_tree
 from tests.sb3.conftest import BACKENDS
 from tests.sb3.envs import ACTIONS, BOX, RGB, SPACES, Native, WalkEnv, walkers
 from tests.sb3.reference import assert_same, walk_together
-from tests.support.envs import ChangedEnv, CountEnv, FaultEnv, StoreEnv
+from tests.support.envs import CountEnv, FaultEnv, SpaceEnv, StoreEnv
 from tests.support.helpers import no_process_left
 
 IDLE = np.zeros(3, int)
@@ -77,34 +77,6 @@ def test_seeds_and_options_serve_one_reset(make: Any) -> None:
     assert {row for log in logs for row in log[1:]} == {(None, None)}
 
 
-USES: dict[str, tuple] = {"step_async": (IDLE,), "get_attr": ("tag",), "set_attr": ("tag", 1)}
-USES |= {"has_attr": ("tag",), "env_method": ("add", 1), "env_is_wrapped": (ClipReward,)}
-USES |= {"get_images": ()}
-"""Requests that need an open VecEnv without a pending step."""
-
-
-def test_misuse_of_the_protocol_is_refused_and_does_no_harm(make: Any) -> None:
-    venv = make([RGB] * 3)
-    venv.reset()
-    with pytest.raises(gym.error.NoAsyncCallError, match="no step is pending"):
-        venv.step_wait()
-    venv.step_async(IDLE)
-    for name, args in USES.items():
-        with pytest.raises(gym.error.AlreadyPendingCallError, match="a step is pending"):
-            getattr(venv, name)(*args)
-    assert len(venv.step_wait()) == 4
-    assert venv.get_attr("tag") == [0, 0, 0]
-    venv.step_async(IDLE)
-    venv.reset()  # cancels the step
-    with pytest.raises(gym.error.NoAsyncCallError):
-        venv.step_wait()
-    venv.step_async(IDLE)
-    venv.close()
-    for name, args in {**USES, "reset": (), "step_wait": ()}.items():
-        with pytest.raises(gym.error.ClosedEnvironmentError, match="is closed"):
-            getattr(venv, name)(*args)
-
-
 REQUESTS: list[tuple[str, tuple, dict[str, Any]]] = [
     ("get_attr", ("tag", [1, 0, 1]), {}),
     ("env_method", ("add", 2), {"times": 3, "indices": -1}),
@@ -115,12 +87,38 @@ REQUESTS: list[tuple[str, tuple, dict[str, Any]]] = [
     ("env_is_wrapped", (ClipReward, [1, 2]), {}),
     ("set_attr", ("added", 7), {}),  # finding 15: on the outermost wrapper
     ("get_attr", ("added",), {}),
+    ("has_attr", ("added",), {}),
+    ("get_images", (), {}),
 ]
+"""Requests that need an open VecEnv without a pending step."""
+
+
+def test_misuse_of_the_protocol_is_refused_and_does_no_harm(make: Any) -> None:
+    venv = make([RGB] * 3)
+    venv.reset()
+    with pytest.raises(gym.error.NoAsyncCallError, match="no step is pending"):
+        venv.step_wait()
+    venv.step_async(IDLE)
+    for name, args, kwargs in (*REQUESTS, ("step_async", (IDLE,), {})):
+        with pytest.raises(gym.error.AlreadyPendingCallError, match="a step is pending"):
+            getattr(venv, name)(*args, **kwargs)
+    assert len(venv.step_wait()) == 4
+    assert not venv.has_attr("added")
+    venv.step_async(IDLE)
+    venv.reset()  # cancels the step
+    with pytest.raises(gym.error.NoAsyncCallError):
+        venv.step_wait()
+    venv.step_async(IDLE)
+    venv.close()
+    last = (("step_async", (IDLE,), {}), ("reset", (), {}), ("step_wait", (), {}))
+    for name, args, kwargs in (*REQUESTS, *last):
+        with pytest.raises(gym.error.ClosedEnvironmentError, match="is closed"):
+            getattr(venv, name)(*args, **kwargs)
 
 
 def test_attributes_and_methods(make: Any) -> None:
-    clipped, changed = partial(ClipReward, WalkEnv(), -1), partial(TransformReward, WalkEnv(), abs)
-    ours, theirs = (cls([WalkEnv, clipped, changed]) for cls in (make, sb3.DummyVecEnv))
+    clipped, changed = partial(ClipReward, RGB(), -1), partial(TransformReward, RGB(), abs)
+    ours, theirs = (cls([RGB, clipped, changed]) for cls in (make, sb3.DummyVecEnv))
     for name, args, kwargs in REQUESTS:
         answers = [getattr(venv, name)(*args, **kwargs) for venv in (ours, theirs)]
         assert_same(*answers, f"{name}{args}")
@@ -148,19 +146,12 @@ def test_indices_in_every_form() -> None:
             venv.get_attr("tag", wrong)
 
 
-def paired() -> ChangedEnv:
-    """An env whose reward is the sum of its action, which has two parts."""
-    env = ChangedEnv(step=lambda _, action, row: (row[0], action[0] + action[1].sum(), *row[2:]))
-    env.action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)))
-    return env
-
-
 def test_actions_in_tuples(make: Any) -> None:
-    venv = make([paired])
-    # A step before the first reset reaches the env.
-    columns = (np.array([2]), np.array([[0.25, 0.5]], np.float32))
-    assert venv.step(columns)[1] == [2.75]
-    assert venv.step([(1, np.array([0.25, 0.5], np.float32))])[1] == [1.75]
+    venv = make([partial(SpaceEnv, 0, "tuple")])
+    venv.reset()
+    action = venv.action_space.sample()
+    for actions in (tuple(np.array([part]) for part in action), [action]):
+        assert_same(venv.step(actions)[3][0]["action"], action)
 
 
 def test_one_env_can_be_reset_alone(make: Any) -> None:
@@ -191,6 +182,7 @@ def test_what_scripts_reach_for() -> None:
     assert repr(venv).startswith("SubprocVecEnv(")
     venv.step_async(np.zeros(2, int))
     assert venv.waiting
+    assert venv.step_wait()[0].tolist() == [[0, -1, 1]] * 2  # before the first reset
     venv.close()
     assert (venv.waiting, venv.closed) == (False, True)
 
