@@ -34,12 +34,15 @@ def closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             venv.pool.close()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
     """Two cores are there for all; and sums come out the same."""
     import torch  # noqa: PLC0415 - the quick tests read this file too, and must not import it
 
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(params=BACKENDS)
