@@ -34,7 +34,7 @@ def closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             venv.pool.close()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """Two cores are there for all; and sums come out the same."""
     import torch  # noqa: PLC0415 - the quick tests read this file too, and must not import it

@@ -11,27 +11,22 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+import envpool_py.sb3 as own
 from tests.support.envs import draw
 
 IMAGE = spaces.Box(0, 255, (12, 10, 3), np.uint8)
+BOX = spaces.Box(-1, 1, (3,), np.float32)
 SPACES = {
-    "box": spaces.Box(-1, 1, (3,), np.float32),
+    "box": BOX,
     "double": spaces.Box(-1, 1, (2, 2), np.float64),
     "discrete": spaces.Discrete(7),
     "multi-discrete": spaces.MultiDiscrete([3, 4, 5]),
     "multi-binary": spaces.MultiBinary(4),
     "image": IMAGE,
-    "dict": spaces.Dict(
-        [("z", spaces.Box(-1, 1, (3,), np.float32)), ("image", IMAGE), ("a", spaces.Discrete(4))]
-    ),
-    "vectors": spaces.Dict(
-        [("z", spaces.Box(-1, 1, (3,), np.float32)), ("b", spaces.Box(-1, 1, (2,), np.float64))]
-    ),
+    "dict": spaces.Dict([("z", BOX), ("image", IMAGE), ("a", spaces.Discrete(4))]),
+    "vectors": spaces.Dict([("z", BOX), ("b", spaces.Box(-1, 1, (2,), np.float64))]),
     "tuple": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(5))),
 }
-INNER = spaces.Dict({"x": SPACES["box"], "y": SPACES["tuple"]})
-SPACES["nested"] = spaces.Dict({"in": INNER, "b": SPACES["box"]})  # theirs refuses it
-
 ACTIONS = {
     "discrete": spaces.Discrete(3),
     "box": spaces.Box(-1, 1, (2,), np.float32),
@@ -46,12 +41,12 @@ class WalkEnv(gym.Env):
     metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 7}  # noqa: RUF012
 
     def __init__(
-        self, obs: str = "box", action: str = "discrete", render_mode: str | None = None
+        self, obs: Any = "box", action: str = "discrete", render_mode: str | None = None
     ) -> None:
+        self.drawn_from = SPACES[obs] if isinstance(obs, str) else obs
         # Stable-Baselines3's VecNormalize writes into the space it is given.
-        self.observation_space = copy.deepcopy(SPACES[obs])
+        self.observation_space = copy.deepcopy(self.drawn_from)
         self.action_space = copy.deepcopy(ACTIONS[action])
-        self.drawn_from = SPACES[obs]
         self.render_mode = render_mode
         self.tag = 0
         self.log: list[tuple] = []
@@ -82,6 +77,9 @@ class WalkEnv(gym.Env):
     def add(self, number: int, *, times: int = 1) -> int:
         return self.tag + number * times
 
+    def told(self, method: str, id: int, indices_: int = 0) -> tuple:  # noqa: A002
+        return method, id, indices_
+
     def loaded(self, *names: str) -> list[str]:
         return [name for name in names if name in sys.modules]
 
@@ -94,55 +92,29 @@ def walkers(n: int = 3, **kwargs: Any) -> list[Any]:
     return [functools.partial(WalkEnv, **kwargs)] * n
 
 
-class MaskedEnv(gym.Env):
-    """Rewards the action that is allowed; one of three is, told by the observation."""
+class Native(own.VecEnv):
+    """Steps all its envs at once, in NumPy; an env is one number that falls to 0."""
 
-    observation_space = spaces.Box(0, 1, (3,), np.float32)
-    action_space = spaces.Discrete(3)
+    def __init__(self, num_envs: int) -> None:
+        self.state = np.zeros((num_envs, 1), np.float32)
+        super().__init__(num_envs, spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2))
 
-    def _obs(self) -> np.ndarray:
-        return np.eye(3, dtype=np.float32)[self.allowed]
+    def reset(self) -> Any:
+        self.state[:] = self._seeds[0] or 9
+        self._reset_seeds()
+        return self.state.copy()
 
-    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
-        super().reset(seed=seed)
-        self.t, self.allowed = 0, int(self.np_random.integers(3))
-        return self._obs(), {}
+    def step_async(self, actions: Any) -> None:
+        self.state -= actions[:, None] + 1
 
-    def step(self, action: Any) -> tuple:
-        assert action == self.allowed, "the mask was not heeded"
-        self.t, self.allowed = self.t + 1, int(self.np_random.integers(3))
-        return self._obs(), 1.0, False, self.t >= 8, {}
+    def step_wait(self) -> Any:
+        dones = self.state[:, 0] <= 0
+        infos = [{"terminal_observation": obs} if obs <= 0 else {} for obs in self.state.copy()]
+        self.state[dones] = 9
+        return self.state.copy(), np.ones(self.num_envs, np.float32), dones, infos
 
-    def action_masks(self) -> np.ndarray:
-        return np.arange(3) == self.allowed
+    def get_attr(self, attr_name: str, indices: Any = None) -> list:
+        return [vars(self).get(attr_name) for _ in self._get_indices(indices)]
 
-
-class GoalEnv(gym.Env):
-    """A point that is to reach a goal; for HER."""
-
-    def __init__(self) -> None:
-        box = spaces.Box(-1, 1, (2,), np.float32)
-        self.observation_space = spaces.Dict(
-            {"observation": box, "achieved_goal": box, "desired_goal": box}
-        )
-        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
-
-    def _obs(self) -> dict:
-        place = self.place.copy()
-        return {"observation": place, "achieved_goal": place.copy(), "desired_goal": self.goal}
-
-    def reset(self, *, seed: int | None = None, **_: Any) -> tuple:
-        super().reset(seed=seed)
-        self.t = 0
-        self.place = np.zeros(2, np.float32)
-        self.goal = self.np_random.uniform(-1, 1, 2).astype(np.float32)
-        return self._obs(), {}
-
-    def step(self, action: Any) -> tuple:
-        self.t += 1
-        self.place = np.clip(self.place + 0.3 * np.asarray(action), -1, 1).astype(np.float32)
-        reward = self.compute_reward(self.place, self.goal, {})
-        return self._obs(), float(reward), False, self.t >= 10, {}
-
-    def compute_reward(self, achieved: Any, desired: Any, _: Any) -> Any:
-        return -(np.linalg.norm(achieved - desired, axis=-1) > 0.2).astype(np.float32)
+    env_is_wrapped = get_attr
+    close = set_attr = env_method = lambda *_, **__: None

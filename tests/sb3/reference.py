@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 
@@ -11,9 +12,8 @@ def assert_same(ours: Any, theirs: Any, where: str = "") -> None:
     """Equal in structure, type of number and every bit; times apart, which no two runs share."""
     if isinstance(theirs, dict):
         assert set(ours) == set(theirs), where
-        for key in theirs:
-            if key != "t":
-                assert_same(ours[key], theirs[key], f"{where}[{key!r}]")
+        for key in theirs.keys() - {"t"}:
+            assert_same(ours[key], theirs[key], f"{where}[{key!r}]")
     elif isinstance(theirs, (list, tuple)):
         assert type(ours) is type(theirs), where
         assert len(ours) == len(theirs), where
@@ -23,23 +23,52 @@ def assert_same(ours: Any, theirs: Any, where: str = "") -> None:
         assert isinstance(ours, np.ndarray), where
         assert ours.dtype == theirs.dtype, where
         np.testing.assert_array_equal(ours, theirs, where)
+    elif type(theirs).__name__ == "RunningMeanStd":
+        for name in ("mean", "var", "count"):
+            assert_same(getattr(ours, name), getattr(theirs, name), f"{where}.{name}")
     else:
         assert ours == theirs, where
+        assert str(ours) == str(theirs), f"{where}: Dict spaces of another order"
+
+
+INTERNAL = {"buf_obs", "buf_rews", "buf_dones", "buf_infos", "keys", "class_attributes", "actions"}
+INTERNAL |= {"envs", "obs_spaces"}
+"""Attributes of theirs that ours, or those of processes, lack."""
+DIFFERENT = {"venv", "t_start", "reset_infos", "stacked_obs"}
+"""Attributes that two instances do not share; wrappers of theirs keep stale reset_infos."""
+
+
+def assert_same_attributes(ours: Any, theirs: Any) -> None:
+    """Ours has all public attributes that theirs has, with the same values."""
+    for name in vars(theirs).keys() - INTERNAL:
+        if name[0] != "_":
+            assert hasattr(ours, name), name
+            if name not in DIFFERENT:
+                assert_same(getattr(ours, name), getattr(theirs, name), name)
+
+
+def asked(venv: Any) -> list[Any]:
+    """What every request to the envs returns."""
+    venv.set_attr("mark", 4, indices=0)
+    return [
+        venv.get_attr("mark", [0]),
+        venv.env_method("has_wrapper_attr", "mark"),
+        venv.env_method("get_wrapper_attr", name="mark", indices=[0]),
+        [venv.has_attr(name) for name in ("mark", "render_mode", "nothing")],
+        venv.env_is_wrapped(gym.wrappers.TimeLimit),
+        [venv.get_images(), venv.render()] if venv.render_mode == "rgb_array" else None,
+    ]
 
 
 def innermost(venv: Any) -> Any:
-    """The VecEnv within all wrappers; wrappers of Stable-Baselines3 keep stale reset_infos."""
+    """The VecEnv within all wrappers."""
     while "venv" in vars(venv):
         venv = venv.venv
     return venv
 
 
 def walk_together(ours: Any, theirs: Any, steps: int = 60, seed: int = 3) -> int:
-    """Seed, reset and step both alike, and compare all they return; the number of episodes."""
-    spaces_ours = [getattr(ours, name) for name in ("observation_space", "action_space")]
-    assert spaces_ours == [theirs.observation_space, theirs.action_space]
-    assert ours.num_envs == theirs.num_envs
-    assert ours.render_mode == theirs.render_mode
+    """Seed, reset and step both alike, and compare all they have; the number of episodes."""
     assert list(ours.seed(seed)) == list(theirs.seed(seed))
     for venv in (ours, theirs):
         venv.set_options({"level": 2})
@@ -48,10 +77,16 @@ def walk_together(ours: Any, theirs: Any, steps: int = 60, seed: int = 3) -> int
     ended = 0
     for step in range(steps):
         assert_same(innermost(ours).reset_infos, innermost(theirs).reset_infos, "reset_infos")
-        actions = np.array([theirs.action_space.sample() for _ in range(theirs.num_envs)])
+        actions, same = (
+            np.array([venv.action_space.sample() for _ in range(theirs.num_envs)])
+            for venv in (theirs, ours)
+        )
+        assert_same(actions, same, "seeded alike, which seeding the envs does not change")
         result = ours.step(actions)
         assert_same(result, theirs.step(actions), f"step {step}")
         ended += int(result[2].sum())
         if step == steps // 2:
             assert_same(ours.reset(), theirs.reset(), "second reset")
+    assert_same_attributes(ours, theirs)
+    assert_same(asked(ours), asked(theirs))
     return ended

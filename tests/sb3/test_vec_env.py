@@ -1,290 +1,171 @@
-"""The interface, on every backend."""
+"""The interface, on every backend: equal to Stable-Baselines3's; and its errors."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 import re
-import signal
 import sys
 import types
 import warnings
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import stable_baselines3.common.vec_env as sb3
 from gymnasium import spaces
-from gymnasium.error import (
-    AlreadyPendingCallError,
-    ClosedEnvironmentError,
-    NoAsyncCallError,
-    ResetNeeded,
-)
-from stable_baselines3.common.vec_env.base_vec_env import tile_images as sb3_tile_images
+from gymnasium.wrappers import ClipReward, TransformReward
 
 import envpool_py as ep
 import envpool_py.sb3 as own
-from envpool_py.sb3.common.vec_env.base_vec_env import tile_images
-from envpool_py.seeding import of_episode
 from envpool_py.spaces import map_tree
 from tests.sb3.conftest import BACKENDS
-from tests.sb3.envs import RGB, WalkEnv, walkers
-from tests.sb3.reference import assert_same
-from tests.support.envs import BufferEnv, ChangedEnv, CountEnv
+from tests.sb3.envs import ACTIONS, BOX, RGB, SPACES, Native, WalkEnv, walkers
+from tests.sb3.reference import assert_same, walk_together
+from tests.support.envs import CountEnv, FaultEnv, SpaceEnv, StoreEnv
+from tests.support.helpers import no_process_left
 
 IDLE = np.zeros(3, int)
-IN_PROCESSES = pytest.mark.parametrize("make", ["shmem"], indirect=True)
 
 
-class Tagged(gym.Wrapper):
-    """A wrapper with an attribute and methods of its own."""
-
-    label = "wrapper"
-
-    def times(self, number: int) -> int:
-        return 2 * number
-
-    def knows(self, name: str) -> bool:
-        return hasattr(self.unwrapped, name)
-
-    def told(self, method: str, id: int, indices_: int = 0) -> tuple:  # noqa: A002
-        return method, id, indices_
-
-
-class Labelled(Tagged):
-    """A subclass, to be found by its base class."""
-
-
-class Native(own.VecEnv):
-    """Steps all its envs at once, in NumPy; an env is one number that falls to 0."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.state = np.zeros(num_envs, np.float32)
-        super().__init__(num_envs, spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2))
-
-    def reset(self) -> Any:
-        self.state[:] = 9 if self._seeds[0] is None else self._seeds[0] % 9
-        self._reset_seeds()
-        return self.state[:, None].copy()
-
-    def step_async(self, actions: Any) -> None:
-        self.state -= actions + 1
-
-    def step_wait(self) -> Any:
-        dones = self.state <= 0
-        infos: list[dict] = [{} for _ in dones]
-        for i in np.flatnonzero(dones):
-            infos[i]["terminal_observation"] = self.state[i : i + 1].copy()
-        self.state[dones] = 9
-        return self.state[:, None].copy(), np.ones(self.num_envs, np.float32), dones, infos
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list:
-        return [getattr(self, attr_name, None) for _ in self._get_indices(indices)]
-
-    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list:
-        return [isinstance(self, wrapper_class) for _ in self._get_indices(indices)]
-
-    close = set_attr = env_method = lambda *_, **__: None
-
-
-def test_what_was_returned_stays_though_the_env_reuses_its_observation(make: Any) -> None:
-    venv = make([functools.partial(BufferEnv, 7, length=3)] * 2)
-    venv.reset()
-    rows = [venv.step(np.zeros(2, int)) for _ in range(6)]
-    expected = [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)]
-    assert [tuple(row[0][0].tolist()) for row in rows] == [(7, *pair) for pair in expected]
-    for episode, row in enumerate((rows[2], rows[5])):
-        info = row[3][1]
-        assert info["terminal_observation"].tolist() == [7, episode, 3]
-        assert info["array"].tolist() == [episode, 3]
-        assert info["TimeLimit.truncated"] is (episode == 1)
-    assert [row[3][0]["step"] for row in rows] == [1, 2, 3, 1, 2, 3]
-    assert "terminal_observation" not in rows[3][3][0]
-    assert [info["array"].tolist() for info in venv.reset_infos] == [[2, 0], [2, 0]]
-
-
-def test_seeds_and_options_serve_one_reset(make: Any) -> None:
-    venv = make([WalkEnv] * 3)
-    assert venv.seed(10) == [10, 11, 12]
-    options = {"level": {"n": 1}}
-    venv.set_options(options)
-    options["level"]["n"] = 5  # a copy was taken
-    venv.reset()
-    venv.reset()
-    assert venv.seed([7, None, 9]) == [7, None, 9]
-    venv.set_options([{"a": 1}, {}, None])
-    while not venv.step(IDLE)[2].all(where=[True, False, False]):
-        continue
-    venv.reset()
-    logs = venv.get_attr("log")
-    assert logs[0][:2] == [(10, {"level": {"n": 1}}), (None, None)]
-    # Automatic resets in between take neither.
-    assert set(logs[0][2:-1]) == {(None, None)}
-    assert [log[-1] for log in logs] == [(7, {"a": 1}), (None, None), (9, None)]
-
-
-def test_a_seed_of_none_is_drawn_and_leaves_numpy_alone() -> None:
-    venv = Native(2)
-    before = np.random.get_state()[1].copy()  # noqa: NPY002 - it is what is watched
-    first, second = venv.seed(), venv.seed()
-    assert first != second
-    assert first[1] == first[0] + 1
-    assert_same(np.random.get_state()[1], before)  # noqa: NPY002
-
-
-def test_seeds_and_options_for_automatic_resets_too(make: Any) -> None:
-    for option in ({"reset_fn": lambda i, k: (100 * i + k, {"k": k})}, {"episode_seeds": True}):
-        venv = make([WalkEnv] * 2, **option)
-        venv.seed(5)
-        venv.reset()
-        for _ in range(15):
-            venv.step(np.zeros(2, int))
-        logs = venv.get_attr("log")
-        assert [log[0] for log in logs] == [(5, None), (6, None)]
-        for i, log in enumerate(logs):
-            planned = [(100 * i + k, {"k": k}) for k in range(1, len(log))]
-            by_episode = [(of_episode(5 + i, k), None) for k in range(1, len(log))]
-            assert log[1:] == (planned if "reset_fn" in option else by_episode) != []
-
-
-def test_a_step_before_the_first_reset_reaches_the_env(make: Any) -> None:
-    assert make([CountEnv] * 2).step(np.array([0, 1]))[0].tolist() == [[0, -1, 1]] * 2
+@pytest.mark.parametrize(
+    ("backend", "obs", "action"),
+    [
+        *(("dummy", *pair) for pair in zip(SPACES, itertools.cycle(ACTIONS), strict=False)),
+        ("shmem", "dict", "multi-discrete"),
+        ("shmem", "tuple", "box"),
+        ("subproc", "discrete", "discrete"),
+    ],
+)
+def test_every_space(backend: str, obs: str, action: str) -> None:
+    env_fns = walkers(obs=obs, action=action, render_mode="rgb_array")
+    subproc = partial(own.SubprocVecEnv, start_method="fork")
+    ours = BACKENDS.get(backend, subproc)(env_fns)
+    assert walk_together(ours, sb3.DummyVecEnv(env_fns)) > 20
 
 
 @pytest.mark.parametrize("columns", [True, False])
 def test_nested_observations(columns: bool) -> None:
-    pool = ep.DummyVectorEnv(walkers(obs="nested"), autoreset_mode="same_step", columns=columns)
+    """Stable-Baselines3 refuses them."""
+    inner = spaces.Dict({"x": BOX, "y": SPACES["tuple"]})
+    env_fns = walkers(obs=spaces.Dict({"in": inner, "b": BOX}))
+    pool = ep.DummyVectorEnv(env_fns, autoreset_mode="same_step", columns=columns)
     venv = own.PoolVecEnv(pool)
     venv.seed(0)
     obs = venv.reset()
-    first, _ = WalkEnv("nested").reset(seed=0)
-    assert_same(map_tree(lambda part: part[0], obs), first)
+    assert_same(map_tree(lambda part: part[0], obs), env_fns[0]().reset(seed=0)[0])
     discrete = obs["in"]["y"][1]
     assert (discrete.shape, discrete.dtype) == ((3,), np.int64)
 
 
-def uses(venv: Any) -> list[Any]:
-    """Requests that need an open VecEnv without a pending step."""
-    return [
-        lambda: venv.step_async(IDLE),
-        lambda: venv.get_attr("tag"),
-        lambda: venv.set_attr("tag", 1),
-        lambda: venv.has_attr("tag"),
-        lambda: venv.env_method("add", 1),
-        lambda: venv.env_is_wrapped(Tagged),
-        venv.get_images,
-    ]
+def test_seeds_and_options_serve_one_reset(make: Any) -> None:
+    venv = make([WalkEnv] * 3)
+    assert venv.seed([7, None, 9]) == [7, None, 9]
+    options: list[Any] = [{"a": {"n": 1}}, {}, None]
+    venv.set_options(options)
+    options[0]["a"]["n"] = 5  # a copy was taken
+    venv.reset()
+    while not venv.step(IDLE)[2].all(where=[True, False, False]):
+        continue
+    venv.reset()
+    logs = venv.get_attr("log")
+    assert [log[0] for log in logs] == [(7, {"a": {"n": 1}}), (None, None), (9, None)]
+    # Neither automatic resets nor the second one take them.
+    assert len(logs[0]) > 2
+    assert {row for log in logs for row in log[1:]} == {(None, None)}
+
+
+REQUESTS: list[tuple[str, tuple, dict[str, Any]]] = [
+    ("get_attr", ("tag", [1, 0, 1]), {}),
+    ("env_method", ("add", 2), {"times": 3, "indices": -1}),
+    ("env_method", ("class_name",), {"indices": [1, 2]}),  # of a wrapper
+    ("env_method", ("told",), {"method": "m", "id": 3}),
+    ("env_method", ("told", "m"), {"indices": [1], "id": 4, "indices_": 5}),
+    ("env_is_wrapped", (TransformReward,), {}),  # a base class of ClipReward
+    ("env_is_wrapped", (ClipReward, [1, 2]), {}),
+    ("set_attr", ("added", 7), {}),  # finding 15: on the outermost wrapper
+    ("get_attr", ("added",), {}),
+    ("has_attr", ("added",), {}),
+    ("get_images", (), {}),
+]
+"""Requests that need an open VecEnv without a pending step."""
 
 
 def test_misuse_of_the_protocol_is_refused_and_does_no_harm(make: Any) -> None:
     venv = make([RGB] * 3)
     venv.reset()
-    with pytest.raises(NoAsyncCallError, match="no step is pending"):
+    with pytest.raises(gym.error.NoAsyncCallError, match="no step is pending"):
         venv.step_wait()
     venv.step_async(IDLE)
-    for use in uses(venv):
-        with pytest.raises(AlreadyPendingCallError, match="a step is pending"):
-            use()
+    for name, args, kwargs in (*REQUESTS, ("step_async", (IDLE,), {})):
+        with pytest.raises(gym.error.AlreadyPendingCallError, match="a step is pending"):
+            getattr(venv, name)(*args, **kwargs)
     assert len(venv.step_wait()) == 4
-    assert venv.get_attr("tag") == [0, 0, 0]
+    assert not venv.has_attr("added")
     venv.step_async(IDLE)
     venv.reset()  # cancels the step
-    with pytest.raises(NoAsyncCallError):
+    with pytest.raises(gym.error.NoAsyncCallError):
         venv.step_wait()
     venv.step_async(IDLE)
     venv.close()
-    for use in (*uses(venv), venv.reset, venv.step_wait):
-        with pytest.raises(ClosedEnvironmentError, match="is closed"):
-            use()
+    last = (("step_async", (IDLE,), {}), ("reset", (), {}), ("step_wait", (), {}))
+    for name, args, kwargs in (*REQUESTS, *last):
+        with pytest.raises(gym.error.ClosedEnvironmentError, match="is closed"):
+            getattr(venv, name)(*args, **kwargs)
 
 
 def test_attributes_and_methods(make: Any) -> None:
-    venv = make([lambda: Tagged(WalkEnv())] * 3)
-    assert venv.get_attr("label") == ["wrapper"] * 3
-    venv.set_attr("tag", 5, indices=[0, 2])
-    assert venv.get_attr("tag") == [5, 0, 5]
-    assert venv.get_attr("tag", [1, 0, 1]) == [0, 5, 0]
-    assert venv.env_method("add", 2, times=3, indices=np.int64(-1)) == [11]
-    assert venv.env_method("times", 4, indices=slice(2)) == [8, 8]
-    # Arguments have any name.
-    assert venv.env_method("told", method="m", id=3) == [("m", 3, 0)] * 3
-    assert venv.env_method("told", "m", indices=[1], id=4, indices_=5) == [("m", 4, 5)]
-    # What is set stays one: the env itself sees it.
-    assert venv.env_method("add", 0) == [5, 0, 5]
-    assert venv.has_attr("tag")
-    assert venv.has_attr("label")
-    assert not venv.has_attr("nothing")
+    clipped, changed = partial(ClipReward, RGB(), -1), partial(TransformReward, RGB(), abs)
+    ours, theirs = (cls([RGB, clipped, changed]) for cls in (make, sb3.DummyVecEnv))
+    for name, args, kwargs in REQUESTS:
+        answers = [getattr(venv, name)(*args, **kwargs) for venv in (ours, theirs)]
+        assert_same(*answers, f"{name}{args}")
+    assert [hasattr(env, "added") for env in ours.get_attr("unwrapped")] == [True, False, False]
+    # An attribute that is there is set where it is; theirs sets it on the outermost wrapper.
+    ours.set_attr("tag", 5, indices=[0, 2])
+    assert ours.env_method("add", 0, indices=slice(3)) == [5, 0, 5]
     with pytest.raises(AttributeError, match="env 0: .*nothing"):
-        venv.get_attr("nothing")
-
-
-@pytest.mark.parametrize("cls", [*BACKENDS.values(), sb3.DummyVecEnv])
-def test_a_new_attribute_is_set_on_the_outermost_wrapper(cls: Any) -> None:
-    """Finding 15: as Stable-Baselines3 does it; an attribute that is there is set where it is."""
-    venv = cls([lambda: Tagged(WalkEnv())])
-    venv.set_attr("added", 7)
-    assert venv.get_attr("added") == [7]
-    assert venv.env_method("knows", "added") == [False]
-
-
-def paired() -> gym.Env:
-    """An env whose reward is the sum of its action, which has two parts."""
-    env = ChangedEnv(step=lambda _, action, row: (row[0], action[0] + action[1].sum(), *row[2:]))
-    env.action_space = spaces.Tuple((spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)))
-    return env
-
-
-def test_actions_in_tuples(make: Any) -> None:
-    venv = make([paired])
-    venv.reset()
-    columns = (np.array([2]), np.array([[0.25, 0.5]], np.float32))
-    assert venv.step(columns)[1] == [2.75]
-    assert venv.step([(1, np.array([0.25, 0.5], np.float32))])[1] == [1.75]
+        ours.get_attr("nothing")
+    with pytest.raises(TypeError, match="must be a class"):
+        ours.env_is_wrapped("ClipReward")
+    assert make([StoreEnv]).has_attr("lock")  # though it can not be sent
 
 
 def test_indices_in_every_form() -> None:
+    venv = own.DummyVecEnv([partial(CountEnv, i) for i in range(3)])
     mask = [True, False, True]
     forms = [1, -1, np.int64(2), [2, 0], [1, 1, 0], np.array([0, 2]), mask, np.array(mask)]
     for form in (*forms, slice(None, None, -1), range(2), slice(None)):
-        assert Native(3)._get_indices(form) == np.atleast_1d(np.arange(3)[form]).tolist()
-    for form, which in (
-        (None, [0, 1, 2]),
-        ((0, -2), [0, 1]),
-        ((i for i in (1, 2)), [1, 2]),
-        ([], []),
-    ):
-        assert Native(3)._get_indices(form) == which
+        assert venv.get_attr("tag", form) == np.atleast_1d(np.arange(3)[form]).tolist()
+    for form, which in (((0, -2), [0, 1]), ((i for i in (1, 2)), [1, 2]), ([], [])):
+        assert venv.get_attr("tag", form) == which
+    for wrong in (3, [0, -4], [True], 1.0, ["0"], "01"):
+        with pytest.raises(IndexError, match=re.escape(f"got indices {wrong!r}, but there are 3")):
+            venv.get_attr("tag", wrong)
 
 
-@pytest.mark.parametrize("indices", [3, [0, -4], [True], 1.0, ["0"], "01"])
-def test_indices_that_are_none(indices: Any) -> None:
-    with pytest.raises(IndexError, match=re.escape(f"got indices {indices!r}, but there are 3")):
-        Native(3)._get_indices(indices)
+def test_actions_in_tuples(make: Any) -> None:
+    venv = make([partial(SpaceEnv, 0, "tuple")])
+    venv.reset()
+    action = venv.action_space.sample()
+    for actions in (tuple(np.array([part]) for part in action), [action]):
+        assert_same(venv.step(actions)[3][0]["action"], action)
 
 
 def test_one_env_can_be_reset_alone(make: Any) -> None:
     venv = make([WalkEnv] * 3)
     venv.seed(0)
     venv.reset()
-    [(obs, info)] = venv.env_method("reset", seed=8, options={"x": 1}, indices=1)
-    expected_obs, expected_info = WalkEnv().reset(seed=8, options={"x": 1})
-    np.testing.assert_array_equal(obs, expected_obs)
-    assert info == expected_info
-    assert venv.reset_infos[1] == expected_info
+    results = venv.env_method("reset", seed=8, options={"x": 1}, indices=1)
+    expected = WalkEnv().reset(seed=8, options={"x": 1})
+    assert_same(results, [expected])
+    assert venv.reset_infos[1] == expected[1]
     assert [log[-1] for log in venv.get_attr("log")] == [(0, None), (8, {"x": 1}), (2, None)]
     for method in ("step", "close"):
         with pytest.raises(ValueError, match=method):
             venv.env_method(method)
-
-
-def test_wrappers_of_the_envs(make: Any) -> None:
-    venv = make([WalkEnv, lambda: Labelled(WalkEnv()), lambda: Tagged(Tagged(WalkEnv()))])
-    assert venv.env_is_wrapped(Tagged) == [False, True, True]
-    assert venv.env_is_wrapped(Labelled, indices=[1, 2]) == [True, False]
-    assert venv.env_is_wrapped(gym.Wrapper, 1) == [True]
-    with pytest.raises(TypeError, match="must be a class"):
-        venv.env_is_wrapped("Tagged")
 
 
 def test_what_scripts_reach_for() -> None:
@@ -295,133 +176,67 @@ def test_what_scripts_reach_for() -> None:
         # Finding 17: a model seeds the space of env 0, with Stable-Baselines3 and here.
         assert venv.action_space is env.action_space
         assert venv.observation_space is env.observation_space
-        venv.close()
     venv = own.SubprocVecEnv([CountEnv] * 2, start_method="fork")
     assert [process.pid for process in venv.processes] == venv.env_method("pid")
-    assert not venv.closed
-    venv.reset()
+    assert (venv.spec, venv.unwrapped, venv.waiting, venv.closed) == (None, venv, False, False)
+    assert repr(venv).startswith("SubprocVecEnv(")
     venv.step_async(np.zeros(2, int))
     assert venv.waiting
-    venv.step_wait()
-    assert not venv.waiting
+    assert venv.step_wait()[0].tolist() == [[0, -1, 1]] * 2  # before the first reset
     venv.close()
-    assert venv.closed
-
-
-def test_images_are_tiled(make: Any) -> None:
-    venv = make([RGB] * 5)
-    for i in range(5):
-        venv.set_attr("tag", i + 1, indices=i)
-    images = venv.get_images()
-    assert [int(image[0, 0, 0]) for image in images] == [10, 20, 30, 40, 50]
-    tiled = venv.render()
-    # Three rows of two, the last place black.
-    assert tiled.shape == (12, 12, 3)
-    assert tiled[::4, ::6, 0].tolist() == [[10, 20], [30, 40], [50, 0]]
-    assert_same(venv.render(mode="rgb_array"), tiled)
-    assert venv.render_mode == "rgb_array"
-    assert venv.metadata == WalkEnv.metadata
-    assert venv.spec is None
-    assert venv.unwrapped is venv
-    assert type(venv).__name__ in repr(venv)
-
-
-@pytest.mark.parametrize("shape", [(1, 2, 3, 3), (2, 2, 3, 1), (4, 3, 2, 3), (7, 2, 3, 4)])
-def test_the_tile_is_theirs(shape: tuple[int, ...]) -> None:
-    images = np.random.default_rng(0).integers(0, 255, shape, np.uint8)
-    assert_same(tile_images(images), sb3_tile_images(images))
-    assert_same(tile_images(list(images)), sb3_tile_images(images / 1).astype(np.uint8))
-
-
-@pytest.mark.parametrize("shapes", [[], [(2, 2, 3), (3, 2, 3)], [(2, 2)]])
-def test_images_that_can_not_be_tiled(shapes: list) -> None:
-    for tile in (tile_images, sb3_tile_images):
-        with pytest.raises(ValueError, match="array|unpack|shape"):
-            tile([np.ones(shape) for shape in shapes])
-
-
-def test_human_shows_the_tile(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[Any] = []
-    cv2 = types.SimpleNamespace(
-        imshow=lambda name, image: shown.append((name, image)), waitKey=lambda _: None
-    )
-    monkeypatch.setitem(sys.modules, "cv2", cv2)
-    venv = own.DummyVecEnv([RGB] * 2)
-    assert venv.render("human") is None
-    name, image = shown[0]
-    assert isinstance(name, str)
-    np.testing.assert_array_equal(image, venv.render()[..., ::-1])
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(gym.error.DependencyNotInstalled, match="opencv"):
-        venv.render("human")
+    assert (venv.waiting, venv.closed) == (False, True)
 
 
 @pytest.mark.parametrize("mode", [None, "ansi", "rgb_array"])
 @pytest.mark.parametrize("asked", [None, "human", "ansi", "rgb_array"])
-def test_render_modes(mode: Any, asked: Any) -> None:
-    if (mode, asked) == ("rgb_array", "human"):
-        return  # a window
+def test_rendering_is_theirs(mode: Any, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = []
-    for cls in (own.DummyVecEnv, sb3.DummyVecEnv):
-        venv = cls([functools.partial(WalkEnv, render_mode=mode)])
+    for cls in (sb3.DummyVecEnv, own.DummyVecEnv):
+        shown: list[Any] = []
+        cv2 = types.SimpleNamespace(imshow=lambda _, it, to=shown: to.append(it), waitKey=bool)
+        monkeypatch.setitem(sys.modules, "cv2", cv2)
+        venv = cls([partial(WalkEnv, render_mode=mode)] * 5)
+        for i in range(5):
+            venv.set_attr("tag", i + 1, indices=i)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            image = venv.render(asked)
-        answers.append((image is None, bool(caught)))
-        if cls is own.DummyVecEnv and caught:
-            assert f"mode is {asked!r}, but the envs' render_mode is {mode!r}" in str(caught[0])
-    assert answers[0] == answers[1]
+            answers.append([venv.render(asked), shown, len(caught), venv.get_images()])
+    warned = f"mode is {asked!r}, but the envs' render_mode is {mode!r}"
+    assert not answers[1][2] or warned in str(caught[0].message)
+    assert_same(answers[1], answers[0])
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    if shown:
+        with pytest.raises(ImportError, match="opencv"):
+            venv.render("human")
 
 
 def test_envs_without_a_render_mode() -> None:
-    plain = types.SimpleNamespace(
-        observation_space=spaces.Discrete(2),
-        action_space=spaces.Discrete(2),
-        reset=lambda **_: (0, {}),
-        step=lambda _: (0, 0.0, False, False, {}),
-    )
+    space, functions = spaces.Discrete(2), {"reset": bool, "step": bool}
+    plain = types.SimpleNamespace(observation_space=space, action_space=space, **functions)
     with pytest.warns(UserWarning, match="no render_mode"):
         venv = own.DummyVecEnv([lambda: plain])
     assert venv.render_mode is None
     assert venv.metadata == {"render_modes": []}
-    with pytest.warns(UserWarning, match="images need 'rgb_array'"):
-        assert venv.get_images() == [None]
 
 
 def test_over_a_wrapped_partial_pool() -> None:
-    pool = ep.ShmemVectorEnv(
-        [WalkEnv] * 4, wait_num=1, num_processes=2, context="fork", autoreset_mode="same_step"
-    )
-    venv, other = own.PoolVecEnv(ep.VectorEnvWrapper(pool)), own.DummyVecEnv([WalkEnv] * 4)
-    for each in (venv, other):
-        each.seed(2)
-    np.testing.assert_array_equal(venv.reset(), other.reset())
-    for _ in range(20):
-        assert_same(venv.step(np.ones(4, int)), other.step(np.ones(4, int)))
+    options = {"num_processes": 2, "context": "fork", "autoreset_mode": "same_step"}
+    pool = ep.ShmemVectorEnv([WalkEnv] * 4, wait_num=1, reset_first=False, **options)
+    venv = own.PoolVecEnv(ep.VectorEnvWrapper(pool))
+    assert walk_together(venv, sb3.DummyVecEnv([WalkEnv] * 4)) > 20
     venv.close()
     assert pool.is_closed
-
-
-@IN_PROCESSES
-def test_seeding_the_envs_leaves_the_callers_space_alone(make: Any) -> None:
-    venv = make([WalkEnv])
-    venv.action_space.seed(0)
-    expected = [venv.action_space.sample() for _ in range(3)]
-    venv.action_space.seed(0)
-    venv.seed(5)
-    venv.reset()
-    assert [venv.action_space.sample() for _ in range(3)] == expected
 
 
 def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     venv = make([CountEnv] * 2)
     venv.reset()
     with monkeypatch.context() as patch:
-        patch.setattr(venv.pool, "step", lambda *_: signal.raise_signal(signal.SIGINT))
+        patch.setattr(venv.pool, "step", Mock(side_effect=KeyboardInterrupt))
         venv.step_async(np.zeros(2, int))
         with pytest.raises(KeyboardInterrupt):
             venv.step_wait()
-    with pytest.raises(ResetNeeded, match="cancelled"):
+    with pytest.raises(gym.error.ResetNeeded, match="cancelled"):
         venv.step(np.zeros(2, int))
     # The late answers are not taken for those of the reset.
     assert venv.reset()[:, 2].tolist() == [0, 0]
@@ -433,15 +248,118 @@ def test_a_vec_env_of_a_users_own() -> None:
         with pytest.raises(TypeError, match="abstract"):
             cls(1, spaces.Discrete(2), spaces.Discrete(2))
     venv = own.VecMonitor(own.VecNormalize(own.VecFrameStack(Native(4), 2)))
+    assert isinstance(venv.unwrapped, sb3.VecEnv)
+    state = np.random.get_state()[1].copy()  # noqa: NPY002 - that of the caller, who keeps it
+    first, second = venv.seed(), venv.seed()
+    assert first == list(range(first[0], first[0] + 4)) != second
+    assert_same(np.random.get_state()[1], state)  # noqa: NPY002
     assert venv.seed(5) == [5, 6, 7, 8]
     assert venv.reset().shape == (4, 2)
     for _ in range(12):
         venv.step(np.ones(4, int))
     # From 5 by twos to 0 or below, three steps; then from 9, five.
     assert venv.episode_count == 4 * 2
-    assert venv.unwrapped.num_envs == 4
-    assert venv.render_mode is None
     assert venv.has_attr("state")
     with pytest.raises(NotImplementedError, match="Native has no images"):
         venv.get_images()
-    venv.close()
+
+
+# ---------------------------------------------------------------------------------- errors
+
+NOTHING = [""] * 3
+VALUE, KILL = ["", "value", ""], ["", "SIGKILL", ""]
+"""Actions of three ``FaultEnv``, of which the second fails."""
+
+
+def test_an_exception_in_step(make: Any) -> None:
+    venv = make([FaultEnv] * 3)
+    venv.reset()
+    with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
+        venv.step(VALUE)
+    # Attributes can be read, and nothing of the failed step is left over.
+    assert venv.get_attr("resets") == [1, 1, 1]
+    with pytest.raises(gym.error.ResetNeeded, match="env 1: it has raised"):
+        venv.step(NOTHING)
+    venv.env_method("reset", indices=1)
+    assert venv.step(NOTHING)[0][:, 1:].tolist() == [[0, 2], [1, 1], [0, 2]]
+    assert venv.reset().shape == (3, 3)
+
+
+def test_an_exception_in_reset(make: Any) -> None:
+    venv = make([FaultEnv] * 3)
+    venv.seed(4)
+    for reset in (venv.reset, lambda: venv.env_method("reset", options={"fault": "value"})):
+        venv.set_options([{}, {"fault": "value"}, {}])
+        with pytest.raises(ValueError, match=r"envs? .*1.*: reset raised ValueError: boom"):
+            reset()
+    venv.set_options()
+    assert [info["seed"] for info in (venv.reset(), venv.reset_infos)[1]] == [4, 5, 6]
+
+
+@pytest.mark.parametrize("where", ["step", "reset", "idle"])
+def test_a_killed_worker(where: str) -> None:
+    venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3)
+    venv.reset()
+    if where == "idle":
+        venv.processes[1].kill()
+    for _ in range(2):  # and again, at once
+        venv.set_options([{}, {"fault": "SIGKILL"}, {}])
+        with pytest.raises(ep.WorkerDiedError, match="env 1: .*killed by SIGKILL"):
+            venv.reset() if where == "reset" else venv.step(KILL)
+    with pytest.raises(ep.WorkerDiedError, match="env 1"):
+        venv.get_attr("tag")
+    assert venv.get_attr("tag", [0, 2]) == [0, 0]
+
+
+def test_envs_that_are_recreated() -> None:
+    venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3, on_error="restart")
+    venv.reset()
+    obs, _, dones, infos = venv.step(KILL)
+    assert dones.tolist() == [False, True, False]
+    assert "SIGKILL" in infos[1]["env_error"]
+    assert infos[1]["TimeLimit.truncated"] is True
+    np.testing.assert_array_equal(infos[1]["terminal_observation"], [0, 0, 0])
+    assert obs.tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 1]]
+    assert not venv.step(NOTHING)[2].any()
+
+
+@pytest.mark.parametrize("error", [ValueError, AssertionError])
+def test_wrong_env_fns(make: Any, error: type) -> None:
+    with no_process_left(), pytest.raises(error, match="env 1: render_mode is 'ansi', but that of"):
+        make([WalkEnv, lambda: WalkEnv(render_mode="ansi")])
+
+
+def test_wrong_actions(make: Any) -> None:
+    venv = make([CountEnv] * 3)
+    venv.reset()
+    for actions, error in ((np.zeros(2, int), ValueError), (0, TypeError), (None, TypeError)):
+        with pytest.raises(error, match="got 2 actions for 3 envs|actions.* got (int|None)"):
+            venv.step(actions)
+    venv.step(np.zeros(3, int))  # nothing was sent
+    with pytest.warns(UserWarning, match="got 4 actions for 3 envs") as caught:
+        rows = venv.step(np.zeros(4, int))
+    assert rows[0][:, 2].tolist() == [2, 2, 2]
+    assert caught[0].filename == __file__
+
+
+def test_wrong_arguments() -> None:
+    venv, plain = own.DummyVecEnv([WalkEnv] * 3), ep.DummyVectorEnv([WalkEnv])
+    for call, args, error, text in (
+        (venv.seed, ([1, 2],), ValueError, "got 2 seeds for 3 envs"),
+        (venv.seed, (-1,), ValueError, "seed must be 0 or more, got -1"),
+        (venv.set_options, ([{}, {}],), ValueError, "got 2 options for 3 envs"),
+        (venv.set_options, ([{}, 3, {}],), TypeError, "env 1: options must be a dict"),
+        (own.DummyVecEnv, ([],), ValueError, "env_fns is empty"),
+        (own.DummyVecEnv, ([WalkEnv, lambda: 1 / 0],), ZeroDivisionError, "env 1: env_fn raised"),
+        (own.DummyVecEnv, ([WalkEnv, lambda: WalkEnv("double")],), ValueError, "but that of env 0"),
+        (own.ShmemVecEnv, ([WalkEnv], "vfork"), ValueError, "one of fork, .*, got 'vfork'"),
+        (own.PoolVecEnv, ([WalkEnv],), TypeError, "got list, but a pool is needed"),
+        (own.PoolVecEnv, (plain,), ValueError, "autoreset_mode is None.*='same_step'"),
+    ):
+        with pytest.raises(error, match=text):
+            call(*args)
+    for name in ("autoreset_mode", "columns", "reset_first"):  # a VecEnv decides these
+        with pytest.raises(TypeError, match=f"multiple values for keyword argument '{name}'"):
+            own.DummyVecEnv([WalkEnv], **{name: None})
+    assert not plain.is_closed
+    plain.close()
