@@ -160,7 +160,7 @@ def test_rows_beyond_a_batch_begin_the_next(four: Any) -> None:
 def test_an_env_whose_row_is_unread_takes_no_action(four: Any) -> None:
     all_ready(four)
     four.recv()
-    with pytest.raises(AlreadyPendingCallError, match="envs 2, 3: a row is still unread"):
+    with pytest.raises(AlreadyPendingCallError, match="envs 2 to 3: a row is still unread"):
         four.send(np.zeros(3), [0, 3, 2])
     four.send(np.zeros(2), [0, 1])
     assert four.recv()[4]["env_id"].tolist() == [2, 3]

@@ -126,7 +126,7 @@ def test_infos_are_arrays_that_say_which_rows_have_them() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "env_type": ({"env_type": "jax"}, ValueError, "'gymnasium', 'gym' or 'dm', got 'jax'"),
-    "batch_size": ({"batch_size": 5}, ValueError, "batch_size must be 0 to num_envs=2, got 5"),
+    "batch_size": ({"batch_size": 5}, ValueError, "batch_size should be in \\[1, 2\\], but got 5"),
     "threads": (
         {"num_threads": -1, "pool_options": None},
         ValueError,
@@ -137,11 +137,15 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no info": ({"gym_reset_return_info": False}, ValueError, "gym_reset_return_info True"),
     "seeds": ({"seed": [1, 2, 3]}, ValueError, "got 3 seeds for 2 envs"),
     "seed": ({"seed": "a"}, TypeError, "seed must be an int"),
-    "decided": ({"pool_options": {"columns": False}}, TypeError, "columns is decided by EnvPool's"),
+    "decided": (
+        {"pool_options": {"columns": False}},
+        TypeError,
+        "interface decide on \\['columns'\\]",
+    ),
     "wait_num": (
         {"pool_options": {"wait_num": 1}},
         TypeError,
-        "wait_num is decided by the argument batch_size",
+        "batch_size and EnvPool's interface decide on \\['wait_num'\\]",
     ),
     "envs": ({"num_envs": "3"}, TypeError, "num_envs must be an int, got '3'"),
     "size": ({"batch_size": "1"}, TypeError, "batch_size must be an int or None, got '1'"),
