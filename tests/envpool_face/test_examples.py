@@ -61,6 +61,19 @@ def test_torchrl_takes_our_vector_env_as_it_takes_gymnasiums() -> None:
     assert ours == gymnasiums
 
 
+@pytest.mark.parametrize("name", ["dqn_collector.py", "ppo_collector.py"])
+def test_the_examples_of_the_collector_learn_something(name: str) -> None:
+    [line] = run(name, "--goal 60 --max-steps 40000")
+    assert line.startswith("learnt after")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("args", ["", "--sync"])
+@pytest.mark.parametrize("name", ["dqn_collector.py", "ppo_collector.py"])
+def test_the_examples_of_the_collector_learn_cartpole(name: str, args: str) -> None:
+    assert run(name, args)[0].startswith("learnt after")
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["ppo_envpool.py", "ppo_vector_env.py"])
 def test_ppo_learns(name: str) -> None:

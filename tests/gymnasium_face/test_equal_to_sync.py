@@ -111,12 +111,6 @@ def test_over_any_pool(pool: str) -> None:
         assert run(ours, SyncVectorEnv(fns, autoreset_mode=mode)) > 5
 
 
-def test_a_custom_space_needs_shared_memory_off() -> None:
-    space = spaces.Dict({"l": envs.Cards(5), "x": spaces.Box(0, 1)})
-    with pytest.raises(ValueError, match="shared_memory=False"):
-        VectorEnv(env_fns(space), context="fork")
-
-
 def test_vector_rewards_that_no_space_declares() -> None:
     fns = [functools.partial(envs.VectorRewardEnv, tag) for tag in range(NUM_ENVS)]
     ours, by_hand = in_process(fns, AutoresetMode.NEXT_STEP), [fn() for fn in fns]
