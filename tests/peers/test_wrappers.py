@@ -57,13 +57,12 @@ def test_actions() -> None:
             np.testing.assert_array_equal(own.action(action), other.action(np.array(action)))
 
 
-@pytest.mark.parametrize("limit", [1, 5])
-def test_truncated_as_terminated(limit: int) -> None:
+def test_truncated_as_terminated() -> None:
     rows = []
     for wrapper in (ours.TruncatedAsTerminated, theirs.TruncatedAsTerminated):
-        env = wrapper(gym.make("CartPole-v1", max_episode_steps=limit))
+        env = wrapper(gym.make("CartPole-v1", max_episode_steps=5))
         env.reset(seed=0)
-        rows.append([env.step(0) for _ in range(limit)])
+        rows.append([env.step(0) for _ in range(5)])
     for own, other in zip(*rows, strict=True):
         np.testing.assert_array_equal(own[0], other[0])
         assert own[1:] == other[1:]
