@@ -132,6 +132,19 @@ def test_rows_beyond_a_batch_begin_the_next(four: Any) -> None:
     assert batch[4]["elapsed_step"].tolist() == [1, 2]
 
 
+def test_with_rows_left_a_batch_waits_for_the_missing_ones_alone(gates: list[envs.Gate]) -> None:
+    make_env = functools.partial(SeededEnv, gates)
+    pool = envpool.make(make_env, num_envs=4, batch_size=2, num_threads=4, seed=0)
+    slow, fast = step_all(pool)[4]["env_id"].tolist()
+    left, idle = sorted({0, 1, 2, 3} - {slow, fast})
+    pool.reset([idle])
+    pool.send(np.array([WAIT, 0]), [slow, fast])
+    with gates[slow].held():
+        assert pool.recv()[4]["env_id"].tolist() == [left, fast]
+    assert pool.pool.wait_num == 2
+    pool.close()
+
+
 def test_a_reset_drops_what_was_under_way(four: Any) -> None:
     step_all(four)
     four.send(np.zeros(1), [1])
