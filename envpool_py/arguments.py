@@ -84,13 +84,13 @@ def check_num_envs(num_envs: int) -> int:
     return int(num_envs)
 
 
-def check_wait_num(wait_num: int | None, num_envs: int) -> int:
+def check_wait_num(wait_num: int | None, num_envs: int, name: str = "wait_num") -> int:
     """Return ``wait_num``, 1 to ``num_envs``; None: all."""
     if wait_num is None:
         return num_envs
-    _check_number("wait_num must be an int or None", wait_num, _INTEGER)
+    _check_number(f"{name} must be an int or None", wait_num, _INTEGER)
     if not 1 <= wait_num <= num_envs:
-        raise ValueError(f"wait_num should be in [1, {num_envs}], but got {wait_num}")
+        raise ValueError(f"{name} should be in [1, {num_envs}], but got {wait_num}")
     return int(wait_num)
 
 

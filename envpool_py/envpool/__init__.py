@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py import pools
-from envpool_py.arguments import check_num_envs
+from envpool_py.arguments import check_num_envs, check_wait_num
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
@@ -50,18 +50,13 @@ def make(
         EnvError, gymnasium.error.Error: the env cannot be made.
     """
     config = {**locals()}
-    for name in ("task_id", "env_type", "pool_options", "env_kwargs"):
-        del config[name]
+    del config["task_id"], config["env_type"], config["pool_options"], config["env_kwargs"]
     if env_type not in ("gymnasium", "gym", "dm"):
         raise ValueError(f"env_type must be 'gymnasium', 'gym' or 'dm', got {env_type!r}")
     if max_num_players != 1 or not gym_reset_return_info:
         raise ValueError("max_num_players must be 1, and gym_reset_return_info True")
     num_envs = check_num_envs(num_envs)
-    if not isinstance(batch_size or 0, (int, np.integer)):
-        raise TypeError(f"batch_size must be an int or None, got {batch_size!r}")
-    config["batch_size"] = size = int(batch_size or num_envs)
-    if not 0 <= size <= num_envs:
-        raise ValueError(f"batch_size must be 0 to num_envs={num_envs}, got {batch_size}")
+    config["batch_size"] = size = check_wait_num(batch_size or None, num_envs, "batch_size")
     config["env_seed"] = [] if np.ndim(seed) == 0 else list(seed)
     config["seed"] = 0 if config["env_seed"] else seed
     face: Any = GymnasiumEnvPool
@@ -70,9 +65,8 @@ def make(
     own: Any = {"affinity": True} if thread_affinity_offset >= 0 else {}
     own |= {"num_processes": num_threads, "backend": "shmem"} if num_threads else {}
     fixed: Any = {"wait_num": size, "autoreset_mode": "next_step", "columns": True, "copy": True}
-    for name in sorted(fixed.keys() & (pool_options or {}).keys()):
-        decided = "the argument batch_size" if name == "wait_num" else "EnvPool's interface"
-        raise TypeError(f"pool_options: {name} is decided by {decided}")
+    if decided := sorted(fixed.keys() & (pool_options or {}).keys()):
+        raise TypeError(f"pool_options: batch_size and EnvPool's interface decide on {decided}")
     options = {**fixed, **own, **(pool_options or {})}
     pool = pools.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
     try:

@@ -11,13 +11,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 
-from envpool_py import ids as ids_
-from envpool_py import seeding
+from envpool_py.errors import name_ids
 from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
-from envpool_py.ids import IdArray, Ids
+from envpool_py.ids import IdArray, Ids, resolve
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.seeding import Seed
+from envpool_py.seeding import Seed, per_env
 from envpool_py.spaces import map_tree, take
 
 
@@ -48,7 +47,7 @@ class EnvPool:
         self._elapsed = np.zeros_like(self.all_env_ids)
         self._kept: Any = None  # a batch and its ids: what the pool returned beyond batch_size
         seed = config["env_seed"] or config["seed"]  # for the first resets
-        self._seeds = np.array(seeding.per_env(seed, range(pool.num_envs)), object)
+        self._seeds = np.array(per_env(seed, range(pool.num_envs)), object)
         record = namedtuple("Config", self.config)(**self.config)  # noqa: PYI024
         self.spec: Any = SimpleNamespace(id=task_id, config=record)
         self.spec.reward_threshold = config["reward_threshold"]
@@ -124,7 +123,7 @@ class EnvPool:
 
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
         """Reset these envs by ``call``, also those in flight."""
-        ids = ids_.resolve(env_id, self.num_envs)
+        ids = resolve(env_id, self.num_envs)
         if self._kept is not None:
             others = ~np.isin(self._kept[-1], ids)
             self._kept = take(self._kept, others) if others.any() else None
@@ -140,9 +139,9 @@ class EnvPool:
         if action is None:
             raise TypeError("action: expected one per env, got None; recv() returns rows")
         if self._kept is not None:
-            unread = np.intersect1d(self._kept[-1], ids_.resolve(env_id, self.num_envs))
+            unread = np.intersect1d(self._kept[-1], resolve(env_id, self.num_envs))
             if len(unread):
-                text = f"envs {', '.join(map(str, unread))}: a row is still unread; call recv()"
+                text = f"{name_ids(unread.tolist())}: a row is still unread; call recv()"
                 raise AlreadyPendingCallError(text, "send")
         return action, env_id
 

@@ -6,25 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
 
 from envpool_py.ids import IdArray
-from envpool_py.spaces import FIXED, RAGGED, Array, Leaf, is_leaf, map_tree
-
-
-def has_custom_space(space: Space[Any]) -> bool:
-    """Whether ``space``, or a space in it, is none of Gymnasium's."""
-    if isinstance(space, spaces.Dict):
-        return any(map(has_custom_space, space.spaces.values()))
-    if isinstance(space, spaces.Tuple):
-        return any(map(has_custom_space, space.spaces))
-    return not isinstance(space, FIXED + RAGGED)
-
-
-def blank(layout: Any, num_envs: int) -> Any:
-    """A batch of rows that no env has written yet."""
-    obs = map_tree(lambda leaf: np.zeros((num_envs, *leaf.shape), leaf.dtype or object), layout)
-    return obs, *(np.zeros(num_envs, kind) for kind in (np.float64, np.bool_, np.bool_, object))
+from envpool_py.spaces import Array, Leaf, is_leaf, map_tree
 
 
 def columns(layout: Any, obs: Any) -> Any:
@@ -42,7 +26,8 @@ def _column(leaf: Leaf, values: Any) -> Array:
 
 def put(ids: IdArray, whole: Array, rows: Array) -> Array:
     """``whole``, an array of all envs, with ``rows`` in the places ``ids``."""
-    if whole.dtype != rows.dtype or whole.shape[1:] != rows.shape[1:]:  # undeclared vector rewards
+    # The first rows, or undeclared vector rewards.
+    if whole.dtype != rows.dtype or whole.shape[1:] != rows.shape[1:]:
         whole = np.zeros((len(whole), *rows.shape[1:]), rows.dtype)
     whole[ids] = rows
     return whole

@@ -38,11 +38,10 @@ def combine(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, 
 
 
 def _column(key: str, values: Mapping[int, Any], num_envs: int) -> Any:
-    listed, stacked = list(values.values()), None
-    if key != "final_obs":  # always one object per env
-        if all(isinstance(value, dict) for value in listed):
-            return combine(values, num_envs)
-        stacked = _stack(listed)
+    listed = list(values.values())
+    if key != "final_obs" and all(isinstance(value, dict) for value in listed):
+        return combine(values, num_envs)
+    stacked = _stack(listed) if key != "final_obs" else None  # always one object per env
     if stacked is None:
         column = np.full(num_envs, None, dtype=object)
         stacked = np.fromiter(listed, object, len(listed))

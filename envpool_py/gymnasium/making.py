@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -43,15 +44,14 @@ def make_vec(
         id = gym.spec(name)  # noqa: A001
     elif not isinstance(id, EnvSpec):
         raise gym.error.Error(f"Invalid id type: {type(id)}. Expected `str` or `EnvSpec`")
-    spec = copy.deepcopy(id)
-    own, spec.kwargs = {**spec.kwargs, **kwargs}, {}
-    given = {
-        "num_envs": num_envs,
-        "vectorization_mode": vectorization_mode,
-        "vector_kwargs": vector_kwargs or {},
-        "wrappers": wrappers or (),
+    spec = dataclasses.replace(id, kwargs={})
+    own = {**copy.deepcopy(id.kwargs), **kwargs}
+    stated: dict[str, Any] = {
+        "num_envs": own.pop("num_envs", num_envs),
+        "vectorization_mode": own.pop("vectorization_mode", vectorization_mode),
+        "vector_kwargs": own.pop("vector_kwargs", vector_kwargs) or {},
+        "wrappers": own.pop("wrappers", wrappers) or (),
     }
-    stated: dict[str, Any] = {name: own.pop(name, value) for name, value in given.items()}
     mode = stated["vectorization_mode"]
     mode = stated["vectorization_mode"] = getattr(mode, "value", mode)  # of Gymnasium's enum
     if mode not in _BACKENDS:
@@ -72,6 +72,5 @@ def make_vec(
     except BaseException:
         pool.close()
         raise
-    envs.spec = copy.deepcopy(spec)
-    envs.spec.kwargs = {**own, **stated}
+    envs.spec = dataclasses.replace(spec, kwargs={**own, **stated})
     return envs

@@ -14,13 +14,14 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import logger
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from envpool_py.asking import Call
 from envpool_py.block import StepResult
 from envpool_py.calls import one_at_a_time
-from envpool_py.errors import EnvError, name_ids
+from envpool_py.errors import EnvError, from_signal_handler, name_ids
 from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray
@@ -33,8 +34,8 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
-class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
-    """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
+class VectorEnv(AsyncVectorEnv):
+    """Gymnasium's ``AsyncVectorEnv`` over a pool.
 
     After a ``TimeoutError`` of ``reset_wait`` or ``step_wait``, call the same method again to wait
     on, or ``reset``, which cancels the call. An env that has raised, or whose process has ended,
@@ -102,16 +103,15 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._call: Any = None  # the pending call
         self._ids = self._all = np.arange(self.num_envs)  # the envs of the pending reset or step
         self._layout = layout_of(self.single_observation_space)
-        #: The latest row of every env, in the form of a batch of the pool.
-        self._rows = batches.blank(self._layout, self.num_envs)
+        #: The latest row of every env, in the form of a batch of the pool; no rows yet.
+        self._rows = map_tree(lambda _: np.zeros(self.num_envs, bool), (self._layout, *range(4)))
 
     @staticmethod
     def pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a pool for ``VectorEnv``: ``options``, and defaults for others."""
         own = {"columns": True, "copy": False, "reset_first": False, **options}
         own["autoreset_mode"] = AutoresetMode(own.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
-        limit = own.pop("max_concurrency", None)
-        if limit is not None:
+        if (limit := own.pop("max_concurrency", None)) is not None:
             text = "`max_concurrency` must be"
             if not isinstance(limit, (int, np.integer)):
                 raise ValueError(f"{text} an integer or None, got {type(limit)}.")
@@ -122,56 +122,53 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _describe(self, observation_mode: Any, *, shared_memory: bool) -> None:
         """Set the public attributes, checked as ``SyncVectorEnv`` does for envs like these."""
-        pool = self.pool
-        first = {name: pool.get_env_attr(name, 0)[0] for name in ("metadata", "render_mode")}
+        first = {name: self.pool.get_env_attr(name, 0)[0] for name in ("metadata", "render_mode")}
         # Copies: resets seed the pool's own.
-        spaces = copy_.deepcopy((pool.observation_space, pool.action_space))
+        spaces = copy_.deepcopy((self.pool.observation_space, self.pool.action_space))
         envs: Any = (
             SimpleNamespace(**first, observation_space=obs, action_space=action, close=bool)
             for obs, action in zip(*spaces, strict=True)
         )
         try:
             model = SyncVectorEnv(
-                [functools.partial(next, envs)] * pool.num_envs,
+                [functools.partial(next, envs)] * self.pool.num_envs,
                 observation_mode=observation_mode,
-                autoreset_mode=pool.autoreset_mode or AutoresetMode.DISABLED,
+                autoreset_mode=self.pool.autoreset_mode or AutoresetMode.DISABLED,
             )
         except AssertionError as error:  # of Gymnasium 1.2
             raise RuntimeError(str(error)) from None
         hidden = ("_", "env")  # what is not public, and the envs
         vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(hidden)})
-        if shared_memory and batches.has_custom_space(self.single_observation_space):
+        space = self.single_observation_space
+        try:
+            if shared_memory:  # this function refuses custom spaces
+                is_space_dtype_shape_equiv(space, space)
+        except NotImplementedError:
             text = "Using `shared_memory=True` caused an error, pass `shared_memory=False`"
-            raise ValueError(f"{text}: {self.single_observation_space} has a custom space")
-
-    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
-        """Reset all envs, or those in ``options["reset_mask"]``; see ``reset_wait``."""
-        self.reset_async(seed, options)
-        return self.reset_wait()
+            raise ValueError(f"{text}: {space} has a custom space") from None
 
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
         """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
-        self._assert_open()
+        self._check("reset_async", self._pending if self._late else None)
         if self._late:
             self.pool.cancel()
             self._pending, self._late = None, False
-        is_list = seed is not None and np.ndim(seed) > 0
-        if is_list and len(seed) != self.num_envs:
-            text = "If seeds are passed as a list the length must match"
-            raise ValueError(f"{text} num_envs={self.num_envs} but got length={len(seed)}.")
-        self._assert_idle("reset_async")
         ids, options = batches.split_mask(options, self.num_envs)
         ids = self._all if ids is None else ids
-        if is_list:
+        if np.ndim(seed) > 0:
+            if len(seed) != self.num_envs:
+                text = "If seeds are passed as a list the length must match"
+                raise ValueError(f"{text} num_envs={self.num_envs} but got length={len(seed)}.")
             seed = [seed[i] for i in ids.tolist()]
         if dead := self.pool.engine.states.deaths:
             self.pool.restart(sorted(dead))
-        self._guarded(self.pool.send_reset, ids, seed=seed, options=options)
+        self.pool.send_reset(ids, seed=seed, options=options)
         self._ids, self._pending = ids, "reset"
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Return the observations of all envs, and the infos of those that were reset."""
-        return self._wait("reset", timeout)[::4]
+        self._wait("reset", timeout, self._take)
+        return self._batch(self._ids)[::4]
 
     def step(self, actions: Any) -> Step:
         """Step all envs and return the batch."""
@@ -180,74 +177,40 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def step_async(self, actions: Any) -> None:
         """Begin to step all envs; ``step_wait`` returns the batch."""
-        self._guarded(self.pool.send, self._checked(actions))
+        self.pool.send(self._checked(actions))
         self._ids, self._pending = self._all, "step"
 
     def step_wait(self, timeout: float | None = None) -> Step:
         """Return what ``step`` returns; ``multiprocessing.TimeoutError`` after ``timeout``."""
-        return self._wait("step", timeout)
-
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Call a method of each env, or get an attribute; one result per env."""
-        self.call_async(name, *args, **kwargs)
-        return self.call_wait()
+        self._wait("step", timeout, self._take)
+        return self._batch(self._ids)
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call in each env; envs of this process carry it out in ``call_wait``."""
-        self._assert_idle("call_async")
+        self._check("call_async")
         if name in ("reset", "step", "close", "_setattr", "_check_spaces"):
             text = f"Trying to call function `{name}` with `call`, use `{name}` directly instead."
             raise ValueError(text)
-        self._begin([Request("apply", (_call, name, args, kwargs))] * self.num_envs)
+        requests = [Request("apply", (_call, name, args, kwargs))] * self.num_envs
+        self._call, self._pending = _begin(self.pool, requests), "call"
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Return one result per env. A timeout cancels the call: its results are dropped."""
-        self._assert_pending("call")
-        call, self._call, self._pending = self._call, None, None
-        limit = None if timeout is None else max(timeout, _LOOK)
-        try:
-            return tuple(self._guarded(_end, self.pool, call, limit))
-        except TimeoutError as error:
-            if timeout is None or isinstance(error, EnvError):
-                raise
-            raise self._timed_out("call", timeout) from None
-
-    def _begin(self, requests: Sequence[Request]) -> None:
-        self._call = self._guarded(_send, self.pool, requests)
-        self._pending = "call"
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Return an attribute of each env."""
-        return self.call(name)
+        return tuple(self._wait("call", timeout, functools.partial(_end, self.pool, self._call)))
 
     def set_attr(self, name: str, values: Any) -> None:
         """Set an attribute of each env; a list or tuple has one value per env."""
-        self._assert_open()
+        self._check("set_attr")
         values = values if isinstance(values, (list, tuple)) else [values] * self.num_envs
         if len(values) != self.num_envs:
             text = "Values must be a list or tuple with length equal to the number of environments."
             raise ValueError(f"{text} Got `{len(values)}` values for {self.num_envs} environments.")
-        self._assert_idle("set_attr")
-        self._begin([Request("call", ("set_wrapper_attr", name, value)) for value in values])
+        requests = [Request("call", ("set_wrapper_attr", name, value)) for value in values]
+        self._call, self._pending = _begin(self.pool, requests), "call"
         self.call_wait()
 
-    def render(self) -> tuple[Any, ...]:
-        """Return what each env renders."""
-        return self.call("render")
-
-    @property  # type: ignore[misc] # no setter, as in AsyncVectorEnv
-    def np_random(self) -> Any:
-        """The random generator of each env: copies."""
-        return self.get_attr("np_random")
-
-    @property
-    def np_random_seed(self) -> Any:
-        """The seed of the generator of each env."""
-        return self.get_attr("np_random_seed")
-
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:  # noqa: ARG002
         """Close the pool, within a bounded time; the arguments have no effect."""
-        del timeout, terminate
         self._rows = None  # views of the pool's memory
         self.pool.close()
         if self._pending is not None and not self._late:
@@ -258,26 +221,22 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if "_rows" in vars(self):  # else it was never made
             self.close()
 
-    def _assert_open(self) -> None:
+    def _check(self, method: str, pending: str | None = None) -> None:
+        """Raise an error if ``method``, for which ``pending`` must be pending, cannot run now."""
         if self.closed or self.pool.is_closed:
             text = f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
             raise ClosedEnvironmentError(text)
-
-    def _assert_idle(self, call: str) -> None:
-        self._assert_open()
-        if self._pending is not None:
-            text = f"while waiting for a pending call to `{self._pending}` to complete."
-            raise AlreadyPendingCallError(f"Calling `{call}` {text}", self._pending)
-
-    def _assert_pending(self, call: str) -> None:
-        self._assert_open()
-        if self._pending != call:
-            text = f"Calling `{call}_wait` without any prior call to `{call}_async`."
-            raise NoAsyncCallError(text, call)
+        if self._pending == pending:
+            return
+        if pending is not None:
+            text = f"Calling `{method}` without any prior call to `{pending}_async`."
+            raise NoAsyncCallError(text, pending)
+        text = f"while waiting for a pending call to `{self._pending}` to complete."
+        raise AlreadyPendingCallError(f"Calling `{method}` {text}", str(self._pending))
 
     def _checked(self, actions: Any) -> Any:
         """Return the actions for the pool; AssertionError if an ended env was not reset."""
-        self._assert_idle("step_async")
+        self._check("step_async")
         if actions is None:
             raise TypeError(f"actions: expected {self.num_envs} actions, one per env; got None")
         over = self._rows[2] | self._rows[3]
@@ -289,37 +248,35 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             return list(iterate(self.action_space, actions))
         return actions
 
-    def _wait(self, call: str, timeout: float | None) -> Step:
-        """The batch of the pending call."""
-        self._assert_pending(call)
-        while self.pool.waiting_id:
-            self._guarded(self._take, timeout)
-            if timeout is not None and self.pool.waiting_id:
-                self._late = True
-                raise self._timed_out(call, timeout)
+    def _wait(self, call: str, timeout: float | None, take: Callable[[float | None], Any]) -> Any:
+        """End the pending call: return the result of ``take(timeout)``."""
+        self._check(f"{call}_wait", call)
+        try:
+            result = self._guarded(take, None if timeout is None else max(timeout, _LOOK))
+        except TimeoutError as error:
+            if timeout is None or isinstance(error, EnvError) or from_signal_handler(error):
+                raise
+            self._late = self._pending is not None
+            text = f"The call to `{call}_wait` has timed out after {timeout} second(s)."
+            raise multiprocessing.TimeoutError(text) from None
         self._pending, self._late = None, False
-        return self._batch(self._ids)
-
-    def _timed_out(self, call: str, timeout: float) -> Exception:
-        text = f"The call to `{call}_wait` has timed out after {timeout} second(s)."
-        return multiprocessing.TimeoutError(text)
+        return result
 
     def _take(self, timeout: float | None) -> None:
-        """Take the rows of the pending call that are there, within ``timeout``."""
+        """Take the rows of the pending call; TimeoutError if some are missing after ``timeout``."""
         pool, strict = self.pool, self.pool.strict_timeout
-        if timeout is not None:
-            pool.timeout, pool.strict_timeout = max(timeout, _LOOK), True
+        pool.timeout, pool.strict_timeout = timeout, True
         try:
             batch = pool.recv()
         finally:
-            if timeout is not None:
-                pool.timeout, pool.strict_timeout = None, strict
+            pool.timeout, pool.strict_timeout = None, strict
         self._keep(pool.batch_ids, batch)
+        if pool.waiting_id:
+            raise TimeoutError
 
     def _keep(self, ids: IdArray, batch: StepResult) -> None:
         """Keep these rows, with the latest of all other envs."""
-        obs, *others = batch
-        rows = (batches.columns(self._layout, obs), *others)
+        rows = (batches.columns(self._layout, batch[0]), *batch[1:])
         if ids is self._all:
             self._rows = rows
         elif len(ids):
@@ -333,13 +290,13 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         combined = combine_rows(ids.tolist(), infos[ids], self.num_envs)
         return obs, reward.copy(), terminated.copy(), truncated.copy(), combined
 
-    def _guarded(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the pool; after an error of an env nothing is pending."""
+    def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call a function; after an error of an env nothing is pending."""
         try:
-            return call(*args, **kwargs)
+            return call(*args)
         except BaseException as error:
             if isinstance(error, EnvError) and self.pool.waiting_id:
-                with contextlib.suppress(EnvError):  # take the rows of other envs
+                with contextlib.suppress(EnvError, TimeoutError):  # take the rows of other envs
                     self._guarded(self._take, _LOOK)
                 self.pool.cancel()  # those to come
             if not self.pool.waiting_id:  # an interrupt may have cancelled all, too
@@ -348,7 +305,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
 
 @one_at_a_time
-def _send(pool: BaseVectorEnv, requests: Sequence[Request]) -> Call:
+def _begin(pool: BaseVectorEnv, requests: Sequence[Request]) -> Call:
     call = Call(pool.engine, pool.engine.all_ids, requests, hold=True)
     try:
         call.send()

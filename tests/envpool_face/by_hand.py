@@ -4,114 +4,88 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 
 from tests.support import envs
+from tests.support.reference import HandStepped, Row, check_obs, same
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from tests.support.envs import Gate
+RAISE, DIE, HANG, WAIT = 1, 2, 3, 4
+DUMMY = {"backend": "dummy"}
 
 
 class SeededEnv(envs.CountEnv):
-    """Its first seed is its tag, so that envs of one callable differ."""
+    """Its first seed is its tag, so that envs of one callable differ; does what the action says.
+
+    WAIT: it waits at the gate of its tag.
+    """
+
+    def __init__(self, gates: Sequence[envs.Gate] = ()) -> None:
+        super().__init__()
+        self.gates = gates
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         if self.resets == 0 and seed is not None:
             self.tag = seed
         return super().reset(seed=seed, options=options)
 
-
-class SeededGateEnv(SeededEnv):
-    """Action 1 waits at the gate of its tag."""
-
-    def __init__(self, gates: list[Gate]) -> None:
-        super().__init__()
-        self.gates = gates
-
     def step(self, action: Any) -> tuple:
-        if int(action) == envs.BLOCK:
-            self.gates[self.tag].wait()
-        return super().step(action)
-
-
-class SeededFaultEnv(SeededEnv):
-    """Action 1 raises, 2 kills the process, 3 hangs."""
-
-    def step(self, action: Any) -> tuple:
-        if action == 1:
+        if action == RAISE:
             raise LookupError("boom")
-        if action == 2:
+        if action == DIE:
             envs.DIE["SIGKILL"]()
-        while action == 3:
+        if action == WAIT:
+            self.gates[self.tag].wait()
+        while action == HANG:
             envs.signal.pause()
         return super().step(action)
 
 
-class ByHand:
-    """``num_envs`` envs in this process."""
+class ByHand(HandStepped):
+    """Envs with the seeds of `make`; the infos of their rows have `elapsed_step`."""
 
-    def __init__(self, make_env: Callable[[], Any], num_envs: int, seed: int | None = 0) -> None:
-        self.envs = [make_env() for _ in range(num_envs)]
-        self.seeds = [None if seed is None else seed + i for i in range(num_envs)]
-        self.over = [False] * num_envs
+    def __init__(self, make_env: Callable[[], Any], num_envs: int, seed: int) -> None:
+        super().__init__([make_env] * num_envs, "next_step")
+        self.seeds = dict(enumerate(range(seed, seed + num_envs)))
         self.elapsed = [0] * num_envs
 
-    def reset(self, i: int) -> tuple:
-        """Return (obs, reward, terminated, truncated, info, elapsed), as ``step``."""
-        own = {} if self.seeds[i] is None else {"seed": self.seeds[i]}
-        self.seeds[i] = None
-        obs, info = self.envs[i].reset(**own)
-        self.over[i], self.elapsed[i] = False, 0
-        return obs, 0.0, False, False, dict(info), 0
+    def _reset(self, i: int, **kwargs: Any) -> Row:
+        seed = self.seeds.pop(i, None)
+        if kwargs.get("seed") is None:
+            kwargs["seed"] = seed
+        row = super()._reset(i, **kwargs)
+        self.elapsed[i] = row.info["elapsed_step"] = 0
+        return row
 
-    def step(self, i: int, action: Any) -> tuple:
-        if self.over[i]:
-            return self.reset(i)
-        obs, reward, terminated, truncated, info = self.envs[i].step(action)
-        self.over[i] = terminated or truncated
-        self.elapsed[i] += 1
-        return obs, reward, terminated, truncated, dict(info), self.elapsed[i]
-
-
-def same(given: Any, own: Any, *, strict: bool = True) -> None:
-    """Assert that two values, maybe trees, are equal; if ``strict`` in shape and dtype too."""
-    if isinstance(own, dict):
-        assert list(given) == list(own)
-        for key in own:
-            same(given[key], own[key], strict=strict)
-    elif isinstance(own, tuple):
-        assert len(given) == len(own)
-        for one, other in zip(given, own, strict=True):
-            same(one, other, strict=strict)
-    else:
-        np.testing.assert_array_equal(given, own, strict=strict)
+    def _step(self, i: int, action: Any) -> Row:
+        row = super()._step(i, action)
+        if "elapsed_step" not in row.info:
+            self.elapsed[i] += 1
+            row.info["elapsed_step"] = self.elapsed[i]
+        return row
 
 
-def row_of(batch: Any, k: int) -> Any:
-    """Return row ``k`` of a tree of arrays, without the masks."""
-    if isinstance(batch, dict):
-        return {key: row_of(each, k) for key, each in batch.items() if key[0] != "_"}
-    if isinstance(batch, tuple):
-        return tuple(row_of(each, k) for each in batch)
-    return batch[k]
-
-
-def check_row(batch: tuple, k: int, row: tuple) -> None:
-    """Assert that row ``k`` of what ``recv`` returned equals one that was stepped by hand."""
-    obs, reward, terminated, truncated, info = batch
-    assert reward.dtype == np.float32
-    assert terminated.dtype == truncated.dtype == np.bool_
-    assert info["elapsed_step"].dtype == info["env_id"].dtype == np.int32
-    own_obs, own_reward, own_terminated, own_truncated, own_info, own_elapsed = row
-    same(row_of(obs, k), own_obs)
-    assert reward[k] == np.float32(own_reward)
-    assert (terminated[k], truncated[k]) == (own_terminated, own_truncated)
-    assert info["elapsed_step"][k] == own_elapsed
-    for key, value in own_info.items():
-        same(row_of(info[key], k), value, strict=False)
-        assert info.get(f"_{key}", np.ones(len(reward)))[k]
-    for key, value in info.items():
-        if key[0] != "_" and key not in {*own_info, "env_id", "players", "elapsed_step"}:
-            assert not info[f"_{key}"][k], f"{key} is {value[k]} in a row without it"
+def check(batch: tuple, rows: Sequence[Row], space: gym.Space) -> None:
+    """Assert that what `recv`, or with two parts `reset`, returned are these rows."""
+    check_obs(batch[0], [row.obs for row in rows], space, columns=True)
+    for part, name, dtype in zip(
+        batch[1:-1],
+        ("reward", "terminated", "truncated"),
+        ("float32", "bool", "bool"),
+        strict=False,
+    ):
+        assert same(part, np.array([getattr(row, name) for row in rows], dtype)), name
+    info = dict(batch[-1])
+    for name in ("env_id", "elapsed_step"):
+        assert same(info.pop(name), np.array([row.info[name] for row in rows], np.int32)), name
+    assert same(info.pop("players")["env_id"], batch[-1]["env_id"])
+    by_gymnasium, own = gym.vector.VectorEnv(), {}
+    by_gymnasium.num_envs = len(rows)
+    ours = ("env_id", "elapsed_step", "is_reset", "seed")  # seeds may be None beside an int
+    for k, row in enumerate(rows):
+        told = {key: value for key, value in row.info.items() if key not in ours}
+        own = by_gymnasium._add_info(own, told, k)
+    assert same({key: value for key, value in info.items() if key not in ("seed", "_seed")}, own)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import envpool as theirs
 import numpy as np
@@ -10,13 +10,9 @@ import pytest
 
 from envpool_py import envpool as ours
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision lowered:UserWarning")
 
 TASKS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")
-OPTIONS = {"num_envs": 4, "num_threads": 2, "seed": 3, "max_episode_steps": 12}
 
 
 def types(value: Any) -> Any:
@@ -30,27 +26,15 @@ def types(value: Any) -> Any:
     return str(value.dtype), value.shape
 
 
-def run(library: Any, calls: Callable[[Any, list], None], *args: Any, **options: Any) -> list:
-    """Return what the calls note."""
-    notes: list[Any] = []
-    pool = library.make(*args, **{**OPTIONS, **options})
-    try:
-        calls(pool, notes)
-    finally:
-        pool.close()
-    return notes
-
-
-def sync(pool: Any, notes: list) -> None:
+def sync(pool: Any) -> list[Any]:
     actions = np.zeros((4, *pool.action_space.shape), pool.action_space.dtype)
-    notes += [types(pool.reset()), pool.is_async, len(pool), types(pool.all_env_ids)]
-    batch = pool.step(actions, np.array([2, 0, 3, 1], np.int32))
-    notes += [types(batch), batch[4]["env_id"].tolist()]
-    pool.send(actions[:2], np.array([1, 0], np.int32))
-    batch = pool.recv()
-    notes += [types(batch), batch[4]["env_id"].tolist(), batch[4]["elapsed_step"].tolist()]
-    obs, info = pool.reset(np.array([1, 2], np.int32))
-    notes += [types((obs, info)), info["env_id"].tolist(), info["elapsed_step"].tolist()]
+    notes = [types(pool.reset()), pool.is_async, len(pool), types(pool.all_env_ids)]
+    pool.send(actions, np.array([2, 0, 3, 1], np.int32))
+    batches = [pool.recv(), pool.step(actions[:2], np.array([1, 0], np.int32))]
+    resets = [pool.reset(np.array([1, 2], np.int32))]
+    for batch in batches + resets:
+        info = batch[-1]
+        notes += [types(batch), info["env_id"].tolist(), info["elapsed_step"].tolist()]
     notes.append(types(pool.reset(options={"reset_mask": np.arange(4) < 2})))
     pool.reset()
     over = np.zeros(4, dtype=bool)
@@ -59,24 +43,22 @@ def sync(pool: Any, notes: list) -> None:
         notes += [(info["elapsed_step"][over] == 0).all(), (reward[over] == 0).all()]
         notes += [(terminated | truncated)[over].any(), (info["elapsed_step"][~over] > 0).all()]
         over = terminated | truncated
+    return notes
 
 
-def partial(pool: Any, notes: list) -> None:
+def partial(pool: Any) -> list[Any]:
     pool.async_reset()
-    ids = []
-    for _ in range(2):
-        batch = pool.recv()
-        notes.append(types(batch))
-        ids += batch[4]["env_id"].tolist()
-    notes += [sorted(ids), pool.is_async]
-    last = batch[4]["env_id"]
-    batch = pool.step(np.zeros((2, *pool.action_space.shape), pool.action_space.dtype), last)
-    notes += [types(batch), set(batch[4]["env_id"]) == set(last), batch[4]["elapsed_step"].tolist()]
+    batches = [pool.recv(), pool.recv()]
+    ids = [batch[4]["env_id"] for batch in batches]
+    batch = pool.step(np.zeros((2, *pool.action_space.shape), pool.action_space.dtype), ids[1])
+    info = batch[4]
+    notes = [set(info["env_id"]) == set(ids[1]), info["elapsed_step"].tolist(), pool.is_async]
+    return [*notes, *map(types, [*batches, batch]), sorted(np.concatenate(ids).tolist())]
 
 
-def time_steps(pool: Any, notes: list) -> None:
+def time_steps(pool: Any) -> list[Any]:
     spec = pool.action_spec()
-    notes += [types(pool.reset()), pool.observation_spec()._fields, spec.shape]
+    notes = [types(pool.reset()), pool.observation_spec()._fields, spec.shape]
     actions = np.zeros((4, *spec.shape), spec.dtype)
     last = np.zeros(4, dtype=bool)
     for _ in range(30):
@@ -84,19 +66,19 @@ def time_steps(pool: Any, notes: list) -> None:
         notes += [types(step), (step.step_type[last] == 0).all(), (step.step_type[~last] > 0).all()]
         notes += [((step.discount == 0) == (step.step_type == 2)).all()]
         last = step.step_type == 2
+    return notes
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_sync(task: str) -> None:
-    assert run(ours, sync, task, "gymnasium") == run(theirs, sync, task, "gymnasium")
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_partial_batches(task: str) -> None:
-    both = [run(one, partial, task, "gym", batch_size=2) for one in (ours, theirs)]
-    assert both[0] == both[1]
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_dm(task: str) -> None:
-    assert run(ours, time_steps, task, "dm") == run(theirs, time_steps, task, "dm")
+@pytest.mark.parametrize(
+    ("calls", "env_type", "options"),
+    [(sync, "gymnasium", {}), (partial, "gym", {"batch_size": 2}), (time_steps, "dm", {})],
+)
+def test_equal_to_envpool(calls: Any, env_type: str, options: dict[str, Any]) -> None:
+    options |= {"num_envs": 4, "num_threads": 2, "seed": 3, "max_episode_steps": 12}
+    for task in TASKS:
+        notes = []
+        for library in (ours, theirs):
+            pool = library.make(task, env_type, **options)
+            notes.append(calls(pool))
+            pool.close()
+        assert notes[0] == notes[1], task

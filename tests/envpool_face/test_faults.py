@@ -10,28 +10,36 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError, envpool
-from tests.envpool_face.by_hand import SeededFaultEnv, SeededGateEnv
+from tests.envpool_face.by_hand import DIE, HANG, RAISE, WAIT, SeededEnv
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support import envs
 
-FAULTS = {"exception": (1, LookupError), "killed": (2, WorkerDiedError)}
-FAULTS["hangs"] = (3, EnvTimeoutError)
-SIZES = {"sync": None, "partial": 2}
+FAULTS = {RAISE: LookupError, DIE: WorkerDiedError, HANG: EnvTimeoutError}
 
 
-@pytest.fixture(params=SIZES)
-def make(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Make a pool of four envs, each in a process of its own."""
+@pytest.fixture(params=[None, 2], ids=["sync", "partial"])
+def make(request: pytest.FixtureRequest, gates: list[envs.Gate]) -> Iterator[Any]:
+    """Make a pool of four envs, each in a process of its own; with `action`, env 1 takes it."""
     made = []
 
-    def make(env_fn: Any = SeededFaultEnv, **options: Any) -> Any:
-        size = SIZES[request.param]
-        given = {"num_envs": 4, "batch_size": size, "num_threads": 4, "seed": 0}
-        made.append(envpool.make(env_fn, pool_options={"context": "fork", **options}, **given))
-        return made[-1]
+    def make(action: int, **options: Any) -> Any:
+        if action == HANG:
+            options["step_timeout"] = 0.2
+        pool = envpool.make(
+            functools.partial(SeededEnv, gates),
+            num_envs=4,
+            batch_size=request.param,
+            num_threads=4,
+            seed=0,
+            pool_options={"context": "fork", **options},
+        )
+        made.append(pool)
+        pool.reset(range(4))
+        pool.send(np.array([0, action, 0, 0]))
+        return pool
 
     yield make
     for pool in made:
@@ -52,22 +60,18 @@ def collect(pool: Any) -> tuple[dict[int, tuple], list[EnvError]]:
         for k, i in enumerate(info["env_id"].tolist()):
             assert i not in rows
             assert obs[k][0] == i
-            elapsed = info["elapsed_step"][k]
-            rows[i] = elapsed, reward[k], terminated[k], truncated[k], told[k]
+            rows[i] = info["elapsed_step"][k], reward[k], terminated[k], truncated[k], told[k]
     return rows, errors
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: str) -> None:
-    action, kind = FAULTS[fault]
-    pool = make(step_timeout=0.2) if fault == "hangs" else make()
-    pool.reset(range(4))
-    pool.send(np.array([0, action, 0, 0]))
+def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: int) -> None:
+    pool = make(fault)
     rows, errors = collect(pool)
     assert [error.env_ids for error in errors] == [(1,)]
-    assert isinstance(errors[0], kind)
+    assert isinstance(errors[0], FAULTS[fault])
     assert {i: row[0] for i, row in rows.items()} == {0: 1, 2: 1, 3: 1}
-    if fault != "exception":
+    if fault != RAISE:
         with pytest.raises(WorkerDiedError):
             pool.reset([1])
         pool.pool.restart([1])
@@ -75,7 +79,7 @@ def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: s
         pool.send(np.zeros(1), [1])
     _, info = pool.reset([1])
     assert (info["env_id"].tolist(), info["elapsed_step"].tolist()) == ([1], [0])
-    if fault != "exception":  # a new env, which knows no tag: the seed of make was for the first
+    if fault != RAISE:  # a new env, which knows no tag: the seed of make was for the first
         pool.pool.set_env_attr("tag", 1, id=[1])
     pool.send(np.zeros(4))
     rows, errors = collect(pool)
@@ -84,49 +88,28 @@ def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: s
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_restarted_env_is_a_truncated_row_and_then_a_reset(make: Any, fault: str) -> None:
-    pool = make(on_error="restart", restart_backoff=0, step_timeout=0.2, reset_fn=seeded)
-    pool.reset(range(4))
-    pool.send(np.array([0, FAULTS[fault][0], 0, 0]))
-    rows, errors = collect(pool)
-    assert rows[1] == (1, 0, False, True, True)
-    assert rows[2] == (1, 2001, False, False, False)
-    pool.send(np.zeros(4))
-    rows, errors = collect(pool)
-    assert rows[1] == (0, 0, False, False, False)
-    assert rows[2] == (2, 2002, False, False, False)
-    assert errors == []
-
-
-def seeded(env_id: int, _: int) -> tuple[int, None]:
-    return env_id, None
+def test_a_restarted_env_is_a_truncated_row_and_then_a_reset(make: Any, fault: int) -> None:
+    pool = make(fault, on_error="restart", restart_backoff=0, reset_fn=lambda i, _: (i, None))
+    for mine, other in (
+        ((1, 0, False, True, True), (1, 2001, False, False, False)),
+        ((0, 0, False, False, False), (2, 2002, False, False, False)),
+    ):
+        rows, errors = collect(pool)
+        assert (rows[1], rows[2], errors) == (mine, other, [])
+        pool.send(np.zeros(4))
 
 
 def test_after_a_timeout_a_batch_is_smaller(make: Any, gates: list[envs.Gate]) -> None:
-    pool = make(functools.partial(SeededGateEnv, gates), timeout=0.1)
-    pool.reset(range(4))
-    pool.send(np.array([0, 1]), [0, 1])
-    assert pool.recv()[4]["env_id"].tolist() == [0]
-    gates[1].release()
-    assert pool.recv()[4]["env_id"].tolist() == [1]
-    pool.send(np.array([0, 1]), [0, 1])
-    assert pool.recv()[4]["env_id"].tolist() == [0]
-    gates[1].release()
+    pool = make(0, timeout=0.1)
+    collect(pool)
+    for again in (True, False):
+        pool.send(np.array([0, WAIT]), [0, 1])
+        assert pool.recv()[4]["env_id"].tolist() == [0]
+        gates[1].release()
+        if again:
+            assert pool.recv()[4]["env_id"].tolist() == [1]
     obs, info = pool.reset([1])  # its late row is dropped
     assert info["elapsed_step"].tolist() == [0]
     assert obs.tolist() == [[1, 1, 0]]
     with pytest.raises(ValueError, match="no env is in flight"):
         pool.recv()
-
-
-def test_the_constructor_closes_the_pool_if_envs_differ() -> None:
-    made: list[int] = []
-
-    def make_env() -> Any:
-        made.append(1)
-        env = SeededFaultEnv()
-        env.action_space.n = len(made)
-        return env
-
-    with pytest.raises(ValueError, match="env 1: action_space is .*, but that of env 0 is"):
-        envpool.make(make_env, num_envs=2, pool_options={"backend": "dummy"})

@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import cv2
-import gymnasium as gym
 import numpy as np
 import pytest
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.wrappers import RecordVideo
+from tests.support.envs import CountEnv
 
 
-class Painted(gym.Env):
-    """Shows its number and its step as the two colours of a frame of 32 x 48."""
+class Painted(CountEnv):
+    """Shows its tag and its step as the two colours of a frame, of 32 x 48 or of another size."""
 
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 5}
-    observation_space = action_space = gym.spaces.Discrete(1000)
-
-    def __init__(self, number: int, length: int = 4, mode: str | None = "rgb_array") -> None:
-        self.number, self.length, self.render_mode = number, length, mode
-
-    def reset(self, **_: Any) -> tuple:
-        self.t = 0
-        return 0, {}
-
-    def step(self, _action: int) -> tuple:
-        self.t += 1
-        return self.t, 1.0, self.t == self.length, False, {}
+    def __init__(self, tag: int, mode: str | None = "rgb_array", size: Any = (32, 48)) -> None:
+        super().__init__(tag, 4, mode)
+        self.size = size
 
     def render(self) -> Any:
         if self.render_mode is None:
             return None
-        frame = np.zeros((32, 48, 3), np.uint8)
-        frame[..., 0], frame[..., 2] = 40 * self.number, 40 * self.t
+        frame = np.zeros((*self.size, 3), np.uint8)
+        frame[..., 0], frame[..., 2] = 40 * self.tag, 40 * self.t
         return frame
 
 
@@ -44,19 +34,18 @@ def fns(count: int = 3) -> list:
     return [lambda i=i: Painted(i) for i in range(count)]
 
 
-def colours(image: np.ndarray, count: int) -> list[tuple[int, int]]:
-    """Return the number and the step that each tile shows."""
+def colours(image: np.ndarray, count: int, columns: int = 2) -> list[tuple[int, int]]:
+    """Return the tag and the step that each tile shows."""
     found = []
     for place in range(count):
-        row, column = divmod(place, 2)
+        row, column = divmod(place, columns)
         red, _, blue = image[32 * row + 16, 48 * column + 24]
         found.append((round(red / 40), round(blue / 40)))
     return found
 
 
 def frames(path: Path) -> list[np.ndarray]:
-    file = cv2.VideoCapture(str(path))
-    found = []
+    file, found = cv2.VideoCapture(str(path)), []
     while True:
         there, image = file.read()
         if not there:
@@ -70,35 +59,29 @@ def test_a_grid_tiles_the_frames_of_all_or_some() -> None:
         pool.reset()
         pool.step([0, 0], [0, 2])
         image = pool.render_grid()
-        assert image.shape == (64, 96, 3)
-        assert image.dtype == np.uint8
+        assert (image.shape, image.dtype) == ((64, 96, 3), np.uint8)
         assert colours(image, 3) == [(0, 1), (1, 0), (2, 1)]
         assert not image[32:, 48:].any()  # no env there
         assert colours(pool.render_grid([2]), 1) == [(2, 1)]
         with pytest.raises(ValueError, match="no env ids"):
             pool.render_grid([])
-
-
-def test_frames_of_different_sizes_are_padded() -> None:
-    class Small(Painted):
-        def render(self) -> Any:
-            return np.full((8, 8, 3), 200, np.uint8)
-
-    with DummyVectorEnv([lambda: Painted(1), lambda: Small(0)]) as pool:
+    with DummyVectorEnv([lambda: Painted(1), lambda: Painted(5, size=(8, 8))]) as pool:
         pool.reset()
-        image = pool.render_grid()
+        image = pool.render_grid()  # with the smaller one padded
         assert image.shape == (64, 48, 3)
-        assert image[32:40, :8].min() == 200
+        assert (image[32:40, :8, 0] == 200).all()
         assert not image[40:].any()
 
 
-def test_an_env_without_images_is_named() -> None:
+def test_what_is_refused(tmp_path: Path) -> None:
     with DummyVectorEnv([lambda: Painted(0), lambda: Painted(1, mode=None)]) as pool:
         pool.reset()
         with pytest.raises(ValueError, match="env 1: render returned NoneType.*rgb_array"):
             pool.render_grid()
         with pytest.raises(ValueError, match="env 1: render_mode is None"):
-            RecordVideo(pool, "videos")
+            RecordVideo(pool, str(tmp_path))
+    with DummyVectorEnv(fns(1)) as pool, pytest.raises(ValueError, match="not both"):
+        RecordVideo(pool, str(tmp_path), bool, bool)
 
 
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
@@ -107,7 +90,8 @@ def test_a_video_has_the_frames_of_its_episode(mode: str | None, tmp_path: Path)
     with RecordVideo(pool, str(tmp_path), episode_trigger=lambda n: n == 1) as envs:
         envs.reset()
         for _ in range(12):
-            ended = envs.step([0, 0, 0])[2]
+            _, _, terminated, truncated, _ = envs.step([0, 0, 0])
+            ended = terminated | truncated
             if mode is None and ended.any():
                 envs.reset(np.flatnonzero(ended))
     assert [path.name for path in tmp_path.iterdir()] == ["rl-video-episode-1.mp4"]
@@ -130,19 +114,18 @@ def test_a_video_of_some_envs_by_steps(tmp_path: Path) -> None:
         for _ in range(9):
             envs.step([0, 0, 0])
         assert not envs.recording
-    (path,) = tmp_path.iterdir()
-    assert path.name == "two-step-2.mp4"
+    path = tmp_path / "two-step-2.mp4"
+    assert list(tmp_path.iterdir()) == [path]
     # Tiles are in the order of the ids, one below the other.
-    found = [(image[16, 24, 0] // 35, image[48, 24, 0] // 35) for image in frames(path)]
-    assert found == [(2, 1)] * 6
+    shown = [[tag for tag, _ in colours(image, 2, columns=1)] for image in frames(path)]
+    assert shown == [[2, 1]] * 6
     assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == 20
 
 
 def test_partial_batches_keep_the_last_image_of_the_others(tmp_path: Path) -> None:
     pool = DummyVectorEnv(fns(4), wait_num=2, autoreset_mode="same_step")
-    with RecordVideo(
-        pool, str(tmp_path), step_trigger=lambda step: step == 1, video_length=2
-    ) as envs:
+    first = {"step_trigger": lambda step: step == 1, "video_length": 2}
+    with RecordVideo(pool, str(tmp_path), **first) as envs:
         envs.reset()
         envs.step([0] * 4)  # rows of 0 and 1
         envs.step([0] * 2, envs.batch_ids)  # rows of 2 and 3
@@ -161,8 +144,3 @@ def test_a_video_that_close_did_not_finish_warns(tmp_path: Path) -> None:
         del envs
     pool.close()
     assert len(frames(path)) == 1
-
-
-def test_two_triggers_are_refused(tmp_path: Path) -> None:
-    with DummyVectorEnv(fns(1)) as pool, pytest.raises(ValueError, match="not both"):
-        RecordVideo(pool, str(tmp_path), bool, bool)
