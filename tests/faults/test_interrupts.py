@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import itertools
 import os
@@ -33,7 +32,7 @@ from tests.faults.helpers import (
     signalling,
 )
 from tests.support import envs
-from tests.support.helpers import wait_until, wait_until_blocked
+from tests.support.helpers import wait_until_blocked
 from tests.support.places import PLACES
 
 PACKAGE = Path(envpool_py.__file__).parent
@@ -157,23 +156,21 @@ def short_fns(num: int) -> list[Callable[[], Any]]:
     return [functools.partial(envs.CountEnv, tag, 2) for tag in range(num)]
 
 
-def interrupted_at(
+def each_moment(
     call: Callable[[], Any],
-    number: int,
     files: tuple[str, ...] = ("",),
     *,
     event: str = "line",
+    step: int = 1,
     visits: int = 10**9,
     kind: type[BaseException] = Broken,
-) -> bool:
-    """Whether ``call`` came to its ``number``-th line (or opcode) in these files of the package.
+) -> Iterator[int]:
+    """Interrupt a call at each ``step``-th line (or opcode) in these files of the package.
 
-    There a signal handler raises, and what it raises must come out. A line counts for as many
-    visits.
+    There a signal handler raises, and what it raises must come out; then the test may look. A line
+    counts for as many visits. The end is a call that is not interrupted.
     """
-    seen: collections.Counter[tuple[str, int]] = collections.Counter()
-    counted, pid, left = tuple(str(PACKAGE / file) for file in files), os.getpid(), number
-    came_out = False
+    counted, pid = tuple(str(PACKAGE / file) for file in files), os.getpid()
 
     def trace(frame: Any, kind_of_event: str, arg: Any) -> Any:  # noqa: ARG001 - of a tracer
         nonlocal left
@@ -189,25 +186,22 @@ def interrupted_at(
                 signal.raise_signal(signal.SIGUSR1)
         return trace
 
-    before, error = sys.gettrace(), kind("of the handler")
-    with handling(signal.SIGUSR1, raising(error)):
-        try:
-            sys.settrace(trace)
-            call()
-        except kind as caught:
-            assert caught is error  # noqa: PT017 - it may raise or not
-            caught.__traceback__ = None  # which holds what was half made
-            came_out = True
-        finally:
-            sys.settrace(before)
-    assert came_out == (not left), "what the handler raised was swallowed"
-    return came_out
-
-
-def each_moment(call: Callable[[], Any], *args: Any, step: int = 1, **options: Any) -> Any:
-    """Interrupt a call at each ``step``-th of its lines (or opcodes), and let the test look."""
     for number in itertools.count(1, step):
-        if not interrupted_at(call, number, *args, **options):
+        seen: collections.Counter[tuple[str, int]] = collections.Counter()
+        left, came_out = number, False
+        before, error = sys.gettrace(), kind("of the handler")
+        with handling(signal.SIGUSR1, raising(error)):
+            try:
+                sys.settrace(trace)
+                call()
+            except kind as caught:
+                assert caught is error  # noqa: PT017 - it may raise or not
+                caught.__traceback__ = None  # which holds what was half made
+                came_out = True
+            finally:
+                sys.settrace(before)
+        assert came_out == (not left), "what the handler raised was swallowed"
+        if not came_out:
             break
         yield number
     assert number > 30, "the tracer has seen hardly a line"
@@ -312,23 +306,10 @@ def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(
 
 # -------------------------------------------------------------- finding 23: while an env waits
 
-BACKOFF = 20.0
 WAITING: dict[str, Callable[[BaseVectorEnv], Any]] = {
     "recv": lambda pool: pool.send_reset([1]) or pool.recv(),
     "get_env_attr": lambda pool: pool.get_env_attr("tag", [1]),
 }
-
-
-@contextlib.contextmanager
-def pool_in_back_off(place: str) -> Iterator[BaseVectorEnv]:
-    """Make a pool whose env 1 is to be restarted a second time, in 20 seconds."""
-    with reset_pool(place, on_error="restart", restart_backoff=BACKOFF) as pool:
-        assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
-        pool.reset([1])
-        assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
-        begun = time.monotonic()
-        yield pool
-        assert time.monotonic() - begun < BACKOFF, "it has waited for the back-off to end"
 
 
 @pytest.mark.parametrize(
@@ -347,62 +328,54 @@ def test_a_back_off_ends_at_once(place: str, name: str, by: str, beside: Callabl
 
     error = KeyboardInterrupt if by == "ctrl-c" else ClosedEnvironmentError
     handler = raising(KeyboardInterrupt()) if by == "ctrl-c" else lambda *_: pool.close()
-    with pool_in_back_off(place) as pool, handling(signal.SIGUSR1, handler):
-        beside(close if by == "thread" else signalling())
-        with pytest.raises(error):
-            WAITING[name](pool)
+    with reset_pool(place, on_error="restart", restart_backoff=20.0) as pool:
+        for _ in range(2):  # the first restart is at once
+            pool.reset([1])
+            assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
+        begun = time.monotonic()
+        with handling(signal.SIGUSR1, handler):
+            beside(close if by == "thread" else signalling())
+            with pytest.raises(error):
+                WAITING[name](pool)
         if by == "ctrl-c":
             assert pool.step(["", ""], [0, 2])[0][:, 2].tolist() == [3, 3]
+        assert time.monotonic() - begun < 20.0, "it has waited for the back-off to end"
 
 
 # ------------------------------------------------------------------- finding 28: one call at a time
 
-SECOND: dict[str, Callable[[BaseVectorEnv], Any]] = {
-    "step": lambda pool: pool.step([0], [0]),
-    "step(None)": lambda pool: pool.step(None),
-    "send": lambda pool: pool.send([0], [0]),
-    "recv": lambda pool: pool.recv(),
-    "drain": lambda pool: pool.drain(),
-    "reset": lambda pool: pool.reset([0]),
-    "send_reset": lambda pool: pool.send_reset([0]),
-    "cancel": lambda pool: pool.cancel(),
-    "get_env_attr": lambda pool: pool.get_env_attr("tag", [0]),
-    "call": lambda pool: pool.call("counts", id=[0]),
-    "restart": lambda pool: pool.restart([0]),
-}
+SECOND: list[tuple[str, tuple]] = [
+    *((name, ([0], [0])) for name in ("step", "send")),
+    *((name, ([0],)) for name in ("reset", "send_reset", "restart")),
+    *((name, ()) for name in ("recv", "drain", "cancel")),
+    *(("step", (None,)), ("get_env_attr", ("tag", [0])), ("call", ("counts",))),
+]
 
 
 @pytest.mark.parametrize(
     ("place", "by"),
     [("dummy", "handler"), ("shmem-fork", "thread"), ("shmem-fork", "handler")],
 )
-def test_a_second_call_is_refused(
-    place: str, by: str, gates: list[envs.Gate], beside: Callable
-) -> None:
-    refused: list[str] = []
+def test_a_second_call_is_refused(place: str, by: str, gates: Any, beside: Callable) -> None:
+    refused: list[tuple[str, tuple]] = []
 
     def call(*_: object) -> None:
-        for name, act in () if refused else SECOND.items():
+        for name, arguments in SECOND:
             try:
-                act(pool)
+                getattr(pool, name)(*arguments)
             except AlreadyPendingCallError:
-                refused.append(name)
+                refused.append((name, arguments))
 
     def interfere() -> None:
         with gates[1].held():
-            if by == "thread":
-                call()
-            while not refused:  # one signal may come just before a call blocks
-                signal.pthread_kill(main, signal.SIGUSR1)
-                wait_until(lambda: bool(refused), 0.05)
+            call() if by == "thread" else signalling()()
 
-    main = threading.get_ident()
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
     with reset_pool(place, fns) as pool, handling(signal.SIGUSR1, call):
         helper = beside(interfere)
         batch = pool.step([envs.BLOCK], [1])
         helper.finish()
-        assert refused == list(SECOND)
+        assert refused == SECOND
         assert batch[0].tolist() == [[1, 0, 1]]
         assert [info["env_id"] for info in batch[4]] == [1]
         assert pool.call("counts") == [(0, 1), (1, 1), (0, 1)]

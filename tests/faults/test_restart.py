@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from envpool_py.worker.channel import is_readable
 from tests.faults import helpers
 from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.support import envs
-from tests.support.helpers import wait_until
 from tests.support.places import PLACES, slow
 
 
@@ -45,39 +43,45 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place: str) -> None:
         pool.restart()
 
 
-@pytest.mark.parametrize("place", [*PROCESSES, *slow(*NEW)])
-def test_an_ended_process_is_started_again_with_all_its_envs(place: str) -> None:
-    with reset_pool(place) as pool:
+@pytest.mark.usefixtures("short_grace")
+@pytest.mark.parametrize(
+    ("place", "how", "on_error"),
+    [
+        *((place, "dies", "raise") for place in PROCESSES),
+        *slow(*((place, "dies", "raise") for place in NEW)),
+        ("shmem-fork", "unseen", "raise"),
+        ("shmem-fork-packed", "unseen", "restart"),
+        ("shmem-fork", "hangs", "raise"),
+        *(("shmem-fork-packed", "hangs", on_error) for on_error in ("restart", "replay")),
+    ],
+)
+def test_a_process_is_started_again_with_all_its_envs(place: str, how: str, on_error: str) -> None:
+    """One that has ended, which a call may have seen or not, or one that a cancelled step fills."""
+    with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
         mates = helpers.mates_of(pool, 1)
-        kill(pool, 1)
-        with pytest.raises(WorkerDiedError):
-            pool.step(GOOD)
+        if how == "hangs":
+            pool.send(["hang"], [1])
+            pool.cancel([1])
+        else:
+            kill(pool, 1)
+        if how == "dies":
+            with pytest.raises(WorkerDiedError):
+                pool.step(GOOD)
         kept = pool.waiting_id
-        pool.restart([1])
+        pool.restart(1)
         if kept:  # rows that were finished survive a restart
             rows = pool.drain()
             assert [info["env_id"] for info in rows[4]] == kept
             assert rows[0][:, 2].tolist() == [1] * len(kept)
         after = pool.call("pid")
         assert [i for i in range(3) if after[i] != pids[i]] == mates
-        for i in mates:
+        for i in mates if how == "dies" else ():
             with pytest.raises(ResetNeeded):
                 pool.step([""], [i])
         obs, infos = pool.reset(seed=3)
-        assert obs[:, 2].tolist() == [0, 0, 0]
+        assert obs[1].tolist() == [1, 0, 0]
         assert [info["env_id"] for info in infos] == [0, 1, 2]
-        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("place", "on_error"), [("shmem-fork", "raise"), ("shmem-fork-packed", "restart")]
-)
-def test_a_restart_sees_a_death_that_no_call_has_seen(place: str, on_error: str) -> None:
-    with reset_pool(place, on_error=on_error) as pool:
-        kill(pool, 2)
-        pool.restart(2)
-        assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]
         assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
 
 
@@ -113,27 +117,7 @@ def test_a_row_that_had_arrived_is_whole_after_a_restart(on_error: str) -> None:
         assert infos[0]["action"] == "", "a text is pickled beside the row"
 
 
-@pytest.mark.usefixtures("short_grace")
-@pytest.mark.parametrize(
-    ("place", "on_error"),
-    [("shmem-fork", "raise"), ("shmem-fork-packed", "restart"), ("shmem-fork-packed", "replay")],
-)
-def test_an_env_that_hangs_is_ended_and_recreated(place: str, on_error: str) -> None:
-    with reset_pool(place, on_error=on_error) as pool:
-        pids = pool.call("pid")
-        mates = helpers.mates_of(pool, 1)
-        pool.send(["hang"], [1])
-        pool.cancel([1])
-        pool.restart(1)
-        assert pool.reset()[0][1].tolist() == [1, 0, 0]
-        after = pool.call("pid")
-        assert [i for i in range(3) if after[i] != pids[i]] == mates
-        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
-
-
-def test_an_env_whose_cancelled_step_ends_keeps_its_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_env_whose_cancelled_step_ends_keeps_its_process(monkeypatch: Any) -> None:
     with reset_pool("shmem-fork-packed") as pool:
         pids = pool.call("pid")
         pool.send(GOOD)
@@ -309,19 +293,11 @@ def test_episodes_whose_resets_were_not_answered_come_again(policy: str) -> None
 def test_an_interrupted_reset_counts_if_it_reached_the_env(
     place: str, gates: list[envs.Gate], beside: Callable
 ) -> None:
-    main, handled = threading.get_ident(), threading.Event()
-
     def interrupt() -> None:
         with gates[2].held():
-            while not handled.is_set():  # one signal may come just before the call blocks
-                signal.pthread_kill(main, signal.SIGUSR1)
-                wait_until(handled.is_set, 0.05)
+            helpers.signalling()()
 
-    def handler(*_: object) -> None:
-        if not handled.is_set():
-            handled.set()
-            raise InterruptedError("mine")
-
+    handler = helpers.raising(InterruptedError("mine"))
     with scheduled(place, "by hand", gates) as pool:
         pool.set_env_attr("fault", "wait", [2])
         with helpers.handling(signal.SIGUSR1, handler):
