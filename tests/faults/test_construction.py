@@ -11,9 +11,8 @@ import re
 import resource
 import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -166,22 +165,16 @@ def test_an_env_fn_that_takes_long_is_named(
 
 
 @pytest.fixture
-def python_warns_of_forks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have a second thread run, and ``os.fork`` warn of it as it does from Python 3.12 on."""
-    fork, over = os.fork, threading.Event()
+def python_warns_of_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ``os.fork`` warn as it does from Python 3.12 on where a second thread runs."""
+    fork = os.fork
 
     def warning_fork() -> int:
         text = f"This process (pid={os.getpid()}) is multi-threaded, use of fork() may lead to ..."
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return fork()
 
-    if sys.version_info < (3, 12):
-        monkeypatch.setattr(os, "fork", warning_fork)
-    thread = threading.Thread(target=over.wait)
-    thread.start()
-    yield
-    over.set()
-    thread.join()
+    monkeypatch.setattr(os, "fork", warning_fork)
 
 
 def warnings_of(act: Callable[[], Any]) -> list[str]:

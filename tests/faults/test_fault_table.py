@@ -215,23 +215,6 @@ def test_the_pipe_that_all_processes_share_is_corrupt() -> None:
         goes_on(pool, [0, 1, 2])
 
 
-def test_a_process_is_killed_while_its_env_steps(gates: list[envs.Gate]) -> None:
-    fns = [functools.partial(envs.GateEnv, tag, gates[tag], 99) for tag in range(3)]
-    with reset_pool("shmem-fork", fns, wait_num=1) as pool:
-        pool.send([0, envs.BLOCK, 0])
-        with gates[1].held():
-            kill(pool, 1)
-            rows: list[int] = []
-            died = False
-            while len(rows) < 2 or not died:
-                try:
-                    rows += [info["env_id"] for info in pool.recv()[4]]
-                except WorkerDiedError as error:
-                    died = error.env_ids == (1,)
-        assert sorted(rows) == [0, 2]
-        assert pool.reset([0, 2])[0][:, 2].tolist() == [0, 0]
-
-
 # --------------------------------------------------------------------------- what passes
 
 

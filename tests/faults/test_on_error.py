@@ -126,18 +126,6 @@ def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_step() -> N
         assert [info.get("is_reset", False) for info in batch[4]] == [False, False, True]
 
 
-def test_an_env_that_is_lost_after_its_episode_loses_no_episode() -> None:
-    fns = [functools.partial(envs.FaultEnv, tag, 1) for tag in range(3)]
-    with reset_pool("shmem-fork", fns, autoreset_mode="next_step", **RESTART) as pool:
-        assert pool.step(GOOD)[2].tolist() == [True] * 3
-        kill(pool, 1)
-        batch = pool.step(GOOD)
-        check_begun(batch, 1, [1, 0, 0])
-        assert "SIGKILL" in batch[4][1]["env_error"]
-        _, _, terminated, truncated, _ = pool.step(GOOD)
-        assert (terminated | truncated).all()
-
-
 def test_a_cancelled_reset_does_not_lose_the_report() -> None:
     with reset_pool("shmem-fork", **RESTART) as pool:
         kill(pool, 1)
@@ -145,17 +133,6 @@ def test_a_cancelled_reset_does_not_lose_the_report() -> None:
         pool.send_reset([1])
         pool.cancel([1])
         assert "SIGKILL" in pool.reset([1])[1][0]["env_error"]
-
-
-@pytest.mark.parametrize("place", PROCESSES)
-def test_a_request_without_a_row_finds_the_env_recreated(place: str) -> None:
-    with reset_pool(place, **RESTART) as pool:
-        with pytest.raises(WorkerDiedError, match="env 1: "):
-            pool.call("fault", "SIGKILL", id=[1])
-        assert pool.get_env_attr("tag") == [0, 1, 2]
-        check_lost(pool.step([""], [1]), 0, [1, 0, 0], "SIGKILL")
-        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
-        assert pool.seed(3) == [[3], [4], [5]]
 
 
 @pytest.mark.parametrize("place", EACH)

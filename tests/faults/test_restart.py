@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
@@ -312,39 +311,3 @@ def test_an_interrupted_reset_counts_if_it_reached_the_env(
         pool.restart([1])
         infos = pool.reset()[1]
         assert [episode_of(info["env_id"], info["seed"]) for info in infos] == reached
-
-
-def reset_fn(env_id: int, episode: int) -> tuple[int, dict]:
-    return 1000 * env_id + episode, {"episode": episode}
-
-
-@pytest.mark.parametrize(
-    ("place", "schedule"),
-    [("dummy", "reset_fn"), *(("shmem-fork-packed", one) for one in ("episode_seeds", "reset_fn"))],
-)
-@pytest.mark.parametrize("mode", MODES)
-def test_no_episode_comes_twice_or_is_skipped(place: str, mode: str | None, schedule: str) -> None:
-    def keep(infos: Any) -> None:
-        for info in infos:
-            if "seed" in info:  # of a reset
-                given[info["env_id"]].append((info["seed"], info["options"]))
-
-    die = "value" if place == "dummy" else "SIGKILL"
-    faults = {3: ["", "value", ""], 6: ["", die, ""], 7: ["", "", die], 12: [die, "", "value"]}
-    given: list[list[tuple]] = [[], [], []]
-    fns = [functools.partial(envs.FaultEnv, tag, 2 + tag) for tag in range(3)]
-    options = {schedule: reset_fn if schedule == "reset_fn" else True, "autoreset_mode": mode}
-    with PLACES[place](fns, **options, **RESTART) as pool:
-        keep(pool.reset(seed=None if schedule == "reset_fn" else SEED)[1])
-        for n in range(24):
-            _, _, terminated, truncated, infos = pool.step(faults.get(n, GOOD))
-            keep(infos)
-            if mode is None and (terminated | truncated).any():
-                keep(pool.reset(np.flatnonzero(terminated | truncated))[1])
-    for i in range(3):
-        assert len(given[i]) > 4
-        if schedule == "reset_fn":
-            assert given[i] == [reset_fn(i, number) for number in range(len(given[i]))]
-        else:
-            seeds = [of_episode(SEED + i, number) for number in range(len(given[i]))]
-            assert given[i] == [(seed, None) for seed in seeds]
