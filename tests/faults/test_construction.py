@@ -226,7 +226,6 @@ def test_a_limit_on_open_files(place: str, step_timeout: float | None) -> None:
             with pool:
                 assert pool.reset()[0].shape == (3, 3)
     assert 5 < len(refused) < 31
-    assert all("Too many open files" in text for text in refused)
     text = r"cannot start worker process \d of \d; pass a smaller num_processes"
     assert any(re.search(text, shown) for shown in refused)
 

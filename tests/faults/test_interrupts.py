@@ -40,14 +40,6 @@ OPCODES = 23
 """A call is interrupted at each opcode of this distance."""
 
 
-class Broken(KeyboardInterrupt):
-    """Raised by the handler: no Exception, so that no env is blamed for it."""
-
-
-class BrokenOffError(TimeoutError):
-    """Raised by the handler: an OSError, which nothing may take for a broken pipe."""
-
-
 # ---------------------------------------------------------------------------- while a call waits
 
 
@@ -66,11 +58,12 @@ class SignalsEnv(envs.CountEnv):
 @pytest.mark.parametrize(
     ("place", "as_list", "kind"),
     [
-        *((place, False, BrokenOffError) for place in EACH),
+        *((place, False, TimeoutError) for place in EACH),
         *((place, True, EnvError) for place in IN_CALLER),
     ],
 )
 def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
+    """A TimeoutError is an OSError, which nothing may take for a broken pipe."""
     error = EnvError("env 0 of another pool", (0,)) if kind is EnvError else kind("mine")
 
     def given(first: int) -> Any:
@@ -106,9 +99,9 @@ class AlarmingValue:
     ids=["unpickled", "pickled"],
 )
 def test_a_signal_handler_raises_while_a_value_is(ask: Callable) -> None:
-    error = BrokenOffError("mine")
+    error = TimeoutError("mine")
     with reset_pool("shmem-fork-packed", BROKEN) as pool, handling(signal.SIGUSR1, raising(error)):
-        with pytest.raises(BrokenOffError) as caught:
+        with pytest.raises(TimeoutError) as caught:
             ask(pool)
         assert caught.value is error
         goes_on(pool, [0, 1, 2])
@@ -122,12 +115,12 @@ def test_a_signal_handler_raises_amid_a_message(monkeypatch: pytest.MonkeyPatch)
         def half(fd: int, data: Any) -> int:
             if fd == victim:
                 write(fd, bytes(data)[: len(data) // 2])
-                raise BrokenOffError("mine")
+                raise TimeoutError("mine")
             return write(fd, data)
 
         with monkeypatch.context() as patch:
             patch.setattr("envpool_py.worker.process.os.write", half)
-            with pytest.raises(BrokenOffError, match="mine"):
+            with pytest.raises(TimeoutError, match="mine"):
                 pool.step([np.zeros(1 << 15, np.uint8)] * 3)
         with pytest.raises(WorkerDiedError, match="env 1: .* was killed by SIGKILL"):
             pool.reset([1])
@@ -136,13 +129,13 @@ def test_a_signal_handler_raises_amid_a_message(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_signal_handler_raises_while_a_message_waits(beside: Callable) -> None:
     """The bytes that a stopped process does not take wait in the outbox, and are not cut."""
-    handler = raising(BrokenOffError("mine"))
+    handler = raising(TimeoutError("mine"))
     with reset_pool("shmem-fork", BROKEN) as pool, handling(signal.SIGUSR1, handler):
         pids = pool.call("pid")
         os.kill(pids[1], signal.SIGSTOP)
         pool.send([np.zeros(1 << 22, np.uint8)], [1])
         beside(signalling())
-        with pytest.raises(BrokenOffError, match="mine"):
+        with pytest.raises(TimeoutError, match="mine"):
             pool.recv()
         os.kill(pids[1], signal.SIGCONT)
         goes_on(pool, [0, 1, 2])
@@ -163,7 +156,7 @@ def each_moment(
     event: str = "line",
     step: int = 1,
     visits: int = 10**9,
-    kind: type[BaseException] = Broken,
+    kind: type[BaseException] = KeyboardInterrupt,
 ) -> Iterator[int]:
     """Interrupt a call at each ``step``-th line (or opcode) in these files of the package.
 

@@ -29,6 +29,8 @@ PROCESSES = ("shmem-fork", "shmem-spawn", "shmem-forkserver")
         ("killed", PROCESSES, -signal.SIGKILL, "", 5),
         # Ctrl-C reaches the whole process group: the caller, and no worker.
         ("interrupted", ("dummy", *PROCESSES), 0, "", 3),
+        # The second interrupt ends a close that waits for envs that hang.
+        ("interrupted twice", FORK, 0, "", 2),
     ],
 )
 def test_no_process_outlives_its_program(how, places, code, errors, num, tmp_path: Path) -> None:
@@ -44,32 +46,6 @@ def test_no_process_outlives_its_program(how, places, code, errors, num, tmp_pat
     assert done.returncode == code
     assert done.stderr.endswith(errors)
     assert done.stderr.count("Traceback") == (errors != "")
-
-
-# ------------------------------------------------------------- Ctrl-C at the beginning and the end
-
-HANGS_AT_CLOSE = """
-    import signal
-    import envpool_py
-    from tests.faults.helpers import FNS
-
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    envpool_py.worker.processes.GRACE = 600.0
-    pool = envpool_py.ShmemVectorEnv(FNS, context="fork")
-    pool.reset()
-    try:
-        with pool:
-            signal.setitimer(signal.ITIMER_REAL, 0.2, 0.3)  # again during close
-            pool.step(["hang"] * 3)
-    except KeyboardInterrupt:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        print("interrupted", flush=True)
-"""
-
-
-def test_a_second_interrupt_ends_a_close_that_waits(tmp_path: Path) -> None:
-    done = run_script(tmp_path, HANGS_AT_CLOSE)
-    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
 
 
 CTRL_C = """
