@@ -11,19 +11,17 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from envpool_py import BaseVectorEnv
 from tests.support import broken, envs
 from tests.support.helpers import ROOT, wait_until_blocked
 from tests.support.places import PLACES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from envpool_py import BaseVectorEnv
-
 FNS = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
+BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
 GOOD = [""] * 3
 SPACE = envs.CountEnv().observation_space
 RESTART: dict[str, Any] = {"on_error": "restart", "restart_backoff": 0.0}
@@ -35,9 +33,6 @@ PROCESSES = ("shmem-fork", "shmem-fork-packed")
 EACH = ("dummy", *PROCESSES, "shmem-fork-caller")
 NEW = ("shmem-spawn-packed", "shmem-forkserver-packed")
 IN_CALLER = ("dummy", "shmem-fork-caller")
-
-
-BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
 
 # Where env 1 fails.
 WHERE: dict[str, Callable[[BaseVectorEnv, str], Any]] = {
@@ -84,11 +79,6 @@ def state_of(pid: int) -> str:
 def running(pid: int) -> bool:
     """Tell whether a process still runs: a zombie does not."""
     return state_of(pid) not in "ZX"
-
-
-def stopped(pid: int) -> bool:
-    """Tell whether a process is stopped by a signal."""
-    return state_of(pid) == "T"
 
 
 def kill(pool: BaseVectorEnv, i: int) -> None:

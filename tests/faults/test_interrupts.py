@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import itertools
 import os
@@ -11,15 +10,16 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import envpool_py
-from envpool_py import EnvError, WorkerDiedError
+from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError
 from tests.faults.helpers import (
     BROKEN,
     EACH,
@@ -32,25 +32,12 @@ from tests.faults.helpers import (
     signalling,
 )
 from tests.support import envs
-from tests.support.helpers import wait_until, wait_until_blocked
+from tests.support.helpers import wait_until_blocked
 from tests.support.places import PLACES
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from envpool_py import BaseVectorEnv
-
 PACKAGE = Path(envpool_py.__file__).parent
-OPCODES = 11
+OPCODES = 23
 """A call is interrupted at each opcode of this distance."""
-
-
-class Broken(KeyboardInterrupt):
-    """Raised by the handler: no Exception, so that no env is blamed for it."""
-
-
-class BrokenOffError(TimeoutError):
-    """Raised by the handler: an OSError, which nothing may take for a broken pipe."""
 
 
 # ---------------------------------------------------------------------------- while a call waits
@@ -71,11 +58,12 @@ class SignalsEnv(envs.CountEnv):
 @pytest.mark.parametrize(
     ("place", "as_list", "kind"),
     [
-        *((place, False, BrokenOffError) for place in EACH),
+        *((place, False, TimeoutError) for place in EACH),
         *((place, True, EnvError) for place in IN_CALLER),
     ],
 )
 def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
+    """A TimeoutError is an OSError, which nothing may take for a broken pipe."""
     error = EnvError("env 0 of another pool", (0,)) if kind is EnvError else kind("mine")
 
     def given(first: int) -> Any:
@@ -94,14 +82,28 @@ def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
         assert pool.call("pid") == pids
 
 
-def test_a_signal_handler_raises_while_a_row_is_unpickled() -> None:
-    error = BrokenOffError("mine")
+class AlarmingValue:
+    """Sends a signal to its own process when it is pickled."""
+
+    def __reduce__(self) -> Any:
+        signal.raise_signal(signal.SIGUSR1)
+        return AlarmingValue, ()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda pool: pool.step(["", "bell", ""]),
+        lambda pool: pool.reset(options={"alarm": AlarmingValue()}),
+    ],
+    ids=["unpickled", "pickled"],
+)
+def test_a_signal_handler_raises_while_a_value_is(ask: Callable) -> None:
+    error = TimeoutError("mine")
     with reset_pool("shmem-fork-packed", BROKEN) as pool, handling(signal.SIGUSR1, raising(error)):
-        with pytest.raises(BrokenOffError, match="mine") as caught:
-            pool.step(["", "bell", ""])
+        with pytest.raises(TimeoutError) as caught:
+            ask(pool)
         assert caught.value is error
-        with pytest.raises(ResetNeeded, match="envs 0 to 2: .* cancelled"):
-            pool.step([""] * 3)
         goes_on(pool, [0, 1, 2])
 
 
@@ -113,12 +115,12 @@ def test_a_signal_handler_raises_amid_a_message(monkeypatch: pytest.MonkeyPatch)
         def half(fd: int, data: Any) -> int:
             if fd == victim:
                 write(fd, bytes(data)[: len(data) // 2])
-                raise BrokenOffError("mine")
+                raise TimeoutError("mine")
             return write(fd, data)
 
         with monkeypatch.context() as patch:
             patch.setattr("envpool_py.worker.process.os.write", half)
-            with pytest.raises(BrokenOffError, match="mine"):
+            with pytest.raises(TimeoutError, match="mine"):
                 pool.step([np.zeros(1 << 15, np.uint8)] * 3)
         with pytest.raises(WorkerDiedError, match="env 1: .* was killed by SIGKILL"):
             pool.reset([1])
@@ -127,13 +129,13 @@ def test_a_signal_handler_raises_amid_a_message(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_signal_handler_raises_while_a_message_waits(beside: Callable) -> None:
     """The bytes that a stopped process does not take wait in the outbox, and are not cut."""
-    handler = raising(BrokenOffError("mine"))
+    handler = raising(TimeoutError("mine"))
     with reset_pool("shmem-fork", BROKEN) as pool, handling(signal.SIGUSR1, handler):
         pids = pool.call("pid")
         os.kill(pids[1], signal.SIGSTOP)
         pool.send([np.zeros(1 << 22, np.uint8)], [1])
         beside(signalling())
-        with pytest.raises(BrokenOffError, match="mine"):
+        with pytest.raises(TimeoutError, match="mine"):
             pool.recv()
         os.kill(pids[1], signal.SIGCONT)
         goes_on(pool, [0, 1, 2])
@@ -143,23 +145,25 @@ def test_a_signal_handler_raises_while_a_message_waits(beside: Callable) -> None
 # ------------------------------------------------------------------------------- at any moment
 
 
-def interrupted_at(
+def short_fns(num: int) -> list[Callable[[], Any]]:
+    return [functools.partial(envs.CountEnv, tag, 2) for tag in range(num)]
+
+
+def each_moment(
     call: Callable[[], Any],
-    number: int,
     files: tuple[str, ...] = ("",),
     *,
     event: str = "line",
+    step: int = 1,
     visits: int = 10**9,
-    kind: type[BaseException] = Broken,
-) -> bool:
-    """Whether ``call`` came to its ``number``-th line (or opcode) in these files of the package.
+    kind: type[BaseException] = KeyboardInterrupt,
+) -> Iterator[int]:
+    """Interrupt a call at each ``step``-th line (or opcode) in these files of the package.
 
-    There a signal handler raises, and what it raises must come out. A line counts for as many
-    visits.
+    There a signal handler raises, and what it raises must come out; then the test may look. A line
+    counts for as many visits. The end is a call that is not interrupted.
     """
-    seen: collections.Counter[tuple[str, int]] = collections.Counter()
-    counted, pid, left = tuple(str(PACKAGE / file) for file in files), os.getpid(), number
-    came_out = False
+    counted, pid = tuple(str(PACKAGE / file) for file in files), os.getpid()
 
     def trace(frame: Any, kind_of_event: str, arg: Any) -> Any:  # noqa: ARG001 - of a tracer
         nonlocal left
@@ -175,19 +179,25 @@ def interrupted_at(
                 signal.raise_signal(signal.SIGUSR1)
         return trace
 
-    before, error = sys.gettrace(), kind("of the handler")
-    with handling(signal.SIGUSR1, raising(error)):
-        try:
-            sys.settrace(trace)
-            call()
-        except kind as caught:
-            assert caught is error  # noqa: PT017 - it may raise or not
-            caught.__traceback__ = None  # which holds what was half made
-            came_out = True
-        finally:
-            sys.settrace(before)
-    assert came_out == (not left), "what the handler raised was swallowed"
-    return came_out
+    for number in itertools.count(1, step):
+        seen: collections.Counter[tuple[str, int]] = collections.Counter()
+        left, came_out = number, False
+        before, error = sys.gettrace(), kind("of the handler")
+        with handling(signal.SIGUSR1, raising(error)):
+            try:
+                sys.settrace(trace)
+                call()
+            except kind as caught:
+                assert caught is error  # noqa: PT017 - it may raise or not
+                caught.__traceback__ = None  # which holds what was half made
+                came_out = True
+            finally:
+                sys.settrace(before)
+        assert came_out == (not left), "what the handler raised was swallowed"
+        if not came_out:
+            break
+        yield number
+    assert number > 30, "the tracer has seen hardly a line"
 
 
 ASKED: dict[str, Callable[[BaseVectorEnv], Any]] = {
@@ -205,14 +215,11 @@ ASKED: dict[str, Callable[[BaseVectorEnv], Any]] = {
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "shmem-fork-caller"])
 def test_a_call_may_be_interrupted_at_any_moment(place: str, name: str) -> None:
     """A row that is stale, lost or another env's is seen: it holds the env, episode and step."""
-    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
     wait_num = 1 if name in ("send and recv", "drain") else None
-    with reset_pool(place, fns, wait_num=wait_num, autoreset_mode="same_step") as pool:
+    with reset_pool(place, short_fns(3), wait_num=wait_num, autoreset_mode="same_step") as pool:
         pool.step([0, 0, 0])
         pool.drain()
-        for number in itertools.count(1, OPCODES):
-            if not interrupted_at(lambda: ASKED[name](pool), number, event="opcode"):
-                break
+        for _ in each_moment(lambda: ASKED[name](pool), event="opcode", step=OPCODES):
             pool.drain()
             assert pool.call("__getattribute__", "tag") == [0, 1, 2]
             episodes = pool.reset()[0][:, 1].tolist()
@@ -220,45 +227,34 @@ def test_a_call_may_be_interrupted_at_any_moment(place: str, name: str) -> None:
             obs, *_, infos = pool.step(None, [0, 1, 2])
             assert obs.tolist() == [[i, episodes[i], 1] for i in range(3)]
             assert [info["action"] for info in infos] == [5, 6, 7]
-        assert number > 50, "the tracer has seen hardly anything"
 
 
 @pytest.mark.slow
 def test_a_restart_may_be_interrupted_at_any_line() -> None:
-    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(2)]
-    with reset_pool("shmem-fork", fns, autoreset_mode="same_step") as pool:
-        for number in itertools.count(1):
-            kill(pool, 1)
-            restart = functools.partial(pool.restart, [1])
-            if not interrupted_at(restart, number, ("recreation.py",), visits=1):
-                break
+    def restart() -> None:
+        kill(pool, 1)
+        pool.restart([1])
+
+    with reset_pool("shmem-fork", short_fns(2), autoreset_mode="same_step") as pool:
+        for _ in each_moment(restart, ("recreation.py",), visits=1):
             pool.restart([1])
             pool.reset()
             steps = [pool.step([0, 0])[0][1].tolist() for _ in range(2)]
             assert steps == [[1, 0, 1], [1, 1, 0]], "it has forgotten the options of the pool"
-        assert number > 30, "the tracer has seen hardly a line"
-
-
-PARTS = 3  # of the lines: each case is short, on a busy machine too
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1, PARTS + 1))
-def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing(first: int) -> None:
+def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing() -> None:
     # The fixture of all tests sees what is left.
-    fns = [functools.partial(envs.CountEnv, tag) for tag in range(2)]
     files = ("pool.py", "engine.py", "assembly.py", "worker/placement.py", "worker/processes.py")
     made: list[BaseVectorEnv] = []
 
     def make() -> None:
-        made.append(PLACES["shmem-fork"](fns, autoreset_mode="same_step"))
+        made.append(PLACES["shmem-fork"](short_fns(2), autoreset_mode="same_step"))
 
-    for number in itertools.count(first, PARTS):
-        if not interrupted_at(make, number, files, visits=2):
-            break
+    for _ in each_moment(make, files, visits=2):
         assert not made
     made[0].close()
-    assert number > 100, "the tracer has seen hardly a line"
 
 
 def list_env(tag: int) -> envs.ChangedEnv:
@@ -292,54 +288,21 @@ def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(
     fns = [functools.partial(make, tag) for tag in range(2)]
     with reset_pool(place, fns, autoreset_mode="same_step", validate="always") as pool:
         actions = [space.sample() for space in pool.action_space]
-        for number in itertools.count(1):
-            pool.send(actions)
-            if not interrupted_at(pool.recv, number, files, visits=1, kind=kind):
-                break
+        pool.send(actions)
+        for _ in each_moment(pool.recv, files, visits=1, kind=kind):
             pool.cancel()
             pool.reset()
             infos = pool.step(actions)[4]  # the end of an episode, and a reset
             assert [info["final_info"]["step"] for info in infos] == [1, 1]
-        assert number > 100, "the tracer has seen hardly a line"
-
-
-class AlarmingValue:
-    """Sends a signal to its own process when it is pickled."""
-
-    def __reduce__(self) -> Any:
-        signal.raise_signal(signal.SIGUSR1)
-        return AlarmingValue, ()
-
-
-def test_an_exception_of_a_handler_is_not_taken_for_one_of_pickling() -> None:
-    error = TimeoutError("enough")
-    with PLACES["shmem-fork-packed"]([functools.partial(envs.SpaceEnv, 0, "text", 9)] * 2) as pool:
-        with handling(signal.SIGUSR1, raising(error)), pytest.raises(TimeoutError) as caught:
-            pool.reset(options={"alarm": AlarmingValue()})
-        assert caught.value is error
-        pool.reset()
+            pool.send(actions)
 
 
 # -------------------------------------------------------------- finding 23: while an env waits
 
-BACKOFF = 20.0
 WAITING: dict[str, Callable[[BaseVectorEnv], Any]] = {
-    "reset": lambda pool: pool.reset([1]),
     "recv": lambda pool: pool.send_reset([1]) or pool.recv(),
     "get_env_attr": lambda pool: pool.get_env_attr("tag", [1]),
 }
-
-
-@contextlib.contextmanager
-def pool_in_back_off(place: str) -> Iterator[BaseVectorEnv]:
-    """Make a pool whose env 1 is to be restarted a second time, in 20 seconds."""
-    with reset_pool(place, on_error="restart", restart_backoff=BACKOFF) as pool:
-        assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
-        pool.reset([1])
-        assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
-        begun = time.monotonic()
-        yield pool
-        assert time.monotonic() - begun < BACKOFF, "it has waited for the back-off to end"
 
 
 @pytest.mark.parametrize(
@@ -358,62 +321,54 @@ def test_a_back_off_ends_at_once(place: str, name: str, by: str, beside: Callabl
 
     error = KeyboardInterrupt if by == "ctrl-c" else ClosedEnvironmentError
     handler = raising(KeyboardInterrupt()) if by == "ctrl-c" else lambda *_: pool.close()
-    with pool_in_back_off(place) as pool, handling(signal.SIGUSR1, handler):
-        beside(close if by == "thread" else signalling())
-        with pytest.raises(error):
-            WAITING[name](pool)
+    with reset_pool(place, on_error="restart", restart_backoff=20.0) as pool:
+        for _ in range(2):  # the first restart is at once
+            pool.reset([1])
+            assert pool.step(["", "value", ""])[3].tolist() == [False, True, False]
+        begun = time.monotonic()
+        with handling(signal.SIGUSR1, handler):
+            beside(close if by == "thread" else signalling())
+            with pytest.raises(error):
+                WAITING[name](pool)
         if by == "ctrl-c":
             assert pool.step(["", ""], [0, 2])[0][:, 2].tolist() == [3, 3]
+        assert time.monotonic() - begun < 20.0, "it has waited for the back-off to end"
 
 
 # ------------------------------------------------------------------- finding 28: one call at a time
 
-SECOND: dict[str, Callable[[BaseVectorEnv], Any]] = {
-    "step": lambda pool: pool.step([0], [0]),
-    "step(None)": lambda pool: pool.step(None),
-    "send": lambda pool: pool.send([0], [0]),
-    "recv": lambda pool: pool.recv(),
-    "drain": lambda pool: pool.drain(),
-    "reset": lambda pool: pool.reset([0]),
-    "send_reset": lambda pool: pool.send_reset([0]),
-    "cancel": lambda pool: pool.cancel(),
-    "get_env_attr": lambda pool: pool.get_env_attr("tag", [0]),
-    "call": lambda pool: pool.call("counts", id=[0]),
-    "restart": lambda pool: pool.restart([0]),
-}
+SECOND: list[tuple[str, tuple]] = [
+    *((name, ([0], [0])) for name in ("step", "send")),
+    *((name, ([0],)) for name in ("reset", "send_reset", "restart")),
+    *((name, ()) for name in ("recv", "drain", "cancel")),
+    *(("step", (None,)), ("get_env_attr", ("tag", [0])), ("call", ("counts",))),
+]
 
 
 @pytest.mark.parametrize(
     ("place", "by"),
     [("dummy", "handler"), ("shmem-fork", "thread"), ("shmem-fork", "handler")],
 )
-def test_a_second_call_is_refused(
-    place: str, by: str, gates: list[envs.Gate], beside: Callable
-) -> None:
-    refused: list[str] = []
+def test_a_second_call_is_refused(place: str, by: str, gates: Any, beside: Callable) -> None:
+    refused: list[tuple[str, tuple]] = []
 
     def call(*_: object) -> None:
-        for name, act in () if refused else SECOND.items():
+        for name, arguments in SECOND:
             try:
-                act(pool)
+                getattr(pool, name)(*arguments)
             except AlreadyPendingCallError:
-                refused.append(name)
+                refused.append((name, arguments))
 
     def interfere() -> None:
         with gates[1].held():
-            if by == "thread":
-                call()
-            while not refused:  # one signal may come just before a call blocks
-                signal.pthread_kill(main, signal.SIGUSR1)
-                wait_until(lambda: bool(refused), 0.05)
+            call() if by == "thread" else signalling()()
 
-    main = threading.get_ident()
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
     with reset_pool(place, fns) as pool, handling(signal.SIGUSR1, call):
         helper = beside(interfere)
         batch = pool.step([envs.BLOCK], [1])
         helper.finish()
-        assert refused == list(SECOND)
+        assert refused == SECOND
         assert batch[0].tolist() == [[1, 0, 1]]
         assert [info["env_id"] for info in batch[4]] == [1]
         assert pool.call("counts") == [(0, 1), (1, 1), (0, 1)]

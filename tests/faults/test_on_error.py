@@ -8,8 +8,9 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,112 +18,112 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import data_equivalence
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
-from tests.faults.helpers import (
-    EACH,
-    FNS,
-    GOOD,
-    NEW,
-    PROCESSES,
-    RESTART,
-    count_call,
-    kill,
-    made,
-    mates_of,
-    reset_pool,
-)
+from tests.faults import helpers
+from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.record.runs import failing
 from tests.support import envs
 from tests.support.places import PLACES, slow
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-
-def row(batch: tuple, k: int) -> tuple:
-    """Return row `k` of a batch: observation, reward, flags, info."""
-    return batch[0][k].tolist(), *(part[k] for part in batch[1:])
-
 
 def check_lost(batch: tuple, k: int, obs: list[int], text: str) -> None:
     """Assert that row `k` is that of a lost episode whose last observation was `obs`."""
-    got, reward, terminated, truncated, info = row(batch, k)
-    assert (got, reward, bool(terminated), bool(truncated)) == (obs, 0.0, False, True)
-    assert text in info["env_error"]
+    values = batch[0][k].tolist(), *(part[k] for part in batch[1:4])
+    assert values == (obs, 0.0, False, True)
+    assert text in batch[4][k]["env_error"]
 
 
-# -------------------------------------------------------------------- autoreset_mode is None
+def check_begun(batch: tuple, k: int, obs: list[int]) -> None:
+    """Assert that row `k` is that of an automatic reset with this observation."""
+    values = batch[0][k].tolist(), *(part[k] for part in batch[1:4])
+    assert values == (obs, 0.0, False, False)
+    assert batch[4][k]["is_reset"] is True
 
 
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [*((place, "value") for place in EACH), ("dummy", "exit"), ("shmem-fork", "unpicklable")],
-)
-def test_an_exception_becomes_a_truncated_row(place: str, name: str) -> None:
+# ---------------------------------------------------------------------------- lost episodes
+
+LOSSES = [
+    *((place, mode, "value") for place in EACH for mode in MODES),
+    *((place, mode, how) for place in PROCESSES for mode in MODES for how in ("SIGKILL", "idle")),
+    *slow(*((place, None, "SIGKILL") for place in NEW)),
+]
+
+
+@pytest.mark.parametrize(("place", "mode", "how"), LOSSES)
+def test_a_lost_step_is_a_truncated_row(place: str, mode: str | None, how: str) -> None:
+    """With all envs of its process, if env 0 kills that or somebody else does."""
     calls: list[tuple[int, EnvError]] = []
-    with reset_pool(place, **RESTART, on_restart=lambda i, e: calls.append((i, e))) as pool:
-        pids = pool.call("pid")
+    options = {"autoreset_mode": mode, "on_restart": lambda i, e: calls.append((i, e)), **RESTART}
+    with reset_pool(place, **options) as pool:
+        lost = [0] if how == "value" else helpers.mates_of(pool, 0)
+        kept = [i for i in range(3) if i not in lost]
         for n in range(2):
+            pids = pool.call("pid")
             pool.step(GOOD)
-            batch = pool.step(["", name, ""])
-            check_lost(batch, 1, [1, 0, 1], "env 1: step raised ")
-            assert batch[4][1]["env_id"] == 1
-            assert [row(batch, k)[0] for k in (0, 2)] == [[0, 0, 2 + 2 * n], [2, 0, 2 + 2 * n]]
-            assert not batch[3][[0, 2]].any()
-            assert "env_error" not in batch[4][0]
-            with pytest.raises(ResetNeeded, match="env 1: it was restarted; reset before step"):
-                pool.step(GOOD)
-            obs, infos = pool.reset([1])
-            # A new env in the same process: this is its first episode.
-            assert obs.tolist() == [[1, 0, 0]]
-            assert "env_error" not in infos[0]
-            assert pool.call("pid") == pids
-            assert [i for i, _ in calls] == [1] * (n + 1)
+            steps = pool.get_env_attr("t", kept)
+            if how == "idle":
+                kill(pool, 0)
+            batch = pool.step(["" if how == "idle" else how, "", ""])
+            for k in lost:
+                check_lost(batch, k, [k, 0, 0 if mode == "same_step" else 1 + n], f"env {k}: ")
+                if mode == "same_step":
+                    assert batch[4][k]["final_obs"].tolist() == [k, 0, 1 + n]
+                    assert f"env {k}: " in batch[4][k]["final_info"]["env_error"]
+                    assert batch[4][k]["episode"] == 0
+            assert batch[0][kept].tolist() == [[k, 0, steps[0] + 1] for k in kept]
+            assert not batch[3][kept].any()
+            assert not any("env_error" in info or "final_obs" in info for info in batch[4][kept])
+            if mode is None:
+                with pytest.raises(ResetNeeded, match="env.* 0.*: it was restarted; reset"):
+                    pool.step(GOOD)
+                obs, infos = pool.reset(lost)
+                assert obs.tolist() == [[k, 0, 0] for k in lost]
+                assert not any("env_error" in info for info in infos)
+            if mode == "next_step":  # the action is ignored
+                batch = pool.step(["value", "", ""])
+                for k in lost:
+                    check_begun(batch, k, [k, 0, 0])
+            batch = pool.step(GOOD)
+            assert batch[0][lost].tolist() == [[k, 0, 1] for k in lost]
+            assert not any("env_error" in info for info in batch[4])
+            after = pool.call("pid")
+            assert [after[k] != pids[k] for k in lost] == [how != "value"] * len(lost)
+            assert [after[k] for k in kept] == [pids[k] for k in kept]
+            assert [i for i, _ in calls] == lost * (n + 1)
             assert isinstance(calls[n][1], EnvError)
 
 
-@pytest.mark.parametrize(
-    ("place", "how"),
-    [
-        *((place, how) for place in PROCESSES for how in ("SIGKILL", "idle")),
-        ("shmem-fork", "os._exit"),
-        *slow(*((place, "SIGKILL") for place in NEW)),
-    ],
-)
-def test_a_death_becomes_a_truncated_row(place: str, how: str) -> None:
-    with reset_pool(place, **RESTART) as pool:
-        mates = mates_of(pool, 1)
-        if how == "idle":
-            kill(pool, 1)
-        batch = pool.step(["", "" if how == "idle" else how, ""])
-        check_lost(batch, 1, [1, 0, 0], "env 1: the worker process ")
-        for k in range(3):
-            if k not in mates:
-                assert (row(batch, k)[0], batch[3][k]) == ([k, 0, 1], False)
-        lost = np.flatnonzero(batch[3])
-        assert set(lost) <= set(mates)
-        assert pool.reset(lost)[0][:, 2].tolist() == [0] * len(lost)
-        pool.reset()
-        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
-
-
 def test_every_env_of_a_dead_process_is_reported_once() -> None:
+    text = "the worker process was killed by SIGKILL"
     with reset_pool("shmem-fork", num_processes=1, **RESTART) as pool:
-        check_lost(pool.step(["SIGKILL"], [1]), 0, [1, 0, 0], "env 1: ")
+        check_lost(pool.step(["SIGKILL"], [1]), 0, [1, 0, 0], f"env 1: {text}")
         # Idle ones: with their next step, which is not carried out, or with their next reset.
-        batch = pool.step([""], [0])
-        check_lost(batch, 0, [0, 0, 0], "env 0: the worker process was killed by SIGKILL")
+        check_lost(pool.step([""], [0]), 0, [0, 0, 0], f"env 0: {text}")
         obs, infos = pool.reset([2])
         assert obs.tolist() == [[2, 0, 0]]
-        assert "env 2: the worker process was killed" in infos[0]["env_error"]
-        with pytest.raises(ResetNeeded):
+        assert f"env 2: {text}" in infos[0]["env_error"]
+        with pytest.raises(ResetNeeded, match="env 0: it was restarted; reset before step"):
             pool.step([""], [0])
         obs, infos = pool.reset([0, 1])
         assert obs.tolist() == [[0, 0, 0], [1, 0, 0]]
-        assert not any("env_error" in info for info in infos)
         batch = pool.step(GOOD)
         assert batch[0][:, 2].tolist() == [1, 1, 1]
-        assert not any("env_error" in info for info in batch[4])
+        assert not any("env_error" in info for info in [*infos, *batch[4]])
         assert len(set(pool.call("pid"))) == 1
+
+
+def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_step() -> None:
+    options = {"num_processes": 1, "autoreset_mode": "next_step", **RESTART}
+    with reset_pool("shmem-fork", **options) as pool:
+        pool.step(GOOD)
+        check_lost(pool.step(["SIGKILL"], [1]), 0, [1, 0, 1], "SIGKILL")
+        batch = pool.step(GOOD)
+        check_lost(batch, 0, [0, 0, 1], "SIGKILL")
+        check_begun(batch, 1, [1, 0, 0])
+        # A reset by the caller replaces the automatic one.
+        assert pool.reset([0])[0].tolist() == [[0, 0, 0]]
+        batch = pool.step(GOOD)
+        assert batch[0][:, 2].tolist() == [1, 1, 0]
+        assert [info.get("is_reset", False) for info in batch[4]] == [False, False, True]
 
 
 def test_a_cancelled_reset_does_not_lose_the_report() -> None:
@@ -134,18 +135,6 @@ def test_a_cancelled_reset_does_not_lose_the_report() -> None:
         assert "SIGKILL" in pool.reset([1])[1][0]["env_error"]
 
 
-@pytest.mark.parametrize("place", PROCESSES)
-def test_a_request_without_a_row_finds_the_env_recreated(place: str) -> None:
-    with reset_pool(place, **RESTART) as pool:
-        with pytest.raises(WorkerDiedError, match="env 1: "):
-            pool.call("fault", "SIGKILL", id=[1])
-        assert pool.get_env_attr("tag") == [0, 1, 2]
-        batch = pool.step([""], [1])
-        check_lost(batch, 0, [1, 0, 0], "SIGKILL")
-        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
-        assert pool.seed(3) == [[3], [4], [5]]
-
-
 @pytest.mark.parametrize("place", EACH)
 def test_what_the_caller_does_to_a_batch_does_not_reach_the_last_observation(place: str) -> None:
     with PLACES[place](FNS, copy=False, **RESTART) as pool:
@@ -155,92 +144,21 @@ def test_what_the_caller_does_to_a_batch_does_not_reach_the_last_observation(pla
         check_lost(pool.step(["", "value", ""]), 1, [1, 0, 0], "boom")
 
 
-@pytest.mark.parametrize(
-    ("space", "columns"),
-    [
-        *((name, False) for name in ("mixed", "nested", "text", "discrete")),
-        *((name, True) for name in ("mixed", "discrete")),
-    ],
-)
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("space", ["mixed", "nested", "text", "discrete"])
 def test_the_last_observation_of_any_space(space: str, columns: bool, tmp_path: Path) -> None:
-    def actions() -> list[Any]:
-        return [own.sample() for own in pool.action_space]
-
     fns = failing(tmp_path, {1: (1, "raise")}, space)
     want, _ = fns[1]().reset(seed=5)
     with PLACES["shmem-fork-packed"](fns, columns=columns, **RESTART) as pool:
         pool.reset(seed=4)
-        batch = pool.step(actions())
+        batch = pool.step([own.sample() for own in pool.action_space])
         assert batch[3].tolist() == [False, True, False]
         assert "once" in batch[4][1]["env_error"]
-        if not columns or not isinstance(batch[0], (dict, tuple)):
+        if not isinstance(batch[0], (dict, tuple)):
             got = np.int64(batch[0][1]) if space == "discrete" else batch[0][1]
             assert data_equivalence(got, want)
         pool.reset([1])
-        assert not pool.step(actions())[3].any()
-
-
-# -------------------------------------------------------------------------- automatic resets
-
-
-@pytest.mark.parametrize("how", ["value", "SIGKILL", "idle"])
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_a_lost_episode_is_followed_by_an_automatic_reset(mode: str, how: str) -> None:
-    """All three envs are lost where the process is killed."""
-    options = {"num_processes": 1, "autoreset_mode": mode, **RESTART}
-    lost, kept = ([0], [1, 2]) if how == "value" else ([0, 1, 2], [])
-    with reset_pool("shmem-fork", **options) as pool:
-        pool.step(GOOD)
-        if how == "idle":
-            kill(pool, 0)
-        batch = pool.step(["" if how == "idle" else how, "", ""])
-        for k in lost:
-            check_lost(batch, k, [k, 0, 1 if mode == "next_step" else 0], f"env {k}: ")
-            if mode == "same_step":
-                assert batch[4][k]["final_obs"].tolist() == [k, 0, 1]
-                assert f"env {k}: " in batch[4][k]["final_info"]["env_error"]
-                assert batch[4][k]["episode"] == 0
-        again = pool.step(["value", "", ""] if mode == "next_step" else GOOD)
-        for n, step in ((0, batch), (1, again)):
-            assert step[0][kept, 2].tolist() == [2 + n] * len(kept)
-            assert not any("env_error" in step[4][k] or "final_obs" in step[4][k] for k in kept)
-        if mode == "next_step":  # of a reset: the action was ignored
-            for k in lost:
-                obs, reward, terminated, truncated, info = row(again, k)
-                assert (obs, reward, terminated or truncated) == ([k, 0, 0], 0.0, False)
-                assert info["is_reset"] is True
-            again = pool.step(GOOD)
-        assert again[0][lost, 2].tolist() == [1] * len(lost)
-        assert not any("env_error" in info for info in again[4])
-
-
-def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_step() -> None:
-    options = {"num_processes": 1, "autoreset_mode": "next_step", **RESTART}
-    with reset_pool("shmem-fork", **options) as pool:
-        pool.step(GOOD)
-        check_lost(pool.step(["SIGKILL"], [1]), 0, [1, 0, 1], "SIGKILL")
-        batch = pool.step(GOOD)
-        check_lost(batch, 0, [0, 0, 1], "SIGKILL")
-        assert batch[4][1]["is_reset"] is True
-        # A reset by the caller replaces the automatic one.
-        assert pool.reset([0])[0].tolist() == [[0, 0, 0]]
-        batch = pool.step(GOOD)
-        assert batch[0][:, 2].tolist() == [1, 1, 0]
-        assert [info.get("is_reset", False) for info in batch[4]] == [False, False, True]
-
-
-def test_an_env_that_is_lost_after_its_episode_loses_no_episode() -> None:
-    fns = [functools.partial(envs.FaultEnv, tag, 1) for tag in range(3)]
-    with reset_pool("shmem-fork", fns, autoreset_mode="next_step", **RESTART) as pool:
-        assert pool.step(GOOD)[2].tolist() == [True] * 3
-        kill(pool, 1)
-        batch = pool.step(GOOD)  # of resets
-        obs, reward, terminated, truncated, info = row(batch, 1)
-        assert (obs, reward, bool(terminated), bool(truncated)) == ([1, 0, 0], 0.0, False, False)
-        assert info["is_reset"] is True
-        assert "SIGKILL" in info["env_error"]
-        _, _, terminated, truncated, _ = pool.step(GOOD)
-        assert (terminated | truncated).all()
+        assert not pool.step([own.sample() for own in pool.action_space])[3].any()
 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
@@ -248,17 +166,15 @@ def test_an_env_that_is_lost_after_its_episode_loses_no_episode() -> None:
 def test_an_automatic_reset_that_fails_is_tried_again(place: str, mode: str) -> None:
     """Nothing is lost: the ended row comes whole, and then comes that of the reset."""
     with reset_pool(place, [envs.FailsToResetEnv], autoreset_mode=mode, **RESTART) as pool:
-        for _ in range(3):
-            assert not pool.step([0])[2].any()
-        assert pool.step([0])[2].tolist() == [True]
-        obs, reward, terminated, truncated, info = row(pool.step([0]), 0)
-        assert (obs, reward, bool(terminated), bool(truncated)) == ([0, 0, 0], 0.0, False, False)
-        assert info["is_reset"] is True
-        assert "env 0: reset raised ValueError: no second episode" in info["env_error"]
+        for ends in (False, False, False, True):
+            assert pool.step([0])[2].tolist() == [ends]
+        batch = pool.step([0])
+        check_begun(batch, 0, [0, 0, 0])
+        assert "env 0: reset raised ValueError: no second" in batch[4][0]["env_error"]
         assert pool.step([0])[0][:, 2].tolist() == [1]
 
 
-# ---------------------------------------------------------------------- failed resets, budgets
+# ------------------------------------------------------------- resets, env_fns, starts that fail
 
 
 def fail(how: str) -> None:
@@ -269,18 +185,13 @@ def fail(how: str) -> None:
 
 @pytest.mark.parametrize("times", [2, 3])
 @pytest.mark.parametrize(
-    ("place", "how"),
-    [
-        ("dummy", "raise"),
-        ("shmem-fork", "die"),
-        *(("shmem-fork-packed", how) for how in ("raise", "die")),
-    ],
+    ("place", "how"), [("dummy", "raise"), *((PROCESSES[1], how) for how in ("raise", "die"))]
 )
 def test_a_failed_reset_is_tried_again_within_the_budget(
     place: str, how: str, times: int, tmp_path: Path
 ) -> None:
     def reset(_: Any, row: tuple) -> tuple:
-        if count_call(tmp_path / "resets") <= times:
+        if helpers.count_call(tmp_path / "resets") <= times:
             fail(how)
         return row
 
@@ -309,30 +220,37 @@ def fails_twice(path: Path, how: str) -> list[Callable[[], Any]]:
         if 1 < times < 4:
             fail(how)
 
-    return [envs.FaultEnv, functools.partial(made, 0, path / "made", act)]
+    return [envs.FaultEnv, functools.partial(helpers.made, 0, path / "made", act)]
 
 
 @pytest.mark.parametrize(
-    ("how", "fault"), [("raise", "SIGKILL"), ("raise", "value"), ("die", "value")]
+    ("how", "fault", "budget"),
+    [("raise", "SIGKILL", 9), ("raise", "value", 9), ("die", "value", 9), ("die", "SIGKILL", 2)],
 )
-def test_making_the_env_may_fail_too(how: str, fault: str, tmp_path: Path) -> None:
-    with reset_pool("shmem-fork-packed", fails_twice(tmp_path, how), **RESTART) as pool:
-        assert pool.step(["", fault])[3].tolist()[1]
+def test_making_the_env_may_fail_too(how: str, fault: str, budget: int, tmp_path: Path) -> None:
+    fns = fails_twice(tmp_path, how)
+    with reset_pool("shmem-fork", fns, **RESTART, max_restarts=budget) as pool:
+        assert pool.step(["", fault])[3].tolist() == [False, True]
+        if budget == 2:
+            with pytest.raises(WorkerDiedError, match="env 1: .* while starting"):
+                pool.reset([1])
+            assert pool.step([""], [0])[0][:, 2].tolist() == [2]
+            pool.restart([1])
         obs, infos = pool.reset()
         assert obs[:, 2].tolist() == [0, 0]
         assert infos[1]["episode"] == 0
         assert pool.step(["", ""])[0][:, 2].tolist() == [1, 1]
 
 
-def test_a_process_may_die_while_it_starts_again(tmp_path: Path) -> None:
-    fns = fails_twice(tmp_path, "die")
-    with reset_pool("shmem-fork", fns, **RESTART, max_restarts=2) as pool:
-        assert pool.step(["", "SIGKILL"])[3].tolist() == [False, True]
-        with pytest.raises(WorkerDiedError, match="env 1: .* while starting"):
+def test_an_error_of_the_callback_passes() -> None:
+    def refuse(i: int, error: EnvError) -> None:
+        raise RuntimeError(f"{i}: not mine") from error
+
+    with reset_pool("shmem-fork-packed", **RESTART, on_restart=refuse) as pool:
+        pool.step(["", "value", ""])
+        with pytest.raises(RuntimeError, match="1: not mine"):
             pool.reset([1])
-        assert pool.step([""], [0])[0][:, 2].tolist() == [2]
-        pool.restart([1])
-        assert pool.reset([1])[0][:, 2].tolist() == [0]
+        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
 
 
 # ------------------------------------------------------------------------------- back-off
@@ -377,10 +295,8 @@ def test_a_back_off_blocks_only_its_own_env(place: str) -> None:
             assert "boom" in infos[0]["env_error"]
 
 
-def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.3)
+@pytest.mark.usefixtures("short_grace")
+def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs() -> None:
     with reset_pool("shmem-fork-packed", on_error="restart", restart_backoff=20.0) as pool:
         pool.step(["", "value", ""])
         pool.reset([1])  # the first restart is at once
@@ -397,25 +313,12 @@ def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs(
 
 def made_at_the_gate(gate: envs.Gate, path: Path) -> Callable[[], Any]:
     """Return an env_fn that waits at the gate, but for the first time it is called."""
-    return functools.partial(made, 0, path / "made", lambda times: times > 1 and gate.wait())
-
-
-def hangs(times: int, path: Path) -> Callable[[], Any]:
-    """Return an env_fn that hangs so often, but for the first time it is called."""
-
-    def act(called: int) -> None:
-        while 1 < called <= 1 + times:
-            signal.pause()
-
-    return functools.partial(made, 1, path / "made", act)
+    act = lambda times: times > 1 and gate.wait()  # noqa: E731
+    return functools.partial(helpers.made, 0, path / "made", act)
 
 
 @pytest.mark.parametrize(
-    ("place", "mode"),
-    [
-        *(("shmem-fork", mode) for mode in (None, "next_step", "same_step")),
-        *slow(("shmem-spawn", None)),
-    ],
+    ("place", "mode"), [*(("shmem-fork", mode) for mode in MODES), *slow(("shmem-spawn", None))]
 )
 def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
     place: str, mode: str | None, gates: list[envs.Gate], tmp_path: Path
@@ -431,9 +334,7 @@ def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
             check_lost(pool.recv(), 0, [0, 0, 0], "env 0: the worker process was killed")
             pool.send_reset(0) if mode is None else pool.send([""], [0])
         for step in range(1, 6):  # ... while the other env goes on
-            obs, *_, infos = pool.step([""], [1])
-            assert [info["env_id"] for info in infos] == [1]
-            assert obs.tolist() == [[1, 0, step]]
+            assert pool.step([""], [1])[0].tolist() == [[1, 0, step]]
         assert calls == []
         gates[0].release()
         obs, _, _, truncated, infos = pool.step(None, [0])
@@ -471,26 +372,27 @@ def test_a_process_that_starts_while_another_is_handled_is_not_forgotten(
 
 
 @pytest.mark.slow
-def test_a_restart_that_hangs_is_tried_again(tmp_path: Path) -> None:
-    """Finding 26: an env_fn that hangs while its process restarts."""
-    fns = [FNS[0], hangs(1, tmp_path), FNS[2]]
-    options = {"step_timeout": 0.6, "max_restarts": 2, **RESTART}
+@pytest.mark.parametrize("times", [1, 99])
+def test_an_env_fn_that_hangs_in_a_restart_spends_the_budget_of_its_env(
+    times: int, tmp_path: Path
+) -> None:
+    """Finding 26, with the other env of the process."""
+
+    def act(called: int) -> None:
+        while 1 < called <= 1 + times:
+            signal.pause()
+
+    fns = [FNS[0], functools.partial(helpers.made, 1, tmp_path / "made", act), FNS[2]]
+    # The death is the first restart, the env_fn that hung the second.
+    options = {"step_timeout": 0.6, "max_restarts": 2 if times == 1 else 1, **RESTART}
     with reset_pool("shmem-fork-packed", fns, **options) as pool:
         kill(pool, 1)
         assert pool.step(GOOD)[3].tolist() == [True, True, False]
-        # The death was the first, the env_fn that hung the second restart of two.
-        assert pool.reset()[0].tolist()[1] == [1, 0, 0]
-        assert (tmp_path / "made").stat().st_size == 3
-        assert not pool.step(GOOD)[3].any()
-
-
-@pytest.mark.slow
-def test_a_restart_that_hangs_spends_the_budget_of_that_env(tmp_path: Path) -> None:
-    """Finding 26, with the other env of the process."""
-    fns = [FNS[0], hangs(99, tmp_path), FNS[2]]
-    with reset_pool("shmem-fork-packed", fns, step_timeout=0.6, max_restarts=1, **RESTART) as pool:
-        kill(pool, 1)
-        assert pool.step(GOOD)[3].tolist() == [True, True, False]
+        if times == 1:
+            assert pool.reset()[0].tolist()[1] == [1, 0, 0]
+            assert (tmp_path / "made").stat().st_size == 3
+            assert not pool.step(GOOD)[3].any()
+            return
         with pytest.raises(EnvTimeoutError, match=r"env 1: ") as caught:
             pool.reset([0, 1])
         assert caught.value.env_ids == (1,)
@@ -499,14 +401,3 @@ def test_a_restart_that_hangs_spends_the_budget_of_that_env(tmp_path: Path) -> N
         with contextlib.suppress(EnvError):
             pool.drain()
         assert pool.step([""], [2])[0].tolist() == [[2, 0, 2]]
-
-
-def test_an_error_of_the_callback_passes() -> None:
-    def refuse(i: int, error: EnvError) -> None:
-        raise RuntimeError(f"{i}: not mine") from error
-
-    with reset_pool("shmem-fork-packed", **RESTART, on_restart=refuse) as pool:
-        pool.step(["", "value", ""])
-        with pytest.raises(RuntimeError, match="1: not mine"):
-            pool.reset([1])
-        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]

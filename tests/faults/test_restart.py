@@ -6,42 +6,21 @@ import contextlib
 import functools
 import os
 import signal
-import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from envpool_py import EnvError, WorkerDiedError
+from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError
 from envpool_py.seeding import of_episode
 from envpool_py.worker import processes
 from envpool_py.worker.channel import is_readable
-from tests.faults.helpers import (
-    EACH,
-    FNS,
-    GOOD,
-    IN_CALLER,
-    MODES,
-    NEW,
-    PROCESSES,
-    RESTART,
-    goes_on,
-    handling,
-    kill,
-    made,
-    mates_of,
-    reset_pool,
-)
+from tests.faults import helpers
+from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.support import envs
-from tests.support.helpers import wait_until
 from tests.support.places import PLACES, slow
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envpool_py import BaseVectorEnv
 
 
 @pytest.mark.parametrize("place", EACH)
@@ -59,42 +38,49 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place: str) -> None:
         assert pool.step([""] * 2, [0, 2])[0][:, 2].tolist() == [2, 2]
         assert pool.reset(1)[0].tolist() == [[1, 0, 0]]  # its episode 0 again
         assert pool.call("pid") == pids
+    with pytest.raises(ClosedEnvironmentError):
+        pool.restart()
 
 
-@pytest.mark.parametrize("place", [*PROCESSES, *slow(*NEW)])
-def test_an_ended_process_is_started_again_with_all_its_envs(place: str) -> None:
-    with PLACES[place](FNS) as pool:
-        pool.reset(seed=3)
+@pytest.mark.usefixtures("short_grace")
+@pytest.mark.parametrize(
+    ("place", "how", "on_error"),
+    [
+        *((place, "dies", "raise") for place in PROCESSES),
+        *slow(*((place, "dies", "raise") for place in NEW)),
+        ("shmem-fork", "unseen", "raise"),
+        ("shmem-fork-packed", "unseen", "restart"),
+        ("shmem-fork", "hangs", "raise"),
+        *(("shmem-fork-packed", "hangs", on_error) for on_error in ("restart", "replay")),
+    ],
+)
+def test_a_process_is_started_again_with_all_its_envs(place: str, how: str, on_error: str) -> None:
+    """One that has ended, which a call may have seen or not, or one that a cancelled step fills."""
+    with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
-        mates = mates_of(pool, 1)
-        kill(pool, 1)
-        with pytest.raises(WorkerDiedError):
-            pool.step(GOOD)
+        mates = helpers.mates_of(pool, 1)
+        if how == "hangs":
+            pool.send(["hang"], [1])
+            pool.cancel([1])
+        else:
+            kill(pool, 1)
+        if how == "dies":
+            with pytest.raises(WorkerDiedError):
+                pool.step(GOOD)
         kept = pool.waiting_id
-        pool.restart([1])
+        pool.restart(1)
         if kept:  # rows that were finished survive a restart
             rows = pool.drain()
             assert [info["env_id"] for info in rows[4]] == kept
             assert rows[0][:, 2].tolist() == [1] * len(kept)
         after = pool.call("pid")
         assert [i for i in range(3) if after[i] != pids[i]] == mates
-        for i in mates:
+        for i in mates if how == "dies" else ():
             with pytest.raises(ResetNeeded):
                 pool.step([""], [i])
         obs, infos = pool.reset(seed=3)
-        assert obs[:, 2].tolist() == [0, 0, 0]
+        assert obs[1].tolist() == [1, 0, 0]
         assert [info["env_id"] for info in infos] == [0, 1, 2]
-        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("place", "on_error"), [("shmem-fork", "raise"), ("shmem-fork-packed", "restart")]
-)
-def test_a_restart_sees_a_death_that_no_call_has_seen(place: str, on_error: str) -> None:
-    with reset_pool(place, on_error=on_error) as pool:
-        kill(pool, 2)
-        pool.restart(2)
-        assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]
         assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
 
 
@@ -130,27 +116,7 @@ def test_a_row_that_had_arrived_is_whole_after_a_restart(on_error: str) -> None:
         assert infos[0]["action"] == "", "a text is pickled beside the row"
 
 
-@pytest.mark.usefixtures("short_grace")
-@pytest.mark.parametrize(
-    ("place", "on_error"),
-    [("shmem-fork", "raise"), ("shmem-fork-packed", "restart"), ("shmem-fork-packed", "replay")],
-)
-def test_an_env_that_hangs_is_ended_and_recreated(place: str, on_error: str) -> None:
-    with reset_pool(place, on_error=on_error) as pool:
-        pids = pool.call("pid")
-        mates = mates_of(pool, 1)
-        pool.send(["hang"], [1])
-        pool.cancel([1])
-        pool.restart(1)
-        assert pool.reset()[0][1].tolist() == [1, 0, 0]
-        after = pool.call("pid")
-        assert [i for i in range(3) if after[i] != pids[i]] == mates
-        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
-
-
-def test_an_env_whose_cancelled_step_ends_keeps_its_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_env_whose_cancelled_step_ends_keeps_its_process(monkeypatch: Any) -> None:
     with reset_pool("shmem-fork-packed") as pool:
         pids = pool.call("pid")
         pool.send(GOOD)
@@ -178,7 +144,7 @@ def once(times: int) -> None:
 
 @pytest.mark.parametrize("place", EACH)
 def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Path) -> None:
-    fns = [FNS[0], functools.partial(made, 1, tmp_path / "made", once)]
+    fns = [FNS[0], functools.partial(helpers.made, 1, tmp_path / "made", once)]
     with reset_pool(place, fns) as pool:
         pool.send([""] * 2)
         pool.cancel()  # a late row is not taken for the answer
@@ -189,7 +155,7 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Pat
 
 
 def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
-    fns = [*FNS[:2], functools.partial(made, 2, tmp_path / "made", once)]
+    fns = [*FNS[:2], functools.partial(helpers.made, 2, tmp_path / "made", once)]
     with reset_pool("shmem-fork-packed", fns) as pool:
         pool.send(GOOD)
         pool.cancel()
@@ -199,29 +165,24 @@ def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
             pool.restart(2)
         with pytest.raises(WorkerDiedError, match="env 2: .* while starting"):
             pool.reset([2])
-        goes_on(pool, [0, 1])
+        helpers.goes_on(pool, [0, 1])
 
 
 def test_a_restart_by_hand_renews_the_budget_of_the_whole_process() -> None:
     """Finding 24: the envs that share the process are recreated too."""
     with reset_pool("shmem-fork", num_processes=1, max_restarts=1, **RESTART) as pool:
-        kill(pool, 0)
-        assert pool.step(GOOD)[3].tolist() == [True] * 3
-        pool.reset()
-        kill(pool, 0)
-        with pytest.raises(WorkerDiedError):  # all budgets are spent
-            pool.step(GOOD)
-        if pool.waiting_id:
+        for _ in range(2):
+            kill(pool, 0)
+            assert pool.step(GOOD)[3].tolist() == [True] * 3
+            assert pool.reset()[0].tolist() == [[i, 0, 0] for i in range(3)]
+            kill(pool, 0)
+            with pytest.raises(WorkerDiedError):  # all budgets are spent
+                pool.step(GOOD)
             with contextlib.suppress(WorkerDiedError):
                 pool.drain()
-        pool.restart([0])
-        assert pool.reset()[0].tolist() == [[i, 0, 0] for i in range(3)]
-        kill(pool, 0)
-        assert pool.step(GOOD)[3].tolist() == [True] * 3
-        assert pool.reset()[0].tolist() == [[i, 0, 0] for i in range(3)]
-        assert pool.step(GOOD)[0][:, 2].tolist() == [1] * 3
-    with pytest.raises(ClosedEnvironmentError):
-        pool.restart()
+            pool.restart([0])
+            assert pool.reset()[0].tolist() == [[i, 0, 0] for i in range(3)]
+            assert pool.step(GOOD)[0][:, 2].tolist() == [1] * 3
 
 
 # ------------------------------- finding 2: the schedule of seeds goes on in a new process
@@ -236,53 +197,53 @@ def episode_of(i: int, seed: int | None) -> int:
 
 
 class ScheduleEnv(envs.CountEnv):
-    """Remembers the seeds of its resets; if asked, its next reset waits at the gate, or fails."""
+    """Remembers the seeds of its resets; the next one does as ``fault`` says."""
 
     def __init__(self, tag: int, gate: envs.Gate | None = None) -> None:
         super().__init__(tag, length=1)
-        self.gate = gate
+        self.gate, self.fault = gate, ""
         self.seeds: list[int | None] = []
-        self.waits = self.raises = self.dies = False
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
         self.seeds.append(seed)
-        waits, raises, self.waits, self.raises = self.waits, self.raises, False, False
-        if waits:
+        fault, self.fault = self.fault, ""
+        if fault == "wait":
             self.gate.wait()
-        if self.dies:
+        if fault == "die":
             os._exit(37)
-        if raises:
+        if fault == "raise":
             raise ValueError("no such episode")
         return super().reset(seed=seed, options=options)
 
 
-def scheduled(gates: list[envs.Gate] | None = None) -> list[Callable[[], Any]]:
-    return [functools.partial(ScheduleEnv, i, gates and gates[i]) for i in range(3)]
+@contextlib.contextmanager
+def scheduled(place: str, policy: str, gates: Any = (None,) * 3, **options: Any) -> Any:
+    """Make a pool of ScheduleEnvs, whose first episodes have begun."""
+    fns = [functools.partial(ScheduleEnv, i, gates[i]) for i in range(3)]
+    with PLACES[place](fns, episode_seeds=True, **POLICIES[policy], **options) as pool:
+        pool.reset(seed=SEED)
+        yield pool
 
 
-def recreated(pool: BaseVectorEnv, policy: str, i: int = 1) -> list[int]:
-    """Kill the process of env ``i``, have it recreated, reset; return each env's episode."""
-    kill(pool, i)
+def recreated(pool: BaseVectorEnv, policy: str) -> list[int]:
+    """Kill the process of env 1, have it recreated, reset; return each env's episode."""
+    kill(pool, 1)
     if policy == "by hand":
-        pool.restart([i])
-    infos = pool.reset()[1]
-    return [episode_of(info["env_id"], info["seed"]) for info in infos]
+        pool.restart([1])
+    return [episode_of(info["env_id"], info["seed"]) for info in pool.reset()[1]]
 
 
-@pytest.mark.parametrize("request_kind", ["reset", "next_step", "same_step"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("place", "policy"), [("shmem-fork", "by hand"), *((PROCESSES[1], one) for one in POLICIES)]
 )
 def test_a_cancelled_request_that_began_an_episode_counts(
-    place: str, policy: str, request_kind: str, gates: list[envs.Gate]
+    place: str, policy: str, mode: str | None, gates: list[envs.Gate]
 ) -> None:
-    mode = None if request_kind == "reset" else request_kind
-    options = {"episode_seeds": True, "autoreset_mode": mode, **POLICIES[policy]}
-    with PLACES[place](scheduled(gates), **options) as pool:
-        pool.reset(seed=SEED)
+    with scheduled(place, policy, gates, autoreset_mode=mode) as pool:
         if mode == "next_step":
             assert pool.step([0], [1])[2].tolist() == [True]
-        pool.set_env_attr("waits", True, [1])
+        pool.set_env_attr("fault", "wait", [1])
         pool.send_reset([1]) if mode is None else pool.send([0], [1])
         with gates[1].held():  # in the reset
             pool.cancel([1])
@@ -292,13 +253,11 @@ def test_a_cancelled_request_that_began_an_episode_counts(
         assert recreated(pool, policy) == [2, 3, 2]
 
 
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("mode", MODES[1:])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(policy: str, mode: str) -> None:
-    options = {"episode_seeds": True, "autoreset_mode": mode, **POLICIES[policy]}
-    with PLACES["shmem-fork-packed"](scheduled(), **options) as pool:
-        pool.reset(seed=SEED)
-        pool.set_env_attr("raises", True, [1])
+    with scheduled("shmem-fork-packed", policy, autoreset_mode=mode) as pool:
+        pool.set_env_attr("fault", "raise", [1])
         assert pool.step([0], [1])[2].tolist() == [True]
         if policy == "by hand":
             with pytest.raises(ValueError, match="env 1: reset raised ValueError: no such episode"):
@@ -316,10 +275,8 @@ def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(policy: str, 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_episodes_whose_resets_were_not_answered_come_again(policy: str) -> None:
     """Env 2 ends the process, in which the other two have carried out their resets."""
-    options = {"num_processes": 1, "episode_seeds": True, **POLICIES[policy]}
-    with PLACES["shmem-fork"](scheduled(), **options) as pool:
-        pool.reset(seed=SEED)
-        pool.set_env_attr("dies", True, [2])
+    with scheduled("shmem-fork", policy, num_processes=1) as pool:
+        pool.set_env_attr("fault", "die", [2])
         if policy == "by hand":
             with pytest.raises(WorkerDiedError, match="was also that of"):
                 pool.reset()
@@ -335,68 +292,22 @@ def test_episodes_whose_resets_were_not_answered_come_again(policy: str) -> None
 def test_an_interrupted_reset_counts_if_it_reached_the_env(
     place: str, gates: list[envs.Gate], beside: Callable
 ) -> None:
-    main = threading.get_ident()
-
     def interrupt() -> None:
         with gates[2].held():
-            while not handled.is_set():  # one signal may come just before the call blocks
-                signal.pthread_kill(main, signal.SIGUSR1)
-                wait_until(handled.is_set, 0.05)
+            helpers.signalling()()
 
-    def handler(*_: object) -> None:
-        if not handled.is_set():
-            handled.set()
-            raise InterruptedError("mine")
-
-    handled = threading.Event()
-    with PLACES[place](scheduled(gates), episode_seeds=True) as pool:
-        pool.reset(seed=SEED)
-        pool.set_env_attr("waits", True, [2])
-        with handling(signal.SIGUSR1, handler):
+    handler = helpers.raising(InterruptedError("mine"))
+    with scheduled(place, "by hand", gates) as pool:
+        pool.set_env_attr("fault", "wait", [2])
+        with helpers.handling(signal.SIGUSR1, handler):
             helper = beside(interrupt)
             with pytest.raises(InterruptedError, match="mine"):
                 pool.reset()
             helper.finish()
         reached = [len(seeds) for seeds in pool.get_env_attr("seeds")]
         assert reached[2] == 2
-        if place not in IN_CALLER:
+        if place != "dummy":
             kill(pool, 1)
         pool.restart([1])
         infos = pool.reset()[1]
         assert [episode_of(info["env_id"], info["seed"]) for info in infos] == reached
-
-
-def reset_fn(env_id: int, episode: int) -> tuple[int, dict]:
-    return 1000 * env_id + episode, {"episode": episode}
-
-
-@pytest.mark.parametrize(
-    ("place", "schedule"),
-    [("dummy", "reset_fn"), *(("shmem-fork-packed", one) for one in ("episode_seeds", "reset_fn"))],
-)
-@pytest.mark.parametrize("mode", MODES)
-def test_no_episode_comes_twice_or_is_skipped(place: str, mode: str | None, schedule: str) -> None:
-    def keep(infos: Any) -> None:
-        for info in infos:
-            if "seed" in info:  # of a reset
-                given[info["env_id"]].append((info["seed"], info["options"]))
-
-    die = "value" if place == "dummy" else "SIGKILL"
-    faults = {3: ["", "value", ""], 6: ["", die, ""], 7: ["", "", die], 12: [die, "", "value"]}
-    given: list[list[tuple]] = [[], [], []]
-    fns = [functools.partial(envs.FaultEnv, tag, 2 + tag) for tag in range(3)]
-    options = {schedule: reset_fn if schedule == "reset_fn" else True, "autoreset_mode": mode}
-    with PLACES[place](fns, **options, **RESTART) as pool:
-        keep(pool.reset(seed=None if schedule == "reset_fn" else SEED)[1])
-        for n in range(24):
-            _, _, terminated, truncated, infos = pool.step(faults.get(n, GOOD))
-            keep(infos)
-            if mode is None and (terminated | truncated).any():
-                keep(pool.reset(np.flatnonzero(terminated | truncated))[1])
-    for i in range(3):
-        assert len(given[i]) > 4
-        numbers = range(len(given[i]))
-        if schedule == "reset_fn":
-            assert given[i] == [reset_fn(i, number) for number in numbers]
-        else:
-            assert given[i] == [(of_episode(SEED + i, number), None) for number in numbers]

@@ -5,25 +5,26 @@ from __future__ import annotations
 import functools
 import gc
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
+from envpool_py.testing import CountingEnv
 from tests.support import envs
 from tests.support.helpers import children, descriptors
-from tests.support.places import BACKENDS, PLACES
+from tests.support.places import PLACES
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GROWTH = 16 << 20
 """Bytes of memory that may be added: what an allocator keeps, and no leak of a few bytes a step."""
-OPTIONS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "guarded": {"on_error": "restart", "step_timeout": 30.0},
-}
+GUARDED: list[tuple[str, dict[str, Any]]] = [
+    ("dummy", {"on_error": "restart"}),
+    ("shmem-fork-packed", {"on_error": "restart", "step_timeout": 30.0}),
+]
+"""Pools with what a fault would need at hand."""
+PLAIN: list[tuple[str, dict[str, Any]]] = [("dummy", {}), ("shmem-fork-packed", {})]
 
 
 def memory(pid: int) -> int:
@@ -32,57 +33,40 @@ def memory(pid: int) -> int:
     return (int(resident) - int(shared)) * PAGE
 
 
-def options(place: str, kind: str) -> dict[str, Any]:
-    chosen = dict(OPTIONS[kind])
-    if place == "dummy":
-        chosen.pop("step_timeout", None)
-    return chosen
-
-
-def one_pool(place: str, kind: str) -> None:
-    fns: list[Callable[[], Any]] = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
-    with PLACES[place](fns, **options(place, kind)) as pool:
+def one_pool(place: str, options: dict) -> None:
+    fns = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
+    with PLACES[place](fns, **options) as pool:
         pool.reset()
         pool.step([0, 0, 0])
 
 
-def many_pools(place: str, kind: str, count: int) -> None:
+@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("place", "options"), PLAIN + GUARDED)
+def test_many_pools(place: str, options: dict, count: int) -> None:
     for _ in range(5):
-        one_pool(place, kind)
+        one_pool(place, options)
     gc.collect()
     before = memory(os.getpid()), len(descriptors()), children()
     for _ in range(count):
-        one_pool(place, kind)
+        one_pool(place, options)
     gc.collect()
     assert len(descriptors()) <= before[1]
     assert children() <= before[2]
     assert memory(os.getpid()) - before[0] < GROWTH
 
 
-class CheapEnv(gym.Env):
-    """Costs next to nothing; every episode ends, and some infos say something."""
-
-    observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self) -> None:
-        self.obs, self.t = np.zeros(4, np.float32), 0
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
-        super().reset(seed=seed, options=options)
-        self.t = 0
-        return self.obs, {"first": True}
-
-    def step(self, _: Any) -> tuple:
-        self.t += 1
-        return self.obs, 1.0, self.t >= 100, False, {} if self.t % 50 else {"t": self.t}
-
-
-def many_steps(place: str, kind: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("place", "options", "count"),
+    [
+        *((place, options, 200_000) for place, options in GUARDED),
+        *(pytest.param(*one, 10_000_000, marks=pytest.mark.soak) for one in PLAIN + GUARDED),
+    ],
+)
+def test_many_steps(place: str, options: dict, count: int) -> None:
     """Step 256 envs; measured from a tenth on, when all that is kept for good is there."""
     num = 256
-    fns: list[Callable[[], Any]] = [CheapEnv] * num
-    with PLACES[place](fns, autoreset_mode="same_step", **options(place, kind)) as pool:
+    fns = [functools.partial(CountingEnv, 100)] * num  # cheap envs
+    with PLACES[place](fns, autoreset_mode="same_step", **options) as pool:
         pool.reset(seed=1)
         processes = pool.engine.hosts.processes
         hosts = [] if processes is None else processes.hosts
@@ -100,29 +84,3 @@ def many_steps(place: str, kind: str, count: int) -> None:
         assert len(descriptors()) <= opened
         for pid in pids:
             assert memory(pid) - before[pid] < GROWTH
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_fifty_pools(place: str) -> None:
-    for kind in OPTIONS:
-        many_pools(place, kind, 25)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", OPTIONS)
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_thousand_pools(place: str, kind: str) -> None:
-    many_pools(place, kind, 1000)
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_share_of_many_steps(place: str) -> None:
-    """With what a fault would need at hand."""
-    many_steps(place, "guarded", 200_000)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", OPTIONS)
-@pytest.mark.parametrize("place", BACKENDS)
-def test_ten_million_steps(place: str, kind: str) -> None:
-    many_steps(place, kind, 10_000_000)
