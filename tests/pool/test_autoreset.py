@@ -1,6 +1,7 @@
-"""Autoreset: what an automatic reset changes, and what comes where it raises.
+"""Automatic resets that raise; `tests/backends/test_matrix.py` has every kind of row in each mode.
 
-`tests/backends/test_matrix.py` has every kind of row in each mode.
+Before an ended row there are plain ones, and the first rows take another way than those that
+follow: a reset raises behind either.
 """
 
 from __future__ import annotations
@@ -20,40 +21,59 @@ from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
 from tests.support.reference import same
 
+FAULTS: dict[str, Callable[[], Any]] = {
+    "raises": lambda: envs.raise_in_constructor("no such episode"),
+    "exits": sys.exit,
+    "brings no info": lambda: None,
+    "cannot be pickled": lambda: {"generator": (i for i in range(3))},
+}
 
-@pytest.mark.parametrize("healed", [False, True])
-@pytest.mark.parametrize("place", QUICK)
-def test_a_same_step_reset_that_raises_comes_after_the_ended_row(place: str, healed: bool) -> None:
-    fns: list[Callable[[], Any]] = [
-        functools.partial(envs.CountEnv, 0, 2),
-        functools.partial(envs.FailsToResetEnv, 1, 2),
-        functools.partial(envs.CountEnv, 2, 2),
-    ]
+
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        *itertools.product(QUICK, list(FAULTS)[:-1]),
+        *((place, "cannot be pickled") for place in PROCESSES),
+    ],
+)
+@pytest.mark.parametrize("bad", [2, 3])
+def test_the_error_of_a_same_step_reset_comes_after_the_ended_row(
+    place: str, fault: str, bad: int
+) -> None:
+    def reset(env: envs.CountEnv, row: tuple) -> tuple:
+        return row[0], FAULTS[fault]() if (env.tag, env.resets) == (1, bad) else {}
+
+    def step(_: Any, action: Any, row: tuple) -> tuple:
+        return *row[:2], row[2] or row[3], False, {"action": action} if bad == 2 else {}
+
+    fns = [functools.partial(envs.ChangedEnv, i, 3, step=step, reset=reset) for i in range(3)]
+    actions = [4, 5, 6]
     with PLACES[place](fns, autoreset_mode="same_step") as pool:
         pool.reset()
-        pool.step([0, 0, 0])
-        obs, reward, terminated, truncated, info = pool.step([4, 5, 6])
-        assert obs.tolist() == [[0, 1, 0], [1, 0, 2], [2, 1, 0]]  # env 1: its last observation
-        assert reward.tolist() == [2.0, 1002.0, 2002.0]
+        for _ in range(3 * bad - 4):
+            pool.step(actions)
+        obs, reward, terminated, truncated, infos = pool.step(actions)
         assert terminated.all()
         assert not truncated.any()
-        assert info[1]["env_id"] == 1
-        assert same(info[1]["final_obs"], np.array([1, 0, 2]))
-        assert info[1]["final_info"]["action"] == 5
+        begun = bad - 1
+        assert obs.tolist() == [[0, begun, 0], [1, begun - 1, 3], [2, begun, 0]]  # env 1: its last
+        assert reward.tolist() == [i * 1000 + (begun - 1) * 100 + 3 for i in range(3)]
+        for i, info in enumerate(infos):
+            assert (info["env_id"], info["final_obs"].tolist()) == (i, [i, begun - 1, 3])
+            assert same(info["final_info"], {"action": np.int64(4 + i)} if bad == 2 else {})
         assert len(pool.step([0, 0], [0, 2])[1]) == 2  # calls that do not name it go on
-        if healed:  # a reset that names it, and works, replaces the one that raised
-            pool.call("heal", id=[1])
-            assert pool.reset([1])[0].tolist() == [[1, 1, 0]]
-            assert pool.step([0], [1])[0].shape == (1, 3)
+        if bad == 3:  # a reset that names it replaces the one that raised
+            assert pool.reset([1])[0].tolist() == [[1, bad, 0]]
+            assert len(pool.step(actions)[1]) == 3
             return
-        with pytest.raises(EnvError, match="env 1: .*ValueError: no second episode") as caught:
-            pool.step([0], [1])
+        with pytest.raises(EnvError, match="env 1: reset raised") as caught:
+            pool.step(actions)
         assert caught.value.env_ids == (1,)
+        assert pool.recv()[0][:, 1:].tolist() == [[begun, 2], [begun, 2]]
         with pytest.raises(ResetNeeded, match="env 1"):
             pool.step([0], [1])
-        pool.call("heal", id=[1])
-        assert pool.reset([1])[0].tolist() == [[1, 1, 0]]
-        assert pool.step([3], [1])[0].tolist() == [[1, 1, 1]]
+        assert pool.reset([1])[0].tolist() == [[1, bad, 0]]
+        assert pool.step([3], [1])[0].tolist() == [[1, bad, 1]]
 
 
 @pytest.mark.parametrize("place", BACKENDS)
@@ -66,56 +86,7 @@ def test_a_next_step_reset_that_raises_is_the_error_of_that_step(place: str) -> 
             pool.step([0], [1])
         pool.call("heal")
         assert pool.step([0], [0])[4][0]["is_reset"]
-        obs, _ = pool.reset([1])
-        assert obs.tolist() == [[1, 1, 0]]
-
-
-def raises() -> None:
-    raise ValueError("no third episode")
-
-
-THIRD: dict[str, Callable[[], Any]] = {
-    "raises": raises,
-    "exits": sys.exit,
-    "brings no info": lambda: None,
-    "cannot be pickled": lambda: {"generator": (i for i in range(3))},
-}
-
-
-@pytest.mark.parametrize(
-    ("place", "third"),
-    [
-        *itertools.product(QUICK, list(THIRD)[:-1]),
-        *((place, "cannot be pickled") for place in PROCESSES),
-    ],
-)
-def test_the_error_of_a_reset_behind_plain_rows_comes_with_the_next_step(
-    place: str, third: str
-) -> None:
-    def reset(env: envs.CountEnv, row: tuple) -> tuple:
-        return row[0], THIRD[third]() if (env.tag, env.resets) == (1, 3) else {}
-
-    def plain(_: Any, __: Any, row: tuple) -> tuple:
-        return *row[:2], row[2] or row[3], False, {}
-
-    make = functools.partial(envs.ChangedEnv, length=3, step=plain, reset=reset)
-    fns = [functools.partial(make, tag) for tag in range(3)]
-    actions = [0, 0, 0]
-    with PLACES[place](fns, autoreset_mode="same_step") as pool:
-        pool.reset()
-        for _ in range(5):
-            pool.step(actions)
-        obs, _, terminated, _, infos = pool.step(actions)
-        assert terminated.all()
-        assert obs[:, 1:].tolist() == [[2, 0], [1, 3], [2, 0]]
-        assert [info["final_obs"].tolist() for info in infos] == [[i, 1, 3] for i in range(3)]
-        with pytest.raises(EnvError, match="env 1: reset raised"):
-            pool.step(actions)
-        assert pool.recv()[0][:, 1:].tolist() == [[2, 1], [2, 1]]
-        with pytest.raises(ResetNeeded, match="env 1"):
-            pool.step([0], [1])
-        assert pool.reset([1])[0].tolist() == [[1, 3, 0]]
-        assert pool.step(actions)[0][:, 1:].tolist() == [[2, 2], [3, 1], [2, 2]]
+        assert pool.reset([1])[0].tolist() == [[1, 1, 0]]
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -123,9 +94,7 @@ def test_an_ended_row_that_an_interrupt_swallowed_does_not_answer_a_reset(as_lis
     def reset(env: envs.CountEnv, row: tuple) -> tuple:
         if env.resets == 2:
             raise KeyboardInterrupt
-        if env.resets == 3:
-            raise ValueError("no third reset")
-        return row
+        return envs.raise_in_constructor("no third reset") if env.resets == 3 else row
 
     fns = [functools.partial(envs.ChangedEnv, tag, 2, reset=reset) for tag in range(2)]
     actions = np.array([5, 5], dtype=np.int64)

@@ -6,7 +6,6 @@ ones again. `tests/unit/test_spaces.py` has every cast of an observation.
 
 from __future__ import annotations
 
-import collections
 import functools
 import threading
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from envpool_py import DummyVectorEnv, EnvError
+from envpool_py import EnvError
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
 from tests.support.reference import HandStepped, check, check_reset, same
@@ -120,28 +119,22 @@ def changed_reset(_: Any, row: tuple) -> Any:
     return WRONG_RESETS[name][0](row) if name else (row[0], {})
 
 
-FNS = [
-    functools.partial(envs.ChangedEnv, tag, step=changed_step, reset=changed_reset, space=SPACE)
-    for tag in range(3)
-]
-"""Envs whose actions, and the option `spoil` of a reset, are names of the tables above."""
+def make(tag: int) -> envs.ChangedEnv:
+    """Make an env whose actions, and option `spoil` of a reset, are names of the tables above."""
+    env = envs.ChangedEnv(tag, step=changed_step, reset=changed_reset, space=SPACE)
+    del env.action_space
+    return env
 
 
-def undeclared() -> list[Callable[[], Any]]:
-    def make(make_env: Callable[[], Any]) -> Any:
-        env = make_env()
-        del env.action_space
-        return env
-
-    return [functools.partial(make, make_env) for make_env in FNS]
+FNS = [functools.partial(make, tag) for tag in range(3)]
 
 
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(
+    ("place", "mode"), [*((place, "same_step") for place in QUICK), ("dummy", "next_step")]
+)
 def test_a_row_of_another_form_among_plain_ones(place: str, mode: str) -> None:
-    fns = undeclared()
-    hand = HandStepped(fns, mode)
-    with PLACES[place](fns, autoreset_mode=mode) as pool:
+    hand = HandStepped(FNS, mode)
+    with PLACES[place](FNS, autoreset_mode=mode) as pool:
         check_reset(pool.reset(), hand.reset(), SPACE)
         for name in FORMS:
             for names in ([PLAIN] * 3, [PLAIN, name, PLAIN], [PLAIN] * 3):
@@ -150,9 +143,8 @@ def test_a_row_of_another_form_among_plain_ones(place: str, mode: str) -> None:
 
 @pytest.mark.parametrize("place", QUICK)
 def test_a_row_that_is_wrong_among_plain_ones(place: str) -> None:
-    fns = undeclared()
-    hand = HandStepped(fns)
-    with PLACES[place](fns) as pool:
+    hand = HandStepped(FNS)
+    with PLACES[place](FNS) as pool:
         check_reset(pool.reset(), hand.reset(), SPACE)
         for name, (_, text) in ({**WRONG, **LOCKED} if place in PROCESSES else WRONG).items():
             for _ in range(2):
@@ -173,8 +165,7 @@ def test_a_row_that_is_wrong_among_plain_ones(place: str) -> None:
 
 @pytest.mark.parametrize("place", BACKENDS)
 def test_a_reset_that_is_wrong(place: str) -> None:
-    fns = undeclared()
-    with PLACES[place](fns) as pool:
+    with PLACES[place](FNS) as pool:
         pool.reset()
         for name, (_, text) in WRONG_RESETS.items():
             with pytest.raises(EnvError, match=rf"env 1: reset raised (.|\n)*{text}") as caught:
@@ -185,6 +176,27 @@ def test_a_reset_that_is_wrong(place: str) -> None:
             pool.drain()
             assert pool.reset()[0][:, 0].tolist() == [0, 1, 2]
             assert pool.step([PLAIN] * 3)[0][:, 2].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("place", BACKENDS)
+def test_final_observations_that_are_objects_in_part_fit_their_space(
+    place: str, columns: bool
+) -> None:
+    vector = gym.spaces.Box(-1, 99, (2,), np.float32)
+    env_fn = functools.partial(
+        envs.ChangedEnv,
+        length=1,
+        step=lambda _, a, row: ({"vector": [0.5] * (2 + a), "text": "over"}, *row[1:]),
+        reset=lambda _, row: ({"vector": [0, 0], "text": "begun"}, row[1]),
+        space=gym.spaces.Dict({"vector": vector, "text": gym.spaces.Text(9)}),
+    )
+    with PLACES[place]([env_fn], autoreset_mode="same_step", columns=columns) as pool:
+        pool.reset()
+        final = pool.step([0])[4][0]["final_obs"]
+        assert same(final, {"vector": np.full(2, 0.5, np.float32), "text": "over"})
+        with pytest.raises(EnvError, match=r"vector.*has shape \(3,\)"):
+            pool.step([1])
 
 
 class RebindsEnv(envs.CountEnv):
@@ -205,55 +217,34 @@ def test_an_env_that_rebinds_its_step_and_one_that_is_recreated(place: str) -> N
     fns = [functools.partial(RebindsEnv, tag, 99) for tag in range(3)]
     hand = HandStepped(fns)
     space = hand.envs[0].observation_space
-    actions = [np.int64(0)] * 3
     with PLACES[place](fns) as pool:
         check_reset(pool.reset(), hand.reset(), space)
-        for _ in range(6):
-            check(pool.step(actions), hand.step(actions), space)
-        pool.restart(1)
-        hand.envs[1] = fns[1]()
-        check_reset(pool.reset(1), hand.reset([1]), space)
-        for _ in range(6):
-            check(pool.step(actions), hand.step(actions), space)
+        for restarts in (True, False):
+            for _ in range(6):
+                check(pool.step([0] * 3), hand.step([np.int64(0)] * 3), space)
+            if restarts:
+                pool.restart(1)
+                hand.envs[1] = fns[1]()
+                check_reset(pool.reset(1), hand.reset([1]), space)
 
 
-SHAPES: list[tuple[tuple[int, ...], bool, tuple[int, ...]]] = [
-    ((), False, ()),
-    ((1, 1), False, ()),
-    ((1,), True, (1,)),
-    ((3,), False, (3,)),
-    ((3,), True, (3,)),
-]
-
-
-@pytest.mark.parametrize(("shape", "declared", "row"), SHAPES)
+@pytest.mark.parametrize(
+    ("shape", "declared", "row"),
+    [((), False, ()), ((1, 1), False, ()), ((1,), True, (1,)), ((3,), True, (3,))],
+)
 @pytest.mark.parametrize("place", BACKENDS)
 def test_one_element_is_a_scalar_reward_unless_a_space_declares_its_shape(
     place: str, shape: tuple[int, ...], declared: bool, row: tuple[int, ...]
 ) -> None:
-    def make() -> envs.ChangedEnv:
+    def rewarded() -> envs.ChangedEnv:
         reward = np.full(shape, 2.5, np.float32)
         env = envs.ChangedEnv(step=lambda env, action, row: (row[0], reward, *row[2:]))  # noqa: ARG005
         if declared:
             env.reward_space = gym.spaces.Box(-np.inf, np.inf, shape)
         return env
 
-    with PLACES[place]([make] * 2, validate="off") as pool:
+    with PLACES[place]([rewarded] * 2, validate="off") as pool:
         pool.reset()
         for _ in range(2):
             assert same(pool.step([0, 0])[1], np.full((2, *row), 2.5))
         assert pool.step([], [])[1].shape == (0, *row)
-
-
-def test_an_object_of_any_kind_in_an_info_is_copied() -> None:
-    queue = collections.deque([0])
-
-    def change(env: Any, _: Any, row: tuple) -> tuple:
-        queue[0] = env.t
-        return *row[:4], {"queue": queue}
-
-    with DummyVectorEnv([functools.partial(envs.ChangedEnv, step=change)]) as pool:
-        pool.reset()
-        first = pool.step([0])[4][0]["queue"]
-        pool.step([0])
-        assert list(first) == [1]
