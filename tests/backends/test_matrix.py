@@ -120,6 +120,15 @@ class EmptyEnv(envs.CountEnv):
         return {"counts": super().observe(), "empty": self.empty} if self.nested else self.empty
 
 
+def halve(value: Any) -> None:
+    """Halve the arrays in an action in place."""
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        value *= 0.5
+    elif isinstance(value, (tuple, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            halve(part)
+
+
 class KeepsActionEnv(gym.Env):
     """Changes its action, keeps it without a copy, and observes the one before."""
 
@@ -134,10 +143,22 @@ class KeepsActionEnv(gym.Env):
         return self.kept[0], {}
 
     def step(self, action: Any) -> tuple:
-        if isinstance(action, np.ndarray):
-            action *= 0.5
+        halve(action)
         self.kept.append(action)
         return self.kept[-2], 0.0, False, False, {"kept": copy.deepcopy(self.kept)}
+
+
+class RebindsEnv(envs.CountEnv):
+    """At its third step it takes another method as its `step`."""
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 2:
+            self.step = self.step_twice  # type: ignore[method-assign]
+        return super().step(action)
+
+    def step_twice(self, action: Any) -> Any:
+        super().step(action)
+        return super().step(action)
 
 
 OUR_WORDS = {"final_obs": "mine", "final_info": 2.5, "is_reset": "mine", "env_id": "mine"}
@@ -157,6 +178,9 @@ SUBJECTS: dict[str, Callable[..., Any]] = {
     "returned-state": ReturnsItsStateEnv,
     "kept-actions": KeepsActionEnv,
     "kept-trees-of-actions": functools.partial(KeepsActionEnv, name="nested"),
+    "kept-sequences": functools.partial(KeepsActionEnv, name="sequence"),
+    "kept-objects": functools.partial(KeepsActionEnv, name="mixed"),
+    "rebound-step": functools.partial(RebindsEnv, length=9),
     "empty-dict": functools.partial(EmptyEnv, empty={}),
     "empty-tuple": functools.partial(EmptyEnv, empty=()),
     "empty-part": functools.partial(EmptyEnv, empty={}, nested=True),
@@ -181,9 +205,9 @@ SUBJECTS: dict[str, Callable[..., Any]] = {
 MODES = (None, "next_step", "same_step")
 # Every kind of row; a start method changes how an env gets into its process, and not what it does.
 FEW = ("box-float16", "nested", "mixed", "undeclared-object", "own-randomness", "vector-rewards")
-ODD = ("reused-buffers", "shared-buffers", "kept-actions", "info-is-observation")
+ODD = ("reused-buffers", "shared-buffers", "kept-actions", "kept-objects", "rebound-step")
 CELLS = [
-    *itertools.product(BACKENDS, (*FEW, "our-words"), MODES),
+    *itertools.product(BACKENDS, (*FEW, "our-words", "info-is-observation"), MODES),
     *itertools.product(QUICK, ODD, ("same_step",)),
 ]
 SLOW_CELLS = [

@@ -18,7 +18,7 @@ from gymnasium.error import ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError
 from tests.support import envs
-from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
+from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES
 from tests.support.reference import same
 
 FAULTS: dict[str, Callable[[], Any]] = {
@@ -32,7 +32,7 @@ FAULTS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize(
     ("place", "fault"),
     [
-        *itertools.product(QUICK, list(FAULTS)[:-1]),
+        *itertools.product(LOCAL, list(FAULTS)[:-1]),
         *((place, "cannot be pickled") for place in PROCESSES),
     ],
 )
