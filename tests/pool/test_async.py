@@ -15,7 +15,7 @@ from envpool_py import DummyVectorEnv, EnvError
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.helpers import wait_until_blocked
-from tests.support.places import BACKENDS, LOCAL, PLACES, QUICK
+from tests.support.places import LOCAL, PLACES, QUICK
 from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset
 
 GO = 0
@@ -125,15 +125,6 @@ def test_a_first_row_and_named_ids_are_waited_for_without_a_timeout(
         run.pending.take(run.pool.drain())
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-def test_a_timeout_may_be_endless(place: str) -> None:
-    with PLACES[place](COUNT_FNS) as pool:
-        pool.reset()
-        for timeout in (float("inf"), 1e8):
-            pool.timeout = timeout
-            assert len(pool.step([GO] * 4)[0]) == 4
-
-
 def test_a_strict_timeout_may_return_nothing(gates: list[envs.Gate]) -> None:
     run = Run(gates, wait_num=1, timeout=0.01, strict_timeout=True)
     with run.pool as pool:
@@ -167,60 +158,46 @@ def test_a_slow_reset_overlaps_with_stepping(gates: list[envs.Gate]) -> None:
                 run.send([GO] * len(ready), ready)
                 ready = run.recv()
                 assert 0 not in ready
-            run.pending.take(pool.step(None, id=[i for i in run.pending.rows if i != 0]))
+            run.wait([i for i in run.pending.rows if i != 0])
+            check_reset(pool.reset([3, 2]), run.hand.reset([3, 2]), SPACE)
+            check_reset(pool.reset([2], seed=4), run.hand.reset([2], [6]), SPACE)
             assert list(pool.waiting_id) == [0]
         assert run.recv() == [0]
         run.send([GO], [0])
         assert run.recv() == [0]
 
 
-def test_reset_waits_for_its_ids_alone(gates: list[envs.Gate]) -> None:
-    run = Run(gates, wait_num=1, timeout=0.01)
-    with run.pool as pool:
-        run.send([BLOCK, GO], [0, 1])
-        with gates[0].held():
-            check_reset(pool.reset([3, 2]), run.hand.reset([3, 2]), SPACE)
-            check_reset(pool.reset([2], seed=4), run.hand.reset([2], [6]), SPACE)
-            run.wait([1])
-            assert list(pool.waiting_id) == [0]
-        run.wait([0])
-
-
 # ------------------------------------------------------------------------- envs in flight
 
 
-def test_an_env_in_flight_takes_nothing_else(gates: list[envs.Gate]) -> None:
-    run = Run(gates, wait_num=1)
-    with run.pool as pool:
-        run.send([BLOCK], [1])
-        with gates[1].held():
-            asks: list[Callable[[], Any]] = [
-                lambda: pool.step([GO], [1]),
-                lambda: pool.send([GO], [1]),
-                lambda: pool.send([GO, GO], [0, 1]),
-                lambda: pool.reset([1]),
-                pool.reset,
-                lambda: pool.send_reset([1]),
-                lambda: pool.seed(3),
-                lambda: pool.get_env_attr("tag", [1]),
-                lambda: pool.get_env_attr("tag"),
-                lambda: pool.set_env_attr("tag", 5, [1]),
-                lambda: pool.call("counts", id=[2, 1]),
-                lambda: pool.apply(str),
-                pool.render,
-                lambda: pool._assert_id([0, 1]),  # what subclasses of Tianshou's pools use
-            ]
-            for ask in asks:
-                with pytest.raises(AlreadyPendingCallError, match="env 1"):
-                    ask()
-            assert [id(conn) for conn in pool.waiting_conn] == [id(pool.workers[1])]
-            # The others may be asked, and were not touched.
-            pool._assert_id([0, 3])
-            assert pool.get_env_attr("tag", [0, 2]) == [0, 2]
-            assert pool.call("counts", id=[0, 2, 3]) == [(0, 1)] * 3
-        assert run.recv() == [1]
-        run.send([GO] * 4, [0, 1, 2, 3])
-        run.wait([3, 2, 1, 0])
+@pytest.mark.parametrize("place", LOCAL)
+def test_an_env_in_flight_takes_nothing_else(place: str) -> None:
+    with PLACES[place](COUNT_FNS) as pool:
+        pool.reset()
+        pool.send([GO], [1])
+        asks: list[Callable[[], Any]] = [
+            lambda: pool.step([GO], [1]),
+            lambda: pool.send([GO, GO], [0, 1]),
+            lambda: pool.reset([1]),
+            pool.reset,
+            lambda: pool.send_reset([1]),
+            lambda: pool.seed(3),
+            lambda: pool.get_env_attr("tag"),
+            lambda: pool.set_env_attr("tag", 5, [1]),
+            lambda: pool.call("counts", id=[2, 1]),
+            lambda: pool.apply(str),
+            pool.render,
+            lambda: pool._assert_id([0, 1]),  # what subclasses of Tianshou's pools use
+        ]
+        for ask in asks:
+            with pytest.raises(AlreadyPendingCallError, match="env 1"):
+                ask()
+        assert [id(conn) for conn in pool.waiting_conn] == [id(pool.workers[1])]
+        # The others may be asked, and were not touched.
+        pool._assert_id([0, 3])
+        assert pool.get_env_attr("tag", [0, 2]) == [0, 2]
+        assert pool.call("counts", id=[0, 2, 3]) == [(0, 1)] * 3
+        assert pool.recv()[0].tolist() == [[1, 0, 1]]
 
 
 @pytest.mark.parametrize("place", QUICK)
@@ -251,25 +228,19 @@ def test_the_rows_that_an_error_kept_back(place: str) -> None:
         assert pool.step([""] * 4)[0][:, 2].tolist() == [1] * 4
 
 
-# ---------------------------------------------------------------------------- interrupts
-
-
-@pytest.mark.parametrize("place", LOCAL)
-def test_an_interrupt_as_rows_are_returned_asks_for_a_reset(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with PLACES[place](COUNT_FNS) as pool:
+def test_an_interrupt_as_rows_are_returned_asks_for_a_reset(monkeypatch: Any) -> None:
+    with DummyVectorEnv(COUNT_FNS) as pool:
         pool.reset()
         returned = pool.engine.states.returned
 
         def interrupted(*args: Any) -> None:
+            monkeypatch.undo()
             returned(*args)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(pool.engine.states, "returned", interrupted)
         with pytest.raises(KeyboardInterrupt):
             pool.step([GO] * 4)
-        monkeypatch.undo()
         with pytest.raises(ResetNeeded, match="envs 0 to 3"):
             pool.step([GO] * 4)
         assert pool.reset()[0].tolist() == [[i, 1, 0] for i in range(4)]
@@ -280,8 +251,8 @@ def test_cancel_drops_what_is_in_flight(place: str) -> None:
     with PLACES[place](COUNT_FNS) as pool:
         pool.reset()
         pool.cancel()  # nothing in flight
-        for wait_num in (4, 1):
-            pool.wait_num = wait_num
+        for wait_num, timeout in ((4, None), (1, float("inf")), (4, 1e8)):
+            pool.wait_num, pool.timeout = wait_num, timeout
             pool.send([GO] * 2, [0, 2])
             pool.cancel([2])
             assert pool.waiting_id == [0]
