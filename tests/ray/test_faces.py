@@ -15,10 +15,9 @@ from envpool_py import DummyVectorEnv, ParallelVectorEnv, envpool
 from envpool_py.cli import main
 from envpool_py.collector import load
 from envpool_py.gymnasium import VectorEnv
-from envpool_py.pettingzoo import PettingZooEnv
 from envpool_py.sb3 import PoolVecEnv
 from tests.docs.programs import run
-from tests.pettingzoo.envs import MeadowEnv, TableEnv
+from tests.pettingzoo.envs import MeadowEnv
 from tests.ray.plugin import PLACE
 from tests.support.episodes import check_by_hand
 from tests.support.helpers import ROOT, run_python
@@ -74,20 +73,7 @@ def parallel(make: Callable[..., Any]) -> Iterator[Any]:
             )
 
 
-def turn_based(make: Callable[..., Any]) -> Iterator[Any]:
-    with make([lambda: PettingZooEnv(TableEnv())] * 3, autoreset_mode="next_step") as pool:
-        yield pool.reset(seed=2)
-        for space in pool.action_space:
-            space.seed(1)
-        over = np.zeros(3, bool)
-        for _ in range(24):
-            spaces = zip(pool.action_space, over, strict=True)
-            row = pool.step([None if dead else space.sample() for space, dead in spaces])
-            over = row[2] | row[3]
-            yield row
-
-
-@pytest.mark.parametrize("face", [sb3, gymnasium, as_envpool, parallel, turn_based])
+@pytest.mark.parametrize("face", [sb3, gymnasium, as_envpool, parallel])
 def test_rows_are_those_of_envs_in_process(face: Callable[..., Iterator[Any]]) -> None:
     ours, theirs = list(face(PLACE)), list(face(DummyVectorEnv))
     assert len(ours) > 5
