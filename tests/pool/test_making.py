@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import signal
@@ -36,26 +37,23 @@ def two_cores(monkeypatch: pytest.MonkeyPatch, measured: auto.Probe) -> None:
 # ---------------------------------------------------------------------------------- the probe
 
 
-class WaitingEnv(CountingEnv):
-    """A step waits, for a simulator say, and leaves the processor to others."""
-
-    def step(self, _: Any) -> Any:
-        time.sleep(0.005)
-        return super().step(0)
+def waits(_: Any, __: Any, row: tuple) -> tuple:
+    """Wait, for a simulator say, and leave the processor to others."""
+    time.sleep(0.005)
+    return row
 
 
-class BusyEnv(CountingEnv):
-    """A step takes a millisecond of the processor, of the thread that steps."""
-
-    def step(self, _: Any) -> Any:
-        end = time.thread_time() + 0.001
-        while time.thread_time() < end:
-            pass
-        return super().step(0)
+def computes(_: Any, __: Any, row: tuple) -> tuple:
+    """Take a millisecond of the processor, of the thread that steps."""
+    end = time.thread_time() + 0.001
+    while time.thread_time() < end:
+        pass
+    return row
 
 
 def test_an_env_that_waits_gets_a_process_of_its_own() -> None:
-    with ShmemVectorEnv([WaitingEnv] * 5, num_processes="auto") as pool:
+    waiting = functools.partial(envs.ChangedEnv, step=waits)
+    with ShmemVectorEnv([waiting] * 5, num_processes="auto") as pool:
         assert len(set(pool.apply(lambda _: os.getpid()))) == 5
         assert "num_processes=5" in repr(pool)
 
@@ -69,7 +67,7 @@ def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine() -> None:
         for each in hogs:
             assert each.stdout is not None
             each.stdout.readline()
-        measured = auto.probe(BusyEnv)
+        measured = auto.probe(functools.partial(envs.ChangedEnv, step=computes))
         assert not measured.waits
         assert 0.0009 <= measured.cpu <= measured.wall * 1.01
     finally:

@@ -1,4 +1,4 @@
-"""The tier of Ray: every place of `tests.support.places` is Ray, for any test of a backend.
+"""The tier of Ray: every place of `tests.support.places` but LOCAL is Ray, for any test.
 
 `tests/conftest.py` has pytest import this where `-m` or the command line asks for Ray's tests.
 """
