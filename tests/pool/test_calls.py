@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import os
 import pickle
 import re
+import sys
 import threading
 import types
 from collections.abc import Callable
@@ -162,6 +164,17 @@ def test_a_forked_copy_says_that_it_is_one() -> None:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert pool.reset()[0].shape == (3, 3)
+
+
+def test_an_unclosed_pool_is_closed_where_warnings_are_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unraisable: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda it: unraisable.append(str(it.exc_value)))
+    pool = ShmemVectorEnv(FNS)
+    del pool
+    gc.collect()
+    assert unraisable == ["unclosed ShmemVectorEnv"]  # and no process is left: see conftest
 
 
 def test_an_unpicklable_action_is_named_by_its_env() -> None:
