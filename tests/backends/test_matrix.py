@@ -198,7 +198,8 @@ SUBJECTS: dict[str, Callable[..., Any]] = {
 MODES = (None, "next_step", "same_step")
 # Every kind of row; a start method changes how an env gets into its process, and not what it does.
 FEW = ("box-float16", "nested", "mixed", "undeclared-object", "own-randomness", "vector-rewards")
-ODD = ("reused-buffers", "shared-buffers", "kept-actions", "kept-objects", "rebound-step")
+ODD = ("reused-buffers", "reused-undeclared-trees", "shared-buffers")
+ODD += ("kept-actions", "kept-objects", "rebound-step")
 CELLS = [
     *itertools.product(BACKENDS, (*FEW, "our-words", "info-is-observation"), MODES),
     *itertools.product(QUICK, ODD, ("same_step",)),
