@@ -224,7 +224,10 @@ def test_the_rows_that_an_error_kept_back(place: str) -> None:
         ):
             with pytest.raises(EnvError, match="env 0: .* raised ValueError"):
                 fails()
-        assert pool.reset()[0][:, [0, 2]].tolist() == [[i, 0] for i in range(4)]
+        obs, infos = pool.reset()
+        told = [[info["env_id"], info["episode"], info["step"]] for info in infos]
+        assert obs[:, [0, 2]].tolist() == [[i, 0] for i in range(4)]
+        assert obs.tolist() == told
         assert pool.step([""] * 4)[0][:, 2].tolist() == [1] * 4
 
 
