@@ -10,16 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
 from envpool_py import BaseVectorEnv, EnvError
 from envpool_py.testing import EnvWorkerContract
-from envpool_py.worker import (
-    DummyEnvWorker,
-    EnvWorker,
-    Request,
-    ShmemEnvWorker,
-)
+from envpool_py.worker import DummyEnvWorker, EnvWorker, Request, ShmemEnvWorker
 from envpool_py.worker.executor import Executor
 from tests.faults.helpers import handling, signalling
 from tests.support import envs
@@ -78,68 +72,37 @@ class PromptThreadWorker(ThreadWorker):
         return done if len(done) >= wait_num else super().wait(workers, wait_num, timeout)
 
 
+WORKERS = [ThreadWorker, PromptThreadWorker]
+
+
 class TestDummyEnvWorker(EnvWorkerContract):
-    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
-        return DummyEnvWorker(env_fn)
+    make_worker = staticmethod(DummyEnvWorker)
 
 
 class TestShmemEnvWorker(EnvWorkerContract):  # a SubprocEnvWorker in all but its constructor
-    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
-        return ShmemEnvWorker(env_fn, context="fork")
+    make_worker = staticmethod(functools.partial(ShmemEnvWorker, context="fork"))
 
 
 class TestThreadWorker(EnvWorkerContract):
-    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
-        return ThreadWorker(env_fn)
+    make_worker = staticmethod(ThreadWorker)
 
 
-class TestPromptThreadWorker(EnvWorkerContract):
-    def make_worker(self, env_fn: Callable[[], Any]) -> EnvWorker:
-        return PromptThreadWorker(env_fn)
+CASES = [
+    ("same_step", functools.partial(envs.SpaceEnv, name="nested", length=2)),
+    ("next_step", functools.partial(envs.UndeclaredEnv, kind="ragged", length=2)),
+    (None, functools.partial(envs.VectorRewardEnv, length=2)),
+]
 
 
-# ----------------------------------------------------------- a custom worker in a pool
-
-WORKERS = [ThreadWorker, PromptThreadWorker]
-SUBJECTS: dict[str, Callable[..., Any]] = {
-    "nested": functools.partial(envs.SpaceEnv, name="nested", length=2),
-    "ragged": functools.partial(envs.UndeclaredEnv, kind="ragged", length=2),
-    "vector rewards": functools.partial(envs.VectorRewardEnv, length=2),
-}
-
-
-@pytest.mark.parametrize("subject", SUBJECTS)
-@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
+@pytest.mark.parametrize(("mode", "subject"), CASES)
 @pytest.mark.parametrize("worker", WORKERS)
-def test_its_pool_gives_what_raw_envs_give(
-    worker: type[EnvWorker], mode: str | None, subject: str
+def test_a_pool_of_a_custom_worker_gives_what_raw_envs_give(
+    worker: type[EnvWorker], mode: str | None, subject: Callable[[int], Any]
 ) -> None:
     def make(fns: list[Any], **options: Any) -> BaseVectorEnv:
         return BaseVectorEnv(fns, worker, **options)
 
-    fns = [functools.partial(SUBJECTS[subject], tag) for tag in range(3)]
-    Session(make, fns, mode).run(script(3))
-
-
-@pytest.mark.parametrize("worker", WORKERS)
-def test_its_pool_knows_errors(worker: type[EnvWorker]) -> None:
-    fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
-    with BaseVectorEnv(fns, worker) as pool:
-        with pytest.raises(ResetNeeded, match="env"):
-            pool.step(["", "", ""])
-        pool.reset()
-        with pytest.raises(EnvError, match="env 1: step raised ValueError: boom") as caught:
-            pool.step(["", "value", ""])
-        assert isinstance(caught.value, ValueError)
-        assert caught.value.env_ids == (1,)
-        assert sorted(row["env_id"] for row in pool.recv()[4]) == [0, 2]
-        assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
-        pool.send([""], [0])
-        with pytest.raises(AlreadyPendingCallError, match="env 0"):
-            pool.step(["", "", ""])
-        pool.recv()
-        with pytest.raises(IndexError, match="env id 3"):
-            pool.step([""], [3])
+    Session(make, [functools.partial(subject, tag) for tag in range(3)], mode).run(script(3))
 
 
 def test_what_is_refused_at_construction() -> None:

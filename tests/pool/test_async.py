@@ -15,36 +15,22 @@ from envpool_py import DummyVectorEnv, EnvError
 from tests.support import envs
 from tests.support.envs import BLOCK
 from tests.support.helpers import wait_until_blocked
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import LOCAL, PLACES, QUICK
 from tests.support.reference import HandStepped, Pending, check, check_empty, check_reset
 
 GO = 0
 SPACE = envs.CountEnv().observation_space
-ONE_PROCESS = {
-    "shmem": functools.partial(PLACES["shmem-fork"], num_processes=1),
-    "dummy": PLACES["dummy"],
-}
-
-
-def count_fns(num: int, length: int = 1000) -> list[Callable[[], Any]]:
-    return [functools.partial(envs.CountEnv, tag, length) for tag in range(num)]
-
-
-def gate_fns(gates: Sequence[envs.Gate], length: int = 1000) -> list[Callable[[], Any]]:
-    return [functools.partial(envs.GateEnv, tag, gate, length) for tag, gate in enumerate(gates)]
-
-
-def ids_of(batch: Any) -> list[int]:
-    return [info["env_id"] for info in batch[4]]
+COUNT_FNS = [functools.partial(envs.CountEnv, tag, 1000) for tag in range(4)]
 
 
 class Run:
     """A pool of gated envs, each in its own process, with its oracle, after the first reset."""
 
     def __init__(self, gates: Sequence[envs.Gate], **options: Any) -> None:
-        self.pool = PLACES["shmem-fork"](gate_fns(gates), **options)
+        fns = [functools.partial(envs.GateEnv, tag, gate, 1000) for tag, gate in enumerate(gates)]
+        self.pool = PLACES["shmem-fork"](fns, **options)
         # The oracle's envs are never told to block.
-        self.hand = HandStepped(count_fns(len(gates)))
+        self.hand = HandStepped(COUNT_FNS)
         self.pending = Pending(SPACE)
         check_reset(self.pool.reset(), self.hand.reset(), SPACE)
 
@@ -67,12 +53,13 @@ class Run:
 # ------------------------------------------------------------------------ which rows, and when
 
 
-@pytest.mark.parametrize("make", ONE_PROCESS.values(), ids=ONE_PROCESS)
+@pytest.mark.parametrize(
+    "make", [PLACES["dummy"], functools.partial(PLACES["shmem-fork"], num_processes=1)]
+)
 def test_rows_come_in_the_order_in_which_envs_finished(make: Any) -> None:
     # One process steps its envs in the order asked, so that is the order of finishing.
-    hand = HandStepped(count_fns(4))
-    with make(count_fns(4), wait_num=4, timeout=20.0) as pool:
-        assert pool.is_async
+    hand = HandStepped(COUNT_FNS)
+    with make(COUNT_FNS, wait_num=4, timeout=20.0) as pool:
         check_reset(pool.reset(), hand.reset(), SPACE)
         for ids in ([2, 0, 3, 1], [3, 2, 1, 0], [0, 1, 2, 3]):
             actions = [np.int64(5 + i) for i in ids]
@@ -89,15 +76,15 @@ def test_the_env_that_finishes_first_comes_first(gates: list[envs.Gate]) -> None
 
 
 def test_the_dummy_pool_steps_as_many_as_are_asked_for() -> None:
-    with DummyVectorEnv(count_fns(4), wait_num=2) as pool:
+    with DummyVectorEnv(COUNT_FNS, wait_num=2) as pool:
         pool.reset()
         pool.send([GO] * 4)
         assert pool.workers[0].env.steps == 0  # nothing is stepped before recv
-        assert ids_of(pool.recv()) == [0, 1]
+        assert pool.recv()[0][:, 0].tolist() == [0, 1]
         assert [worker.env.steps for worker in pool.workers] == [1, 1, 0, 0]
         pool.send([GO, GO], [1, 0])
-        assert ids_of(pool.recv()) == [2, 3]
-        assert ids_of(pool.recv()) == [1, 0]
+        assert pool.recv()[0][:, 0].tolist() == [2, 3]
+        assert pool.recv()[0][:, 0].tolist() == [1, 0]
 
 
 # --------------------------------------------------------------------------------- timeouts
@@ -118,21 +105,23 @@ def test_a_timeout_returns_what_is_there(gates: list[envs.Gate]) -> None:
         assert run.recv() == [0]
 
 
-def test_at_least_one_row_comes_however_long_it_takes(
+def test_a_first_row_and_named_ids_are_waited_for_without_a_timeout(
     gates: list[envs.Gate], beside: Callable
 ) -> None:
     run = Run(gates, wait_num=2, timeout=0.01)
 
-    def let_one_go() -> None:
-        with gates[3].held():
-            wait_until_blocked(threading.main_thread())  # for longer than the timeout
+    def let_go(*ids: int) -> None:
+        for i in ids:
+            with gates[i].held():
+                wait_until_blocked(threading.main_thread())  # for longer than the timeout
 
     with run.pool:
         run.send([BLOCK] * 4, [0, 1, 2, 3])
-        beside(let_one_go)
+        beside(functools.partial(let_go, 3))
         assert run.recv() == [3]
-        for i in (0, 1, 2):
-            gates[i].release()
+        beside(functools.partial(let_go, 1, 0))
+        run.wait([1, 0])
+        gates[2].release()
         run.pending.take(run.pool.drain())
 
 
@@ -154,20 +143,7 @@ def test_a_strict_timeout_may_return_nothing(gates: list[envs.Gate]) -> None:
         assert sorted(rows) == [0, 1, 2]
 
 
-def test_waiting_for_named_ids_has_no_timeout(gates: list[envs.Gate], beside: Callable) -> None:
-    run = Run(gates, wait_num=1, timeout=0.01)
-
-    def let_them_go() -> None:
-        with gates[1].held(), gates[0].held():
-            wait_until_blocked(threading.main_thread())  # for longer than the timeout
-
-    with run.pool:
-        run.send([BLOCK, BLOCK], [0, 1])
-        beside(let_them_go)
-        run.wait([1, 0])
-
-
-# ------------------------------------------------------------------------------- send_reset
+# ----------------------------------------------------------------------------------- resets
 
 
 def test_a_slow_reset_overlaps_with_stepping(gates: list[envs.Gate]) -> None:
@@ -182,104 +158,104 @@ def test_a_slow_reset_overlaps_with_stepping(gates: list[envs.Gate]) -> None:
                 run.send([GO] * len(ready), ready)
                 ready = run.recv()
                 assert 0 not in ready
-            run.pending.take(pool.step(None, id=[i for i in run.pending.rows if i != 0]))
+            run.wait([i for i in run.pending.rows if i != 0])
+            check_reset(pool.reset([3, 2]), run.hand.reset([3, 2]), SPACE)
+            check_reset(pool.reset([2], seed=4), run.hand.reset([2], [6]), SPACE)
             assert list(pool.waiting_id) == [0]
         assert run.recv() == [0]
         run.send([GO], [0])
         assert run.recv() == [0]
 
 
-def test_reset_waits_for_its_ids_alone(gates: list[envs.Gate]) -> None:
-    run = Run(gates, wait_num=1, timeout=0.01)
-    with run.pool as pool:
-        run.send([BLOCK, GO], [0, 1])
-        with gates[0].held():
-            check_reset(pool.reset([3, 2]), run.hand.reset([3, 2]), SPACE)
-            check_reset(pool.reset([2], seed=4), run.hand.reset([2], [6]), SPACE)
-            run.wait([1])
-            assert list(pool.waiting_id) == [0]
-        run.wait([0])
-
-
 # ------------------------------------------------------------------------- envs in flight
 
 
-def test_an_env_in_flight_takes_nothing_else(gates: list[envs.Gate]) -> None:
-    run = Run(gates, wait_num=1)
-    with run.pool as pool:
-        run.send([BLOCK], [1])
-        with gates[1].held():
-            asks: list[Callable[[], Any]] = [
-                lambda: pool.step([GO], [1]),
-                lambda: pool.send([GO], [1]),
-                lambda: pool.send([GO, GO], [0, 1]),
-                lambda: pool.reset([1]),
-                pool.reset,
-                lambda: pool.send_reset([1]),
-                lambda: pool.seed(3),
-                lambda: pool.get_env_attr("tag", [1]),
-                lambda: pool.get_env_attr("tag"),
-                lambda: pool.set_env_attr("tag", 5, [1]),
-                lambda: pool.call("counts", id=[2, 1]),
-                pool.render,
-            ]
-            for ask in asks:
-                with pytest.raises(AlreadyPendingCallError, match="env 1"):
-                    ask()
-            # The others may be asked, and were not touched.
-            assert pool.get_env_attr("tag", [0, 2]) == [0, 2]
-            assert pool.call("counts", id=[0, 2, 3]) == [(0, 1)] * 3
-        assert run.recv() == [1]
-        run.send([GO] * 4, [0, 1, 2, 3])
-        run.wait([3, 2, 1, 0])
-
-
-# ------------------------------------------------------------------- rows kept after an error
+@pytest.mark.parametrize("place", LOCAL)
+def test_an_env_in_flight_takes_nothing_else(place: str) -> None:
+    with PLACES[place](COUNT_FNS) as pool:
+        pool.reset()
+        pool.send([GO], [1])
+        asks: list[Callable[[], Any]] = [
+            lambda: pool.step([GO], [1]),
+            lambda: pool.send([GO, GO], [0, 1]),
+            lambda: pool.reset([1]),
+            pool.reset,
+            lambda: pool.send_reset([1]),
+            lambda: pool.seed(3),
+            lambda: pool.get_env_attr("tag"),
+            lambda: pool.set_env_attr("tag", 5, [1]),
+            lambda: pool.call("counts", id=[2, 1]),
+            lambda: pool.apply(str),
+            pool.render,
+            lambda: pool._assert_id([0, 1]),  # what subclasses of Tianshou's pools use
+        ]
+        for ask in asks:
+            with pytest.raises(AlreadyPendingCallError, match="env 1"):
+                ask()
+        assert [id(conn) for conn in pool.waiting_conn] == [id(pool.workers[1])]
+        # The others may be asked, and were not touched.
+        pool._assert_id([0, 3])
+        assert pool.get_env_attr("tag", [0, 2]) == [0, 2]
+        assert pool.call("counts", id=[0, 2, 3]) == [(0, 1)] * 3
+        assert pool.recv()[0].tolist() == [[1, 0, 1]]
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_a_reset_drops_the_rows_that_an_error_kept_back(place: str) -> None:
+def test_the_rows_that_an_error_kept_back(place: str) -> None:
     with PLACES[place]([functools.partial(envs.FaultEnv, tag) for tag in range(4)]) as pool:
         pool.reset()
         with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
             pool.step(["", "value", "", ""])
         assert pool.waiting_id == [0, 2, 3]
+        text = r"a result of the previous step is still unread; call recv\(\), or reset"
+        for _ in range(2):  # it stays so, and nothing is sent
+            with pytest.raises(AlreadyPendingCallError, match=f"envs 0, 2, 3: {text}"):
+                pool.step([""] * 4)
+        with pytest.raises(ResetNeeded, match="env 1: it has raised"):
+            pool.step([""], [1])
         assert pool.reset([3, 1])[0].tolist() == [[3, 1, 0], [1, 1, 0]]
-        assert sorted(pool.drain()[0].tolist()) == [[0, 0, 1], [2, 0, 1]]
+        assert sorted(pool.recv()[0].tolist()) == [[0, 0, 1], [2, 0, 1]]
         assert pool.step([""] * 4)[0].tolist() == [[0, 0, 2], [1, 1, 1], [2, 0, 2], [3, 1, 1]]
+        # A reset of all envs works after one error, after another one, and after that of a reset.
+        for fails in (
+            lambda: pool.step(["value", "", "", ""]),
+            lambda: pool.reset([0]) and pool.step(["value"], [0]),
+            lambda: pool.reset(options=[{"fault": "value"}, None, None, None]),
+        ):
+            with pytest.raises(EnvError, match="env 0: .* raised ValueError"):
+                fails()
+        obs, infos = pool.reset()
+        told = [[info["env_id"], info["episode"], info["step"]] for info in infos]
+        assert obs[:, [0, 2]].tolist() == [[i, 0] for i in range(4)]
+        assert obs.tolist() == told
+        assert pool.step([""] * 4)[0][:, 2].tolist() == [1] * 4
 
 
-# ---------------------------------------------------------------------------- interrupts
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_an_interrupt_as_rows_are_returned_asks_for_a_reset(
-    place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with PLACES[place](count_fns(3)) as pool:
+def test_an_interrupt_as_rows_are_returned_asks_for_a_reset(monkeypatch: Any) -> None:
+    with DummyVectorEnv(COUNT_FNS) as pool:
         pool.reset()
         returned = pool.engine.states.returned
 
         def interrupted(*args: Any) -> None:
+            monkeypatch.undo()
             returned(*args)
             raise KeyboardInterrupt
 
         monkeypatch.setattr(pool.engine.states, "returned", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            pool.step([GO] * 3)
-        monkeypatch.undo()
-        with pytest.raises(ResetNeeded, match="envs 0 to 2"):
-            pool.step([GO] * 3)
-        assert pool.reset()[0].tolist() == [[0, 1, 0], [1, 1, 0], [2, 1, 0]]
+            pool.step([GO] * 4)
+        with pytest.raises(ResetNeeded, match="envs 0 to 3"):
+            pool.step([GO] * 4)
+        assert pool.reset()[0].tolist() == [[i, 1, 0] for i in range(4)]
 
 
 @pytest.mark.parametrize("place", QUICK)
 def test_cancel_drops_what_is_in_flight(place: str) -> None:
-    with PLACES[place](count_fns(3)) as pool:
+    with PLACES[place](COUNT_FNS) as pool:
         pool.reset()
         pool.cancel()  # nothing in flight
-        for wait_num in (3, 1):
-            pool.wait_num = wait_num
+        for wait_num, timeout in ((4, None), (1, float("inf")), (4, 1e8)):
+            pool.wait_num, pool.timeout = wait_num, timeout
             pool.send([GO] * 2, [0, 2])
             pool.cancel([2])
             assert pool.waiting_id == [0]
@@ -289,6 +265,6 @@ def test_cancel_drops_what_is_in_flight(place: str) -> None:
             pool.send_reset([0, 1])
             pool.cancel()
             assert pool.waiting_id == []
-            assert pool.reset()[0][:, [0, 2]].tolist() == [[0, 0], [1, 0], [2, 0]]
-            pool.send([GO] * 3)
-            assert sorted(pool.drain()[0][:, 2].tolist()) == [1, 1, 1]
+            assert pool.reset()[0][:, [0, 2]].tolist() == [[i, 0] for i in range(4)]
+            pool.send([GO] * 4)
+            assert sorted(pool.drain()[0][:, 2].tolist()) == [1] * 4

@@ -1,44 +1,41 @@
-"""Attributes, methods and rendering: through wrappers, acknowledged, alike on every backend."""
+"""Requests without a row: attributes, methods, functions; each env has its own copy of arguments.
+
+`tests/support/session.py` reads, writes, calls and renders among other requests.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.error import AlreadyPendingCallError
+from gymnasium import spaces
 
 from envpool_py import BaseVectorEnv, EnvError
 from tests.support import envs
-from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK, slow
+from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES, QUICK, slow
 
 NUM = 3
 
 
 class Tagger(gym.Wrapper):
-    """A wrapper that adds an attribute and a method."""
+    """A wrapper that adds an attribute and a method, and declares another action space."""
 
     def __init__(self, env: gym.Env, label: str) -> None:
         super().__init__(env)
         self.label = label
+        self.action_space = spaces.MultiDiscrete([3, 4])
+
+    def step(self, action: Any) -> tuple:
+        return super().step(int(action[0] * 4 + action[1]))
 
     def labelled(self, text: str) -> str:
         return f"{self.label}{text}"
-
-
-class Doubled(gym.ActionWrapper):
-    """Declares another action space than the env it wraps."""
-
-    def __init__(self, env: gym.Env) -> None:
-        super().__init__(env)
-        self.action_space = gym.spaces.MultiDiscrete([3, 4])
-
-    def action(self, action: np.ndarray) -> int:
-        return int(action[0] * 4 + action[1])
 
 
 def wrapped(tag: int = 0) -> gym.Env:
@@ -53,19 +50,20 @@ def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
         yield pool
 
 
-def test_attributes_are_found_where_get_wrapper_attr_finds_them(pool: BaseVectorEnv) -> None:
+def test_attributes_are_those_that_get_wrapper_attr_finds(pool: BaseVectorEnv) -> None:
     raws = [wrapped(tag) for tag in range(NUM)]
-    own = ["tag", "setting", "label", "read_only", "episode"]
+    own = ["tag", "setting", "label", "read_only", "episode", "action_space"]
     for name in [*own, "_max_episode_steps", "_elapsed_steps"]:
         assert pool.get_env_attr(name) == [raw.get_wrapper_attr(name) for raw in raws]
         assert pool.get_env_attr(name, [2, 0]) == [raws[i].get_wrapper_attr(name) for i in (2, 0)]
-        assert type(pool.get_env_attr(name)) is list
+    assert pool.action_space == pool.get_env_attr("action_space")
     pool.reset()
-    pool.step([1, 1, 1])
+    infos = pool.step(np.array([[2, 1], [0, 3], [1, 1]]))[4]
+    assert [info["action"] for info in infos] == [9, 3, 5]
     assert pool.get_env_attr("t") == pool.get_env_attr("_elapsed_steps") == [1, 1, 1]
 
 
-def test_what_is_set_is_read_again(pool: BaseVectorEnv) -> None:
+def test_what_is_set_is_used_by_the_layer_that_has_it(pool: BaseVectorEnv) -> None:
     raw = wrapped(1)
     pool.set_env_attr("never seen", None)
     values = {"tag": 44, "label": "new-", "_max_episode_steps": 9, "never seen": [1, 2]}
@@ -76,29 +74,14 @@ def test_what_is_set_is_read_again(pool: BaseVectorEnv) -> None:
         assert value not in pool.get_env_attr(name, [0, 2])
         pool.set_env_attr(name, value)
         assert pool.get_env_attr(name) == [value] * NUM
-
-
-def test_what_is_set_is_used_by_the_layer_that_has_it(pool: BaseVectorEnv) -> None:
     pool.set_env_attr("_max_episode_steps", 1, id=0)  # the TimeLimit's
     pool.set_env_attr("tag", 77, id=1)  # the base env's
     pool.set_env_attr("label", "x", id=2)  # the Tagger's
     pool.reset()
-    obs, _, _, truncated, _ = pool.step([1, 1, 1])
-    assert obs[:, 0].tolist() == [0, 77, 2]
+    obs, _, _, truncated, _ = pool.step([[0, 0]] * 3)
+    assert obs[:, 0].tolist() == [44, 77, 44]
     assert truncated.tolist() == [True, False, False]
-    assert pool.call("labelled", "y") == ["env0-y", "env1-y", "xy"]
-
-
-def test_a_missing_attribute_is_an_attribute_error(pool: BaseVectorEnv) -> None:
-    name = "no_such_thing"
-    with pytest.raises(AttributeError, match=rf"env 0: .*{name}"):
-        pool.get_env_attr(name)
-    with pytest.raises(EnvError, match=rf"env 2: .*{name}") as caught:
-        pool.get_env_attr(name, [2])
-    assert caught.value.env_ids == (2,)
-    assert isinstance(caught.value.__cause__, AttributeError)
-    with pytest.raises(AttributeError, match=rf"env 1: .*{name}"):
-        pool.call(name, 5, id=1)
+    assert pool.call("labelled", "y") == ["new-y", "new-y", "xy"]
 
 
 def test_errors_of_attributes_need_no_reset(pool: BaseVectorEnv) -> None:
@@ -106,45 +89,41 @@ def test_errors_of_attributes_need_no_reset(pool: BaseVectorEnv) -> None:
     with pytest.raises(LookupError, match="env 0: call raised LookupError: oh") as caught:
         pool.call("fail", "oh")
     assert caught.value.request == "call"
-    for ask in (
-        lambda: pool.get_env_attr("nothing", 1),
-        lambda: pool.set_env_attr("read_only", 5, 1),
-        lambda: pool.call("fail", "oh", id=1),
-        lambda: pool.call("add", id=1),
-        lambda: pool.call("tag", id=1),
-    ):
-        with pytest.raises(EnvError, match="env 1: "):
+    missing = "AttributeError: .*nothing"
+    refused: list[tuple[Callable[[], Any], type[Exception], str]] = [
+        (lambda: pool.get_env_attr("nothing", [1, 2]), AttributeError, missing),
+        (lambda: pool.call("nothing", 5, id=1), AttributeError, missing),
+        (lambda: pool.set_env_attr("read_only", 5, 1), AttributeError, "read_only"),
+        (lambda: pool.call("fail", "oh", id=1), LookupError, "oh"),
+        (lambda: pool.call("add", id=1), TypeError, "add"),
+        (lambda: pool.call("tag", id=1), TypeError, "int"),
+        (lambda: pool.apply(lambda env: 1 / (env.unwrapped.tag - 1)), ZeroDivisionError, "zero"),
+    ]
+    for ask, error, text in refused:
+        with pytest.raises(EnvError, match=f"env 1: .*{text}") as caught:
             ask()
-        assert len(pool.step([1, 1, 1])[1]) == NUM
-        pool.reset()
+        assert isinstance(caught.value, error)
+        assert isinstance(caught.value.__cause__, error)
+        assert caught.value.env_id == 1
+    assert pool.step([[0, 0]] * 3)[0][:, 2].tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("place", PROCESSES)
+@pytest.mark.parametrize("place", PROCESSES[-1:])
 def test_what_cannot_leave_its_process_or_reach_it(place: str) -> None:
-    fns = [functools.partial(envs.StoreEnv, tag) for tag in range(2)]
-    with PLACES[place](fns) as pool:
+    with PLACES[place]([functools.partial(envs.StoreEnv, tag) for tag in range(2)]) as pool:
         pool.reset()
-        with pytest.raises(EnvError, match=r"env 1: .*pickle") as caught:
-            pool.get_env_attr("lock", 1)
-        assert caught.value.env_ids == (1,)
-        with pytest.raises(EnvError, match=r"env 0: .*pickle"):
-            pool.call("give_lock", id=0)
-        with pytest.raises(EnvError, match="env 0: apply raised TypeError: the result cannot"):
-            pool.apply(lambda env: env.lock, id=0)
-        with pytest.raises(Exception, match="pickle"):
+        for ask in (
+            lambda: pool.get_env_attr("lock", 1),
+            lambda: pool.call("give_lock", id=1),
+            lambda: pool.apply(lambda env: env.lock, id=1),
+        ):
+            with pytest.raises(EnvError, match="env 1: .* the result cannot be pickled") as caught:
+                ask()
+            assert caught.value.env_ids == (1,)
+        with pytest.raises(TypeError, match="pickle"):
             pool.set_env_attr("tag", threading.Lock())
         assert pool.get_env_attr("tag") == [0, 1]
         assert len(pool.step([1, 1])[1]) == 2
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_spaces_are_those_of_the_outermost_wrapper(place: str) -> None:
-    with PLACES[place]([lambda: Doubled(envs.CountEnv())] * 2) as pool:
-        assert pool.action_space == [gym.spaces.MultiDiscrete([3, 4])] * 2
-        assert pool.get_env_attr("action_space") == pool.action_space
-        pool.reset()
-        info = pool.step(np.array([[2, 1], [0, 3]]))[4]
-        assert [row["action"] for row in info] == [9, 3]
 
 
 @pytest.mark.parametrize("place", [*QUICK, *slow("shmem-spawn-packed")])
@@ -154,10 +133,64 @@ def test_apply_calls_the_function_where_the_env_is(place: str) -> None:
         assert found == [2, 4, 6]
         assert pool.apply(lambda env: env.tag, id=[2, 0]) == [2, 0]
         assert pool.apply(lambda env: os.getpid()) == pool.call("pid")  # noqa: ARG005
-        with pytest.raises(EnvError, match="env 1: apply raised ZeroDivisionError") as caught:
-            pool.apply(lambda env: 1 / (env.tag - 1))
-        assert isinstance(caught.value, ZeroDivisionError)
-        pool.reset()
-        pool.send([pool.action_space[0].sample()], [1])
-        with pytest.raises(AlreadyPendingCallError, match="env 1"):
-            pool.apply(lambda env: env.tag)
+
+
+# --------------------------------------------------------------------------- copies of arguments
+
+
+class GreedyEnv(envs.CountEnv):
+    """Changes the options and arguments that it is given in place."""
+
+    bag: Any = None
+
+    def reset(self, *, options: dict | None = None, extra: Any = None, **kwargs: Any) -> tuple:
+        obs, info = super().reset(options=options, **kwargs)
+        given = options or extra
+        return obs, info if given is None else {**info, "found": self.take(given)}
+
+    def take(self, bag: dict[str, list] | None = None) -> list:
+        bag = bag or self.bag
+        bag["items"].append(self.tag)
+        return list(bag["items"])
+
+
+def found(infos: Any) -> list:
+    return [info["found"] for info in infos]
+
+
+def sent_reset(pool: BaseVectorEnv, bag: dict[str, list]) -> list:
+    pool.send_reset(options=bag)
+    bag["items"].append("late")
+    infos = pool.drain()[4]
+    assert bag["items"].pop() == "late"
+    return sorted(found(infos))
+
+
+def set_attribute(pool: BaseVectorEnv, bag: dict[str, list]) -> list:
+    pool.set_env_attr("bag", bag)
+    bag["items"].append("late")
+    assert pool.get_env_attr("bag") == [{"items": []}] * 3
+    assert bag["items"].pop() == "late"
+    return pool.call("take")
+
+
+REQUESTS: list[Callable[[BaseVectorEnv, Any], list]] = [
+    lambda pool, bag: found(pool.reset(options=bag)[1]),
+    lambda pool, bag: found(pool.reset(options=[dict(bag)] * 3)[1]),
+    lambda pool, bag: found(pool.reset(extra=bag)[1]),
+    sent_reset,
+    lambda pool, bag: pool.call("take", bag),
+    lambda pool, bag: pool.call("take", bag=bag),
+    lambda pool, bag: pool.apply(GreedyEnv.take, bag),
+    lambda pool, bag: pool.apply(GreedyEnv.take, bag=bag),
+    set_attribute,
+]
+
+
+@pytest.mark.parametrize("place", LOCAL)
+def test_every_env_has_its_own_copy_of_an_argument(place: str) -> None:
+    bag: dict[str, list] = {"items": []}
+    with PLACES[place]([functools.partial(GreedyEnv, tag) for tag in range(3)]) as pool:
+        for ask in REQUESTS:
+            assert ask(pool, bag) == ask(pool, bag) == [[0], [1], [2]]
+    assert bag == {"items": []}

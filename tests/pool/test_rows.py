@@ -6,7 +6,6 @@ ones again. `tests/unit/test_spaces.py` has every cast of an observation.
 
 from __future__ import annotations
 
-import collections
 import functools
 import threading
 from collections.abc import Callable
@@ -17,10 +16,12 @@ import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from envpool_py import DummyVectorEnv, EnvError
+from envpool_py import EnvError, ShmemVectorEnv, WorkerDiedError
+from envpool_py.worker.process import ProcessHost
 from tests.support import envs
-from tests.support.places import BACKENDS, PLACES, PROCESSES, QUICK
-from tests.support.reference import HandStepped, check, check_reset, same
+from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES, QUICK
+from tests.support.reference import HandStepped, alike, check, check_reset, same
+from tests.support.session import Session, script
 
 SPACE = gym.spaces.Box(-1e6, 1e6, (3,), np.float32)
 PLAIN = "plain"
@@ -120,28 +121,22 @@ def changed_reset(_: Any, row: tuple) -> Any:
     return WRONG_RESETS[name][0](row) if name else (row[0], {})
 
 
-FNS = [
-    functools.partial(envs.ChangedEnv, tag, step=changed_step, reset=changed_reset, space=SPACE)
-    for tag in range(3)
-]
-"""Envs whose actions, and the option `spoil` of a reset, are names of the tables above."""
+def make(tag: int) -> envs.ChangedEnv:
+    """Make an env whose actions, and option `spoil` of a reset, are names of the tables above."""
+    env = envs.ChangedEnv(tag, step=changed_step, reset=changed_reset, space=SPACE)
+    del env.action_space
+    return env
 
 
-def undeclared() -> list[Callable[[], Any]]:
-    def make(make_env: Callable[[], Any]) -> Any:
-        env = make_env()
-        del env.action_space
-        return env
-
-    return [functools.partial(make, make_env) for make_env in FNS]
+FNS = [functools.partial(make, tag) for tag in range(3)]
 
 
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-@pytest.mark.parametrize("place", QUICK)
+@pytest.mark.parametrize(
+    ("place", "mode"), [*((place, "same_step") for place in QUICK), ("dummy", "next_step")]
+)
 def test_a_row_of_another_form_among_plain_ones(place: str, mode: str) -> None:
-    fns = undeclared()
-    hand = HandStepped(fns, mode)
-    with PLACES[place](fns, autoreset_mode=mode) as pool:
+    hand = HandStepped(FNS, mode)
+    with PLACES[place](FNS, autoreset_mode=mode) as pool:
         check_reset(pool.reset(), hand.reset(), SPACE)
         for name in FORMS:
             for names in ([PLAIN] * 3, [PLAIN, name, PLAIN], [PLAIN] * 3):
@@ -150,9 +145,8 @@ def test_a_row_of_another_form_among_plain_ones(place: str, mode: str) -> None:
 
 @pytest.mark.parametrize("place", QUICK)
 def test_a_row_that_is_wrong_among_plain_ones(place: str) -> None:
-    fns = undeclared()
-    hand = HandStepped(fns)
-    with PLACES[place](fns) as pool:
+    hand = HandStepped(FNS)
+    with PLACES[place](FNS) as pool:
         check_reset(pool.reset(), hand.reset(), SPACE)
         for name, (_, text) in ({**WRONG, **LOCKED} if place in PROCESSES else WRONG).items():
             for _ in range(2):
@@ -173,8 +167,7 @@ def test_a_row_that_is_wrong_among_plain_ones(place: str) -> None:
 
 @pytest.mark.parametrize("place", BACKENDS)
 def test_a_reset_that_is_wrong(place: str) -> None:
-    fns = undeclared()
-    with PLACES[place](fns) as pool:
+    with PLACES[place](FNS) as pool:
         pool.reset()
         for name, (_, text) in WRONG_RESETS.items():
             with pytest.raises(EnvError, match=rf"env 1: reset raised (.|\n)*{text}") as caught:
@@ -187,73 +180,190 @@ def test_a_reset_that_is_wrong(place: str) -> None:
             assert pool.step([PLAIN] * 3)[0][:, 2].tolist() == [1, 1, 1]
 
 
-class RebindsEnv(envs.CountEnv):
-    """At its third step it takes another method as its `step`."""
-
-    def step(self, action: Any) -> Any:
-        if self.t == 2:
-            self.step = self.step_twice  # type: ignore[method-assign]
-        return super().step(action)
-
-    def step_twice(self, action: Any) -> Any:
-        super().step(action)
-        return super().step(action)
-
-
-@pytest.mark.parametrize("place", QUICK)
-def test_an_env_that_rebinds_its_step_and_one_that_is_recreated(place: str) -> None:
-    fns = [functools.partial(RebindsEnv, tag, 99) for tag in range(3)]
-    hand = HandStepped(fns)
-    space = hand.envs[0].observation_space
-    actions = [np.int64(0)] * 3
-    with PLACES[place](fns) as pool:
-        check_reset(pool.reset(), hand.reset(), space)
-        for _ in range(6):
-            check(pool.step(actions), hand.step(actions), space)
-        pool.restart(1)
-        hand.envs[1] = fns[1]()
-        check_reset(pool.reset(1), hand.reset([1]), space)
-        for _ in range(6):
-            check(pool.step(actions), hand.step(actions), space)
-
-
-SHAPES: list[tuple[tuple[int, ...], bool, tuple[int, ...]]] = [
-    ((), False, ()),
-    ((1, 1), False, ()),
-    ((1,), True, (1,)),
-    ((3,), False, (3,)),
-    ((3,), True, (3,)),
-]
-
-
-@pytest.mark.parametrize(("shape", "declared", "row"), SHAPES)
 @pytest.mark.parametrize("place", BACKENDS)
+def test_final_observations_that_are_objects_in_part_fit_their_space(place: str) -> None:
+    vector = gym.spaces.Box(-1, 99, (2,), np.float32)
+    env_fn = functools.partial(
+        envs.ChangedEnv,
+        length=1,
+        step=lambda _, a, row: ({"vector": [0.5] * (2 + a), "text": "over"}, *row[1:]),
+        reset=lambda _, row: ({"vector": [0, 0], "text": "begun"}, row[1]),
+        space=gym.spaces.Dict({"vector": vector, "text": gym.spaces.Text(9)}),
+    )
+    with PLACES[place]([env_fn], autoreset_mode="same_step") as pool:
+        pool.reset()
+        final = pool.step([0])[4][0]["final_obs"]
+        assert same(final, {"vector": np.full(2, 0.5, np.float32), "text": "over"})
+        with pytest.raises(EnvError, match=r"vector.*has shape \(3,\)"):
+            pool.step([1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "declared", "row"),
+    [((), False, ()), ((1, 1), False, ()), ((1,), True, (1,)), ((3,), True, (3,))],
+)
+@pytest.mark.parametrize("place", LOCAL)
 def test_one_element_is_a_scalar_reward_unless_a_space_declares_its_shape(
     place: str, shape: tuple[int, ...], declared: bool, row: tuple[int, ...]
 ) -> None:
-    def make() -> envs.ChangedEnv:
+    def rewarded() -> envs.ChangedEnv:
         reward = np.full(shape, 2.5, np.float32)
         env = envs.ChangedEnv(step=lambda env, action, row: (row[0], reward, *row[2:]))  # noqa: ARG005
         if declared:
             env.reward_space = gym.spaces.Box(-np.inf, np.inf, shape)
         return env
 
-    with PLACES[place]([make] * 2, validate="off") as pool:
+    with PLACES[place]([rewarded] * 2, validate="off") as pool:
         pool.reset()
         for _ in range(2):
             assert same(pool.step([0, 0])[1], np.full((2, *row), 2.5))
         assert pool.step([], [])[1].shape == (0, *row)
 
 
-def test_an_object_of_any_kind_in_an_info_is_copied() -> None:
-    queue = collections.deque([0])
+# ------------------------------------------------------------- infos that travel in the block
 
-    def change(env: Any, _: Any, row: tuple) -> tuple:
-        queue[0] = env.t
-        return *row[:4], {"queue": queue}
 
-    with DummyVectorEnv([functools.partial(envs.ChangedEnv, step=change)]) as pool:
+class InfoEnv(envs.CountEnv):
+    """Its infos are of several forms, in a random order."""
+
+    def __init__(self, tag: int) -> None:
+        super().__init__(tag, length=2)
+        self.rng, self.count = np.random.default_rng(tag), 0
+
+    def info(self) -> dict[str, Any]:
+        self.count += 1
+        x = float(self.rng.normal())
+        kinds: list[dict[str, Any]] = [
+            {"x": x, "n": self.count, "alive": x > 0},
+            {"x": np.float64(x), "speed": np.float32(x), "at": np.array([x, -x])},
+            {},
+            {"x": self.count, "n": x},
+            {"x": x, "name": "a name"},
+            {"x": x, "huge": 10**30, "n": self.count},
+        ]
+        return kinds[int(self.rng.choice([0, 0, 0, 0, 1, 1, 2, 3, 4, 5]))]
+
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset(**kwargs)[0], self.info()
+
+    def step(self, action: Any) -> Any:
+        return *super().step(action)[:4], self.info()
+
+
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+@pytest.mark.parametrize("place", PROCESSES[-1:])
+def test_forms_that_change_from_row_to_row(place: str, mode: str | None) -> None:
+    fns = [functools.partial(InfoEnv, tag) for tag in range(4)]
+    Session(PLACES[place], fns, mode).run(script(1, rounds=8))
+
+
+def numbers(count: int) -> dict[str, Any]:
+    return {f"number {n}": count * 10.0 + n for n in range(10)}
+
+
+SCALARS = functools.partial(
+    envs.ChangedEnv,
+    step=lambda env, action, row: (*row[:4], numbers(env.steps)),  # noqa: ARG005
+    reset=lambda env, row: (row[0], {"first": env.steps}),
+)
+"""Makes an env with ten numbers in each info."""
+
+
+def check_infos(infos: Any, count: int) -> None:
+    assert list(infos) == [{**numbers(count), "env_id": i} for i in range(len(infos))]
+
+
+def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    read = ProcessHost.read
+
+    def counting(self: Any) -> bool:
+        found = read(self)
+        taken.extend(self.items)
+        return found
+
+    with ShmemVectorEnv([SCALARS] * 4, num_processes=2) as pool:
+        monkeypatch.setattr(ProcessHost, "read", counting)
+        assert [info["first"] for info in pool.reset()[1]] == [0] * 4
+        for count in range(1, 20):
+            check_infos(pool.step(np.zeros(4, dtype=int))[4], count)
+    assert taken == []
+
+
+def test_forms_outlive_rows_that_are_cancelled_and_processes_that_end() -> None:
+    with ShmemVectorEnv([SCALARS] * 2, num_processes=1, wait_num=1) as pool:
         pool.reset()
-        first = pool.step([0])[4][0]["queue"]
-        pool.step([0])
-        assert list(first) == [1]
+        for count in (2, 4, 6):
+            pool.send([0, 0])
+            pool.cancel()  # the rows that brought a form are dropped
+            pool.reset()
+            pool.send([0, 0])
+            infos = pool.step(None, id=[0, 1])[4]
+            check_infos(infos, count)
+            pool.reset()
+        pool.workers[0].process.kill()
+        with pytest.raises(WorkerDiedError):
+            pool.step([0, 0])
+        pool.restart()
+        check_infos(infos, 6)  # what was returned does not change
+        # The forms come in another order now: that of a step before that of a second reset.
+        pool.reset()
+        pool.send([0, 0])
+        check_infos(pool.step(None, id=[0, 1])[4], 1)
+
+
+# ------------------------------------------- copy=False: rows hold until their env is sent on
+
+NUM = 6
+
+
+def row_of(obs: Any, k: int) -> Any:
+    """Return row `k` of observations in columns, without a copy."""
+    if isinstance(obs, dict):
+        return {key: row_of(part, k) for key, part in obs.items()}
+    return tuple(row_of(part, k) for part in obs) if isinstance(obs, tuple) else obs[k]
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+@pytest.mark.parametrize(("name", "columns"), [("box-int64", False), ("mixed", True)])
+def test_rows_hold_until_their_env_is_sent_on(place: str, name: str, columns: bool) -> None:
+    rng = np.random.default_rng(0)
+    fns = [functools.partial(envs.SpaceEnv, tag, name, 1000) for tag in range(NUM)]
+    hand = HandStepped(fns)
+    action = envs.draw(hand.envs[0].action_space, rng)
+    held: dict[int, Any] = {}
+    addresses: set[int] = set()
+
+    def keep(obs: Any, infos: Any) -> None:
+        if not columns:
+            addresses.add(obs.__array_interface__["data"][0])
+        held.update((info["env_id"], row_of(obs, k)) for k, info in enumerate(infos))
+
+    with PLACES[place](fns, wait_num=2, columns=columns, copy=False) as pool:
+        keep(*pool.reset(list(range(NUM))[::-1], seed=0))
+        expected = {row.env_id: row.obs for row in hand.reset(seeds=list(range(NUM)))}
+        for _ in range(40):
+            chosen = [int(i) for i in rng.permutation(pool.ready_id) if rng.random() < 0.5]
+            for i in chosen:
+                del held[i]
+            if rng.integers(0, 4) == 0:
+                pool.send_reset(chosen)
+                rows = hand.reset(chosen)
+            else:
+                pool.send([action] * len(chosen), chosen)
+                rows = hand.step([action] * len(chosen), chosen)
+            expected |= {row.env_id: row.obs for row in rows}
+            if pool.waiting_id:
+                batch = pool.recv()
+                keep(batch[0], batch[4])
+            assert all(alike(row, expected[i]) for i, row in held.items())
+        pool.drain()
+    assert len(addresses) <= NUM + 1  # the same memory again and again
+
+
+def test_whole_batches_are_views_and_any_other_is_not() -> None:
+    with ShmemVectorEnv([envs.CountEnv] * 3, num_processes=1, copy=False) as pool:
+        first, _ = pool.reset()
+        part, _ = pool.reset([2, 0])
+        assert np.shares_memory(pool.reset()[0], first)
+        assert not np.shares_memory(part, first)

@@ -31,8 +31,7 @@ LIMIT = 60.0
 class PoolMachine(RuleBasedStateMachine):
     """The model of a pool that raises: for each env its state, its episode and step, its fault.
 
-    Which rules apply must not depend on which env was quicker, for Hypothesis runs an example
-    again: so every rule applies always, to those envs that it can apply to.
+    Which env was quicker must not decide which rules apply: each applies to the envs that it can.
     """
 
     place = ""
@@ -60,10 +59,11 @@ class PoolMachine(RuleBasedStateMachine):
         """Tell whether a step of this env would be carried out."""
         return self.state[i] == READY
 
+    def free(self, ids: list[int]) -> list[int]:
+        return [i for i in ids if self.state[i] in (NEVER, READY, FAILED)]
+
     def mates(self, i: int) -> list[int]:
         return [j for j in range(NUM) if self.pids[j] == self.pids[i]]
-
-    # ------------------------------------------------------------------------------ requests
 
     @rule(ids=IDS, faults=st.lists(st.sampled_from(["", "", "value"]), min_size=NUM, max_size=NUM))
     def send(self, ids: list[int], faults: list[str]) -> None:
@@ -74,7 +74,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(ids=IDS)
     def send_reset(self, ids: list[int]) -> None:
-        ids = [i for i in ids if self.state[i] in (NEVER, READY, FAILED)]
+        ids = self.free(ids)
         self.pool.send_reset(ids)
         for i in ids:
             self.state[i], self.fault[i] = RESETTING, ""
@@ -89,7 +89,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(ids=IDS)
     def reset(self, ids: list[int]) -> None:
-        ids = [i for i in ids if self.state[i] in (NEVER, READY, FAILED)]
+        ids = self.free(ids)
         obs, infos = self.pool.reset(ids)
         assert [info["env_id"] for info in infos] == ids
         for k, i in enumerate(ids):
@@ -97,7 +97,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(ids=IDS)
     def call(self, ids: list[int]) -> None:
-        ids = [i for i in ids if self.state[i] in (NEVER, READY, FAILED)]
+        ids = self.free(ids)
         assert self.pool.get_env_attr("tag", ids) == ids
 
     @rule(ids=IDS)
@@ -111,8 +111,6 @@ class PoolMachine(RuleBasedStateMachine):
     def abandoned(self, i: int) -> None:
         self.state[i], self.fault[i] = FAILED, ""
         self.episode[i] = int(self.pool.get_env_attr("episode", [i])[0])
-
-    # ------------------------------------------------------------------------------- fetching
 
     @rule(timeout=st.sampled_from([None, 0.001]), wait_num=st.integers(1, NUM))
     def recv(self, timeout: float | None, wait_num: int) -> None:
@@ -164,8 +162,6 @@ class PoolMachine(RuleBasedStateMachine):
         assert "env_error" not in info
         self.episode[i], self.t[i], self.state[i] = self.episode[i] + 1, 0, READY
         assert obs == [i, self.episode[i], 0]
-
-    # --------------------------------------------------------------------------- processes
 
     @rule(i=ONE, in_flight=st.booleans())
     def kill(self, i: int, in_flight: bool) -> None:
@@ -308,7 +304,7 @@ def test_any_order_of_requests(place: str, machine: type[PoolMachine]) -> None:
     run_state_machine_as_test(
         chosen,
         settings=settings(
-            max_examples=40 if place == "dummy" else 20,
+            max_examples=30 if place == "dummy" else 12,
             stateful_step_count=25,
             deadline=None,
             database=None,

@@ -1,20 +1,24 @@
-"""``pool.stats()`` against what envs note down of themselves."""
+"""What a pool says of itself, against what envs note, and what a batch costs the caller."""
 
 from __future__ import annotations
 
 import functools
+import gc
+import os
+import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-import envpool_py
+from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ShmemVectorEnv
 from envpool_py.testing import CountingEnv
 from tests.backends.test_worker_contract import ThreadWorker
 from tests.support import envs
-from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.support.places import BACKENDS, LOCAL, PLACES, QUICK
 from tests.support.session import Session, script
 
 
@@ -27,31 +31,33 @@ class TimedEnv(gym.Env[Any, Any]):
     def __init__(self) -> None:
         self.took: dict[str, list[float]] = {"step": [], "reset": []}
 
-    def _spend(self, what: str, seconds: float) -> None:
+    def _spend(self, what: str, seconds: float) -> Any:
         begun = time.perf_counter()
         time.sleep(seconds)
         self.took[what].append(time.perf_counter() - begun)
+        return np.zeros(2, np.float32)
 
     def reset(self, **kwargs: Any) -> Any:
         super().reset(**kwargs)
-        self._spend("reset", 0.003)
-        return np.zeros(2, np.float32), {}
+        return self._spend("reset", 0.003), {}
 
     def step(self, action: Any) -> Any:
         del action
         count = len(self.took["step"]) + 1
-        self._spend("step", 0.004 if count % 10 == 0 else 0.001)
-        return np.zeros(2, np.float32), 0.0, count % 25 == 0, False, {}
+        obs = self._spend("step", 0.004 if count % 10 == 0 else 0.001)
+        return obs, 0.0, count % 25 == 0, False, {}
 
 
-@pytest.mark.parametrize("place", BACKENDS)
-@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "mode"),
+    [*((place, "next_step") for place in BACKENDS), ("dummy", None), (LOCAL[1], "same_step")],
+)
 def test_what_envs_took(place: str, mode: str | None) -> None:
     begun = time.perf_counter()
     with PLACES[place]([TimedEnv] * 3, autoreset_mode=mode, measure=True) as pool:
         pool.reset()
-        for _ in range(60):
+        for _ in range(30):
             pool.step([0, 0, 0])
         pool.step([0], [1])
         took = pool.get_env_attr("took")
@@ -60,24 +66,19 @@ def test_what_envs_took(place: str, mode: str | None) -> None:
     slack = 0.0005  # for the meter itself; a single reset may also be put off the core
     for i in range(3):
         steps, resets = took[i]["step"], took[i]["reset"]
-        assert stats.steps[i] == len(steps)
-        assert stats.resets[i] == len(resets)
+        assert (stats.steps[i], stats.resets[i]) == (len(steps), len(resets))
         assert np.mean(steps) <= stats.step_mean[i] < np.mean(steps) + slack
         assert np.mean(resets) <= stats.reset_mean[i] < np.mean(resets) + 100 * slack
         for share, found in ((0.5, stats.step_p50[i]), (0.99, stats.step_p99[i])):
             exact = np.percentile(steps, 100 * share, method="inverted_cdf")
             assert 0.93 * exact < found < 1.07 * exact + 4 * slack
-        spent = sum(steps) + sum(resets)
-        assert spent / wall <= stats.busy[i] <= 1
-    assert stats.batches == 62
-    assert stats.rows == 61 * 3 + 1
-    assert stats.batch_fill == pytest.approx(stats.rows / 62 / 3)
+        assert (sum(steps) + sum(resets)) / wall <= stats.busy[i] <= 1
+    assert (stats.batches, stats.rows) == (32, 31 * 3 + 1)
+    assert stats.batch_fill == pytest.approx(stats.rows / 32 / 3)
     assert stats.seconds <= wall
-    expected = ((0, 1, 2),) if place == "dummy" else ((0, 1), (2,))
-    assert stats.processes == expected
-    np.testing.assert_allclose(
-        stats.process_busy, [stats.busy[list(envs)].sum() for envs in expected]
-    )
+    assert stats.processes == (((0, 1, 2),) if place == "dummy" else ((0, 1), (2,)))
+    busy = [stats.busy[list(ids)].sum() for ids in stats.processes]
+    np.testing.assert_allclose(stats.process_busy, busy)
     np.testing.assert_allclose(stats.process_busy + stats.process_idle, 1)
     assert not stats.restarts.any()
     assert f"{stats.steps.sum()} steps" in str(stats)
@@ -85,22 +86,23 @@ def test_what_envs_took(place: str, mode: str | None) -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_cleared_and_restarted(place: str) -> None:
+def test_counts_that_are_cleared_and_those_of_envs_that_raise_or_are_recreated(place: str) -> None:
     with PLACES[place]([CountingEnv] * 3, measure=True) as pool:
         empty = pool.stats()
         assert np.isnan(empty.batch_fill)
         assert np.isnan(empty.step_p50).all()
         assert "0 steps" in str(empty)
         pool.reset()
-        pool.step([0, 0, 0])
+        with pytest.raises(KeyError, match="env 1"):
+            pool.step([0, 3, 0])
+        pool.drain()
         assert pool.stats(clear=True).steps.tolist() == [1, 1, 1]
         pool.restart([1])
         pool.reset([1])
         pool.step([0], [1])
         stats = pool.stats()
-        assert stats.steps.tolist() == [0, 1, 0]
-        assert stats.resets.tolist() == [0, 1, 0]
-        assert stats.restarts.tolist() == [0, 1, 0]
+        for counted in (stats.steps, stats.resets, stats.restarts):
+            assert counted.tolist() == [0, 1, 0]
         assert (stats.batches, stats.rows) == (2, 2)
 
 
@@ -110,18 +112,9 @@ def test_a_measured_pool_gives_the_same_rows(place: str) -> None:
     Session(PLACES[place], fns, "next_step", measure=True).run(script(2))
 
 
-def test_a_step_that_raises_is_counted() -> None:
-    with envpool_py.ShmemVectorEnv([CountingEnv] * 2, measure=True) as pool:
-        pool.reset()
-        with pytest.raises(KeyError, match="env 1"):
-            pool.step([0, 3])
-        assert pool.stats().steps.tolist() == [1, 1]
-
-
 def test_a_new_process_counts_on() -> None:
-    with envpool_py.ShmemVectorEnv(
-        [CountingEnv] * 2, num_processes=1, measure=True, on_error="restart"
-    ) as pool:
+    options: dict[str, Any] = {"num_processes": 1, "measure": True, "on_error": "restart"}
+    with ShmemVectorEnv([CountingEnv] * 2, **options) as pool:
         pool.reset()
         pool.step([0, 0])
         pool.workers[0].process.kill()
@@ -134,11 +127,87 @@ def test_a_new_process_counts_on() -> None:
 
 
 def test_refusals() -> None:
-    pool: envpool_py.BaseVectorEnv = envpool_py.DummyVectorEnv([CountingEnv])
+    pool: BaseVectorEnv = DummyVectorEnv([CountingEnv])
     with pool, pytest.raises(RuntimeError, match="measure=True"):
         pool.stats()
-    pool = envpool_py.BaseVectorEnv([CountingEnv], ThreadWorker, measure=True)
-    with pool, pytest.raises(NotImplementedError, match="ThreadWorker"):
+    pool = BaseVectorEnv([CountingEnv], ThreadWorker, measure=True)
+    with pool, pytest.raises(NotImplementedError, match="ThreadWorker does not measure"):
         pool.stats()
-    with pytest.raises(gym.error.ClosedEnvironmentError):
-        pool.stats()
+
+
+def test_a_notebook_shows_the_states_of_the_envs() -> None:
+    with DummyVectorEnv([functools.partial(envs.FaultEnv, i) for i in range(4)]) as pool:
+        pool.reset([0, 1, 2])
+        pool.send([""], [2])
+        with pytest.raises(EnvError):
+            pool.step(["value"], [1])
+        shown = pool._repr_html_()
+        told = {"ready for a step": "env 0", "need a reset: raised": "env 1", "rows returned": "3"}
+        told |= {"in flight: stepping": "env 2", "need a reset: never reset": "env 3"}
+        for text, ids in told.items():
+            assert f"<th>{text}</th><td>{ids}</td>" in shown
+        assert f"<caption>{repr(pool).replace(chr(39), '&#x27;')}</caption>" in shown
+    assert "closed" in pool._repr_html_()
+
+
+# -------------------------------------------------------------- what a batch costs the caller
+
+NUM_ENVS = 16
+BARE = functools.partial(
+    envs.ChangedEnv,
+    length=1 << 30,
+    step=lambda env, action, row: (*row[:4], {}),  # noqa: ARG005
+    reset=lambda env, row: (row[0], {}),  # noqa: ARG005
+)
+"""Makes an env without infos, whose episode does not end."""
+
+
+def calls_of(act: Callable[[], Any]) -> list[str]:
+    """Return the Python functions that are called in this thread."""
+    called: list[str] = []
+
+    def note(frame: Any, event: str, arg: Any) -> None:  # noqa: ARG001 - the signature of a profiler
+        if event == "call":
+            called.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    gc.disable()  # what the collector calls is not the pool's
+    try:
+        sys.setprofile(note)
+        act()
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+    return called
+
+
+@pytest.mark.parametrize(("wait_num", "limit"), [(NUM_ENVS, 26), (NUM_ENVS // 2, 28)])
+def test_calls_of_a_step(wait_num: int, limit: int) -> None:
+    with ShmemVectorEnv([BARE] * NUM_ENVS, num_processes=2, wait_num=wait_num) as pool:
+        pool.reset(seed=0)
+        counts = []
+        for _ in range(80):
+            ids = None if wait_num == NUM_ENVS else pool.batch_ids
+            step = functools.partial(pool.step, np.zeros(len(pool.batch_ids), np.int64), ids)
+            counts.append(calls_of(step))
+        pool.drain()
+    median = sorted(counts[30:], key=len)[25]
+    assert len(median) <= limit, median
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_resets_are_one_message_for_each_process(
+    seed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    write = os.write
+
+    def count(fd: int, data: bytes) -> int:
+        written.append(len(data))
+        return write(fd, data)
+
+    with ShmemVectorEnv([envs.CountEnv] * 64, num_processes=2) as pool:
+        monkeypatch.setattr(os, "write", count)
+        pool.reset(seed=seed)
+        monkeypatch.undo()
+    assert len(written) == 2

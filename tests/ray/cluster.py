@@ -59,11 +59,8 @@ def local_ray() -> Iterator[None]:
 
     A pool whose actor died, hung or has a ``step_timeout`` ends it as usual.
     """
-    module.EnvActor, module.Actors._open, module.ActorHost._closed = (
-        KeptEnvActor,
-        _open_with_kept,
-        _keep,
-    )
+    module.EnvActor = KeptEnvActor
+    module.Actors._open, module.ActorHost._closed = _open_with_kept, _keep
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(
@@ -81,18 +78,17 @@ def local_ray() -> Iterator[None]:
         _idle.clear()
 
 
-def parent_of(pid: int) -> int:
-    """Return the parent of a process."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def actors() -> set[int]:
     """Return the processes of actors with envs, of this process's Ray, that no pool has closed."""
+
+    def parent_of(pid: str) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if b"EnvActor" in (path / "cmdline").read_bytes():
-                raylet = parent_of(int(path.name))
-                if parent_of(raylet) == os.getpid():
+                raylet = parent_of(path.name)
+                if parent_of(raylet) == str(os.getpid()):
                     found.add(int(path.name))
     return found - {pid for _, pid in _idle}

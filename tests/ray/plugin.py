@@ -1,4 +1,4 @@
-"""The tier of Ray: every place of `tests.support.places` is Ray, for any test of a backend.
+"""The tier of Ray: every place of `tests.support.places` but LOCAL is Ray, for any test.
 
 `tests/conftest.py` has pytest import this where `-m` or the command line asks for Ray's tests.
 """
@@ -66,6 +66,7 @@ def there() -> set[object]:
 def nothing_left_on_ray(ray_is_there: None) -> Iterator[None]:
     """Check that the test leaves no actor, no descriptor and no thread."""
     del ray_is_there
+    gc.freeze()  # not to be looked through again after each test
     before = there()
     yield
     gc.collect()

@@ -1,4 +1,4 @@
-"""What is built on pools gives over actors what it gives in process."""
+"""What is built on pools gives over actors what it gives in process; the docs, example, cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import ray
 
-from envpool_py import DummyVectorEnv, ParallelVectorEnv, VectorEnvNormObs, envpool
+from envpool_py import DummyVectorEnv, ParallelVectorEnv, envpool
 from envpool_py.cli import main
 from envpool_py.collector import load
 from envpool_py.gymnasium import VectorEnv
-from envpool_py.pettingzoo import PettingZooEnv
 from envpool_py.sb3 import PoolVecEnv
-from tests.pettingzoo.envs import MeadowEnv, TableEnv
+from tests.docs.programs import run
+from tests.pettingzoo.envs import MeadowEnv
 from tests.ray.plugin import PLACE
 from tests.support.episodes import check_by_hand
 from tests.support.helpers import ROOT, run_python
@@ -32,6 +32,55 @@ ACTIONS = np.random.default_rng(0).integers(2, size=(40, 4))
 SAME_STEP = {"autoreset_mode": "same_step"}
 
 
+def drive(stepped: Any, **options: Any) -> Iterator[Any]:
+    yield stepped.reset(**options)
+    for action in ACTIONS:
+        yield stepped.step(action)
+    stepped.close()
+
+
+def sb3(make: Callable[..., Any]) -> Iterator[Any]:
+    venv = PoolVecEnv(make(CARTPOLE, **SAME_STEP))
+    venv.seed(1)
+    return drive(venv)
+
+
+def gymnasium(make: Callable[..., Any]) -> Iterator[Any]:
+    return drive(VectorEnv(make(CARTPOLE, **SAME_STEP, columns=True)), seed=1)
+
+
+def by_name(make: Callable[..., Any]) -> dict[str, Any]:
+    """Return the options of a function that makes a pool by the name of a backend."""
+    if make is DummyVectorEnv:
+        return {"backend": "dummy"}
+    return {"backend": "ray", "num_cpus": 0.01, "num_processes": 2}
+
+
+def as_envpool(make: Callable[..., Any]) -> Iterator[Any]:
+    options = {"num_envs": 4, "seed": 1, "pool_options": by_name(make)}
+    return drive(envpool.make_gymnasium("CartPole-v1", **options))
+
+
+def parallel(make: Callable[..., Any]) -> Iterator[Any]:
+    with ParallelVectorEnv([MeadowEnv] * 3, **by_name(make)) as pool:
+        yield pool.reset(seed=4)
+        spaces = {agent: pool.action_space(agent) for agent in pool.possible_agents}
+        for space in spaces.values():
+            space.seed(1)
+        for _ in range(6):
+            yield pool.step(
+                {a: np.stack([space.sample() for _ in range(3)]) for a, space in spaces.items()}
+            )
+
+
+@pytest.mark.parametrize("face", [sb3, gymnasium, as_envpool, parallel])
+def test_rows_are_those_of_envs_in_process(face: Callable[..., Iterator[Any]]) -> None:
+    ours, theirs = list(face(PLACE)), list(face(DummyVectorEnv))
+    assert len(ours) > 5
+    for left, right in zip(ours, theirs, strict=True):
+        assert same(left, right)
+
+
 def test_collect_on_the_command_line(tmp_path: Path) -> None:
     out = str(tmp_path / "a.npz")
     limits = ["--num-envs", "4", "--wait-num", "2", "--steps", "200", "--seed", "3"]
@@ -41,84 +90,71 @@ def test_collect_on_the_command_line(tmp_path: Path) -> None:
     assert main(["collect", "CartPole-v1", *limits, "--address", "auto"]) == 2
 
 
-def wrapped(make: Callable[..., Any]) -> Iterator[Any]:
-    with VectorEnvNormObs(make(CARTPOLE)) as pool:
-        yield pool.reset(seed=0)[0]
-        for action in ACTIONS[:5]:
-            yield pool.step(action)[:4]
-
-
-def sb3(make: Callable[..., Any]) -> Iterator[Any]:
-    venv = PoolVecEnv(make(CARTPOLE, **SAME_STEP))
-    venv.seed(1)
-    yield venv.reset()
-    for action in ACTIONS:
-        yield venv.step(action)
-    venv.close()
-
-
-def gymnasium(make: Callable[..., Any]) -> Iterator[Any]:
-    envs = VectorEnv(make(CARTPOLE, **SAME_STEP, columns=True))
-    yield envs.reset(seed=1)
-    for action in ACTIONS:
-        yield envs.step(action)
-    envs.close()
-
-
-def as_envpool(make: Callable[..., Any]) -> Iterator[Any]:
-    options = {"backend": "dummy" if make is DummyVectorEnv else "ray"}
-    options |= {} if make is DummyVectorEnv else {"num_cpus": 0.01, "num_processes": 2}
-    envs = envpool.make_gymnasium("CartPole-v1", num_envs=4, seed=1, pool_options=options)
-    yield envs.reset()
-    for action in ACTIONS:
-        yield envs.step(action)
-    envs.close()
-
-
-def parallel(make: Callable[..., Any]) -> Iterator[Any]:
-    backend = "dummy" if make is DummyVectorEnv else "ray"
-    options = {} if make is DummyVectorEnv else {"num_cpus": 0.01, "num_processes": 2}
-    with ParallelVectorEnv([MeadowEnv] * 3, backend, **options) as pool:
-        yield pool.reset(seed=4)
-        for agent in pool.possible_agents:
-            pool.action_space(agent).seed(1)
-        for _ in range(6):
-            yield pool.step(
-                {
-                    agent: np.stack([pool.action_space(agent).sample() for _ in range(3)])
-                    for agent in pool.possible_agents
-                }
-            )
-
-
-def turn_based(make: Callable[..., Any]) -> Iterator[Any]:
-    fns = [lambda: PettingZooEnv(TableEnv())] * 3
-    with make(fns, autoreset_mode="next_step") as pool:
-        yield pool.reset(seed=2)
-        for space in pool.action_space:
-            space.seed(1)
-        over = np.zeros(3, bool)
-        for _ in range(24):
-            spaces = zip(pool.action_space, over, strict=True)
-            row = pool.step([None if dead else space.sample() for space, dead in spaces])
-            over = row[2] | row[3]
-            yield row
-
-
-@pytest.mark.parametrize("drive", [wrapped, sb3, gymnasium, as_envpool, parallel, turn_based])
-def test_rows_are_those_of_envs_in_process(drive: Callable[..., Iterator[Any]]) -> None:
-    ours, theirs = list(drive(PLACE)), list(drive(DummyVectorEnv))
-    assert len(ours) > 5
-    for left, right in zip(ours, theirs, strict=True):
-        assert same(left, right)
+def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
+    run("docs/ray.md", tmp_path)
 
 
 def test_the_example_shows_the_nodes_and_the_speed() -> None:
     address = ray.get_runtime_context().gcs_address
     options = ["--num-envs", "4", "--envs-per-actor", "2", "--num-cpus", "0.01", "--seconds", "0.2"]
     example = ROOT / "examples" / "ray_cluster.py"
-    printed = run_python(example, "--address", address, *options, env=os.environ)
-    lines = printed.splitlines()
-    assert [line.partition(": ")[2] for line in lines[:1]] == ["4 envs"]
+    lines = run_python(example, "--address", address, *options, env=os.environ).splitlines()
+    assert lines[0].endswith(": 4 envs")
     assert lines[-2] == "0 episodes lost"
     assert "steps a second" in lines[-1]
+
+
+# A node of two goes, another comes, and the second goes; a step reports each env that is lost.
+CLUSTER = """
+import collections, time
+import ray
+from ray.cluster_utils import Cluster
+from envpool_py import RayVectorEnv
+from tests.support.envs import CountEnv
+
+MEMORY = {"object_store_memory": 80 * 2**20}
+cluster = Cluster(
+    initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **MEMORY}
+)
+nodes = [cluster.add_node(num_cpus=1, **MEMORY) for _ in range(2)]
+ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
+cluster.wait_for_nodes()
+names = {node.node_id: k for k, node in enumerate(nodes)}
+
+def where(pool):
+    return [names[i] for i in pool.apply(lambda _: ray.get_runtime_context().get_node_id())]
+
+def remove(pool, number):
+    lost = [i for i, place in enumerate(where(pool)) if place == number]
+    cluster.remove_node(nodes[number])
+    reported, start = [], time.monotonic()
+    while len(reported) < len(lost):
+        assert time.monotonic() < start + 100
+        _, _, _, truncated, info = pool.step([0] * 8)
+        ended = [i["env_id"] for i in info if "env_error" in i]
+        assert truncated.nonzero()[0].tolist() == ended
+        assert all("node" in info[i]["env_error"] for i in ended)
+        reported += ended
+        if ended:
+            pool.reset(ended)
+    assert sorted(reported) == lost
+    assert not any(pool.step([0] * 8)[3])
+    assert number not in where(pool)
+
+options = {"envs_per_actor": 2, "on_error": "restart", "max_restarts": None}
+with RayVectorEnv([lambda: CountEnv(length=10**9)] * 8, num_cpus=0.25, **options) as pool:
+    assert collections.Counter(where(pool)) == {0: 4, 1: 4}
+    pool.reset()
+    pool.step([0] * 8)
+    remove(pool, 0)
+    names[cluster.add_node(num_cpus=1, **MEMORY).node_id] = 2
+    remove(pool, 1)
+    assert 2 in where(pool)
+ray.shutdown()
+cluster.shutdown()
+print("done", flush=True)
+"""
+
+
+def test_a_node_that_goes_and_a_node_that_comes() -> None:
+    assert run_python("-c", CLUSTER, env=os.environ).split()[-1] == "done"

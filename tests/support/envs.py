@@ -346,6 +346,7 @@ class BufferEnv(CountEnv):
         return self.buffer
 
     def _tell(self) -> dict:
+        assert self.told.keys() == {"array", "list", "step"}, "the pool has changed it"
         self.told["array"][:] = self.episode, self.t
         self.told["list"][0] = self.t
         self.told["step"] = self.t
@@ -358,9 +359,6 @@ class BufferEnv(CountEnv):
     def step(self, action: Any) -> tuple:
         *row, _ = super().step(action)
         return *row, self._tell()
-
-    def told_keys(self) -> list[str]:
-        return sorted(self.told)
 
 
 # ------------------------------------------------------------------------------- gates

@@ -50,6 +50,9 @@ PROCESSES = ("subproc-fork", "shmem-fork-packed")
 BACKENDS = ("dummy", "shmem-fork-packed")
 """One place of each backend: for what does not depend on how envs are placed."""
 
+LOCAL = BACKENDS
+"""As BACKENDS, for what cannot differ on Ray: these tests do not run there."""
+
 
 def slow(*values: Any) -> list[Any]:
     """Return these values of a parameter, each one or a tuple, with the mark of the slow tier."""

@@ -155,6 +155,8 @@ class Session:
             listed = self.rng.integers(9, size=count).tolist()
         else:
             listed = [envs.draw(self.action_space, self.rng) for _ in range(count)]
+            if self.rng.random() < 0.2:  # one object for all
+                listed = listed[:1] * count
         forms: list[Any] = [list(listed), tuple(listed)]
         if count and is_fixed(self.action_space):
             forms.append(in_columns(self.action_space, listed))

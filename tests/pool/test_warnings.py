@@ -1,0 +1,241 @@
+"""What a pool says of rows and of steps after the end: once, of all envs, with the caller's line.
+
+`tests/unit/test_checks.py` has what `validate` finds wrong with a row.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import functools
+import inspect
+import select
+import termios
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from envpool_py import BaseVectorEnv, EnvError
+from tests.backends.test_worker_contract import ThreadWorker
+from tests.support import envs
+from tests.support.helpers import wait_until
+from tests.support.places import BACKENDS, LOCAL, PLACES, QUICK
+
+MODES = (None, "next_step", "same_step")
+
+
+def line() -> int:
+    """Return the number of the line that calls this."""
+    return inspect.currentframe().f_back.f_lineno
+
+
+# -------------------------------------------------------------- a step after the episode's end
+
+
+def short(*lengths: int) -> list[Callable[[], Any]]:
+    return [functools.partial(envs.CountEnv, tag, length) for tag, length in enumerate(lengths)]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_step_after_the_end_is_warned_of_once(place: str) -> None:
+    with PLACES[place](short(9, 2, 3, 9)) as pool:
+        pool.reset()
+        for _ in range(2):
+            pool.step([0] * 4)
+        here = line() + 2
+        with pytest.warns(UserWarning, match="env 1: stepped after its episode ended") as caught:
+            row = pool.step([0] * 4)
+        (warning,) = caught
+        assert str(warning.message).endswith('call reset(1), or pass autoreset_mode="same_step"')
+        assert (warning.filename, warning.lineno) == (__file__, here)
+        assert (row[0][1].tolist(), row[1][1]) == ([1, 0, 3], 1003)  # it reached the env
+        pool.step([0] * 4)  # env 2 too, and env 1 again
+    with PLACES[place](short(1, 9, 1), wait_num=3, timeout=60.0) as pool:
+        pool.reset()
+        pool.step([0] * 3)
+        text = r"envs 0, 2: stepped after their episodes ended; call reset\(ids\) with these ids"
+        with pytest.warns(UserWarning, match=text):
+            pool.step([0] * 3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", QUICK)
+def test_envs_that_are_reset_are_not_warned_of(place: str, mode: str | None) -> None:
+    with PLACES[place](short(2, 3, 4), autoreset_mode=mode) as pool:
+        pool.reset()
+        for _ in range(7):
+            _, _, terminated, truncated, _ = pool.step([0] * 3)
+            ended = np.flatnonzero(terminated | truncated)
+            if mode is None and len(ended):
+                pool.reset(ended)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_of_your_own_warns_too(mode: str | None) -> None:
+    with (
+        BaseVectorEnv(short(1), ThreadWorker, autoreset_mode=mode) as pool,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        pool.reset()
+        for _ in range(3):
+            pool.step([0])
+    assert len(caught) == (mode is None)
+
+
+# ---------------------------------------------------------------------- what envs return
+
+BOX = spaces.Box(0, 1, (2, 2), np.float32)
+NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
+# A space, an observation that is not in it, and what is said of it.
+WRONG: dict[str, tuple[spaces.Space, Any, str]] = {
+    "nan": (BOX, NAN, r"obs\[1, 0\] is nan"),
+    "a dict's leaf": (
+        spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple((BOX,))}),
+        {"a": 1, "b": (BOX.high * 1.5,)},
+        r"obs\['b'\]\[0\]\[0, 0\] is 1.5, but observation_space has",
+    ),
+    "text": (spaces.Text(3), "long text", r"obs is 'long text', which is not in observation_sp"),
+}
+
+
+def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]:
+    """Return two env_fns; env 1 shows what is wrong from that reset and that step on."""
+    space, wrong, _ = WRONG[name]
+    good = envs.draw(space, np.random.default_rng(0))
+
+    def on_reset(env: envs.CountEnv, row: tuple) -> tuple:
+        return wrong if env.tag and env.resets >= reset else good, row[1]
+
+    def on_step(env: envs.CountEnv, _: Any, row: tuple) -> tuple:
+        return wrong if env.tag and env.steps >= step else good, *row[1:]
+
+    make = functools.partial(envs.ChangedEnv, length=3, step=on_step, reset=on_reset, space=space)
+    return [functools.partial(make, tag) for tag in range(2)]
+
+
+@pytest.mark.parametrize(("place", "name"), [*((p, "nan") for p in BACKENDS), (LOCAL[1], "text")])
+def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
+    text = f'env 1: {WRONG[name][2]}(.|\n)*; pass validate="off" to silence this'
+    with PLACES[place](shows(name, reset=1)) as pool:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(UserWarning, match=text):  # the pool stays usable
+                pool.reset()
+        assert len(pool.reset()[0]) == 2
+    with PLACES[place](shows(name, step=1)) as pool:
+        pool.reset()
+        with pytest.warns(UserWarning, match=text) as warned:
+            assert len(pool.step([0, 0])[0]) == 2  # it is taken all the same
+        assert len(warned) == 1
+        pool.step([0, 0])
+
+
+def nan(_: Any, __: Any, row: tuple) -> tuple:
+    return row[0], float("nan"), *row[2:]
+
+
+def low(by: int) -> Callable[[], Any]:
+    """Return an env_fn whose env observes so much less than its space has."""
+
+    def lower(_: Any, *row: Any) -> tuple:
+        return row[-1][0] - [by, 0, 0], *row[-1][1:]
+
+    return functools.partial(envs.ChangedEnv, step=lower, reset=lower)
+
+
+@pytest.mark.parametrize("place", BACKENDS)
+def test_a_warning_about_rows_names_all_envs_and_the_line(place: str) -> None:
+    silence = 'pass validate="off" to silence this'
+    nans = functools.partial(envs.ChangedEnv, step=nan)
+    with (
+        PLACES[place]([nans, low(9), low(9), nans]) as pool,
+        PLACES[place]([low(3), low(4)]) as other,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        first = line()
+        pool.reset()
+        pool.step([0] * 4)
+        pool.step([0] * 4)
+        other.reset()
+    assert [str(each.message) for each in caught] == [
+        f"envs 1 to 2: obs[0] is -9, but observation_space has -1 to 1000000; {silence}",
+        f"envs 0, 3: reward is nan; {silence}",
+        f"envs 0 to 1: obs[0] is -3, but observation_space has -1 to 1000000 in env 0; {silence}",
+    ]
+    lines = [(__file__, first + k) for k in (1, 2, 4)]
+    assert [(each.filename, each.lineno) for each in caught] == lines
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("place", BACKENDS)
+def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
+    with PLACES[place](shows(name, reset=2, step=2), validate="always") as pool:
+        pool.reset()
+        pool.step([0, 0])
+        with pytest.raises(EnvError, match=f"env 1: step raised ValueError: {WRONG[name][2]}"):
+            pool.step([0, 0])
+        pool.drain()
+        with pytest.raises(ValueError, match=f"env 1: reset raised ValueError: {WRONG[name][2]}"):
+            pool.reset()
+
+
+@pytest.mark.parametrize(("validate", "since"), [("off", 1), ("first", 2)])
+def test_later_rows_pass_and_with_off_all(validate: str, since: int) -> None:
+    with PLACES["dummy"](shows("nan", reset=since, step=since), validate=validate) as pool:
+        for n in range(1, 3):
+            assert np.isnan(pool.reset()[0][1]).any() == (n >= since)
+            pool.step([0, 0])
+            assert np.isnan(pool.step([0, 0])[0][1]).any()
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_automatic_resets_are_looked_at_too(mode: str) -> None:
+    with PLACES["dummy"](shows("nan", 2), validate="always", autoreset_mode=mode) as pool:
+        pool.reset()
+        for _ in range(3):
+            pool.step([0, 0])
+        with pytest.raises(EnvError, match=r"env 1: reset raised ValueError: obs\[1, 0\] is nan"):
+            pool.step([0, 0])
+
+
+def unread(fd: int) -> int:
+    """The bytes that wait in a pipe."""
+    size = array.array("i", [0])
+    fcntl.ioctl(fd, termios.FIONREAD, size)
+    return size[0]
+
+
+def test_what_is_warned_of_comes_with_its_row(
+    gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when that row is written after the parent was woken, before it reads."""
+
+    def late_nan(*row: Any) -> tuple:
+        gates[1].wait()
+        return nan(*row)
+
+    fns = [envs.CountEnv, functools.partial(envs.ChangedEnv, 1, step=late_nan)]
+    with PLACES["shmem-fork"](fns) as pool:
+        pool.reset()
+        hosts: Any = pool.engine.hosts
+        channel = hosts.processes.channel
+        collect = channel.collect
+
+        def read_late(chunks: list[bytes]) -> bool:
+            monkeypatch.undo()
+            gates[1].release()
+            select.select([hosts.of(1).stream.fd], [], [])  # the complaint is there
+            wait_until(lambda: unread(channel.results) > 8, 0.3)  # its row may come by the pipe
+            return collect(chunks)
+
+        monkeypatch.setattr(channel, "collect", read_late)
+        with pytest.warns(UserWarning, match="env 1: reward is nan"):
+            pool.step([0, 0])

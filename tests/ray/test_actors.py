@@ -1,0 +1,283 @@
+"""What only actors have, and actors that die, hang or are slow; nothing is left behind.
+
+The tests of every backend run on Ray too, by `tests/ray/plugin.py`.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import ray
+from gymnasium.error import ResetNeeded
+
+from envpool_py import (
+    DummyVectorEnv,
+    EnvTimeoutError,
+    RayEnvWorker,
+    RayVectorEnv,
+    WorkerDiedError,
+)
+from envpool_py.ray import actor
+from envpool_py.testing import EnvWorkerContract
+from tests.ray.cluster import actors
+from tests.ray.plugin import PLACE
+from tests.support import envs
+from tests.support.helpers import ROOT, wait_until
+
+FNS = [partial(envs.FaultEnv, tag) for tag in range(4)]
+
+
+def kill(pool: RayVectorEnv, number: int) -> None:
+    """Kill the process of an actor, and wait for its end."""
+    (pid,) = pool.apply(lambda _: os.getpid(), id=2 * number)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_until(lambda: pid not in actors())
+
+
+class TestContract(EnvWorkerContract):
+    """What every worker promises, outside a pool."""
+
+    make_worker = staticmethod(partial(RayEnvWorker, num_cpus=0.01))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"envs_per_actor": 0}, ValueError, "envs_per_actor must be 1 or more, or 'auto'"),
+        ({"envs_per_actor": "many"}, ValueError, "envs_per_actor must be 1 or more, or 'auto'"),
+        ({"num_threads": 2}, TypeError, "RayVectorEnv does not take num_threads"),
+        ({"num_cpu": 2}, TypeError, r"RayVectorEnv does not take num_cpu; did you mean num_cpus\?"),
+        ({"num_cpus": 5}, UserWarning, "room for 0 of 1 actors now, .*; pass a larger envs_per_"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        RayVectorEnv([envs.CountEnv], **options)
+
+
+def test_auto_starts_as_many_actors_as_there_is_room_for() -> None:
+    with RayVectorEnv([envs.CountEnv] * 6, num_cpus=1.5) as pool:
+        assert "num_actors=2" in repr(pool)
+        assert [len(host.ids) for host in pool.engine.hosts.processes.hosts] == [3, 3]
+        assert pool.reset()[0].shape == (6, 3)
+
+
+def test_large_observations_go_through_the_object_store() -> None:
+    large = partial(
+        envs.ChangedEnv,
+        step=lambda _, action, row: (np.full((200, 300, 3), action, np.uint8), *row[1:]),
+        reset=lambda _, row: (np.zeros((200, 300, 3), np.uint8), row[1]),
+        space=gym.spaces.Box(0, 255, (200, 300, 3), np.uint8),
+    )
+    with PLACE([large] * 4) as pool:
+        pool.reset()
+        for n in range(3):
+            obs = pool.step([n, n + 1, n + 2, n + 3])[0]
+            assert (obs == np.arange(n, n + 4).reshape(4, 1, 1, 1)).all()
+
+
+# ---------------------------------------------------------------------------------- deaths
+
+
+def test_a_death_names_the_envs_and_the_node_and_the_others_go_on() -> None:
+    node = ray.get_runtime_context().get_node_id()[:8]
+    text = rf"env 2: the actor on node .*\({node}\) died"
+    with PLACE(FNS) as pool:
+        pool.reset()
+        with pytest.raises(WorkerDiedError, match=text) as caught:
+            pool.step(["", "", "SIGKILL", ""])
+        assert set(caught.value.env_ids) == {2, 3}
+        assert pool.recv()[0][:, 0].tolist() == [0, 1]
+        assert len(pool.step([""] * 2, [0, 1])[0]) == 2
+        with pytest.raises(WorkerDiedError, match="env 3"):
+            pool.step([""], [3])
+        pool.restart([2])  # and env 3, which shared the actor
+        assert pool.reset()[0][:, 0].tolist() == [0, 1, 2, 3]
+        kill(pool, 0)  # idle, and Ray tells it after a while
+        assert wait_until(lambda: bool(pool.engine.hosts.processes.channel._arrived))
+        pool.restart([0, 1])
+        pool.reset([0, 1])
+        assert pool.step([""] * 4)[0][:, 2].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("mode", [None, "same_step"])
+def test_with_restart_every_env_of_a_dead_actor_is_reported_once(mode: str | None) -> None:
+    with PLACE(FNS, on_error="restart", autoreset_mode=mode) as pool:
+        pool.reset()
+        pool.step([""] * 4)
+        obs, reward, _, truncated, info = pool.step(["", "SIGKILL", "", ""])
+        assert truncated.tolist() == [True, True, False, False]
+        assert reward[:2].tolist() == [0, 0]
+        last = [i.get("final_info", i) for i in info]
+        assert ["env_error" in i for i in last] == [True, True, False, False]
+        assert "was also that of" in last[0]["env_error"]
+        ended = np.stack([i.get("final_obs", o) for i, o in zip(info, obs, strict=True)])
+        assert ended[:, 2].tolist() == [1, 1, 2, 2]
+        if mode is None:
+            pool.reset([0, 1])
+        for _ in range(3):
+            assert not pool.step([""] * 4)[3].any()
+        kill(pool, 1)  # idle: their next step says so
+        assert pool.step([""] * 4)[3].tolist() == [False, False, True, True]
+
+
+@pytest.mark.parametrize("on_error", ["restart", "replay"])
+def test_episode_seeds_hold_over_the_death_of_an_actor(on_error: str) -> None:
+    def episodes(make: Any, *, killed: bool = False, **options: Any) -> list[list[Any]]:
+        """Return the first observations of each env's episodes."""
+        fns = [partial(envs.RandomEnv, tag) for tag in range(4)]
+        with make(fns, episode_seeds=True, autoreset_mode="next_step", **options) as pool:
+            first = [[obs.tolist()] for obs in pool.reset(seed=3)[0]]
+            for n in range(40):
+                if killed and n == 7:
+                    ray.kill(pool.workers[2].process)
+                obs, *_, info = pool.step([0] * 4)
+                for i in range(4):
+                    if "is_reset" in info[i]:
+                        first[i].append(obs[i].tolist())
+        return first
+
+    undisturbed = episodes(DummyVectorEnv)
+    for left, right in zip(
+        episodes(PLACE, killed=True, on_error=on_error), undisturbed, strict=True
+    ):
+        count = min(len(left), len(right))
+        assert count > 3
+        assert left[:count] == right[:count]
+
+
+def test_an_env_fn_that_raises_is_named_and_no_actor_is_left() -> None:
+    broken = partial(envs.raise_in_constructor, "no env")
+    with pytest.raises(ValueError, match="env 1: env_fn raised ValueError: no env"):
+        RayVectorEnv([envs.CountEnv, broken], envs_per_actor=2, num_cpus=0.01)
+    assert wait_until(lambda: not actors())
+
+
+# ------------------------------------------------------------------------- hangs and interrupts
+
+
+def test_a_stuck_env_is_named_with_its_stack_and_its_actor_restarted() -> None:
+    with PLACE(FNS, on_error="restart", step_timeout=0.5) as pool:
+        pool.reset()
+        pool.step([""] * 4)
+        _, _, _, truncated, info = pool.step(["", "", "", "hang"])
+        assert truncated.tolist() == [False, False, True, True]
+        assert "did not end its request within step_timeout=0.5" in info[3]["env_error"]
+        assert "signal.pause()" in info[3]["env_error"]
+        pool.reset([2, 3])
+        assert not pool.step([""] * 4)[3].any()
+    with PLACE(FNS[:1], step_timeout=0.5) as pool:
+        pool.reset()
+        with pytest.raises(EnvTimeoutError, match="env 0") as caught:
+            pool.step(["hang"], [0])
+        assert caught.value.env_id == 0
+
+
+class HoldsTheGil(envs.CountEnv):
+    """A step that holds the GIL for good; its actor waits for a tenth of the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        def later(seconds: float, *, exit: bool) -> None:  # noqa: A002 - as in faulthandler
+            assert seconds >= 5
+            faulthandler.dump_traceback_later(seconds / 10, exit=exit)
+
+        cancel = faulthandler.cancel_dump_traceback_later
+        actor.faulthandler = SimpleNamespace(
+            dump_traceback_later=later, cancel_dump_traceback_later=cancel
+        )
+
+    def step(self, action: Any) -> tuple:
+        del action
+        import re  # noqa: PLC0415
+
+        re.match("(a+)+$", "a" * 60 + "b")
+        raise AssertionError
+
+
+def test_an_env_that_holds_the_gil_is_ended_too() -> None:
+    with PLACE([HoldsTheGil], step_timeout=0.1) as pool:
+        pool.reset()
+        with pytest.raises(WorkerDiedError):
+            pool.step([0])
+
+
+def test_close_ends_actors_that_hang_within_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.3)
+    pool = PLACE(FNS, wait_num=1)
+    pool.reset()
+    pool.send(["hang", "", "", ""])
+    start = time.monotonic()
+    pool.close()
+    assert time.monotonic() - start < 5
+    pool.close()
+
+
+class Slow(envs.CountEnv):
+    """A step takes as many tenths of a second as the action says."""
+
+    def step(self, action: Any) -> tuple:
+        time.sleep(action / 10)
+        return super().step(action)
+
+
+def test_an_interrupted_call_asks_for_a_reset_and_its_late_rows_are_dropped() -> None:
+    with PLACE([Slow] * 4) as pool:
+        pool.reset()
+        timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+        timer.start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            pool.step([0, 9, 0, 0])
+        assert time.monotonic() - start < 0.8
+        with pytest.raises(ResetNeeded):
+            pool.step([0] * 4)
+        pool.reset()
+        assert pool.step([0] * 4)[0][:, 2].tolist() == [1] * 4
+        timer.join()
+
+
+DRIVER = """
+import os, signal, sys
+import ray
+from envpool_py import RayVectorEnv, WorkerDiedError
+from tests.support.envs import CountEnv
+ray.init(address=sys.argv[1], logging_level="ERROR", log_to_driver=False)
+pool = RayVectorEnv([CountEnv] * 2, envs_per_actor=1, num_cpus=0.01)
+pool.reset()
+if sys.argv[2] == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if sys.argv[2] == "shutdown":
+    ray.shutdown()
+    try:
+        pool.step([0, 0])
+    except WorkerDiedError:
+        pool.close()
+    else:
+        sys.exit("no error")
+"""
+
+
+def test_no_actor_outlives_its_driver() -> None:
+    address = ray.get_runtime_context().gcs_address
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    before = actors()
+    codes = {"kill": -signal.SIGKILL, "exit": 0, "shutdown": 0}
+    runs = [
+        subprocess.Popen([sys.executable, "-c", DRIVER, address, how], env=environ) for how in codes
+    ]
+    assert [run.wait() for run in runs] == list(codes.values())
+    assert wait_until(lambda: actors() <= before)
