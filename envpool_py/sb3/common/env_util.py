@@ -38,7 +38,7 @@ def make_vec_env(
     monitor_kwargs: dict[str, Any] | None = None,
     wrapper_kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``.
+    """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``, seeded for the first reset.
 
     Args:
         env_id: an id of Gymnasium, or a callable that makes an env. An env made by id renders as
@@ -47,8 +47,7 @@ def make_vec_env(
         seed: env ``i`` takes ``seed + start_index + i`` at the first reset, and its action space
             too; None draws the seeds.
         start_index: the number of the first env.
-        monitor_dir: the directory of the monitors' CSV files, ``{number}.monitor.csv``; None for
-            none.
+        monitor_dir: the directory of the CSV files ``{number}.monitor.csv``; None: no files.
         wrapper_class: wraps the monitored env; a class, or a function of the env.
         env_kwargs: arguments of the env.
         vec_env_cls: the VecEnv's class; None is ``DummyVecEnv``.
@@ -56,14 +55,9 @@ def make_vec_env(
         monitor_kwargs: arguments of ``Monitor``.
         wrapper_kwargs: arguments of ``wrapper_class``.
 
-    Returns:
-        The VecEnv, seeded for its first reset.
-
     Raises:
         ValueError, EnvError: ``n_envs`` is below 1; an env could not be made.
     """
-    if monitor_dir is not None:
-        Path(monitor_dir).mkdir(parents=True, exist_ok=True)
 
     def maker(number: int) -> Callable[[], Any]:
         def make() -> Any:

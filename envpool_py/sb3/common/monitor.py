@@ -21,7 +21,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
     monitor was made, to 6 digits) and the keywords.
 
     Args:
-        env: the env to monitor.
+        env: the env.
         filename: a CSV file of one line per episode, as of ``ResultsWriter``; None for none.
         allow_early_resets: whether ``reset`` may end an episode before its time.
         reset_keywords: arguments of ``reset`` to write; they are then required.
@@ -66,9 +66,8 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
             ValueError: one of ``reset_keywords`` is missing.
         """
         if not self.allow_early_resets and not self.needs_reset:
-            raise RuntimeError(
-                "reset: the episode has not ended; Monitor(..., allow_early_resets=True) allows it"
-            )
+            text = "the episode has not ended; Monitor(..., allow_early_resets=True) allows it"
+            raise RuntimeError(f"reset: {text}")
         for key in self.reset_keywords:
             if kwargs.get(key) is None:
                 raise ValueError(f"reset: the argument {key!r} is missing, which Monitor writes")
@@ -78,11 +77,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(**kwargs)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env.
-
-        Raises:
-            RuntimeError: the env was not reset since its last episode ended.
-        """
+        """Step the env; RuntimeError if it was not reset since its last episode ended."""
         if self.needs_reset:
             raise RuntimeError("step: the env was not reset since its last episode ended")
         obs, reward, terminated, truncated, info = self.env.step(action)
@@ -204,9 +199,8 @@ def load_results(path: str) -> Any:
         with Path(name).open() as file:
             starts.append(json.loads(file.readline().removeprefix("#"))["t_start"])
             frame = pandas.read_csv(file)
-        frame["t"] += starts[-1]
-        frames.append(frame)
-    frames = [frame for frame in frames if not frame.empty]
+        if not frame.empty:
+            frames.append(frame.assign(t=frame["t"] + starts[-1]))
     if not frames:
         return pandas.DataFrame(columns=["r", "l", "t"]).reset_index()
     episodes = pandas.concat(frames).sort_values("t").reset_index()

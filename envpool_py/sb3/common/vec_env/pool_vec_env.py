@@ -6,7 +6,7 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -19,24 +19,17 @@ from envpool_py.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import (
-    UnsuitableEnvError,
     VecEnv,
     VecEnvIndices,
     VecEnvObs,
     VecEnvStepReturn,
+    require,
 )
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 
-Result = TypeVar("Result")
-
-#: Parameters of ``pool.call``. A method of an env may have arguments of the same names.
-_CALL_PARAMETERS = frozenset({"id", "method"})
 #: Options of the pool that a VecEnv sets itself.
-_OWN_OPTIONS: dict[str, Any] = {
-    "autoreset_mode": "same_step",
-    "reset_first": False,
-    "columns": True,
-}
+_OWN_OPTIONS: dict[str, Any]
+_OWN_OPTIONS = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
 
 
 class OverPool(VecEnv):
@@ -44,19 +37,16 @@ class OverPool(VecEnv):
 
     ``step_wait`` ends a pending step and ``reset`` cancels it; until then every other request
     raises ``AlreadyPendingCallError``. After ``close`` all raise ``ClosedEnvironmentError``.
-
-    Attributes:
-        pool: the pool that steps the envs.
+    The attribute ``pool`` steps the envs.
     """
 
     pool: BaseVectorEnv
     _stepping = False
 
-    def _assert_no_step(self, prefix: str = "") -> None:
+    def _assert_no_step(self) -> None:
         if self._stepping:
-            raise AlreadyPendingCallError(
-                f"{prefix}a step is pending; call step_wait(), or reset()", "step_async"
-            )
+            text = "a step is pending; call step_wait(), or reset()"
+            raise AlreadyPendingCallError(text, "step_async")
 
     def _send(self, actions: Any) -> None:
         self.pool.send(actions)
@@ -65,23 +55,23 @@ class OverPool(VecEnv):
     def _received(self) -> StepResult:
         """The rows of all envs, in order."""
         if not self._stepping and not self.pool.is_closed:
-            raise NoAsyncCallError(
-                "step_wait: no step is pending; step_async(actions) begins one", "step_wait"
-            )
+            text = "step_wait: no step is pending; step_async(actions) begins one"
+            raise NoAsyncCallError(text, "step_wait")
         self._stepping = False
-        return self._rows(self.pool.step, None, np.arange(len(self.pool)))
+        rows: StepResult = self._rows(self.pool.step, None, np.arange(len(self.pool)))
+        return rows
 
     def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
         """Reset all envs, with these seeds and the options set; cancel a pending step."""
         self._stepping = False
         self.pool.cancel()
-        options = [one or None for one in self._options] if any(self._options) else None
-        batch = self._rows(self.pool.reset, seed=seeds, options=options)
+        options = [one or None for one in self._options]
+        batch: tuple[Any, Any] = self._rows(self.pool.reset, seed=seeds, options=options)
         self._reset_seeds()
         self._reset_options()
         return batch
 
-    def _rows(self, request: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    def _rows(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What a method of the pool returns; if it raises, nothing is left in flight."""
         try:
             return request(*args, **kwargs)
@@ -97,8 +87,7 @@ class OverPool(VecEnv):
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
 
-        Warns:
-            RuntimeWarning: closing an env raised.
+        It warns with a ``RuntimeWarning`` if closing an env raised.
         """
         self._stepping = False
         self.pool.close()
@@ -136,9 +125,6 @@ class PoolVecEnv(OverPool):
             work where observations are dicts or tuples. With ``reset_first=False`` a step before
             the first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is.
 
-    Attributes:
-        spec: the ``EnvSpec`` of env 0, or None.
-
     Raises:
         TypeError, ValueError: ``pool`` is no pool, has another autoreset mode, or its envs have
             different spaces.
@@ -154,17 +140,14 @@ class PoolVecEnv(OverPool):
                 f"pool: autoreset_mode is {pool.autoreset_mode!r}, but a VecEnv resets its envs"
                 " itself; make the pool with autoreset_mode='same_step'"
             )
-        own = []
-        for name in ("observation_space", "action_space"):
-            space = getattr(pool, f"single_{name}")
-            if not isinstance(space, gym.Space):
-                raise UnsuitableEnvError(
-                    f"env 0: {name} is {space!r}, but a Gymnasium space is needed"
-                )
-            own.append(copy.deepcopy(space))  # a seeded reset of the pool seeds the pool's space
+        own: list[Any] = [pool.single_observation_space, pool.single_action_space]
+        for name, space in zip(("observation_space", "action_space"), own, strict=True):
+            text = f"env 0: {name} is {space!r}, but a Gymnasium space is needed"
+            require(isinstance(space, gym.Space), text)
         self.pool = pool
         self._layout = spaces.layout_of(own[0])
-        super().__init__(pool.num_envs, *own)
+        # Copies, because a seeded reset of the pool seeds the pool's spaces.
+        super().__init__(pool.num_envs, *copy.deepcopy(own))
         with contextlib.suppress(EnvError):
             metadata = pool.get_env_attr("metadata", id=0)[0]
             if isinstance(metadata, dict) and metadata:
@@ -193,8 +176,7 @@ class PoolVecEnv(OverPool):
 
     def reset(self) -> VecEnvObs:
         """Reset all envs and cancel a pending step, as ``VecEnv.reset`` says."""
-        seeds = None if self._seeds.count(None) == self.num_envs else self._seeds
-        obs, infos = self._reset_pool(seeds)
+        obs, infos = self._reset_pool(self._seeds)
         self.reset_infos = infos.tolist()
         for info in self.reset_infos:
             del info["env_id"]
@@ -203,21 +185,18 @@ class PoolVecEnv(OverPool):
     def step_async(self, actions: NDArray[Any]) -> None:
         """Begin a step of all envs; ``actions`` are an array or a sequence, one for each env.
 
+        More actions than envs are a UserWarning, and the last ones are not used.
+
         Raises:
             ResetNeeded: an env has raised, and was not reset since.
             TypeError, ValueError: the actions are wrong, or fewer than envs; nothing was sent.
-
-        Warns:
-            UserWarning: there are more actions than envs; the last ones are not used.
         """
-        self._assert_no_step("step_async: ")
-        in_parts = isinstance(self.action_space, (Dict, Tuple))
-        if not in_parts and np.shape(actions)[:1] > (self.num_envs,):
-            text = (
-                f"got {len(actions)} actions for {self.num_envs} envs; the last ones are not used"
-            )
+        self._assert_no_step()
+        n, in_parts = self.num_envs, isinstance(self.action_space, (Dict, Tuple))
+        if not in_parts and np.shape(actions)[:1] > (n,):
+            text = f"got {len(actions)} actions for {n} envs; the last ones are not used"
             warnings.warn(text, stacklevel=3)  # the caller of step()
-            actions = actions[: self.num_envs]
+            actions = actions[:n]
         self._send(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -263,19 +242,16 @@ class PoolVecEnv(OverPool):
                 needed.
             ValueError: ``method_name`` is ``"step"`` or ``"close"``.
         """
-        pool = self.pool
         if method_name == "reset" and not method_args:
             return self._ask(indices, lambda ids: self._reset_some(ids, **kwargs))
-        if kwargs.keys() & _CALL_PARAMETERS:
-            args = (method_name, method_args, kwargs)
-            return self._ask(indices, lambda ids: pool.apply(call_method, *args, id=ids))
-        return self._ask(
-            indices, lambda ids: pool.call(method_name, *method_args, id=ids, **kwargs)
-        )
+        pool, args = self.pool, (method_name, *method_args)
+        if "id" in kwargs or "method" in kwargs:  # pool.call has parameters of these names
+            call = (call_method, method_name, method_args, kwargs)
+            return self._ask(indices, lambda ids: pool.apply(*call, id=ids))
+        return self._ask(indices, lambda ids: pool.call(*args, id=ids, **kwargs))
 
     def _reset_some(self, ids: list[int], seed: int | None = None, **kwargs: Any) -> list[Any]:
-        seeds = None if seed is None else [seed] * len(ids)
-        obs, infos = self._rows(self.pool.reset, ids, seed=seeds, **kwargs)
+        obs, infos = self._rows(self.pool.reset, ids, seed=[seed] * len(ids), **kwargs)
         obs, results = self._batch(obs), []
         for k, (i, info) in enumerate(zip(ids, infos, strict=True)):
             del info["env_id"]
@@ -294,10 +270,9 @@ class PoolVecEnv(OverPool):
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """What ``render`` of each env returns; None each where they have another render mode.
+        """What ``render`` of each env returns.
 
-        Warns:
-            UserWarning: the render mode is not ``"rgb_array"``.
+        If the render mode is not ``"rgb_array"``, None each, with a UserWarning.
         """
         self._assert_no_step()
         if self.render_mode != "rgb_array":

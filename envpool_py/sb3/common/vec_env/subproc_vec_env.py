@@ -23,11 +23,6 @@ class SubprocVecEnv(PoolVecEnv):
         num_processes: the number of worker processes; None is one for each env.
         **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
 
-    Attributes:
-        processes: the worker process of every env.
-        waiting: whether a step is pending.
-        closed: whether the VecEnv is closed.
-
     Raises:
         ValueError: ``env_fns`` is empty, there is no such start method, or the envs' spaces or
             render modes differ.

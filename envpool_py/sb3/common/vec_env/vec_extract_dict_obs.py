@@ -6,15 +6,11 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, UnsuitableEnvError
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, require
 
 
 class VecExtractDictObs(ObservationWrapper):
-    """Observations are one entry of the dicts, terminal observations too.
-
-    Args:
-        venv: a VecEnv with a Dict observation space.
-        key: the key of the entry.
+    """Observations are the entry ``key`` of the dicts, terminal observations too.
 
     Raises:
         UnsuitableEnvError: the observations are no dicts.
@@ -24,10 +20,8 @@ class VecExtractDictObs(ObservationWrapper):
     def __init__(self, venv: Any, key: str) -> None:
         self.key = key
         space = venv.observation_space
-        if not isinstance(space, gym.spaces.Dict):
-            raise UnsuitableEnvError(
-                f"VecExtractDictObs: observation_space is {space}, but a Dict is needed"
-            )
+        text = f"VecExtractDictObs: observation_space is {space}, but a Dict is needed"
+        require(isinstance(space, gym.spaces.Dict), text)
         super().__init__(venv, observation_space=space[key])
 
     def observations(self, obs: Any) -> Any:

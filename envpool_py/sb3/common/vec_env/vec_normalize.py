@@ -19,12 +19,7 @@ from numpy.typing import NDArray
 
 from envpool_py.sb3.common.preprocessing import is_image_space, replaced
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
-from envpool_py.sb3.common.vec_env.base_vec_env import (
-    ObservationWrapper,
-    UnsuitableEnvError,
-    VecEnvObs,
-    VecEnvStepReturn,
-)
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, require
 from envpool_py.sb3.registration import register_if_imported
 from envpool_py.sb3.unpickling import Unpickler
 from envpool_py.spaces import map_tree, snapshot
@@ -32,8 +27,9 @@ from envpool_py.spaces import map_tree, snapshot
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
 _SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
 _SETTINGS += ["norm_obs_keys"]
-#: Attributes that belong to the wrapped VecEnv and its episodes, and are not saved.
-_UNSAVED = ("venv", "returns", "old_obs", "old_reward")
+#: Attributes of the wrapped VecEnv and its episodes, which are not saved; the last two are
+#: Stable-Baselines3's.
+_UNSAVED = ("venv", "returns", "old_obs", "old_reward", "reset_infos", "class_attributes")
 
 
 class VecNormalize(ObservationWrapper):
@@ -47,10 +43,8 @@ class VecNormalize(ObservationWrapper):
     Args:
         venv: a VecEnv with Box observations, or with a Dict of which entries are normalized.
         training: whether the statistics are updated.
-        norm_obs: whether observations are normalized.
-        norm_reward: whether rewards are normalized.
-        clip_obs: the largest absolute value of an observation.
-        clip_reward: the largest absolute value of a reward.
+        norm_obs, norm_reward: whether observations and rewards are normalized.
+        clip_obs, clip_reward: the largest absolute values.
         gamma: the discount of the returns.
         epsilon: added to variances, against a division by zero.
         norm_obs_keys: which entries of Dict observations are normalized; None is all.
@@ -60,8 +54,7 @@ class VecNormalize(ObservationWrapper):
             where ``norm_obs`` was False.
         ret_rms: the statistics of the returns.
         returns: float64 ``(num_envs,)``, the discounted returns of the current episodes.
-        old_obs: the latest observations before they were normalized.
-        old_reward: the latest rewards before they were normalized.
+        old_obs, old_reward: the latest ones before they were normalized.
 
     Raises:
         ValueError: the keys are wrong.
@@ -99,42 +92,42 @@ class VecNormalize(ObservationWrapper):
 
     def _start_obs_statistics(self) -> None:
         space, keys = self.observation_space, self.norm_obs_keys
-        if not isinstance(space, gym.spaces.Dict):
-            if keys is not None:
-                raise ValueError(f"norm_obs_keys is applicable only to a Dict, and not to {space}")
-            self.obs_rms, self.observation_space = self._normalized_part(space)
-            return
-        self.norm_obs_keys = keys = list(space.spaces) if keys is None else keys
-        if not space.spaces.keys() >= set(keys):
-            raise ValueError(f"norm_obs_keys is {keys}, but the space has {list(space.spaces)}")
-        parts = {key: self._normalized_part(space[key], f"[{key!r}]") for key in keys}
-        self.obs_rms = {key: rms for key, (rms, _) in parts.items()}
-        self.observation_space = replaced(space, {key: part for key, (_, part) in parts.items()})
+        if isinstance(space, gym.spaces.Dict):
+            self.norm_obs_keys = keys = list(space.spaces) if keys is None else keys
+            text = f"norm_obs_keys is {keys}, but the space has {list(space.spaces)}"
+            require(space.spaces.keys() >= set(keys), text)
+            parts = {key: self._normalized_space(space[key], f"[{key!r}]") for key in keys}
+            self.obs_rms = {key: RunningMeanStd(shape=part.shape) for key, part in parts.items()}
+            self.observation_space = replaced(space, parts)
+        else:
+            require(keys is None, f"norm_obs_keys is applicable only to a Dict, and not to {space}")
+            self.observation_space = part = self._normalized_space(space)
+            self.obs_rms = RunningMeanStd(shape=part.shape)
 
-    def _normalized_part(self, space: Any, key: str = "") -> tuple[RunningMeanStd, gym.spaces.Box]:
-        """New statistics of an observation, and the space of what is made of it."""
-        if not isinstance(space, gym.spaces.Box):
-            raise UnsuitableEnvError(
-                f"observation_space{key} is {space}: VecNormalize only supports Box; explicitly"
-                " pass the observation keys of a Dict in norm_obs_keys"
-            )
+    def _normalized_space(self, space: Any, key: str = "") -> Any:
+        """The space of normalized observations."""
+        text = (
+            f"observation_space{key} is {space}: VecNormalize only supports Box; explicitly pass"
+            " the observation keys of a Dict in norm_obs_keys"
+        )
+        require(isinstance(space, gym.spaces.Box), text)
         # Stable-Baselines3 keeps the bounds of what is no image, and models are saved with them.
         if is_image_space(space):
-            space = gym.spaces.Box(-self.clip_obs, self.clip_obs, space.shape, np.float32)
-        return RunningMeanStd(shape=space.shape), space
+            return gym.spaces.Box(-self.clip_obs, self.clip_obs, space.shape, np.float32)
+        return space
 
     def _forget_episodes(self) -> None:
         self.returns: NDArray[np.float64] = np.zeros(self.num_envs)
         self.old_obs: Any = None
         self.old_reward: NDArray[Any] = np.array([])
 
-    def _after_reset(self, obs: Any) -> VecEnvObs:
+    def _after_reset(self, obs: Any) -> Any:
         self.old_obs = obs
         self.returns = np.zeros(self.num_envs)
         self._update_obs_statistics()
         return self.normalize_obs(obs)
 
-    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         self.old_obs, self.old_reward = obs, rewards
         self._update_obs_statistics()
         if self.training:
@@ -182,11 +175,7 @@ class VecNormalize(ObservationWrapper):
         return reward * self._deviation(self.ret_rms) if self.norm_reward else reward
 
     def get_original_obs(self) -> Any:
-        """A copy of the latest observations before they were normalized.
-
-        Raises:
-            ValueError: the envs were never reset.
-        """
+        """A copy of the latest observations before they were normalized; ValueError if none."""
         if self.old_obs is None:
             raise ValueError("get_original_obs: nothing was reset or stepped yet")
         return snapshot(self.old_obs)
@@ -200,9 +189,7 @@ class VecNormalize(ObservationWrapper):
         return {key: value for key, value in vars(self).items() if key not in _UNSAVED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for key in ("class_attributes", "reset_infos"):  # of Stable-Baselines3's
-            state.pop(key, None)
-        vars(self).update(state)
+        vars(self).update({key: state[key] for key in state if key not in _UNSAVED})
         if "norm_obs_keys" not in state:  # a file from before that argument
             space = state["observation_space"]
             self.norm_obs_keys = list(space.spaces) if isinstance(space, gym.spaces.Dict) else None
@@ -258,17 +245,14 @@ class VecNormalize(ObservationWrapper):
             return loaded
         loaded = _unpickled(path, trusted=trusted)
         if not isinstance(loaded, VecNormalize):
-            kind = type(loaded).__name__
-            raise pickle.UnpicklingError(f"{path}: holds a {kind}, not a VecNormalize")
+            raise pickle.UnpicklingError(f"{path}: holds a {type(loaded)}, no VecNormalize")
         loaded.set_venv(venv)
         return loaded
 
     def _statistics(self) -> list[RunningMeanStd]:
         """All statistics: of the returns first, then of the observations."""
-        if not hasattr(self, "obs_rms"):
-            return [self.ret_rms]
-        obs = self.obs_rms.values() if isinstance(self.obs_rms, dict) else [self.obs_rms]
-        return [self.ret_rms, *obs]
+        obs = vars(self).get("obs_rms", {})
+        return [self.ret_rms, *(obs.values() if isinstance(obs, dict) else [obs])]
 
     def save_running_average(self, path: str | Path) -> None:
         """Write the statistics alone to a directory, as ``obs_rms.pkl`` and ``ret_rms.pkl``."""
@@ -298,10 +282,8 @@ def _unpickled(path: Path, *, trusted: bool = False) -> Any:
 
 
 def _check_shapes(name: str, found: Any, needed: Any) -> None:
-    if _shapes(found) != _shapes(needed):
-        raise UnsuitableEnvError(
-            f"{name} has the shapes {_shapes(found)}, but {_shapes(needed)} is needed"
-        )
+    text = f"{name} has the shapes {_shapes(found)}, but {_shapes(needed)} is needed"
+    require(_shapes(found) == _shapes(needed), text)
 
 
 def _shapes(value: Any) -> Any:

@@ -13,7 +13,7 @@ from envpool_py.sb3.common.preprocessing import (
     is_image_space_channels_first,
     replaced,
 )
-from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, UnsuitableEnvError
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, require
 from envpool_py.spaces import map_tree
 
 
@@ -21,10 +21,7 @@ class VecTransposeImage(ObservationWrapper):
     """Images ``(height, width, channels)`` become ``(channels, height, width)``.
 
     In Dict observations only the entries that are images change. Terminal observations change too.
-
-    Args:
-        venv: a VecEnv with images, or with a Dict space, as observations.
-        skip: change nothing.
+    With ``skip`` nothing changes.
 
     Raises:
         UnsuitableEnvError: the observations are no images, or have their channels first already.
@@ -32,10 +29,8 @@ class VecTransposeImage(ObservationWrapper):
 
     def __init__(self, venv: Any, skip: bool = False) -> None:
         space = venv.observation_space
-        if not is_image_space(space) and not isinstance(space, gym.spaces.Dict):
-            raise UnsuitableEnvError(
-                f"VecTransposeImage: observation_space is {space}, but images or a Dict are needed"
-            )
+        text = f"VecTransposeImage: observation_space is {space}, but images or a Dict are needed"
+        require(is_image_space(space) or isinstance(space, gym.spaces.Dict), text)
         self.skip = skip
         self.image_space_keys: list[str] = []
         if not skip and isinstance(space, gym.spaces.Dict):
@@ -54,15 +49,12 @@ class VecTransposeImage(ObservationWrapper):
             UnsuitableEnvError: no images, or their channels are first already.
         """
         name = f"observation space {key}".rstrip()
-        if not is_image_space(observation_space):
-            raise UnsuitableEnvError(f"{name}: {observation_space} is not one of images")
-        if is_image_space_channels_first(observation_space):
-            raise UnsuitableEnvError(
-                f"{name}: images of shape {observation_space.shape} have their channels first,"
-                " but they must come last"
-            )
-        height, width, channels = observation_space.shape
-        return gym.spaces.Box(0, 255, (channels, height, width), observation_space.dtype.type)
+        space = observation_space
+        require(is_image_space(space), f"{name}: {space} is not one of images")
+        text = f"{name}: images of shape {space.shape} have their channels first, not last"
+        require(not is_image_space_channels_first(space), text)
+        height, width, channels = space.shape
+        return gym.spaces.Box(0, 255, (channels, height, width), space.dtype.type)
 
     @staticmethod
     def transpose_image(image: NDArray[Any]) -> NDArray[Any]:

@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 
 from envpool_py import images
-from envpool_py.sb3.common.vec_env.base_vec_env import (
-    ResultWrapper,
-    UnsuitableEnvError,
-    VecEnvObs,
-    VecEnvStepReturn,
-)
+from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
 
 
 class VecVideoRecorder(ResultWrapper):
@@ -34,8 +29,7 @@ class VecVideoRecorder(ResultWrapper):
         name_prefix: the beginning of file names.
 
     Attributes:
-        video_path: the file of the latest recording.
-        num_frames: of the latest recording.
+        video_path: the file of the latest recording, which has ``num_frames``.
         frames_per_sec: of the videos, the envs' ``render_fps``, else 30.
 
     Raises:
@@ -53,10 +47,8 @@ class VecVideoRecorder(ResultWrapper):
     ) -> None:
         self._video: images.Video | None = None
         super().__init__(venv)
-        if venv.render_mode != "rgb_array":
-            raise UnsuitableEnvError(
-                f"VecVideoRecorder: render_mode is {venv.render_mode!r}, but 'rgb_array' is needed"
-            )
+        text = f"VecVideoRecorder: render_mode is {venv.render_mode!r}, but 'rgb_array' is needed"
+        require(venv.render_mode == "rgb_array", text)
         images.ffmpeg()
         with contextlib.suppress(AttributeError):
             self.metadata = venv.get_attr("metadata", [0])[0]
@@ -69,11 +61,11 @@ class VecVideoRecorder(ResultWrapper):
         self.step_id = self.num_frames = 0
         self.video_name = self.video_path = ""
 
-    def _after_reset(self, obs: Any) -> VecEnvObs:
+    def _after_reset(self, obs: Any) -> Any:
         self._record()
         return obs
 
-    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         self.step_id += 1
         self._record()
         if self.num_frames > self.video_length:
