@@ -120,7 +120,7 @@ class SB3MultiAgentVecEnv(OverPool):
 
         Raises and warns as ``PoolVecEnv.step_async``; ResetNeeded also if an env was never reset.
         """
-        self._assert_no_step()
+        self._assert_no_step("step_async: ")
         if np.shape(actions)[:1] > (self.num_envs,):
             warnings.warn(
                 f"got {len(actions)} actions for {self.num_envs} envs;"

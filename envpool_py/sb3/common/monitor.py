@@ -61,9 +61,8 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Reset the env with these arguments.
 
-        Raises:
-            RuntimeError: the episode has not ended, and ``allow_early_resets`` is off.
-            ValueError: one of ``reset_keywords`` is missing.
+        RuntimeError if the episode has not ended and ``allow_early_resets`` is off, ValueError if
+        one of ``reset_keywords`` is missing.
         """
         if not self.allow_early_resets and not self.needs_reset:
             text = "the episode has not ended; Monitor(..., allow_early_resets=True) allows it"
@@ -182,9 +181,8 @@ def get_monitor_files(path: str) -> list[str]:
 def load_results(path: str) -> Any:
     """Read the monitors' files of a directory.
 
-    Returns:
-        A pandas DataFrame of one row per episode, sorted by time: the columns of the files and
-        ``index``, the row in its file. ``t`` counts from the start of the earliest monitor.
+    Return a pandas DataFrame of one row per episode, sorted by time: the columns of the files and
+    ``index``, the row in its file. ``t`` counts from the start of the earliest monitor.
 
     Raises:
         LoadMonitorResultsError: the directory has no such files.

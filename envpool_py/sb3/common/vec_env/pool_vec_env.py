@@ -15,7 +15,6 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from envpool_py import spaces
-from envpool_py.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import (
@@ -43,30 +42,29 @@ class OverPool(VecEnv):
     pool: BaseVectorEnv
     _stepping = False
 
-    def _assert_no_step(self) -> None:
+    def _assert_no_step(self, prefix: str = "") -> None:
         if self._stepping:
-            text = "a step is pending; call step_wait(), or reset()"
+            text = f"{prefix}a step is pending; call step_wait(), or reset()"
             raise AlreadyPendingCallError(text, "step_async")
 
     def _send(self, actions: Any) -> None:
         self.pool.send(actions)
         self._stepping = True
 
-    def _received(self) -> StepResult:
+    def _received(self) -> Any:
         """The rows of all envs, in order."""
         if not self._stepping and not self.pool.is_closed:
             text = "step_wait: no step is pending; step_async(actions) begins one"
             raise NoAsyncCallError(text, "step_wait")
         self._stepping = False
-        rows: StepResult = self._rows(self.pool.step, None, np.arange(len(self.pool)))
-        return rows
+        return self._rows(self.pool.step, None, np.arange(len(self.pool)))
 
-    def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
+    def _reset_pool(self, seeds: Any) -> Any:
         """Reset all envs, with these seeds and the options set; cancel a pending step."""
         self._stepping = False
         self.pool.cancel()
         options = [one or None for one in self._options]
-        batch: tuple[Any, Any] = self._rows(self.pool.reset, seed=seeds, options=options)
+        batch = self._rows(self.pool.reset, seed=seeds, options=options)
         self._reset_seeds()
         self._reset_options()
         return batch
@@ -87,7 +85,7 @@ class OverPool(VecEnv):
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
 
-        It warns with a ``RuntimeWarning`` if closing an env raised.
+        An env that raises then is a RuntimeWarning.
         """
         self._stepping = False
         self.pool.close()
@@ -136,10 +134,8 @@ class PoolVecEnv(OverPool):
         if not isinstance(pool, BaseVectorEnv):
             raise TypeError(f"pool: got {type(pool).__name__}, but a pool is needed")
         if pool.autoreset_mode is not gym.vector.AutoresetMode.SAME_STEP:
-            raise ValueError(
-                f"pool: autoreset_mode is {pool.autoreset_mode!r}, but a VecEnv resets its envs"
-                " itself; make the pool with autoreset_mode='same_step'"
-            )
+            text = "a VecEnv resets its envs itself; make the pool with autoreset_mode='same_step'"
+            raise ValueError(f"pool: autoreset_mode is {pool.autoreset_mode!r}, but {text}")
         own: list[Any] = [pool.single_observation_space, pool.single_action_space]
         for name, space in zip(("observation_space", "action_space"), own, strict=True):
             text = f"env 0: {name} is {space!r}, but a Gymnasium space is needed"
@@ -191,7 +187,7 @@ class PoolVecEnv(OverPool):
             ResetNeeded: an env has raised, and was not reset since.
             TypeError, ValueError: the actions are wrong, or fewer than envs; nothing was sent.
         """
-        self._assert_no_step()
+        self._assert_no_step("step_async: ")
         n, in_parts = self.num_envs, isinstance(self.action_space, (Dict, Tuple))
         if not in_parts and np.shape(actions)[:1] > (n,):
             text = f"got {len(actions)} actions for {n} envs; the last ones are not used"

@@ -6,8 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.pools import SubprocVectorEnv
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 
@@ -29,8 +28,6 @@ class SubprocVecEnv(PoolVecEnv):
         EnvError: an env_fn raised, or its process ended.
     """
 
-    _pool_class: type[BaseVectorEnv] = SubprocVectorEnv
-
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -43,7 +40,7 @@ class SubprocVecEnv(PoolVecEnv):
             known = multiprocessing.get_all_start_methods()
             start_method = "forkserver" if "forkserver" in known else "spawn"
         options |= {"context": start_method, "num_processes": num_processes}
-        self._make_pool(self._pool_class, env_fns, options)
+        self._make_pool(SubprocVectorEnv, env_fns, options)
 
     @property
     def processes(self) -> list[Any]:
@@ -64,5 +61,3 @@ class SubprocVecEnv(PoolVecEnv):
 
 class ShmemVecEnv(SubprocVecEnv):
     """``SubprocVecEnv`` under another name; the arguments are the same."""
-
-    _pool_class = ShmemVectorEnv

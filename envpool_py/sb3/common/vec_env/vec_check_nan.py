@@ -18,11 +18,8 @@ from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper
 class VecCheckNan(ResultWrapper):
     """Checks actions, observations and rewards for NaN and infinity, and names the envs.
 
-    Args:
-        venv: the VecEnv.
-        raise_exception: raise ``ValueError`` from ``reset`` and ``step``; else warn.
-        warn_once: warn only the first time.
-        check_inf: check for infinities as well.
+    With ``raise_exception`` it raises ``ValueError`` from ``reset`` and ``step``, else it warns,
+    with ``warn_once`` only the first time. ``check_inf``: check for infinities as well.
 
     Raises:
         NotImplementedError: the actions are dicts.
@@ -42,6 +39,7 @@ class VecCheckNan(ResultWrapper):
         self.warn_once = warn_once
         self.check_inf = check_inf
         self._layout = spaces.layout_of(venv.observation_space)
+        self._names = [leaf.name("observations") for leaf in spaces.leaves(self._layout)]
         self._warned = False
         self._actions: Any = None
         self._observations: Any = None
@@ -70,8 +68,8 @@ class VecCheckNan(ResultWrapper):
     def _named(self, obs: Any) -> list[tuple[str, Any]]:
         """Keep the observations, and name their parts."""
         self._observations = obs
-        names = [leaf.name("observations") for leaf in spaces.leaves(self._layout)]
-        return list(zip(names, spaces.split(self._layout, obs, "observations"), strict=True))
+        parts = spaces.split(self._layout, obs, "observations")
+        return list(zip(self._names, parts, strict=True))
 
     def _found(self, value: Any) -> Iterator[tuple[str, list[int]]]:
         """What is in an array ``(n, ...)``, and in which of its rows."""

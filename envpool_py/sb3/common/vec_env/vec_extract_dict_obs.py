@@ -12,9 +12,7 @@ from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, requi
 class VecExtractDictObs(ObservationWrapper):
     """Observations are the entry ``key`` of the dicts, terminal observations too.
 
-    Raises:
-        UnsuitableEnvError: the observations are no dicts.
-        KeyError: the observation space has no such key.
+    UnsuitableEnvError if the observations are no dicts, KeyError if they have no such key.
     """
 
     def __init__(self, venv: Any, key: str) -> None:

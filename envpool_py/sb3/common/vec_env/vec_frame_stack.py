@@ -14,11 +14,8 @@ from envpool_py.sb3.common.vec_env.stacked_observations import StackedObservatio
 class VecFrameStack(ResultWrapper):
     """Stacks the last ``n_stack`` observations, the newest last; terminal observations too.
 
-    The observations are of a Box, or of a Dict of them. Arguments and errors are those of
-    ``StackedObservations``, which is the attribute ``stacked_obs``.
-
-    Raises:
-        UnsuitableEnvError: another observation space, or another order.
+    The arguments and most errors are those of ``StackedObservations``, which is the attribute
+    ``stacked_obs``. A space that is no Box and no Dict is an UnsuitableEnvError.
     """
 
     def __init__(

@@ -16,15 +16,11 @@ class VecMonitor(ResultWrapper):
     """Adds ``info["episode"]`` where an env is done, as ``Monitor`` does for a single env.
 
     ``r``, the return, is float32 here, and ``l``, the length, int32. ``filename`` and
-    ``info_keywords`` are those of ``Monitor``.
+    ``info_keywords`` are those of ``Monitor``. Envs that have a ``Monitor`` already are warned of.
 
     Attributes:
         episode_count: the number of episodes that have ended.
-        episode_returns: float32 ``(num_envs,)``, of the current episodes.
-        episode_lengths: int32 ``(num_envs,)``, of the current episodes.
-
-    Warns:
-        UserWarning: the envs have a ``Monitor`` already; its ``info["episode"]`` is overwritten.
+        episode_returns, episode_lengths: of the current episodes; float32, int32 ``(num_envs,)``.
     """
 
     def __init__(

@@ -57,8 +57,7 @@ class VecNormalize(ObservationWrapper):
         old_obs, old_reward: the latest ones before they were normalized.
 
     Raises:
-        ValueError: the keys are wrong.
-        UnsuitableEnvError: an observation to normalize is no Box.
+        UnsuitableEnvError: the keys are wrong, or an observation to normalize is no Box.
     """
 
     venv: Any

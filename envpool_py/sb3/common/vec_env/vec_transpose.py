@@ -43,11 +43,7 @@ class VecTransposeImage(ObservationWrapper):
 
     @staticmethod
     def transpose_space(observation_space: Any, key: str = "") -> gym.spaces.Box:
-        """The space of the images with their channels first; ``key`` names it in messages.
-
-        Raises:
-            UnsuitableEnvError: no images, or their channels are first already.
-        """
+        """The space of the images with their channels first; ``key`` names it in messages."""
         name = f"observation space {key}".rstrip()
         space = observation_space
         require(is_image_space(space), f"{name}: {space} is not one of images")

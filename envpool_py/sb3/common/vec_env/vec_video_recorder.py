@@ -12,13 +12,15 @@ import numpy as np
 
 from envpool_py import images
 from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
+from envpool_py.wrappers.record_video import VideoWrapper
 
 
-class VecVideoRecorder(ResultWrapper):
+class VecVideoRecorder(VideoWrapper, ResultWrapper):
     """Records ``video_length`` steps when the trigger returns True.
 
     A file is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` and begins with the
-    frame before its first step. Frames are written at once; ``close`` ends a recording.
+    frame before its first step. Frames are written at once; ``close`` ends a recording. Videos have
+    the envs' ``render_fps``, else 30 frames per second.
 
     Args:
         venv: a VecEnv whose render mode is ``"rgb_array"``.
@@ -28,9 +30,7 @@ class VecVideoRecorder(ResultWrapper):
         video_length: the number of steps.
         name_prefix: the beginning of file names.
 
-    Attributes:
-        video_path: the file of the latest recording, which has ``num_frames``.
-        frames_per_sec: of the videos, the envs' ``render_fps``, else 30.
+    The attribute ``video_path`` is the file of the latest recording, which has ``num_frames``.
 
     Raises:
         UnsuitableEnvError: another render mode.
@@ -45,7 +45,6 @@ class VecVideoRecorder(ResultWrapper):
         video_length: int = 200,
         name_prefix: str = "rl-video",
     ) -> None:
-        self._video: images.Video | None = None
         super().__init__(venv)
         text = f"VecVideoRecorder: render_mode is {venv.render_mode!r}, but 'rgb_array' is needed"
         require(venv.render_mode == "rgb_array", text)
@@ -72,13 +71,6 @@ class VecVideoRecorder(ResultWrapper):
             self._stop()
         return obs, rewards, dones, infos
 
-    def close(self) -> None:
-        """End the recording, and close the wrapped VecEnv."""
-        try:
-            self._stop()
-        finally:
-            self.venv.close()
-
     @property
     def recording(self) -> bool:
         """Whether a recording has begun and not ended."""
@@ -103,14 +95,3 @@ class VecVideoRecorder(ResultWrapper):
             self._video = images.Video(self.video_path, self.frames_per_sec, frame.shape[1::-1])
         self._video.write(frame)
         self.num_frames += 1
-
-    def _stop(self) -> None:
-        video, self._video = self._video, None
-        if video is not None:
-            video.close()
-
-    def __del__(self) -> None:
-        if vars(self).get("_video") is not None:
-            text = f"{self.video_name} was not ended by close()"
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
-            self._stop()
