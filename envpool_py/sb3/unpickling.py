@@ -39,10 +39,9 @@ _HARMLESS = re.compile(
 
 
 class Unpickler(pickle.Unpickler):
-    """Raises UnpicklingError if a pickle names something that is not allowed.
+    """Raises UnpicklingError if a pickle names something that is not allowed, unless ``trusted``.
 
     ``known`` are our classes by name; they replace Stable-Baselines3's classes of the same name.
-    With ``trusted`` the file may name anything.
     """
 
     def __init__(self, file: IO[bytes], known: Mapping[str, type[Any]], *, trusted: bool) -> None:

@@ -18,15 +18,10 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
     """Adds ``info["episode"]`` to the last step of every episode.
 
     That is a dict of ``r`` (the return, to 6 digits), ``l`` (the length), ``t`` (seconds since the
-    monitor was made, to 6 digits) and the keywords.
-
-    Args:
-        env: the env.
-        filename: a CSV file of one line per episode, as of ``ResultsWriter``; None for none.
-        allow_early_resets: whether ``reset`` may end an episode before its time.
-        reset_keywords: arguments of ``reset`` to write; they are then required.
-        info_keywords: entries of the last info to write.
-        override_existing: replace an existing file; else append to it.
+    monitor was made, to 6 digits), of the entries ``info_keywords`` of the last info, and of the
+    arguments ``reset_keywords`` of ``reset``, which are then required. A ``filename`` gets one line
+    per episode, see ``ResultsWriter``. Without ``allow_early_resets``, ``reset`` may not end an
+    episode before its time.
     """
 
     EXT = "monitor.csv"
@@ -129,12 +124,9 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
 class ResultsWriter:
     """A CSV file of episodes: ``#`` and a JSON header, the names of the columns, then the rows.
 
-    Args:
-        filename: a directory gets a file ``monitor.csv``; to another name that does not end so,
-            ``.monitor.csv`` is added. Missing directories are made.
-        header: the content of the first line.
-        extra_keys: columns besides ``r``, ``l`` and ``t``.
-        override_existing: replace an existing file; else append to it.
+    A directory gets a file ``monitor.csv``; to another name that does not end so, ``.monitor.csv``
+    is added. Missing directories are made. ``extra_keys`` are columns besides ``r``, ``l`` and
+    ``t``. Without ``override_existing``, rows are appended to an existing file.
     """
 
     def __init__(
@@ -182,11 +174,8 @@ def load_results(path: str) -> Any:
     """Read the monitors' files of a directory.
 
     Return a pandas DataFrame of one row per episode, sorted by time: the columns of the files and
-    ``index``, the row in its file. ``t`` counts from the start of the earliest monitor.
-
-    Raises:
-        LoadMonitorResultsError: the directory has no such files.
-        MissingPackageError: pandas is not installed.
+    ``index``, the row in its file. ``t`` counts from the start of the earliest monitor. Without
+    such files, LoadMonitorResultsError.
     """
     pandas = packages.load("pandas", "load_results needs pandas; pip install envpool-py[sb3]")
     files = get_monitor_files(path)

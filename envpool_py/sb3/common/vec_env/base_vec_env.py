@@ -18,8 +18,7 @@ from envpool_py.arguments import Options
 from envpool_py.sb3.registration import register_if_imported
 from envpool_py.seeding import Seed
 
-#: Which envs: None (all), an index, several of them, a boolean mask or a slice. Negative indices
-#: count from the end.
+#: Envs: None (all), an index, several, a boolean mask or a slice; negative ones count from the end.
 VecEnvIndices: TypeAlias = "SupportsIndex | Iterable[SupportsIndex] | slice | None"
 #: An array ``(num_envs, *shape)``; for Dict and Tuple spaces a dict or tuple of such arrays.
 VecEnvObs: TypeAlias = Any
@@ -44,13 +43,9 @@ def require(condition: Any, problem: str) -> None:
 class VecEnv(ABC):
     """Many envs with automatic resets and the interface of Stable-Baselines3.
 
-    ``num_envs`` and the spaces of a single env are arguments and attributes. Envs without a
-    ``render_mode`` are warned of.
-
-    Attributes:
-        reset_infos: the info of the latest reset of every env, automatic resets included.
-        render_mode: the render mode of all envs; None if they have none.
-        metadata: ``{"render_modes": [...]}``.
+    ``num_envs`` and the spaces of a single env are arguments and attributes. ``render_mode`` is
+    that of all envs; if they have none, None, with a warning. ``reset_infos`` has the info of the
+    latest reset of every env, automatic resets included.
 
     Raises:
         UnsuitableEnvError: the envs have different render modes.
@@ -87,10 +82,8 @@ class VecEnv(ABC):
     def reset(self) -> VecEnvObs:
         """Reset all envs, with the seeds and options set for this reset; cancel a pending step.
 
-        Return the first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
-
-        Raises:
-            EnvError: an env raised; the seeds and options are kept.
+        Return the first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``. If
+        an env raises, it is an EnvError, and the seeds and options are kept.
         """
 
     @abstractmethod
@@ -120,10 +113,8 @@ class VecEnv(ABC):
         """Set the seeds of the next ``reset`` and return them; later resets continue the streams.
 
         An int ``s`` is ``s + i`` for env ``i``; a list has one for each env, None for none; None
-        draws from the system's entropy.
-
-        Raises:
-            TypeError, ValueError: seeds are wrong, or not as many as envs.
+        draws from the system's entropy. TypeError or ValueError if seeds are wrong, or not as many
+        as envs.
         """
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
@@ -133,8 +124,7 @@ class VecEnv(ABC):
     def set_options(self, options: Options = None) -> None:
         """Set the options of the next ``reset``: a copy, for all envs or one for each.
 
-        Raises:
-            TypeError, ValueError: no dicts, or not as many as envs.
+        TypeError if they are no dicts, ValueError if they are not as many as envs.
         """
         requests = arguments.reset_requests(range(self.num_envs), None, options, {})
         self._options = [copy.deepcopy(request.kwargs.get("options", {})) for request in requests]
@@ -291,10 +281,8 @@ class VecEnvWrapper(VecEnv):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         hidden = self.getattr_depth_check(name, already_found=False)
         if hidden is not None:
-            raise AttributeError(
-                f"{_class_name(self)} has no {name!r}, and the first wrapper that has it hides that"
-                f" of {hidden}: read it from the VecEnv that is meant"
-            )
+            text = f"has no {name!r}, and the first wrapper that has it hides that of {hidden}"
+            raise AttributeError(f"{_class_name(self)} {text}: ask the VecEnv that is meant")
         return self.getattr_recursive(name)
 
     def getattr_recursive(self, name: str) -> Any:

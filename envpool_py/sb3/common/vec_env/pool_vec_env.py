@@ -26,10 +26,6 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 )
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 
-#: Options of the pool that a VecEnv sets itself.
-_OWN_OPTIONS: dict[str, Any]
-_OWN_OPTIONS = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
-
 
 class OverPool(VecEnv):
     """The base class of VecEnvs over a pool.
@@ -118,10 +114,9 @@ class OverPool(VecEnv):
 class PoolVecEnv(OverPool):
     """A VecEnv over a pool. Arrays and infos that it returns never change later.
 
-    Args:
-        pool: made with ``autoreset_mode="same_step"``, and best with ``columns=True``, which saves
-            work where observations are dicts or tuples. With ``reset_first=False`` a step before
-            the first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is.
+    The pool is made with ``autoreset_mode="same_step"``, and best with ``columns=True``, which
+    saves work where observations are dicts or tuples. With ``reset_first=False`` a step before the
+    first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is.
 
     Raises:
         TypeError, ValueError: ``pool`` is no pool, has another autoreset mode, or its envs have
@@ -151,8 +146,9 @@ class PoolVecEnv(OverPool):
 
     def _make_pool(self, pool_class: type[BaseVectorEnv], env_fns: Any, options: Any) -> None:
         """Make the pool of this VecEnv; it is closed if the VecEnv can't be constructed."""
+        own: dict[str, Any] = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
         # As with Stable-Baselines3, VecCheckNan checks values.
-        pool = pool_class(env_fns, **_OWN_OPTIONS, **{"validate": "off", **options})
+        pool = pool_class(env_fns, **own, **{"validate": "off", **options})
         try:
             PoolVecEnv.__init__(self, pool)
         except BaseException:
@@ -231,12 +227,9 @@ class PoolVecEnv(OverPool):
     ) -> list[Any]:
         """Call a method of each env, that of the outermost wrapper that has it.
 
-        ``"reset"`` resets these envs alone, through the pool.
-
-        Raises:
-            EnvError: the method raised, there is none, or its result can't be sent. No reset is
-                needed.
-            ValueError: ``method_name`` is ``"step"`` or ``"close"``.
+        ``"reset"`` resets these envs alone, through the pool; ``"step"`` and ``"close"`` are a
+        ValueError. EnvError if the method raises, there is none, or its result can't be sent; then
+        no reset is needed.
         """
         if method_name == "reset" and not method_args:
             return self._ask(indices, lambda ids: self._reset_some(ids, **kwargs))

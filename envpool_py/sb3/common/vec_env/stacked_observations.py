@@ -17,19 +17,12 @@ from envpool_py.sb3.common.vec_env.base_vec_env import require
 class StackedObservations:
     """Keeps the last ``n_stack`` observations of every env; a new episode starts on zeros.
 
-    Args:
-        num_envs: the number of envs.
-        n_stack: the number of observations in a stack, the newest last.
-        observation_space: a Box, or a Dict of Boxes.
-        channels_order: stack along the ``"first"`` or the ``"last"`` dimension. None: along the
-            channels of images, else the last. For a Dict space also a mapping from its keys.
+    The observation space is a Box, or a Dict of Boxes; ``stacked_observation_space`` is that of the
+    arrays that ``reset`` and ``update`` return. The newest observation is the last. They are
+    stacked along the ``"first"`` or the ``"last"`` dimension, or, if ``channels_order`` is None,
+    along the channels of images, else the last. For a Dict it may be a mapping from its keys.
 
-    Attributes:
-        stacked_observation_space: of the arrays that ``reset`` and ``update`` return.
-
-    Raises:
-        TypeError: another space, or a mapping for a Box.
-        UnsuitableEnvError: another order.
+    TypeError for another space, or a mapping for a Box; UnsuitableEnvError for another order.
     """
 
     def __init__(

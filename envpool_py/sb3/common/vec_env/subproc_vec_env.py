@@ -23,8 +23,7 @@ class SubprocVecEnv(PoolVecEnv):
         **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
 
     Raises:
-        ValueError: ``env_fns`` is empty, there is no such start method, or the envs' spaces or
-            render modes differ.
+        ValueError: ``env_fns`` is empty, the start method wrong, or spaces or render modes differ.
         EnvError: an env_fn raised, or its process ended.
     """
 

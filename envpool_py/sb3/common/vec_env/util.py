@@ -38,9 +38,8 @@ def is_vecenv_wrapped(env: Any, vec_wrapper_class: type[Any]) -> bool:
 def sync_envs_normalization(env: Any, eval_env: Any) -> None:
     """Copy the statistics of every ``VecNormalize`` around ``env`` to that around ``eval_env``.
 
-    Raises:
-        UnsuitableEnvError: ``eval_env`` has fewer wrappers than ``env``, or another wrapper where
-            ``env`` has a ``VecNormalize``.
+    UnsuitableEnvError if ``eval_env`` has fewer wrappers than ``env``, or another wrapper where
+    ``env`` has a ``VecNormalize``.
     """
     names = class_names(VecNormalize)
     others = _wrappers(eval_env)

@@ -19,10 +19,8 @@ class VecCheckNan(ResultWrapper):
     """Checks actions, observations and rewards for NaN and infinity, and names the envs.
 
     With ``raise_exception`` it raises ``ValueError`` from ``reset`` and ``step``, else it warns,
-    with ``warn_once`` only the first time. ``check_inf``: check for infinities as well.
-
-    Raises:
-        NotImplementedError: the actions are dicts.
+    with ``warn_once`` only the first time. ``check_inf``: check for infinities as well. Actions
+    that are dicts are a NotImplementedError.
     """
 
     def __init__(

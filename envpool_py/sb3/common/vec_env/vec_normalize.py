@@ -36,18 +36,13 @@ class VecNormalize(ObservationWrapper):
     """Normalizes observations and rewards.
 
     An observation becomes ``(obs - mean) / sqrt(var + epsilon)``, a reward is divided by
-    ``sqrt(var + epsilon)`` of the discounted returns; both are clipped, and float32. Terminal
-    observations are normalized too. The arguments are attributes, and may be set at any time.
-    Only ``reset`` and ``step`` update the statistics.
+    ``sqrt(var + epsilon)`` of the returns, discounted by ``gamma``; both are float32, from
+    ``-clip_obs`` to ``clip_obs`` and from ``-clip_reward`` to ``clip_reward``. Terminal
+    observations are normalized too. ``norm_obs`` and ``norm_reward`` switch this off. Observations
+    are of a Box, or of a Dict, of which ``norm_obs_keys`` are normalized; None is all.
 
-    Args:
-        venv: a VecEnv with Box observations, or with a Dict of which entries are normalized.
-        training: whether the statistics are updated.
-        norm_obs, norm_reward: whether observations and rewards are normalized.
-        clip_obs, clip_reward: the largest absolute values.
-        gamma: the discount of the returns.
-        epsilon: added to variances, against a division by zero.
-        norm_obs_keys: which entries of Dict observations are normalized; None is all.
+    Only ``reset`` and ``step`` update the statistics, and only if ``training``. The arguments are
+    attributes, and may be set at any time.
 
     Attributes:
         obs_rms: the statistics of observations, a ``RunningMeanStd`` or a dict of them; missing
@@ -56,11 +51,9 @@ class VecNormalize(ObservationWrapper):
         returns: float64 ``(num_envs,)``, the discounted returns of the current episodes.
         old_obs, old_reward: the latest ones before they were normalized.
 
-    Raises:
-        UnsuitableEnvError: the keys are wrong, or an observation to normalize is no Box.
+    UnsuitableEnvError if the keys are wrong, or an observation to normalize is no Box.
     """
 
-    venv: Any
     obs_rms: Any
 
     def __init__(
@@ -198,8 +191,7 @@ class VecNormalize(ObservationWrapper):
     def set_venv(self, venv: Any) -> None:
         """Wrap a VecEnv: once, after unpickling or copying.
 
-        Raises:
-            ValueError: there is a VecEnv already, or the observations have another shape.
+        ValueError if there is a VecEnv already, or the observations have another shape.
         """
         if self.venv is not None:
             raise ValueError("set_venv: there is a VecEnv already, and it is set once")
@@ -219,7 +211,7 @@ class VecNormalize(ObservationWrapper):
         settings = json.dumps({name: getattr(self, name) for name in _SETTINGS})
         arrays = {"settings": np.array(settings)}
         for k, rms in enumerate(self._statistics()):
-            arrays |= {f"mean{k}": rms.mean, f"var{k}": rms.var, f"count{k}": np.array(rms.count)}
+            arrays |= {f"{name}{k}": np.array(value) for name, value in vars(rms).items()}
         np.savez(path, **arrays)  # type: ignore[arg-type]
 
     @staticmethod
@@ -239,8 +231,7 @@ class VecNormalize(ObservationWrapper):
                 loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
                 for k, rms in enumerate(loaded._statistics()):
                     _check_shapes("observation_space", rms, arrays[f"mean{k}"])
-                    rms.mean, rms.var = arrays[f"mean{k}"], arrays[f"var{k}"]
-                    rms.count = float(arrays[f"count{k}"])
+                    vars(rms).update({name: arrays[f"{name}{k}"][()] for name in vars(rms)})
             return loaded
         loaded = _unpickled(path, trusted=trusted)
         if not isinstance(loaded, VecNormalize):
@@ -264,8 +255,7 @@ class VecNormalize(ObservationWrapper):
     def load_running_average(self, path: str | Path) -> None:
         """Read the files of ``save_running_average``, those of older Stable-Baselines too.
 
-        Raises:
-            ValueError, pickle.UnpicklingError: a file holds other statistics, or something else.
+        ValueError or UnpicklingError if a file holds other statistics, or something else.
         """
         for name in ("obs_rms", "ret_rms"):
             if name in vars(self):

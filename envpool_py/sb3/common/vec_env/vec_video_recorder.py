@@ -18,19 +18,11 @@ from envpool_py.wrappers.record_video import VideoWrapper
 class VecVideoRecorder(VideoWrapper, ResultWrapper):
     """Records ``video_length`` steps when the trigger returns True.
 
-    A file is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` and begins with the
-    frame before its first step. Frames are written at once; ``close`` ends a recording. Videos have
-    the envs' ``render_fps``, else 30 frames per second.
-
-    Args:
-        venv: a VecEnv whose render mode is ``"rgb_array"``.
-        video_folder: the directory of the files; made if it is missing.
-        record_video_trigger: gets the number of steps made; returns whether to begin a recording.
-            It is called at resets and after steps without a recording.
-        video_length: the number of steps.
-        name_prefix: the beginning of file names.
-
-    The attribute ``video_path`` is the file of the latest recording, which has ``num_frames``.
+    The trigger gets the number of steps made, at resets and after steps without a recording. A file
+    is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` in ``video_folder``, and
+    begins with the frame before its first step. Frames are written at once; ``close`` ends a
+    recording. Videos have the envs' ``render_fps``, else 30 frames per second. The attribute
+    ``video_path`` is the file of the latest recording, which has ``num_frames``.
 
     Raises:
         UnsuitableEnvError: another render mode.
