@@ -18,7 +18,6 @@ from envpool_py.spaces import map_tree
 
 #: Spaces that no policy supports; their observations are not checked.
 _UNSUPPORTED = (spaces.Sequence, spaces.Graph, spaces.OneOf)
-_STEPS = 10
 
 
 class EnvCheckError(AssertionError):
@@ -31,9 +30,8 @@ def check_env(env: Any, warn: bool = True, skip_render_check: bool = True) -> No
     The env is reset and stepped. Without ``skip_render_check`` it is rendered too, and closed.
     NaN and infinite values are warned of, and, with ``warn``, spaces that policies do not support.
 
-    Raises:
-        EnvCheckError: the env cannot be trained on; an ``AssertionError``.
-        TypeError: ``reset`` does not take a seed.
+    EnvCheckError, an ``AssertionError``, if the env cannot be trained on; TypeError if ``reset``
+    does not take a seed.
     """
     _require_kind(env, gym.Env, "an env must inherit from gymnasium.Env")
     for name in ("observation_space", "action_space"):
@@ -188,8 +186,7 @@ def _check_obs(obs: Any, space: Any, what: str) -> None:
         _require(right, f"{what} must be {'an int' if is_int else 'an array'}, got {_kind(obs)}")
     if isinstance(obs, np.ndarray):
         expected = f"{what} does not match the space. Expected:"
-        shapes = f"{expected} {space.shape}, actual shape: {obs.shape}"
-        _require(obs.shape == space.shape, shapes)
+        _require(obs.shape == space.shape, f"{expected} {space.shape}, actual shape: {obs.shape}")
         dtypes = f"{expected} {space.dtype}, actual dtype: {obs.dtype}"
         _require(np.can_cast(obs.dtype, space.dtype), dtypes)
     if isinstance(space, spaces.Box):
@@ -218,7 +215,7 @@ def _check_goal(compute_reward: Any, obs: Any, reward: Any, info: Any) -> None:
 def _returns_finite(env: Any) -> bool:
     """Whether a few steps return only finite numbers."""
     values = [env.reset()[0]]
-    for _ in range(_STEPS):
+    for _ in range(10):
         obs, reward, terminated, truncated, _ = env.step(sample_action(env))
         values += [obs, reward]
         if terminated or truncated:

@@ -40,15 +40,14 @@ def make_vec_env(
 ) -> Any:
     """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``, seeded for the first reset.
 
-    The arguments are those of Stable-Baselines3. ``env_id`` is an id of Gymnasium, or a callable
-    that makes an env; an env made by id renders as ``"rgb_array"`` unless ``env_kwargs`` has
-    another mode. Env ``i`` takes ``seed + start_index + i`` at the first reset, and its action
-    space too; None draws the seeds. Its file is ``{start_index + i}.monitor.csv`` in
-    ``monitor_dir``. ``wrapper_class``, a class or a function, wraps the monitored env.
-    ``vec_env_cls`` is ``DummyVecEnv`` unless given.
+    ``env_id`` is an id of Gymnasium, or a callable that makes an env; an env made by id renders as
+    ``"rgb_array"`` unless ``env_kwargs`` has another mode. Env ``i`` takes the seed
+    ``seed + start_index + i`` at the first reset, and its action space too; None draws the seeds.
+    Its file is ``{start_index + i}.monitor.csv`` in ``monitor_dir``. ``wrapper_class``, a class or
+    a function, wraps the monitored env. ``vec_env_cls`` is ``DummyVecEnv`` unless given. Each
+    ``*_kwargs`` are arguments of the env, VecEnv, monitor or wrapper.
 
-    Raises:
-        ValueError, EnvError: ``n_envs`` is below 1; an env could not be made.
+    ValueError if ``n_envs`` is below 1, EnvError if an env could not be made.
     """
 
     def maker(number: int) -> Callable[[], Any]:

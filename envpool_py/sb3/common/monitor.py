@@ -60,8 +60,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         one of ``reset_keywords`` is missing.
         """
         if not self.allow_early_resets and not self.needs_reset:
-            text = "the episode has not ended; Monitor(..., allow_early_resets=True) allows it"
-            raise RuntimeError(f"reset: {text}")
+            raise RuntimeError("reset: the episode has not ended, and allow_early_resets is False")
         for key in self.reset_keywords:
             if kwargs.get(key) is None:
                 raise ValueError(f"reset: the argument {key!r} is missing, which Monitor writes")

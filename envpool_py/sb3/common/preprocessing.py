@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -17,18 +16,12 @@ def parts_of(space: gym.Space[Any]) -> dict[Any, Any]:
     return dict(enumerate(space.spaces)) if isinstance(space, gym.spaces.Tuple) else {}
 
 
-def replaced(space: gym.spaces.Dict, parts: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
-    """A Dict space with other entries, in its own order, by which models go."""
-    return gym.spaces.Dict(list({**space.spaces, **parts}.items()))
-
-
 def is_image_space(
     observation_space: gym.Space[Any], check_channels: bool = False, normalized_image: bool = False
 ) -> bool:
     """Whether a space is certainly one of images: a Box of three dimensions, uint8, 0 to 255.
 
-    ``check_channels`` requires 1, 3 or 4 channels; ``normalized_image`` accepts any dtype and
-    bounds.
+    ``check_channels`` requires 1, 3 or 4 channels, ``normalized_image`` no dtype and no bounds.
     """
     space = observation_space
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3:

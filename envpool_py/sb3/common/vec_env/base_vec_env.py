@@ -6,7 +6,7 @@ import copy
 import functools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 import gymnasium as gym
@@ -14,9 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import arguments, images, packages, seeding
-from envpool_py.arguments import Options
 from envpool_py.sb3.registration import register_if_imported
-from envpool_py.seeding import Seed
 
 #: Envs: None (all), an index, several, a boolean mask or a slice; negative ones count from the end.
 VecEnvIndices: TypeAlias = "SupportsIndex | Iterable[SupportsIndex] | slice | None"
@@ -45,10 +43,8 @@ class VecEnv(ABC):
 
     ``num_envs`` and the spaces of a single env are arguments and attributes. ``render_mode`` is
     that of all envs; if they have none, None, with a warning. ``reset_infos`` has the info of the
-    latest reset of every env, automatic resets included.
-
-    Raises:
-        UnsuitableEnvError: the envs have different render modes.
+    latest reset of every env, automatic resets included. UnsuitableEnvError if the envs have
+    different render modes.
     """
 
     reset_infos: list[dict[str, Any]]
@@ -109,19 +105,18 @@ class VecEnv(ABC):
     def close(self) -> None:
         """Close all envs."""
 
-    def seed(self, seed: Seed = None) -> Sequence[int | None]:
+    def seed(self, seed: seeding.Seed = None) -> Sequence[int | None]:
         """Set the seeds of the next ``reset`` and return them; later resets continue the streams.
 
         An int ``s`` is ``s + i`` for env ``i``; a list has one for each env, None for none; None
-        draws from the system's entropy. TypeError or ValueError if seeds are wrong, or not as many
-        as envs.
+        draws from the system's entropy. TypeError or ValueError if seeds are wrong or too few.
         """
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._seeds = seeding.per_env(seed, range(self.num_envs))
         return self._seeds
 
-    def set_options(self, options: Options = None) -> None:
+    def set_options(self, options: arguments.Options = None) -> None:
         """Set the options of the next ``reset``: a copy, for all envs or one for each.
 
         TypeError if they are no dicts, ValueError if they are not as many as envs.
@@ -141,9 +136,8 @@ class VecEnv(ABC):
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """The attribute of each env, from the outermost wrapper that has it.
 
-        Raises:
-            EnvError: an env has no such attribute (an AttributeError too), reading it raised, or
-                its value can't be sent. No reset is needed.
+        EnvError if an env has no such attribute (an AttributeError too), reading it raises, or its
+        value can't be sent; then no reset is needed.
         """
 
     @abstractmethod
@@ -336,6 +330,11 @@ class ObservationWrapper(ResultWrapper):
                 terminal = infos[i]["terminal_observation"]
                 infos[i]["terminal_observation"] = self.observations(terminal)
         return self.observations(obs), rewards, dones, infos
+
+
+def replaced(space: gym.spaces.Dict, parts: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
+    """A Dict space with other entries, in its own order, by which models go."""
+    return gym.spaces.Dict(list({**space.spaces, **parts}.items()))
 
 
 def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -119,8 +119,7 @@ class PoolVecEnv(OverPool):
     first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is.
 
     Raises:
-        TypeError, ValueError: ``pool`` is no pool, has another autoreset mode, or its envs have
-            different spaces.
+        TypeError, ValueError: not a pool, another autoreset mode, or envs with different spaces.
         UnsuitableEnvError: an env has no space, or the render modes differ.
         ClosedEnvironmentError: the pool is closed.
     """
@@ -241,12 +240,11 @@ class PoolVecEnv(OverPool):
 
     def _reset_some(self, ids: list[int], seed: int | None = None, **kwargs: Any) -> list[Any]:
         obs, infos = self._rows(self.pool.reset, ids, seed=[seed] * len(ids), **kwargs)
-        obs, results = self._batch(obs), []
-        for k, (i, info) in enumerate(zip(ids, infos, strict=True)):
+        obs = self._batch(obs)
+        for i, info in zip(ids, infos, strict=True):
             del info["env_id"]
             self.reset_infos[i] = info
-            results.append((spaces.take(obs, k), info))
-        return results
+        return [(spaces.take(obs, k), info) for k, info in enumerate(infos)]
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
@@ -259,10 +257,7 @@ class PoolVecEnv(OverPool):
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """What ``render`` of each env returns.
-
-        If the render mode is not ``"rgb_array"``, None each, with a UserWarning.
-        """
+        """What ``render`` of each env returns; None and a UserWarning unless it makes images."""
         self._assert_no_step()
         if self.render_mode != "rgb_array":
             text = f"render_mode is {self.render_mode!r}, but images need 'rgb_array'"

@@ -21,7 +21,6 @@ class StackedObservations:
     arrays that ``reset`` and ``update`` return. The newest observation is the last. They are
     stacked along the ``"first"`` or the ``"last"`` dimension, or, if ``channels_order`` is None,
     along the channels of images, else the last. For a Dict it may be a mapping from its keys.
-
     TypeError for another space, or a mapping for a Box; UnsuitableEnvError for another order.
     """
 
@@ -49,8 +48,7 @@ class StackedObservations:
             self.stacked_observation_space = gym.spaces.Dict(stacked)
             return
         if not isinstance(space, gym.spaces.Box):
-            text = f"observation_space is {space}, but frames are stacked of Box and Dict"
-            raise TypeError(text)
+            raise TypeError(f"observation_space is {space}, but frames are stacked of Box and Dict")
         if isinstance(channels_order, Mapping):
             raise TypeError("channels_order is a mapping, but the observation space is a Box")
         self.channels_first, self.stack_dimension, self.stacked_shape, self.repeat_axis = (

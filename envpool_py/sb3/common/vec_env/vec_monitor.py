@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from typing import Any
@@ -27,13 +28,10 @@ class VecMonitor(ResultWrapper):
         self, venv: Any, filename: str | None = None, info_keywords: tuple[str, ...] = ()
     ) -> None:
         super().__init__(venv)
-        try:
-            monitored = venv.env_is_wrapped(Monitor)[0]
-        except AttributeError:  # a VecEnv whose envs are no objects
-            monitored = False
-        if monitored:
-            text = "the envs have a Monitor already; VecMonitor overwrites its info['episode']"
-            warnings.warn(text, stacklevel=2)
+        with contextlib.suppress(AttributeError):  # of a VecEnv whose envs are no objects
+            if venv.env_is_wrapped(Monitor)[0]:
+                text = "the envs have a Monitor already; VecMonitor overwrites its info['episode']"
+                warnings.warn(text, stacklevel=2)
         self.episode_count = 0
         self.t_start = time.time()
         self.info_keywords = info_keywords

@@ -17,9 +17,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.sb3.common.preprocessing import is_image_space, replaced
+from envpool_py.sb3.common.preprocessing import is_image_space
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
-from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, require
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
 from envpool_py.sb3.registration import register_if_imported
 from envpool_py.sb3.unpickling import Unpickler
 from envpool_py.spaces import map_tree, snapshot
@@ -27,8 +27,7 @@ from envpool_py.spaces import map_tree, snapshot
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
 _SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
 _SETTINGS += ["norm_obs_keys"]
-#: Attributes of the wrapped VecEnv and its episodes, which are not saved; the last two are
-#: Stable-Baselines3's.
+#: What is not saved, because it is of the wrapped VecEnv. The last two Stable-Baselines3 has.
 _UNSAVED = ("venv", "returns", "old_obs", "old_reward", "reset_infos", "class_attributes")
 
 
@@ -219,11 +218,8 @@ class VecNormalize(ObservationWrapper):
         """Read a file that ``save`` wrote, ours or Stable-Baselines3's, and wrap ``venv``.
 
         By default only the classes of which a ``VecNormalize`` consists are read; with ``trusted``
-        a pickle may name any class, and so run any code.
-
-        Raises:
-            pickle.UnpicklingError, KeyError: the file holds something else.
-            UnsuitableEnvError: the observations of ``venv`` have another shape.
+        a pickle may name any class, and so run any code. UnpicklingError or KeyError if the file
+        holds something else, UnsuitableEnvError if the observations have another shape.
         """
         path = Path(load_path)
         if zipfile.is_zipfile(path):

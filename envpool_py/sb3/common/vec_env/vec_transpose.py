@@ -8,23 +8,16 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.sb3.common.preprocessing import (
-    is_image_space,
-    is_image_space_channels_first,
-    replaced,
-)
-from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, require
-from envpool_py.spaces import map_tree
+from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
 
 
 class VecTransposeImage(ObservationWrapper):
     """Images ``(height, width, channels)`` become ``(channels, height, width)``.
 
     In Dict observations only the entries that are images change. Terminal observations change too.
-    With ``skip`` nothing changes.
-
-    Raises:
-        UnsuitableEnvError: the observations are no images, or have their channels first already.
+    With ``skip`` nothing changes. UnsuitableEnvError if the observations are no images, or have
+    their channels first already.
     """
 
     def __init__(self, venv: Any, skip: bool = False) -> None:
@@ -60,8 +53,8 @@ class VecTransposeImage(ObservationWrapper):
     def transpose_observations(self, observations: Any) -> Any:
         """One observation, or a batch, with its images transposed."""
         if isinstance(observations, dict):
-            images = {key: observations[key] for key in self.image_space_keys}
-            return {**observations, **map_tree(self.transpose_image, images)}
+            images = {key: self.transpose_image(observations[key]) for key in self.image_space_keys}
+            return {**observations, **images}
         return observations if self.skip else self.transpose_image(observations)
 
     observations = transpose_observations

@@ -22,11 +22,8 @@ class VecVideoRecorder(VideoWrapper, ResultWrapper):
     is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` in ``video_folder``, and
     begins with the frame before its first step. Frames are written at once; ``close`` ends a
     recording. Videos have the envs' ``render_fps``, else 30 frames per second. The attribute
-    ``video_path`` is the file of the latest recording, which has ``num_frames``.
-
-    Raises:
-        UnsuitableEnvError: another render mode.
-        MissingPackageError: moviepy is not installed.
+    ``video_path`` is the file of the latest recording, which has ``num_frames``. UnsuitableEnvError
+    if the render mode is not ``"rgb_array"``.
     """
 
     def __init__(
