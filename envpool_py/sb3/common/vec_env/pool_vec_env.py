@@ -137,7 +137,7 @@ class PoolVecEnv(OverPool):
         self.pool = pool
         self._layout = spaces.layout_of(own[0])
         # Copies, because a seeded reset of the pool seeds the pool's spaces.
-        super().__init__(pool.num_envs, *copy.deepcopy(own))
+        super().__init__(pool.num_envs, *map(copy.deepcopy, own))
         with contextlib.suppress(EnvError):
             metadata = pool.get_env_attr("metadata", id=0)[0]
             if isinstance(metadata, dict) and metadata:
