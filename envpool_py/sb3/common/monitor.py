@@ -174,7 +174,7 @@ def load_results(path: str) -> Any:
 
     Return a pandas DataFrame of one row per episode, sorted by time: the columns of the files and
     ``index``, the row in its file. ``t`` counts from the start of the earliest monitor. Without
-    such files, LoadMonitorResultsError.
+    such files, LoadMonitorResultsError; without pandas, MissingPackageError.
     """
     pandas = packages.load("pandas", "load_results needs pandas; pip install envpool-py[sb3]")
     files = get_monitor_files(path)
