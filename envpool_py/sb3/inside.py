@@ -6,7 +6,7 @@ may be Stable-Baselines3's, whose import loads torch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -29,8 +29,11 @@ def is_named(cls: type[Any], names: Collection[str]) -> bool:
 
 def find_wrapper(env: Any, names: Collection[str]) -> Any:
     """The outermost wrapper of ``env`` whose class, or a base of it, has one of these names."""
-    wrappers = (layer for layer in _layers(env) if isinstance(layer, gym.Wrapper))
-    return next((layer for layer in wrappers if is_named(type(layer), names)), None)
+    while isinstance(env, gym.Wrapper):
+        if is_named(type(env), names):
+            return env
+        env = env.env
+    return None
 
 
 def is_wrapped_by(env: Any, names: Collection[str]) -> bool:
@@ -40,20 +43,13 @@ def is_wrapped_by(env: Any, names: Collection[str]) -> bool:
 
 def has_attribute(env: Any, name: str) -> bool:
     """Whether ``env``, or an env that it wraps, has the attribute."""
-    return any(hasattr(layer, name) for layer in _layers(env))
+    return env.has_wrapper_attr(name) if isinstance(env, gym.Env) else hasattr(env, name)
 
 
 def call_method(env: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call the method of the outermost layer that has it."""
-    owner = next((layer for layer in _layers(env) if hasattr(layer, name)), env)
-    return getattr(owner, name)(*args, **kwargs)
-
-
-def _layers(env: Any) -> Iterator[Any]:
-    yield env
-    while isinstance(env, gym.Wrapper):
-        env = env.env
-        yield env
+    method = env.get_wrapper_attr(name) if isinstance(env, gym.Env) else getattr(env, name)
+    return method(*args, **kwargs)
 
 
 def _full_name(cls: type[Any]) -> str:

@@ -16,9 +16,7 @@ def register() -> bool:
     """Import Stable-Baselines3 and register all classes of ours with its classes.
 
     A program needs this only if it imports Stable-Baselines3 after it has constructed a VecEnv.
-
-    Returns:
-        Whether Stable-Baselines3 is installed.
+    Return whether Stable-Baselines3 is installed.
     """
     try:
         importlib.import_module(_THEIRS)
@@ -29,10 +27,7 @@ def register() -> bool:
 
 
 def register_if_imported() -> None:
-    """Register our classes if Stable-Baselines3 is imported; every VecEnv calls it when it is made.
-
-    A subclass of a registered class need not be registered.
-    """
+    """Register our classes if Stable-Baselines3 is imported; every new VecEnv calls this."""
     theirs = sys.modules.get(_THEIRS)
     for name in getattr(theirs, "__all__", ()):
         cls, own = getattr(theirs, name), getattr(sys.modules[_OURS], name, None)

@@ -13,12 +13,11 @@ from typing import IO, Any
 
 import gymnasium as gym
 
+from envpool_py.spaces import FIXED, RAGGED
+
 #: Modules of the classes that Stable-Baselines3, its predecessor and we have.
 _OWNERS = ("envpool_py.sb3.", "stable_baselines3.", "stable_baselines.")
-_SPACE = re.compile(
-    r"(?:gymnasium|gym)\.spaces(?:\.\w+)?\."
-    r"(Box|Dict|Discrete|Graph|MultiBinary|MultiDiscrete|OneOf|Sequence|Text|Tuple)"
-)
+_SPACES = {cls.__name__: cls for cls in (*FIXED, *RAGGED, gym.spaces.Dict, gym.spaces.Tuple)}
 # Old protocols have the module names of Python 2, and NumPy has renamed numpy.core.
 _HARMLESS = re.compile(
     r"""
@@ -39,10 +38,9 @@ _HARMLESS = re.compile(
 
 
 class Unpickler(pickle.Unpickler):
-    """Raises UnpicklingError if a pickle names something that is not allowed.
+    """Raises UnpicklingError if a pickle names something that is not allowed, unless ``trusted``.
 
     ``known`` are our classes by name; they replace Stable-Baselines3's classes of the same name.
-    With ``trusted`` the file may name anything.
     """
 
     def __init__(self, file: IO[bytes], known: Mapping[str, type[Any]], *, trusted: bool) -> None:
@@ -55,9 +53,8 @@ class Unpickler(pickle.Unpickler):
         full = f"{module}.{name}"
         if module.startswith(_OWNERS) and name in self._known:
             return self._known[name]
-        space = _SPACE.fullmatch(full)
-        if space is not None:
-            return getattr(gym.spaces, space[1])
+        if module.startswith(("gym.spaces", "gymnasium.spaces")) and name in _SPACES:
+            return _SPACES[name]
         if self._trusted or _HARMLESS.fullmatch(full):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(

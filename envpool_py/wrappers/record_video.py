@@ -17,7 +17,33 @@ from envpool_py.spaces import Array
 from envpool_py.wrappers.vector import VectorEnvWrapper
 
 
-class RecordVideo(VectorEnvWrapper):
+class VideoWrapper:
+    """What wrappers share that write a video of a pool or of a VecEnv; a mixin."""
+
+    venv: Any
+    video_path: Any
+    _video: images.Video | None = None
+
+    def close(self) -> None:
+        """Finish the video, and close what is wrapped."""
+        try:
+            self._stop()
+        finally:
+            self.venv.close()
+
+    def _stop(self) -> None:
+        video, self._video = self._video, None
+        if video is not None:
+            video.close()
+
+    def __del__(self) -> None:
+        if self._video is not None:
+            text = f"{self.video_path} was not ended by close()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            self._stop()
+
+
+class RecordVideo(VideoWrapper, VectorEnvWrapper):
     """Write MP4 files with the frames of some envs, tiled into one image.
 
     The envs' ``render_mode`` is ``"rgb_array"``. A video begins with the row for which a trigger
@@ -58,7 +84,6 @@ class RecordVideo(VectorEnvWrapper):
         fps: float | None = None,
         env_ids: Ids = None,
     ) -> None:
-        self._video: images.Video | None = None
         self._name: str | None = None
         super().__init__(venv)
         if episode_trigger is not None and step_trigger is not None:
@@ -83,13 +108,6 @@ class RecordVideo(VectorEnvWrapper):
         self._first = int(ids[0])
         self._steps = self._num_frames = 0
         self._episode = -1
-
-    def close(self) -> None:
-        """Finish the video, and close the pool."""
-        try:
-            self._stop()
-        finally:
-            self.venv.close()
 
     @property
     def recording(self) -> bool:
@@ -151,15 +169,8 @@ class RecordVideo(VectorEnvWrapper):
             self._stop()
 
     def _stop(self) -> None:
-        video, self._video, self._name = self._video, None, None
-        if video is not None:
-            video.close()
-
-    def __del__(self) -> None:
-        if vars(self).get("_video") is not None:
-            text = f"{self.video_path} was not finished by close()"
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
-            self._stop()
+        self._name = None
+        super()._stop()
 
 
 def _always(_episode: int) -> bool:

@@ -140,7 +140,7 @@ def test_a_video_that_close_did_not_finish_warns(tmp_path: Path) -> None:
     envs = RecordVideo(pool, str(tmp_path))
     envs.reset()
     path = envs.video_path
-    with pytest.warns(ResourceWarning, match=re.escape(f"{path} was not finished")):
+    with pytest.warns(ResourceWarning, match=re.escape(f"{path} was not ended")):
         del envs
     pool.close()
     assert len(frames(path)) == 1

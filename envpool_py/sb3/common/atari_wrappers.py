@@ -10,7 +10,7 @@ from gymnasium.wrappers import MaxAndSkipObservation
 from numpy.typing import NDArray
 
 from envpool_py import packages
-from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError
+from envpool_py.sb3.common.vec_env.base_vec_env import require
 
 NOOP, FIRE = 0, 1
 
@@ -78,6 +78,8 @@ class FireResetEnv(gym.Wrapper[Any, Any, Any, Any]):
 class EpisodicLifeEnv(gym.Wrapper[Any, Any, Any, Any]):
     """Ends the episode with each lost life; only the end of the game resets the env."""
 
+    env: Any
+
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.lives = 0
@@ -87,7 +89,7 @@ class EpisodicLifeEnv(gym.Wrapper[Any, Any, Any, Any]):
         """Step the env; ``terminated`` after a lost life."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.was_real_done = terminated or truncated
-        lives = self._count_lives()
+        lives = self.env.unwrapped.ale.lives()
         # Qbert has 0 lives for a few frames before the end of the game.
         lost = 0 < lives < self.lives
         self.lives = lives
@@ -101,12 +103,8 @@ class EpisodicLifeEnv(gym.Wrapper[Any, Any, Any, Any]):
             is_over = terminated or truncated
         if is_over:
             obs, info = self.env.reset(**kwargs)
-        self.lives = self._count_lives()
+        self.lives = self.env.unwrapped.ale.lives()
         return obs, info
-
-    def _count_lives(self) -> int:
-        lives: int = self.env.unwrapped.ale.lives()  # type: ignore[attr-defined]
-        return lives
 
 
 class MaxAndSkipEnv(MaxAndSkipObservation[Any, Any, Any]):
@@ -131,33 +129,23 @@ class WarpFrame(gym.ObservationWrapper[Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], width: int = 84, height: int = 84) -> None:
         super().__init__(env)
         self.width, self.height = width, height
-        space = env.observation_space
-        if not isinstance(space, gym.spaces.Box):
-            raise UnsuitableEnvError(f"observation_space is {space}, but a Box is needed")
-        dtype: Any = space.dtype
-        self.observation_space = gym.spaces.Box(0, 255, (height, width, 1), dtype)
-        needed = "WarpFrame needs OpenCV; pip install envpool-py[atari]"
-        self._cv2 = packages.load("cv2", needed)
+        space: Any = env.observation_space
+        require(isinstance(space, gym.spaces.Box), f"observation_space is {space}, but no Box")
+        self.observation_space = gym.spaces.Box(0, 255, (height, width, 1), space.dtype)
+        self._cv2 = packages.load("cv2", "WarpFrame needs OpenCV; pip install envpool-py[atari]")
 
     def observation(self, frame: NDArray[Any]) -> NDArray[Any]:
         """The grey image of a colour image."""
         cv2, size = self._cv2, (self.width, self.height)
         grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY)
-        resized: NDArray[Any] = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
-        return resized[:, :, None]
+        return np.expand_dims(cv2.resize(grey, size, interpolation=cv2.INTER_AREA), -1)
 
 
 class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
-    """The usual preprocessing of Atari games, for envs without a frame skip.
+    """The usual preprocessing of Atari games, for envs without a frame skip: all wrappers above.
 
-    Args:
-        env: the env.
-        noop_max: ``NoopResetEnv``; 0 is off.
-        frame_skip: ``MaxAndSkipEnv``; 1 is off.
-        screen_size: ``WarpFrame``, of a square.
-        terminal_on_life_loss: whether to use ``EpisodicLifeEnv``.
-        clip_reward: whether to use ``ClipRewardEnv``.
-        action_repeat_probability: ``StickyActionEnv``; 0 is off.
+    ``noop_max=0``, ``frame_skip=1``, ``terminal_on_life_loss=False``, ``clip_reward=False`` and
+    ``action_repeat_probability=0`` leave one out. The images have ``screen_size`` pixels each way.
     """
 
     def __init__(
@@ -186,7 +174,5 @@ class AtariWrapper(gym.Wrapper[Any, Any, Any, Any]):
 
 def _require_action(env: Any, number: int, meaning: str, count: int = 1) -> None:
     meanings = env.unwrapped.get_action_meanings()
-    if len(meanings) < count or meanings[number] != meaning:
-        raise UnsuitableEnvError(
-            f"the actions are {meanings}, but action {number} must be {meaning}, of {count} or more"
-        )
+    text = f"the actions are {meanings}, but action {number} must be {meaning}, of {count} or more"
+    require(len(meanings) >= count and meanings[number] == meaning, text)

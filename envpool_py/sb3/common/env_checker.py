@@ -18,9 +18,6 @@ from envpool_py.spaces import map_tree
 
 #: Spaces that no policy supports; their observations are not checked.
 _UNSUPPORTED = (spaces.Sequence, spaces.Graph, spaces.OneOf)
-#: The convolutions of the usual image policy need so many pixels, each way.
-_SMALLEST_IMAGE = 36
-_STEPS = 10
 
 
 class EnvCheckError(AssertionError):
@@ -30,32 +27,21 @@ class EnvCheckError(AssertionError):
 def check_env(env: Any, warn: bool = True, skip_render_check: bool = True) -> None:
     """Check an env: spaces, signature of ``reset``, returned values and their types, goals.
 
-    The env is reset and stepped; it is closed only if it is rendered.
+    The env is reset and stepped. Without ``skip_render_check`` it is rendered too, and closed.
+    NaN and infinite values are warned of, and, with ``warn``, spaces that policies do not support.
 
-    Args:
-        env: the env.
-        warn: warn of spaces that policies do not support.
-        skip_render_check: do not render.
-
-    Raises:
-        EnvCheckError: the env cannot be trained on; an ``AssertionError``.
-        TypeError: ``reset`` does not take a seed.
-
-    Warns:
-        UserWarning: a policy may not support the env, or values are NaN or infinite.
+    EnvCheckError, an ``AssertionError``, if the env cannot be trained on; TypeError if ``reset``
+    does not take a seed.
     """
-    _require(isinstance(env, gym.Env), f"an env must inherit from gymnasium.Env, got {_kind(env)}")
+    _require_kind(env, gym.Env, "an env must inherit from gymnasium.Env")
     for name in ("observation_space", "action_space"):
         space = getattr(env, name, None)
-        is_space = isinstance(space, gym.Space)
-        _require(is_space, f"{name}: it must be one of gymnasium.spaces, got {space!r:.80}")
+        text = f"{name}: it must be one of gymnasium.spaces, got {space!r:.80}"
+        _require(isinstance(space, gym.Space), text)
     obs_space, action_space = env.observation_space, env.action_space
     is_goal_env = hasattr(env.unwrapped, "compute_reward")
-    _require(
-        not is_goal_env or isinstance(obs_space, spaces.Dict),
-        "observation_space: a goal env needs a Dict, and there is a compute_reward(); if this is no"
-        " goal env, rename that method",
-    )
+    text = "observation_space: a goal env needs a Dict; if it is none, rename its compute_reward()"
+    _require(not is_goal_env or isinstance(obs_space, spaces.Dict), text)
     try:
         env.reset(seed=0)
     except TypeError as error:
@@ -94,11 +80,12 @@ def _require(condition: Any, message: str) -> None:
         raise EnvCheckError(message)
 
 
+def _require_kind(value: Any, kinds: Any, rule: str) -> None:
+    _require(isinstance(value, kinds), f"{rule}, got {_kind(value)}")
+
+
 def _kind(value: Any) -> str:
     return f"{len(value)} values" if isinstance(value, tuple) else type(value).__name__
-
-
-# ------------------------------------------------------------------------------------------ spaces
 
 
 def _doubts(space: Any, actions: Any) -> Iterator[str]:
@@ -115,28 +102,29 @@ def _doubts(space: Any, actions: Any) -> Iterator[str]:
     elif any(isinstance(part, spaces.Dict) for part in parts.values()):
         yield "Nested observation spaces are not supported by policies; flatten the inner Dict"
     whole = {"observation_space": space, "action_space": actions}
-    for name, one in whole.items():
-        if isinstance(one, spaces.MultiDiscrete) and one.nvec.ndim > 1:
-            shape = one.nvec.shape
-            yield f"{name}: MultiDiscrete of shape {shape}, but policies need one dimension"
     for name, one in (whole | named).items():
         if isinstance(one, (spaces.Discrete, spaces.MultiDiscrete)) and np.any(one.start):
             yield f"{name}: {_kind(one)} starts at {one.start}, but policies count from 0"
-        if isinstance(one, spaces.Box) and name != "action_space":
-            yield from _doubts_of_box(name, one)
+        if isinstance(one, spaces.MultiDiscrete) and name in whole and len(one.shape) > 1:
+            yield f"{name}: MultiDiscrete of shape {one.shape}, but policies need one dimension"
+        if isinstance(one, spaces.Box):
+            doubts = _doubts_of_actions if name == "action_space" else _doubts_of_obs
+            yield from doubts(name, one)
     if isinstance(actions, (spaces.Dict, spaces.Tuple)):
         yield f"action_space: {_kind(actions)} is not supported; policies return arrays"
-    if isinstance(actions, spaces.Box):
-        if (actions.low != -1).any() or (actions.high != 1).any():
-            yield (
-                f"action_space: from {actions.low.min():g} to {actions.high.max():g}, but policies"
-                " learn best from -1 to 1; gymnasium.wrappers.RescaleAction scales actions"
-            )
-        if actions.dtype != np.float32:
-            yield f"action_space: dtype is {actions.dtype}, but policies return float32"
 
 
-def _doubts_of_box(name: str, space: spaces.Box) -> Iterator[str]:
+def _doubts_of_actions(name: str, space: spaces.Box) -> Iterator[str]:
+    if (space.low != -1).any() or (space.high != 1).any():
+        yield (
+            f"{name}: from {space.low.min():g} to {space.high.max():g}, but policies learn"
+            " best from -1 to 1; gymnasium.wrappers.RescaleAction scales actions"
+        )
+    if space.dtype != np.float32:
+        yield f"{name}: dtype is {space.dtype}, but policies return float32"
+
+
+def _doubts_of_obs(name: str, space: spaces.Box) -> Iterator[str]:
     shape = space.shape
     if len(shape) not in (1, 3):
         yield f"{name}: shape {shape} is neither that of a vector nor that of an image; flatten it"
@@ -150,12 +138,8 @@ def _doubts_of_box(name: str, space: spaces.Box) -> Iterator[str]:
     smallest = shape.index(min(shape))
     if smallest == 1:
         yield f"{image} the second dimension is the smallest; channels are taken to be the last"
-    if min(shape[1:] if smallest == 0 else shape[:2]) < _SMALLEST_IMAGE:
-        least = f"{_SMALLEST_IMAGE}x{_SMALLEST_IMAGE}"
-        yield f"{image} it is smaller than {least}, which the usual image policy needs"
-
-
-# --------------------------------------------------------------------------------- returned values
+    if min(shape[1:] if smallest == 0 else shape[:2]) < 36:
+        yield f"{image} it is smaller than 36x36, which the usual image policy needs"
 
 
 def _check_returned_values(env: Any, *, is_goal_env: bool) -> None:
@@ -165,7 +149,7 @@ def _check_returned_values(env: Any, *, is_goal_env: bool) -> None:
     is_pair = isinstance(result, tuple) and len(result) == 2
     _require(is_pair, f"reset() must return a tuple (obs, info), got {_kind(result)}")
     obs, info = result
-    _require(isinstance(info, dict), f"reset() must return an info dict, got {_kind(info)}")
+    _require_kind(info, dict, "reset() must return an info dict")
     if is_goal_env:
         missing = {"observation", "achieved_goal", "desired_goal"} - space.spaces.keys()
         _require(not missing, f"a goal env needs the keys {sorted(missing)} in its observations")
@@ -175,11 +159,10 @@ def _check_returned_values(env: Any, *, is_goal_env: bool) -> None:
     _require(len(result) == 5, f"step() must return a tuple ({names}), got {_kind(result)}")
     obs, reward, terminated, truncated, info = result
     _check_obs(obs, space, "step(): the observation")
-    is_number = isinstance(reward, (float, int))
-    _require(is_number, f"step(): the reward must be a float, got {_kind(reward)}")
-    for name, flag in (("terminated", terminated), ("truncated", truncated)):
-        _require(isinstance(flag, bool), f"step(): {name} must be a bool, got {_kind(flag)}")
-    _require(isinstance(info, dict), f"step(): the info must be a dict, got {_kind(info)}")
+    _require_kind(reward, (float, int), "step(): the reward must be a float")
+    _require_kind(terminated, bool, "step(): terminated must be a bool")
+    _require_kind(truncated, bool, "step(): truncated must be a bool")
+    _require_kind(info, dict, "step(): the info must be a dict")
     if is_goal_env:
         _check_goal(env.unwrapped.compute_reward, obs, reward, info)
 
@@ -187,7 +170,7 @@ def _check_returned_values(env: Any, *, is_goal_env: bool) -> None:
 def _check_obs(obs: Any, space: Any, what: str) -> None:
     """Check that an observation is in its space; else raise an error that says why."""
     if isinstance(space, spaces.Dict):
-        _require(isinstance(obs, dict), f"{what} must be a dict, got {_kind(obs)}")
+        _require_kind(obs, dict, f"{what} must be a dict")
         keys, needed = list(obs), list(space.spaces)
         _require(set(keys) == set(needed), f"{what} has the keys {keys}, but needs {needed}")
         for key, part in space.items():
@@ -203,8 +186,7 @@ def _check_obs(obs: Any, space: Any, what: str) -> None:
         _require(right, f"{what} must be {'an int' if is_int else 'an array'}, got {_kind(obs)}")
     if isinstance(obs, np.ndarray):
         expected = f"{what} does not match the space. Expected:"
-        shapes = f"{expected} {space.shape}, actual shape: {obs.shape}"
-        _require(obs.shape == space.shape, shapes)
+        _require(obs.shape == space.shape, f"{expected} {space.shape}, actual shape: {obs.shape}")
         dtypes = f"{expected} {space.dtype}, actual dtype: {obs.dtype}"
         _require(np.can_cast(obs.dtype, space.dtype), dtypes)
     if isinstance(space, spaces.Box):
@@ -233,12 +215,11 @@ def _check_goal(compute_reward: Any, obs: Any, reward: Any, info: Any) -> None:
 def _returns_finite(env: Any) -> bool:
     """Whether a few steps return only finite numbers."""
     values = [env.reset()[0]]
-    for _ in range(_STEPS):
+    for _ in range(10):
         obs, reward, terminated, truncated, _ = env.step(sample_action(env))
         values += [obs, reward]
         if terminated or truncated:
             values.append(env.reset()[0])
     leaves: list[Any] = []
-    for value in values:
-        map_tree(leaves.append, value)
+    map_tree(leaves.append, tuple(values))
     return all(np.isfinite(np.asarray(leaf)).all() for leaf in leaves)

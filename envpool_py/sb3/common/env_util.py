@@ -38,32 +38,17 @@ def make_vec_env(
     monitor_kwargs: dict[str, Any] | None = None,
     wrapper_kwargs: dict[str, Any] | None = None,
 ) -> Any:
-    """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``.
+    """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``, seeded for the first reset.
 
-    Args:
-        env_id: an id of Gymnasium, or a callable that makes an env. An env made by id renders as
-            ``"rgb_array"`` unless ``env_kwargs`` has another mode.
-        n_envs: the number of envs.
-        seed: env ``i`` takes ``seed + start_index + i`` at the first reset, and its action space
-            too; None draws the seeds.
-        start_index: the number of the first env.
-        monitor_dir: the directory of the monitors' CSV files, ``{number}.monitor.csv``; None for
-            none.
-        wrapper_class: wraps the monitored env; a class, or a function of the env.
-        env_kwargs: arguments of the env.
-        vec_env_cls: the VecEnv's class; None is ``DummyVecEnv``.
-        vec_env_kwargs: arguments of ``vec_env_cls``.
-        monitor_kwargs: arguments of ``Monitor``.
-        wrapper_kwargs: arguments of ``wrapper_class``.
+    ``env_id`` is an id of Gymnasium, or a callable that makes an env; an env made by id renders as
+    ``"rgb_array"`` unless ``env_kwargs`` has another mode. Env ``i`` takes the seed
+    ``seed + start_index + i`` at the first reset, and its action space too; None draws the seeds.
+    Its file is ``{start_index + i}.monitor.csv`` in ``monitor_dir``. ``wrapper_class``, a class or
+    a function, wraps the monitored env. ``vec_env_cls`` is ``DummyVecEnv`` unless given. Each
+    ``*_kwargs`` are arguments of the env, VecEnv, monitor or wrapper.
 
-    Returns:
-        The VecEnv, seeded for its first reset.
-
-    Raises:
-        ValueError, EnvError: ``n_envs`` is below 1; an env could not be made.
+    ValueError if ``n_envs`` is below 1, EnvError if an env could not be made.
     """
-    if monitor_dir is not None:
-        Path(monitor_dir).mkdir(parents=True, exist_ok=True)
 
     def maker(number: int) -> Callable[[], Any]:
         def make() -> Any:

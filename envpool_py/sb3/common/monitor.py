@@ -18,15 +18,10 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
     """Adds ``info["episode"]`` to the last step of every episode.
 
     That is a dict of ``r`` (the return, to 6 digits), ``l`` (the length), ``t`` (seconds since the
-    monitor was made, to 6 digits) and the keywords.
-
-    Args:
-        env: the env to monitor.
-        filename: a CSV file of one line per episode, as of ``ResultsWriter``; None for none.
-        allow_early_resets: whether ``reset`` may end an episode before its time.
-        reset_keywords: arguments of ``reset`` to write; they are then required.
-        info_keywords: entries of the last info to write.
-        override_existing: replace an existing file; else append to it.
+    monitor was made, to 6 digits), of the entries ``info_keywords`` of the last info, and of the
+    arguments ``reset_keywords`` of ``reset``, which are then required. A ``filename`` gets one line
+    per episode, see ``ResultsWriter``. Without ``allow_early_resets``, ``reset`` may not end an
+    episode before its time.
     """
 
     EXT = "monitor.csv"
@@ -61,14 +56,11 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Reset the env with these arguments.
 
-        Raises:
-            RuntimeError: the episode has not ended, and ``allow_early_resets`` is off.
-            ValueError: one of ``reset_keywords`` is missing.
+        RuntimeError if the episode has not ended and ``allow_early_resets`` is off, ValueError if
+        one of ``reset_keywords`` is missing.
         """
         if not self.allow_early_resets and not self.needs_reset:
-            raise RuntimeError(
-                "reset: the episode has not ended; Monitor(..., allow_early_resets=True) allows it"
-            )
+            raise RuntimeError("reset: the episode has not ended, and allow_early_resets is False")
         for key in self.reset_keywords:
             if kwargs.get(key) is None:
                 raise ValueError(f"reset: the argument {key!r} is missing, which Monitor writes")
@@ -78,11 +70,7 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(**kwargs)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step the env.
-
-        Raises:
-            RuntimeError: the env was not reset since its last episode ended.
-        """
+        """Step the env; RuntimeError if it was not reset since its last episode ended."""
         if self.needs_reset:
             raise RuntimeError("step: the env was not reset since its last episode ended")
         obs, reward, terminated, truncated, info = self.env.step(action)
@@ -135,12 +123,9 @@ class Monitor(gym.Wrapper[Any, Any, Any, Any]):
 class ResultsWriter:
     """A CSV file of episodes: ``#`` and a JSON header, the names of the columns, then the rows.
 
-    Args:
-        filename: a directory gets a file ``monitor.csv``; to another name that does not end so,
-            ``.monitor.csv`` is added. Missing directories are made.
-        header: the content of the first line.
-        extra_keys: columns besides ``r``, ``l`` and ``t``.
-        override_existing: replace an existing file; else append to it.
+    A directory gets a file ``monitor.csv``; to another name that does not end so, ``.monitor.csv``
+    is added. Missing directories are made. ``extra_keys`` are columns besides ``r``, ``l`` and
+    ``t``. Without ``override_existing``, rows are appended to an existing file.
     """
 
     def __init__(
@@ -187,13 +172,9 @@ def get_monitor_files(path: str) -> list[str]:
 def load_results(path: str) -> Any:
     """Read the monitors' files of a directory.
 
-    Returns:
-        A pandas DataFrame of one row per episode, sorted by time: the columns of the files and
-        ``index``, the row in its file. ``t`` counts from the start of the earliest monitor.
-
-    Raises:
-        LoadMonitorResultsError: the directory has no such files.
-        MissingPackageError: pandas is not installed.
+    Return a pandas DataFrame of one row per episode, sorted by time: the columns of the files and
+    ``index``, the row in its file. ``t`` counts from the start of the earliest monitor. Without
+    such files, LoadMonitorResultsError; without pandas, MissingPackageError.
     """
     pandas = packages.load("pandas", "load_results needs pandas; pip install envpool-py[sb3]")
     files = get_monitor_files(path)
@@ -204,9 +185,8 @@ def load_results(path: str) -> Any:
         with Path(name).open() as file:
             starts.append(json.loads(file.readline().removeprefix("#"))["t_start"])
             frame = pandas.read_csv(file)
-        frame["t"] += starts[-1]
-        frames.append(frame)
-    frames = [frame for frame in frames if not frame.empty]
+        if not frame.empty:
+            frames.append(frame.assign(t=frame["t"] + starts[-1]))
     if not frames:
         return pandas.DataFrame(columns=["r", "l", "t"]).reset_index()
     episodes = pandas.concat(frames).sort_values("t").reset_index()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -17,22 +16,12 @@ def parts_of(space: gym.Space[Any]) -> dict[Any, Any]:
     return dict(enumerate(space.spaces)) if isinstance(space, gym.spaces.Tuple) else {}
 
 
-def replaced(space: gym.spaces.Dict, parts: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
-    """A Dict space with other entries, in its own order, by which models go."""
-    return gym.spaces.Dict(list({**space.spaces, **parts}.items()))
-
-
 def is_image_space(
-    observation_space: gym.Space[Any],
-    check_channels: bool = False,
-    normalized_image: bool = False,
+    observation_space: gym.Space[Any], check_channels: bool = False, normalized_image: bool = False
 ) -> bool:
     """Whether a space is certainly one of images: a Box of three dimensions, uint8, 0 to 255.
 
-    Args:
-        observation_space: any space.
-        check_channels: require 1, 3 or 4 channels as well.
-        normalized_image: accept any dtype and bounds.
+    ``check_channels`` requires 1, 3 or 4 channels, ``normalized_image`` no dtype and no bounds.
     """
     space = observation_space
     if not isinstance(space, gym.spaces.Box) or len(space.shape) != 3:
@@ -47,15 +36,11 @@ def is_image_space(
 def is_image_space_channels_first(observation_space: gym.spaces.Box) -> bool:
     """Whether the channels, taken to be the smallest of three dimensions, come first.
 
-    Warns:
-        UserWarning: the second dimension is the smallest.
+    It warns if the second dimension is the smallest, and takes the last one then.
     """
     shape = observation_space.shape
     smallest = shape.index(min(shape))
     if smallest == 1:
-        warnings.warn(
-            f"images of shape {shape}: the second dimension is the smallest; the channels are"
-            " taken to be the last",
-            stacklevel=2,
-        )
+        text = "the second dimension is the smallest; the channels are taken to be the last"
+        warnings.warn(f"images of shape {shape}: {text}", stacklevel=2)
     return smallest == 0

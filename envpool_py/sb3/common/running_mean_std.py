@@ -12,12 +12,8 @@ from numpy.typing import NDArray
 class RunningMeanStd(utils.RunningMeanStd):
     """Mean and variance of all rows seen so far, in float64.
 
-    Args:
-        epsilon: the weight of the initial values, mean 0 and variance 1.
-        shape: the shape of a row, of ``mean`` and of ``var``, the variance of the population.
-
-    Attributes:
-        count: the number of rows seen, plus ``epsilon``.
+    Rows, ``mean`` and ``var``, the variance of the population, have this ``shape``. ``count`` is
+    the number of rows seen, plus ``epsilon``, the weight of the initial mean 0 and variance 1.
     """
 
     def __init__(self, epsilon: float = 1e-4, shape: tuple[int, ...] = ()) -> None:

@@ -6,7 +6,7 @@ import copy
 import functools
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex, TypeAlias, TypeVar, cast
 
 import gymnasium as gym
@@ -14,12 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import arguments, images, packages, seeding
-from envpool_py.arguments import Options
 from envpool_py.sb3.registration import register_if_imported
-from envpool_py.seeding import Seed
 
-#: Which envs: None (all), an index, several of them, a boolean mask or a slice. Negative indices
-#: count from the end.
+#: Envs: None (all), an index, several, a boolean mask or a slice; negative ones count from the end.
 VecEnvIndices: TypeAlias = "SupportsIndex | Iterable[SupportsIndex] | slice | None"
 #: An array ``(num_envs, *shape)``; for Dict and Tuple spaces a dict or tuple of such arrays.
 VecEnvObs: TypeAlias = Any
@@ -28,46 +25,34 @@ VecEnvStepReturn: TypeAlias = (
     "tuple[VecEnvObs, NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]"
 )
 
-Info: TypeAlias = "dict[str, Any]"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class UnsuitableEnvError(ValueError, AssertionError):
-    """An env or a VecEnv cannot be used here.
+    """An env or a VecEnv cannot be used here; Stable-Baselines3 raises an ``AssertionError``."""
 
-    A ``ValueError``; also the ``AssertionError`` that Stable-Baselines3 raises in these places.
-    """
+
+def require(condition: Any, problem: str) -> None:
+    """Raise ``UnsuitableEnvError(problem)`` unless the condition holds."""
+    if not condition:
+        raise UnsuitableEnvError(problem)
 
 
 class VecEnv(ABC):
     """Many envs with automatic resets and the interface of Stable-Baselines3.
 
-    Args:
-        num_envs: the number of envs; an attribute, as the spaces are.
-        observation_space: of a single env.
-        action_space: of a single env.
-
-    Attributes:
-        reset_infos: the info of the latest reset of every env, automatic resets included.
-        render_mode: the render mode of all envs.
-        metadata: ``{"render_modes": [...]}``.
-
-    Raises:
-        UnsuitableEnvError: the envs have different render modes.
-
-    Warns:
-        UserWarning: the envs have no ``render_mode``; it is then None.
+    ``num_envs`` and the spaces of a single env are arguments and attributes. ``render_mode`` is
+    that of all envs; if they have none, None, with a warning. ``reset_infos`` has the info of the
+    latest reset of every env, automatic resets included. UnsuitableEnvError if the envs have
+    different render modes.
     """
 
-    reset_infos: list[Info]
+    reset_infos: list[dict[str, Any]]
     _seeds: list[int | None]
     _options: list[dict[str, Any]]
 
     def __init__(
-        self,
-        num_envs: int,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
+        self, num_envs: int, observation_space: gym.Space[Any], action_space: gym.Space[Any]
     ) -> None:
         register_if_imported()
         self.num_envs = num_envs
@@ -81,26 +66,20 @@ class VecEnv(ABC):
         except AttributeError:
             warnings.warn("the envs have no render_mode; it is taken to be None", stacklevel=2)
             modes = [None]
+        self.render_mode = first = modes[0]
         for i, mode in enumerate(modes):
-            if mode != modes[0]:
-                raise UnsuitableEnvError(
-                    f"env {i}: render_mode is {mode!r}, but that of env 0 is {modes[0]!r}"
-                )
-        self.render_mode = modes[0]
-        shown = [] if self.render_mode is None else [self.render_mode]
-        if shown == ["rgb_array"]:
-            shown = ["human", "rgb_array"]  # the images of all envs, in one window
+            text = f"env {i}: render_mode is {mode!r}, but that of env 0 is {first!r}"
+            require(mode == first, text)
+        # Of images, "human" shows all in one window.
+        shown = {None: [], "rgb_array": ["human", "rgb_array"]}.get(first, [first])
         self.metadata: dict[str, Any] = {"render_modes": shown}
 
     @abstractmethod
     def reset(self) -> VecEnvObs:
         """Reset all envs, with the seeds and options set for this reset; cancel a pending step.
 
-        Returns:
-            The first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``.
-
-        Raises:
-            EnvError: an env raised; the seeds and options are kept.
+        Return the first observations ``(num_envs, *shape)``; the infos are in ``reset_infos``. If
+        an env raises, it is an EnvError, and the seeds and options are kept.
         """
 
     @abstractmethod
@@ -111,11 +90,10 @@ class VecEnv(ABC):
     def step_wait(self) -> VecEnvStepReturn:
         """Wait for the step that ``step_async`` has begun.
 
-        Returns:
-            ``obs`` ``(num_envs, *shape)``, of the next episode where an env is done; ``rewards``
-            float32 ``(num_envs,)``; ``dones`` bool ``(num_envs,)``, terminated or truncated;
-            ``infos``, a list of one dict per env, each with ``TimeLimit.truncated`` (truncated and
-            not terminated) and, where done, ``terminal_observation``.
+        Return ``obs`` ``(num_envs, *shape)``, of the next episode where an env is done; ``rewards``
+        float32 ``(num_envs,)``; ``dones`` bool ``(num_envs,)``, terminated or truncated; ``infos``,
+        a list of one dict per env, each with ``TimeLimit.truncated`` (truncated and not terminated)
+        and, where done, ``terminal_observation``.
         """
 
     def step(self, actions: NDArray[Any]) -> VecEnvStepReturn:
@@ -127,29 +105,21 @@ class VecEnv(ABC):
     def close(self) -> None:
         """Close all envs."""
 
-    def seed(self, seed: Seed = None) -> Sequence[int | None]:
-        """Set the seeds of the next ``reset``; later resets continue the envs' own streams.
+    def seed(self, seed: seeding.Seed = None) -> Sequence[int | None]:
+        """Set the seeds of the next ``reset`` and return them; later resets continue the streams.
 
-        Args:
-            seed: an int ``s``: ``s + i`` for env ``i``; a list: one for each env, None for none;
-                None: drawn from the system's entropy.
-
-        Returns:
-            The seed of every env.
-
-        Raises:
-            TypeError, ValueError: seeds are wrong, or not as many as envs.
+        An int ``s`` is ``s + i`` for env ``i``; a list has one for each env, None for none; None
+        draws from the system's entropy. TypeError or ValueError if seeds are wrong or too few.
         """
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         self._seeds = seeding.per_env(seed, range(self.num_envs))
         return self._seeds
 
-    def set_options(self, options: Options = None) -> None:
+    def set_options(self, options: arguments.Options = None) -> None:
         """Set the options of the next ``reset``: a copy, for all envs or one for each.
 
-        Raises:
-            TypeError, ValueError: no dicts, or not as many as envs.
+        TypeError if they are no dicts, ValueError if they are not as many as envs.
         """
         requests = arguments.reset_requests(range(self.num_envs), None, options, {})
         self._options = [copy.deepcopy(request.kwargs.get("options", {})) for request in requests]
@@ -166,9 +136,8 @@ class VecEnv(ABC):
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
         """The attribute of each env, from the outermost wrapper that has it.
 
-        Raises:
-            EnvError: an env has no such attribute (an AttributeError too), reading it raised, or
-                its value can't be sent. No reset is needed.
+        EnvError if an env has no such attribute (an AttributeError too), reading it raises, or its
+        value can't be sent; then no reset is needed.
         """
 
     @abstractmethod
@@ -196,45 +165,30 @@ class VecEnv(ABC):
         return True
 
     def _get_indices(self, indices: VecEnvIndices) -> list[int]:
-        """Indices as ints from 0 to ``num_envs - 1``, in the order written.
-
-        Raises:
-            IndexError: an index is no integer or out of range, or a mask has another length.
-        """
+        """Indices as ints from 0 to ``num_envs - 1``, in the order written; else IndexError."""
         index: Any = slice(None) if indices is None else indices
         if isinstance(index, Iterable) and not isinstance(index, np.ndarray):
             index = list(index)
         try:
-            found: list[int] = np.atleast_1d(np.arange(self.num_envs)[index]).tolist()
+            return np.atleast_1d(np.arange(self.num_envs)[index]).tolist()  # type: ignore[no-any-return]
         except IndexError:
             text = f"got indices {indices!r}, but there are {self.num_envs} envs"
             raise IndexError(text) from None
-        return found
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
         """An RGB image ``(height, width, 3)`` of each env, or None."""
         raise NotImplementedError(f"{type(self).__name__} has no images")
 
     def render(self, mode: str | None = None) -> NDArray[Any] | None:
-        """Render all envs, in their own render mode.
+        """Render all envs; under ``"rgb_array"`` return one image of all envs, tiled, else None.
 
-        Args:
-            mode: None or the envs' render mode; where that is ``"rgb_array"``, also ``"human"``,
-                which shows the image in a window, by OpenCV.
-
-        Returns:
-            Under ``"rgb_array"`` one image of all envs, tiled; else None.
-
-        Warns:
-            UserWarning: the envs have another render mode, or none; nothing is rendered.
+        ``mode`` is None or the envs' render mode; where that is ``"rgb_array"``, also ``"human"``,
+        which shows the image in a window, by OpenCV. Another mode is a UserWarning.
         """
         own = self.render_mode
         if own is None or (mode not in (None, own) and (mode, own) != ("human", "rgb_array")):
-            warnings.warn(
-                f"render: mode is {mode!r}, but the envs' render_mode is {own!r}; pass render_mode"
-                " when the envs are made",
-                stacklevel=2,
-            )
+            text = f"render: mode is {mode!r}, but the envs' render_mode is {own!r}"
+            warnings.warn(f"{text}; pass render_mode when the envs are made", stacklevel=2)
             return None
         if own != "rgb_array":
             self.env_method("render")
@@ -270,16 +224,8 @@ def _delegated(method: Method) -> Method:
 class VecEnvWrapper(VecEnv):
     """Delegates to the VecEnv that it wraps; the base class of wrappers.
 
-    A subclass defines ``reset`` and ``step_wait``. Attributes that the wrapper does not have are
-    read from the VecEnv that it wraps, which may be of another library.
-
-    Args:
-        venv: the VecEnv to wrap.
-        observation_space: of the wrapper; None is that of ``venv``.
-        action_space: of the wrapper; None is that of ``venv``.
-
-    Attributes:
-        venv: the wrapped VecEnv.
+    A subclass defines ``reset`` and ``step_wait``. Spaces that are not given, and attributes that
+    the wrapper does not have, are those of the wrapped ``venv``, which may be of another library.
     """
 
     venv: Any
@@ -291,11 +237,9 @@ class VecEnvWrapper(VecEnv):
         action_space: gym.Space[Any] | None = None,
     ) -> None:
         self.venv = venv
-        super().__init__(
-            venv.num_envs,
-            venv.observation_space if observation_space is None else observation_space,
-            venv.action_space if action_space is None else action_space,
-        )
+        observed = venv.observation_space if observation_space is None else observation_space
+        acted = venv.action_space if action_space is None else action_space
+        super().__init__(venv.num_envs, observed, acted)
 
     @property
     def reset_infos(self) -> Any:
@@ -303,7 +247,7 @@ class VecEnvWrapper(VecEnv):
         return self.venv.reset_infos
 
     @reset_infos.setter
-    def reset_infos(self, infos: list[Info]) -> None:
+    def reset_infos(self, infos: list[dict[str, Any]]) -> None:
         # The empty infos that the constructor of VecEnv sets are no news.
         if any(infos):
             self.venv.reset_infos = infos
@@ -331,19 +275,13 @@ class VecEnvWrapper(VecEnv):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         hidden = self.getattr_depth_check(name, already_found=False)
         if hidden is not None:
-            raise AttributeError(
-                f"{_class_name(self)} has no {name!r}, and the first wrapper that has it hides that"
-                f" of {hidden}: read it from the VecEnv that is meant"
-            )
+            text = f"has no {name!r}, and the first wrapper that has it hides that of {hidden}"
+            raise AttributeError(f"{_class_name(self)} {text}: ask the VecEnv that is meant")
         return self.getattr_recursive(name)
 
     def getattr_recursive(self, name: str) -> Any:
         """The attribute of the outermost layer that has it; AttributeError if none has it."""
-        if self._has(name):
-            return getattr(self, name)
-        if hasattr(self.venv, "getattr_recursive"):
-            return self.venv.getattr_recursive(name)
-        return getattr(self.venv, name)
+        return getattr(self if self._has(name) else self.venv, name)
 
     def getattr_depth_check(self, name: str, already_found: bool) -> Any:
         """The class whose attribute ``name`` is hidden by a wrapper that has it, or None."""
@@ -360,7 +298,7 @@ class ResultWrapper(VecEnvWrapper):
     """Changes what ``reset`` and ``step_wait`` of the wrapped VecEnv return, or records it."""
 
     @abstractmethod
-    def _after_reset(self, obs: Any) -> VecEnvObs:
+    def _after_reset(self, obs: Any) -> Any:
         """What ``reset`` returns, of the first observations."""
 
     @abstractmethod
@@ -383,10 +321,10 @@ class ObservationWrapper(ResultWrapper):
     def observations(self, obs: Any, /) -> Any:
         """Map the observations of all envs, or that of one env, which has no batch axis."""
 
-    def _after_reset(self, obs: Any) -> VecEnvObs:
+    def _after_reset(self, obs: Any) -> Any:
         return self.observations(obs)
 
-    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         for i in np.flatnonzero(dones).tolist():
             if "terminal_observation" in infos[i]:
                 terminal = infos[i]["terminal_observation"]
@@ -394,11 +332,15 @@ class ObservationWrapper(ResultWrapper):
         return self.observations(obs), rewards, dones, infos
 
 
+def replaced(space: gym.spaces.Dict, parts: Mapping[str, gym.Space[Any]]) -> gym.spaces.Dict:
+    """A Dict space with other entries, in its own order, by which models go."""
+    return gym.spaces.Dict(list({**space.spaces, **parts}.items()))
+
+
 def tile_images(images_nhwc: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """One image of many ``(n, height, width, channels)``, tiled in rows as ``render_grid`` does.
 
-    Raises:
-        ValueError: no images, or images of different shapes.
+    ValueError if there are no images, or images of different shapes.
     """
     return images.grid(np.stack(images_nhwc))
 

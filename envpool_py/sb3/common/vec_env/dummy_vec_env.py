@@ -12,17 +12,11 @@ from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 class DummyVecEnv(PoolVecEnv):
     """A VecEnv that steps all envs in this process; for cheap envs and for debugging.
 
-    Args:
-        env_fns: one callable for each env.
-        **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
-
-    Attributes:
-        envs: the envs themselves. ``observation_space`` and ``action_space`` are those of env 0,
-            not copies: if a model seeds them, it seeds the env's.
+    ``observation_space`` and ``action_space`` are those of env 0, not copies: if a model seeds
+    them, it seeds the env's. ``**options`` are those of the pool: ``episode_seeds``, ...
 
     Raises:
-        ValueError: ``env_fns`` is empty, two of them returned the same instance, or the envs'
-            spaces or render modes differ.
+        ValueError: ``env_fns`` is empty, two return one instance, or spaces or render modes differ.
         EnvError: an env_fn raised.
     """
 

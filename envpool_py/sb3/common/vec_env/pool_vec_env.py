@@ -6,7 +6,7 @@ import contextlib
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,28 +15,16 @@ from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
 from envpool_py import spaces
-from envpool_py.block import StepResult
 from envpool_py.errors import EnvError
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import (
-    UnsuitableEnvError,
     VecEnv,
     VecEnvIndices,
     VecEnvObs,
     VecEnvStepReturn,
+    require,
 )
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
-
-Result = TypeVar("Result")
-
-#: Parameters of ``pool.call``. A method of an env may have arguments of the same names.
-_CALL_PARAMETERS = frozenset({"id", "method"})
-#: Options of the pool that a VecEnv sets itself.
-_OWN_OPTIONS: dict[str, Any] = {
-    "autoreset_mode": "same_step",
-    "reset_first": False,
-    "columns": True,
-}
 
 
 class OverPool(VecEnv):
@@ -44,9 +32,7 @@ class OverPool(VecEnv):
 
     ``step_wait`` ends a pending step and ``reset`` cancels it; until then every other request
     raises ``AlreadyPendingCallError``. After ``close`` all raise ``ClosedEnvironmentError``.
-
-    Attributes:
-        pool: the pool that steps the envs.
+    The attribute ``pool`` steps the envs.
     """
 
     pool: BaseVectorEnv
@@ -54,34 +40,32 @@ class OverPool(VecEnv):
 
     def _assert_no_step(self, prefix: str = "") -> None:
         if self._stepping:
-            raise AlreadyPendingCallError(
-                f"{prefix}a step is pending; call step_wait(), or reset()", "step_async"
-            )
+            text = f"{prefix}a step is pending; call step_wait(), or reset()"
+            raise AlreadyPendingCallError(text, "step_async")
 
     def _send(self, actions: Any) -> None:
         self.pool.send(actions)
         self._stepping = True
 
-    def _received(self) -> StepResult:
+    def _received(self) -> Any:
         """The rows of all envs, in order."""
         if not self._stepping and not self.pool.is_closed:
-            raise NoAsyncCallError(
-                "step_wait: no step is pending; step_async(actions) begins one", "step_wait"
-            )
+            text = "step_wait: no step is pending; step_async(actions) begins one"
+            raise NoAsyncCallError(text, "step_wait")
         self._stepping = False
         return self._rows(self.pool.step, None, np.arange(len(self.pool)))
 
-    def _reset_pool(self, seeds: Any) -> tuple[Any, Any]:
+    def _reset_pool(self, seeds: Any) -> Any:
         """Reset all envs, with these seeds and the options set; cancel a pending step."""
         self._stepping = False
         self.pool.cancel()
-        options = [one or None for one in self._options] if any(self._options) else None
+        options = [one or None for one in self._options]
         batch = self._rows(self.pool.reset, seed=seeds, options=options)
         self._reset_seeds()
         self._reset_options()
         return batch
 
-    def _rows(self, request: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    def _rows(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What a method of the pool returns; if it raises, nothing is left in flight."""
         try:
             return request(*args, **kwargs)
@@ -97,8 +81,7 @@ class OverPool(VecEnv):
     def close(self) -> None:
         """Close all envs and end all processes, within a bounded time; a second call does nothing.
 
-        Warns:
-            RuntimeWarning: closing an env raised.
+        An env that raises then is a RuntimeWarning.
         """
         self._stepping = False
         self.pool.close()
@@ -131,17 +114,12 @@ class OverPool(VecEnv):
 class PoolVecEnv(OverPool):
     """A VecEnv over a pool. Arrays and infos that it returns never change later.
 
-    Args:
-        pool: made with ``autoreset_mode="same_step"``, and best with ``columns=True``, which saves
-            work where observations are dicts or tuples. With ``reset_first=False`` a step before
-            the first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is.
-
-    Attributes:
-        spec: the ``EnvSpec`` of env 0, or None.
+    The pool is made with ``autoreset_mode="same_step"``, and best with ``columns=True``, which
+    saves work where observations are dicts or tuples. With ``reset_first=False`` a step before the
+    first reset reaches the env. A VecEnv waits for all envs, whatever ``wait_num`` is.
 
     Raises:
-        TypeError, ValueError: ``pool`` is no pool, has another autoreset mode, or its envs have
-            different spaces.
+        TypeError, ValueError: not a pool, another autoreset mode, or envs with different spaces.
         UnsuitableEnvError: an env has no space, or the render modes differ.
         ClosedEnvironmentError: the pool is closed.
     """
@@ -150,21 +128,16 @@ class PoolVecEnv(OverPool):
         if not isinstance(pool, BaseVectorEnv):
             raise TypeError(f"pool: got {type(pool).__name__}, but a pool is needed")
         if pool.autoreset_mode is not gym.vector.AutoresetMode.SAME_STEP:
-            raise ValueError(
-                f"pool: autoreset_mode is {pool.autoreset_mode!r}, but a VecEnv resets its envs"
-                " itself; make the pool with autoreset_mode='same_step'"
-            )
-        own = []
-        for name in ("observation_space", "action_space"):
-            space = getattr(pool, f"single_{name}")
-            if not isinstance(space, gym.Space):
-                raise UnsuitableEnvError(
-                    f"env 0: {name} is {space!r}, but a Gymnasium space is needed"
-                )
-            own.append(copy.deepcopy(space))  # a seeded reset of the pool seeds the pool's space
+            text = "a VecEnv resets its envs itself; make the pool with autoreset_mode='same_step'"
+            raise ValueError(f"pool: autoreset_mode is {pool.autoreset_mode!r}, but {text}")
+        own: list[Any] = [pool.single_observation_space, pool.single_action_space]
+        for name, space in zip(("observation_space", "action_space"), own, strict=True):
+            text = f"env 0: {name} is {space!r}, but a Gymnasium space is needed"
+            require(isinstance(space, gym.Space), text)
         self.pool = pool
         self._layout = spaces.layout_of(own[0])
-        super().__init__(pool.num_envs, *own)
+        # Copies, because a seeded reset of the pool seeds the pool's spaces.
+        super().__init__(pool.num_envs, *map(copy.deepcopy, own))
         with contextlib.suppress(EnvError):
             metadata = pool.get_env_attr("metadata", id=0)[0]
             if isinstance(metadata, dict) and metadata:
@@ -172,8 +145,9 @@ class PoolVecEnv(OverPool):
 
     def _make_pool(self, pool_class: type[BaseVectorEnv], env_fns: Any, options: Any) -> None:
         """Make the pool of this VecEnv; it is closed if the VecEnv can't be constructed."""
+        own: dict[str, Any] = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
         # As with Stable-Baselines3, VecCheckNan checks values.
-        pool = pool_class(env_fns, **_OWN_OPTIONS, **{"validate": "off", **options})
+        pool = pool_class(env_fns, **own, **{"validate": "off", **options})
         try:
             PoolVecEnv.__init__(self, pool)
         except BaseException:
@@ -193,8 +167,7 @@ class PoolVecEnv(OverPool):
 
     def reset(self) -> VecEnvObs:
         """Reset all envs and cancel a pending step, as ``VecEnv.reset`` says."""
-        seeds = None if self._seeds.count(None) == self.num_envs else self._seeds
-        obs, infos = self._reset_pool(seeds)
+        obs, infos = self._reset_pool(self._seeds)
         self.reset_infos = infos.tolist()
         for info in self.reset_infos:
             del info["env_id"]
@@ -203,21 +176,18 @@ class PoolVecEnv(OverPool):
     def step_async(self, actions: NDArray[Any]) -> None:
         """Begin a step of all envs; ``actions`` are an array or a sequence, one for each env.
 
+        More actions than envs are a UserWarning, and the last ones are not used.
+
         Raises:
             ResetNeeded: an env has raised, and was not reset since.
             TypeError, ValueError: the actions are wrong, or fewer than envs; nothing was sent.
-
-        Warns:
-            UserWarning: there are more actions than envs; the last ones are not used.
         """
         self._assert_no_step("step_async: ")
-        in_parts = isinstance(self.action_space, (Dict, Tuple))
-        if not in_parts and np.shape(actions)[:1] > (self.num_envs,):
-            text = (
-                f"got {len(actions)} actions for {self.num_envs} envs; the last ones are not used"
-            )
+        n, in_parts = self.num_envs, isinstance(self.action_space, (Dict, Tuple))
+        if not in_parts and np.shape(actions)[:1] > (n,):
+            text = f"got {len(actions)} actions for {n} envs; the last ones are not used"
             warnings.warn(text, stacklevel=3)  # the caller of step()
-            actions = actions[: self.num_envs]
+            actions = actions[:n]
         self._send(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
@@ -256,32 +226,25 @@ class PoolVecEnv(OverPool):
     ) -> list[Any]:
         """Call a method of each env, that of the outermost wrapper that has it.
 
-        ``"reset"`` resets these envs alone, through the pool.
-
-        Raises:
-            EnvError: the method raised, there is none, or its result can't be sent. No reset is
-                needed.
-            ValueError: ``method_name`` is ``"step"`` or ``"close"``.
+        ``"reset"`` resets these envs alone, through the pool; ``"step"`` and ``"close"`` are a
+        ValueError. EnvError if the method raises, there is none, or its result can't be sent; then
+        no reset is needed.
         """
-        pool = self.pool
         if method_name == "reset" and not method_args:
             return self._ask(indices, lambda ids: self._reset_some(ids, **kwargs))
-        if kwargs.keys() & _CALL_PARAMETERS:
-            args = (method_name, method_args, kwargs)
-            return self._ask(indices, lambda ids: pool.apply(call_method, *args, id=ids))
-        return self._ask(
-            indices, lambda ids: pool.call(method_name, *method_args, id=ids, **kwargs)
-        )
+        pool, args = self.pool, (method_name, *method_args)
+        if "id" in kwargs or "method" in kwargs:  # pool.call has parameters of these names
+            call = (call_method, method_name, method_args, kwargs)
+            return self._ask(indices, lambda ids: pool.apply(*call, id=ids))
+        return self._ask(indices, lambda ids: pool.call(*args, id=ids, **kwargs))
 
     def _reset_some(self, ids: list[int], seed: int | None = None, **kwargs: Any) -> list[Any]:
-        seeds = None if seed is None else [seed] * len(ids)
-        obs, infos = self._rows(self.pool.reset, ids, seed=seeds, **kwargs)
-        obs, results = self._batch(obs), []
-        for k, (i, info) in enumerate(zip(ids, infos, strict=True)):
+        obs, infos = self._rows(self.pool.reset, ids, seed=[seed] * len(ids), **kwargs)
+        obs = self._batch(obs)
+        for i, info in zip(ids, infos, strict=True):
             del info["env_id"]
             self.reset_infos[i] = info
-            results.append((spaces.take(obs, k), info))
-        return results
+        return [(spaces.take(obs, k), info) for k, info in enumerate(infos)]
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
@@ -294,11 +257,7 @@ class PoolVecEnv(OverPool):
         return self._ask(indices, lambda ids: self.pool.apply(is_wrapped_by, names, id=ids))
 
     def get_images(self) -> Sequence[NDArray[Any] | None]:
-        """What ``render`` of each env returns; None each where they have another render mode.
-
-        Warns:
-            UserWarning: the render mode is not ``"rgb_array"``.
-        """
+        """What ``render`` of each env returns; None and a UserWarning unless it makes images."""
         self._assert_no_step()
         if self.render_mode != "rgb_array":
             text = f"render_mode is {self.render_mode!r}, but images need 'rgb_array'"

@@ -11,25 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
-from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError
+from envpool_py.sb3.common.vec_env.base_vec_env import require
 
 
 class StackedObservations:
     """Keeps the last ``n_stack`` observations of every env; a new episode starts on zeros.
 
-    Args:
-        num_envs: the number of envs.
-        n_stack: the number of observations in a stack, the newest last.
-        observation_space: a Box, or a Dict of Boxes.
-        channels_order: stack along the ``"first"`` or the ``"last"`` dimension. None: along the
-            channels of images, else the last. For a Dict space also a mapping from its keys.
-
-    Attributes:
-        stacked_observation_space: of the arrays that ``reset`` and ``update`` return.
-
-    Raises:
-        TypeError: another space, or a mapping for a Box.
-        UnsuitableEnvError: another order.
+    The observation space is a Box, or a Dict of Boxes; ``stacked_observation_space`` is that of the
+    arrays that ``reset`` and ``update`` return. The newest observation is the last. They are
+    stacked along the ``"first"`` or the ``"last"`` dimension, or, if ``channels_order`` is None,
+    along the channels of images, else the last. For a Dict it may be a mapping from its keys.
+    TypeError for another space, or a mapping for a Box; UnsuitableEnvError for another order.
     """
 
     def __init__(
@@ -42,30 +34,27 @@ class StackedObservations:
         self.num_envs = num_envs
         self.n_stack = n_stack
         self.observation_space = space = observation_space
-        self.sub_stacked_observations: dict[str, StackedObservations] = {}
         self.stacked_observation_space: gym.Space[Any]
+        self.sub_stacked_observations: dict[str, StackedObservations] = {}
         if isinstance(space, gym.spaces.Dict):
             orders = channels_order
             if not isinstance(orders, Mapping):
                 orders = dict.fromkeys(space.spaces, orders)
-            for key, part in space.items():
-                part_stack = StackedObservations(num_envs, n_stack, part, orders[key])
-                self.sub_stacked_observations[key] = part_stack
-            parts = self.sub_stacked_observations.items()
-            stacked = {key: part.stacked_observation_space for key, part in parts}
+            self.sub_stacked_observations = parts = {
+                key: StackedObservations(num_envs, n_stack, part, orders[key])
+                for key, part in space.items()
+            }
+            stacked = {key: part.stacked_observation_space for key, part in parts.items()}
             self.stacked_observation_space = gym.spaces.Dict(stacked)
             return
         if not isinstance(space, gym.spaces.Box):
-            text = f"observation_space is {space}, but frames are stacked of Box and Dict"
-            raise TypeError(text)
+            raise TypeError(f"observation_space is {space}, but frames are stacked of Box and Dict")
         if isinstance(channels_order, Mapping):
             raise TypeError("channels_order is a mapping, but the observation space is a Box")
         self.channels_first, self.stack_dimension, self.stacked_shape, self.repeat_axis = (
             self.compute_stacking(n_stack, space, channels_order)
         )
-        low, high = (
-            np.repeat(limit, n_stack, self.repeat_axis) for limit in (space.low, space.high)
-        )
+        low, high = (np.repeat(x, n_stack, self.repeat_axis) for x in (space.low, space.high))
         self.stacked_observation_space = gym.spaces.Box(low, high, dtype=space.dtype)
         self.stacked_obs = np.zeros((num_envs, *self.stacked_shape), space.dtype)
 
@@ -75,14 +64,11 @@ class StackedObservations:
     ) -> tuple[bool, int, tuple[int, ...], int]:
         """The dimension to stack along, with the arguments of the class.
 
-        Returns:
-            Whether the channels come first; the dimension in a batch; the shape of the stack; the
-            dimension in one observation.
+        Return whether the channels come first, the dimension in a batch, the shape of the stack,
+        and the dimension in one observation.
         """
-        if channels_order not in (None, "first", "last"):
-            raise UnsuitableEnvError(
-                f"channels_order must be 'first', 'last' or None, got {channels_order!r}"
-            )
+        text = f"channels_order must be 'first', 'last' or None, got {channels_order!r}"
+        require(channels_order in (None, "first", "last"), text)
         first = channels_order == "first"
         if channels_order is None and is_image_space(observation_space):
             first = is_image_space_channels_first(observation_space)
@@ -98,18 +84,11 @@ class StackedObservations:
     def update(
         self, observations: Any, dones: NDArray[np.bool_], infos: list[dict[str, Any]]
     ) -> tuple[Any, list[dict[str, Any]]]:
-        """Add the observations of a step.
+        """Add observations ``(num_envs, *shape)``, or a dict of such arrays.
 
-        Args:
-            observations: ``(num_envs, *shape)``, or a dict of such arrays.
-            dones: the stacks of envs that are done start again.
-            infos: each ``terminal_observation`` is replaced by the last stack of its episode.
-
-        Returns:
-            The stacks, which the caller owns, and ``infos``.
-
-        Warns:
-            UserWarning: an env is done, and its info has no ``terminal_observation``.
+        The stacks of envs that are done start again. In ``infos`` each ``terminal_observation`` is
+        replaced by the last stack of its episode; one that is missing is warned of. Return the
+        stacks, which the caller owns, and ``infos``.
         """
         done = np.flatnonzero(dones).tolist()
         for i in done:
@@ -123,21 +102,20 @@ class StackedObservations:
 
     def _last_stack(self, i: int, final: Any) -> Any:
         """The stack of env ``i`` with its last observation; nothing is pushed."""
-        if self.sub_stacked_observations:
-            parts = self.sub_stacked_observations.items()
-            return {key: part._last_stack(i, final[key]) for key, part in parts}  # noqa: SLF001
-        return self._appended(self.stacked_obs[i], final, self.repeat_axis)
+        if parts := self.sub_stacked_observations:
+            return {key: part._last_stack(i, final[key]) for key, part in parts.items()}  # noqa: SLF001
+        return _appended(self.stacked_obs[i], final, self.repeat_axis)
 
     def _push(self, observations: Any, done: list[int]) -> Any:
         """Push observations onto the stacks, those of ``done`` on zeros; return copies."""
-        if self.sub_stacked_observations:
-            parts = self.sub_stacked_observations.items()
-            return {key: part._push(observations[key], done) for key, part in parts}  # noqa: SLF001
+        if parts := self.sub_stacked_observations:
+            return {key: part._push(observations[key], done) for key, part in parts.items()}  # noqa: SLF001
         self.stacked_obs[done] = 0
-        self.stacked_obs = self._appended(self.stacked_obs, observations, self.stack_dimension)
+        self.stacked_obs = _appended(self.stacked_obs, observations, self.stack_dimension)
         return self.stacked_obs.copy()
 
-    def _appended(self, stacks: NDArray[Any], newest: NDArray[Any], axis: int) -> NDArray[Any]:
-        """The newest observations behind the stacks without the oldest ones."""
-        older = np.split(stacks, [newest.shape[axis]], axis)[1]
-        return np.concatenate((older, newest), axis, dtype=stacks.dtype, casting="unsafe")
+
+def _appended(stacks: NDArray[Any], newest: NDArray[Any], axis: int) -> NDArray[Any]:
+    """The newest observations behind the stacks without the oldest ones."""
+    older = np.split(stacks, [newest.shape[axis]], axis)[1]
+    return np.concatenate((older, newest), axis, dtype=stacks.dtype, casting="unsafe")

@@ -6,8 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import ShmemVectorEnv, SubprocVectorEnv
+from envpool_py.pools import SubprocVectorEnv
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 
@@ -23,18 +22,10 @@ class SubprocVecEnv(PoolVecEnv):
         num_processes: the number of worker processes; None is one for each env.
         **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
 
-    Attributes:
-        processes: the worker process of every env.
-        waiting: whether a step is pending.
-        closed: whether the VecEnv is closed.
-
     Raises:
-        ValueError: ``env_fns`` is empty, there is no such start method, or the envs' spaces or
-            render modes differ.
+        ValueError: ``env_fns`` is empty, the start method wrong, or spaces or render modes differ.
         EnvError: an env_fn raised, or its process ended.
     """
-
-    _pool_class: type[BaseVectorEnv] = SubprocVectorEnv
 
     def __init__(
         self,
@@ -48,7 +39,7 @@ class SubprocVecEnv(PoolVecEnv):
             known = multiprocessing.get_all_start_methods()
             start_method = "forkserver" if "forkserver" in known else "spawn"
         options |= {"context": start_method, "num_processes": num_processes}
-        self._make_pool(self._pool_class, env_fns, options)
+        self._make_pool(SubprocVectorEnv, env_fns, options)
 
     @property
     def processes(self) -> list[Any]:
@@ -69,5 +60,3 @@ class SubprocVecEnv(PoolVecEnv):
 
 class ShmemVecEnv(SubprocVecEnv):
     """``SubprocVecEnv`` under another name; the arguments are the same."""
-
-    _pool_class = ShmemVectorEnv

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.sb3.common.preprocessing import parts_of
-from envpool_py.sb3.common.vec_env.base_vec_env import UnsuitableEnvError
+from envpool_py.sb3.common.vec_env.base_vec_env import require
 from envpool_py.sb3.common.vec_env.vec_normalize import VecNormalize
 from envpool_py.sb3.inside import class_names, is_named
 
@@ -38,25 +38,23 @@ def is_vecenv_wrapped(env: Any, vec_wrapper_class: type[Any]) -> bool:
 def sync_envs_normalization(env: Any, eval_env: Any) -> None:
     """Copy the statistics of every ``VecNormalize`` around ``env`` to that around ``eval_env``.
 
-    Raises:
-        UnsuitableEnvError: ``eval_env`` has fewer wrappers than ``env``, or another wrapper where
-            ``env`` has a ``VecNormalize``.
+    UnsuitableEnvError if ``eval_env`` has fewer wrappers than ``env``, or another wrapper where
+    ``env`` has a ``VecNormalize``.
     """
     names = class_names(VecNormalize)
     others = _wrappers(eval_env)
     for number, layer in enumerate(_wrappers(env), start=1):
         other = next(others, None)
         is_normalize = is_named(type(layer), names)
-        if other is None or (is_normalize and not is_named(type(other), names)):
-            found = "missing" if other is None else type(other).__name__
-            raise UnsuitableEnvError(
-                f"wrapper number {number} of eval_env is {found}, but that of env is"
-                f" {type(layer).__name__}; wrap both alike"
-            )
+        found = "missing" if other is None else type(other).__name__
+        require(
+            other is not None and (not is_normalize or is_named(type(other), names)),
+            f"wrapper number {number} of eval_env is {found}, but that of env is"
+            f" {type(layer).__name__}; wrap both alike",
+        )
         if is_normalize:
-            if hasattr(layer, "obs_rms"):
-                other.obs_rms = copy.deepcopy(layer.obs_rms)
-            other.ret_rms = copy.deepcopy(layer.ret_rms)
+            for name in vars(layer).keys() & {"obs_rms", "ret_rms"}:
+                setattr(other, name, copy.deepcopy(getattr(layer, name)))
 
 
 def _wrappers(env: Any) -> Iterator[Any]:

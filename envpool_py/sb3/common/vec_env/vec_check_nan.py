@@ -12,20 +12,15 @@ from numpy.typing import NDArray
 
 from envpool_py import spaces
 from envpool_py.errors import name_ids
-from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, VecEnvObs, VecEnvStepReturn
+from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper
 
 
 class VecCheckNan(ResultWrapper):
     """Checks actions, observations and rewards for NaN and infinity, and names the envs.
 
-    Args:
-        venv: the VecEnv to wrap.
-        raise_exception: raise ``ValueError`` from ``reset`` and ``step``; else warn.
-        warn_once: warn only the first time.
-        check_inf: check for infinities as well.
-
-    Raises:
-        NotImplementedError: the actions are dicts.
+    With ``raise_exception`` it raises ``ValueError`` from ``reset`` and ``step``, else it warns,
+    with ``warn_once`` only the first time. ``check_inf``: check for infinities as well. Actions
+    that are dicts are a NotImplementedError.
     """
 
     def __init__(
@@ -42,6 +37,7 @@ class VecCheckNan(ResultWrapper):
         self.warn_once = warn_once
         self.check_inf = check_inf
         self._layout = spaces.layout_of(venv.observation_space)
+        self._names = [leaf.name("observations") for leaf in spaces.leaves(self._layout)]
         self._warned = False
         self._actions: Any = None
         self._observations: Any = None
@@ -49,20 +45,18 @@ class VecCheckNan(ResultWrapper):
     def step_async(self, actions: NDArray[Any]) -> None:
         """Begin a step of all envs."""
         parts = actions if isinstance(actions, tuple) else (actions,)
-        origin = f"the model, whose last observations were {self._observations}"
-        self._check(origin, [("actions", part) for part in parts])
+        named = [("actions", part) for part in parts]
+        self._check(named, "the model, whose last observations were", self._observations)
         self._actions = actions
         self.venv.step_async(actions)
 
-    def _after_reset(self, obs: Any) -> VecEnvObs:
-        self._observations = obs
-        self._check("the envs, at reset", self._named(obs))
+    def _after_reset(self, obs: Any) -> Any:
+        self._check(self._named(obs), "the envs, at", "reset")
         return obs
 
-    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
-        self._observations = obs
-        origin = f"the envs, whose last actions were {self._actions}"
-        self._check(origin, [*self._named(obs), ("rewards", rewards)])
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
+        named = [*self._named(obs), ("rewards", rewards)]
+        self._check(named, "the envs, whose last actions were", self._actions)
         return obs, rewards, dones, infos
 
     def check_array_value(self, name: str, value: NDArray[Any]) -> list[tuple[str, str]]:
@@ -70,8 +64,10 @@ class VecCheckNan(ResultWrapper):
         return [(name, kind) for kind, _ in self._found(value)]
 
     def _named(self, obs: Any) -> list[tuple[str, Any]]:
-        names = [leaf.name("observations") for leaf in spaces.leaves(self._layout)]
-        return list(zip(names, spaces.split(self._layout, obs, "observations"), strict=True))
+        """Keep the observations, and name their parts."""
+        self._observations = obs
+        parts = spaces.split(self._layout, obs, "observations")
+        return list(zip(self._names, parts, strict=True))
 
     def _found(self, value: Any) -> Iterator[tuple[str, list[int]]]:
         """What is in an array ``(n, ...)``, and in which of its rows."""
@@ -83,7 +79,7 @@ class VecCheckNan(ResultWrapper):
                 if wrong and (kind == "nan" or self.check_inf):
                     yield kind, wrong
 
-    def _check(self, origin: str, values: list[tuple[str, Any]]) -> None:
+    def _check(self, values: list[tuple[str, Any]], origin: str, last: Any) -> None:
         if self._warned and self.warn_once and not self.raise_exception:
             return
         found = [
@@ -93,7 +89,7 @@ class VecCheckNan(ResultWrapper):
         ]
         if found:
             self._warned = True
-            message = f"{', '.join(found)}; it comes from {origin}"
+            message = f"{', '.join(found)}; it comes from {origin} {last}"
             if self.raise_exception:
                 raise ValueError(message)
             warnings.warn(message, stacklevel=4)

@@ -6,28 +6,20 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, UnsuitableEnvError
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, require
 
 
 class VecExtractDictObs(ObservationWrapper):
-    """Observations are one entry of the dicts, terminal observations too.
+    """Observations are the entry ``key`` of the dicts, terminal observations too.
 
-    Args:
-        venv: a VecEnv with a Dict observation space.
-        key: the key of the entry.
-
-    Raises:
-        UnsuitableEnvError: the observations are no dicts.
-        KeyError: the observation space has no such key.
+    UnsuitableEnvError if the observations are no dicts, KeyError if they have no such key.
     """
 
     def __init__(self, venv: Any, key: str) -> None:
         self.key = key
         space = venv.observation_space
-        if not isinstance(space, gym.spaces.Dict):
-            raise UnsuitableEnvError(
-                f"VecExtractDictObs: observation_space is {space}, but a Dict is needed"
-            )
+        text = f"VecExtractDictObs: observation_space is {space}, but a Dict is needed"
+        require(isinstance(space, gym.spaces.Dict), text)
         super().__init__(venv, observation_space=space[key])
 
     def observations(self, obs: Any) -> Any:

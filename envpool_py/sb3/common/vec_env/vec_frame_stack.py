@@ -7,47 +7,29 @@ from typing import Any
 
 import gymnasium as gym
 
-from envpool_py.sb3.common.vec_env.base_vec_env import (
-    ResultWrapper,
-    UnsuitableEnvError,
-    VecEnvObs,
-    VecEnvStepReturn,
-)
+from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
 from envpool_py.sb3.common.vec_env.stacked_observations import StackedObservations
 
 
 class VecFrameStack(ResultWrapper):
     """Stacks the last ``n_stack`` observations, the newest last; terminal observations too.
 
-    Args:
-        venv: a VecEnv with Box observations, or with a Dict of them.
-        n_stack: the number of observations in a stack.
-        channels_order: as for ``StackedObservations``.
-
-    Attributes:
-        stacked_obs: the ``StackedObservations``.
-
-    Raises:
-        UnsuitableEnvError: another observation space, or another order.
+    The arguments and most errors are those of ``StackedObservations``, which is the attribute
+    ``stacked_obs``. A space that is no Box and no Dict is an UnsuitableEnvError.
     """
 
     def __init__(
-        self,
-        venv: Any,
-        n_stack: int,
-        channels_order: str | Mapping[str, str | None] | None = None,
+        self, venv: Any, n_stack: int, channels_order: str | Mapping[str, str | None] | None = None
     ) -> None:
         space = venv.observation_space
-        if not isinstance(space, (gym.spaces.Box, gym.spaces.Dict)):
-            raise UnsuitableEnvError(
-                f"VecFrameStack: observation_space is {space}, but Box or Dict is needed"
-            )
+        text = f"VecFrameStack: observation_space is {space}, but Box or Dict is needed"
+        require(isinstance(space, (gym.spaces.Box, gym.spaces.Dict)), text)
         self.stacked_obs = StackedObservations(venv.num_envs, n_stack, space, channels_order)
         super().__init__(venv, observation_space=self.stacked_obs.stacked_observation_space)
 
-    def _after_reset(self, obs: Any) -> VecEnvObs:
+    def _after_reset(self, obs: Any) -> Any:
         return self.stacked_obs.reset(obs)
 
-    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         obs, infos = self.stacked_obs.update(obs, dones, infos)
         return obs, rewards, dones, infos

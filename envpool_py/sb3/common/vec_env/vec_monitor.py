@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from typing import Any
@@ -9,43 +10,28 @@ from typing import Any
 import numpy as np
 
 from envpool_py.sb3.common.monitor import Monitor, ResultsWriter
-from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, VecEnvObs, VecEnvStepReturn
+from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper
 
 
 class VecMonitor(ResultWrapper):
-    """Adds ``info["episode"]`` where an env is done.
+    """Adds ``info["episode"]`` where an env is done, as ``Monitor`` does for a single env.
 
-    That is a dict of ``r`` (the return, float32), ``l`` (the length, int32), ``t`` (seconds since
-    the monitor was made, to 6 digits) and the keywords.
-
-    Args:
-        venv: the VecEnv to monitor.
-        filename: a CSV file of one line per episode; None for none. See ``ResultsWriter``.
-        info_keywords: entries of the last info to write.
+    ``r``, the return, is float32 here, and ``l``, the length, int32. ``filename`` and
+    ``info_keywords`` are those of ``Monitor``. Envs that have a ``Monitor`` already are warned of.
 
     Attributes:
         episode_count: the number of episodes that have ended.
-        episode_returns: float32 ``(num_envs,)``, of the current episodes.
-        episode_lengths: int32 ``(num_envs,)``, of the current episodes.
-
-    Warns:
-        UserWarning: the envs have a ``Monitor`` already; its ``info["episode"]`` is overwritten.
+        episode_returns, episode_lengths: of the current episodes; float32, int32 ``(num_envs,)``.
     """
 
     def __init__(
-        self,
-        venv: Any,
-        filename: str | None = None,
-        info_keywords: tuple[str, ...] = (),
+        self, venv: Any, filename: str | None = None, info_keywords: tuple[str, ...] = ()
     ) -> None:
         super().__init__(venv)
-        try:
-            monitored = venv.env_is_wrapped(Monitor)[0]
-        except AttributeError:  # a VecEnv whose envs are no objects
-            monitored = False
-        if monitored:
-            text = "the envs have a Monitor already; VecMonitor overwrites its info['episode']"
-            warnings.warn(text, stacklevel=2)
+        with contextlib.suppress(AttributeError):  # of a VecEnv whose envs are no objects
+            if venv.env_is_wrapped(Monitor)[0]:
+                text = "the envs have a Monitor already; VecMonitor overwrites its info['episode']"
+                warnings.warn(text, stacklevel=2)
         self.episode_count = 0
         self.t_start = time.time()
         self.info_keywords = info_keywords
@@ -54,17 +40,14 @@ class VecMonitor(ResultWrapper):
             env_id = getattr(getattr(venv, "spec", None), "id", None)
             header = {"t_start": self.t_start, "env_id": str(env_id)}
             self.results_writer = ResultsWriter(filename, header, info_keywords)
-        self._start_counting()
-
-    def _start_counting(self) -> None:
         self.episode_returns = np.zeros(self.num_envs, np.float32)
         self.episode_lengths = np.zeros(self.num_envs, np.int32)
 
-    def _after_reset(self, obs: Any) -> VecEnvObs:
-        self._start_counting()
+    def _after_reset(self, obs: Any) -> Any:
+        self.episode_returns[:] = self.episode_lengths[:] = 0
         return obs
 
-    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         self.episode_returns += rewards
         self.episode_lengths += 1
         infos = list(infos)

@@ -17,14 +17,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.sb3.common.preprocessing import is_image_space, replaced
+from envpool_py.sb3.common.preprocessing import is_image_space
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
-from envpool_py.sb3.common.vec_env.base_vec_env import (
-    ObservationWrapper,
-    UnsuitableEnvError,
-    VecEnvObs,
-    VecEnvStepReturn,
-)
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
 from envpool_py.sb3.registration import register_if_imported
 from envpool_py.sb3.unpickling import Unpickler
 from envpool_py.spaces import map_tree, snapshot
@@ -32,43 +27,32 @@ from envpool_py.spaces import map_tree, snapshot
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
 _SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
 _SETTINGS += ["norm_obs_keys"]
-#: Attributes that belong to the wrapped VecEnv and its episodes, and are not saved.
-_UNSAVED = ("venv", "returns", "old_obs", "old_reward")
+#: What is not saved, because it is of the wrapped VecEnv. The last two Stable-Baselines3 has.
+_UNSAVED = ("venv", "returns", "old_obs", "old_reward", "reset_infos", "class_attributes")
 
 
 class VecNormalize(ObservationWrapper):
     """Normalizes observations and rewards.
 
     An observation becomes ``(obs - mean) / sqrt(var + epsilon)``, a reward is divided by
-    ``sqrt(var + epsilon)`` of the discounted returns; both are clipped, and float32. Terminal
-    observations are normalized too. The arguments are attributes, and may be set at any time.
-    Only ``reset`` and ``step`` update the statistics.
+    ``sqrt(var + epsilon)`` of the returns, discounted by ``gamma``; both are float32, from
+    ``-clip_obs`` to ``clip_obs`` and from ``-clip_reward`` to ``clip_reward``. Terminal
+    observations are normalized too. ``norm_obs`` and ``norm_reward`` switch this off. Observations
+    are of a Box, or of a Dict, of which ``norm_obs_keys`` are normalized; None is all.
 
-    Args:
-        venv: a VecEnv with Box observations, or with a Dict of which entries are normalized.
-        training: whether the statistics are updated.
-        norm_obs: whether observations are normalized.
-        norm_reward: whether rewards are normalized.
-        clip_obs: the largest absolute value of an observation.
-        clip_reward: the largest absolute value of a reward.
-        gamma: the discount of the returns.
-        epsilon: added to variances, against a division by zero.
-        norm_obs_keys: which entries of Dict observations are normalized; None is all.
+    Only ``reset`` and ``step`` update the statistics, and only if ``training``. The arguments are
+    attributes, and may be set at any time.
 
     Attributes:
         obs_rms: the statistics of observations, a ``RunningMeanStd`` or a dict of them; missing
             where ``norm_obs`` was False.
         ret_rms: the statistics of the returns.
         returns: float64 ``(num_envs,)``, the discounted returns of the current episodes.
-        old_obs: the latest observations before they were normalized.
-        old_reward: the latest rewards before they were normalized.
+        old_obs, old_reward: the latest ones before they were normalized.
 
-    Raises:
-        ValueError: the keys are wrong.
-        UnsuitableEnvError: an observation to normalize is no Box.
+    UnsuitableEnvError if the keys are wrong, or an observation to normalize is no Box.
     """
 
-    venv: Any
     obs_rms: Any
 
     def __init__(
@@ -99,42 +83,42 @@ class VecNormalize(ObservationWrapper):
 
     def _start_obs_statistics(self) -> None:
         space, keys = self.observation_space, self.norm_obs_keys
-        if not isinstance(space, gym.spaces.Dict):
-            if keys is not None:
-                raise ValueError(f"norm_obs_keys is applicable only to a Dict, and not to {space}")
-            self.obs_rms, self.observation_space = self._normalized_part(space)
-            return
-        self.norm_obs_keys = keys = list(space.spaces) if keys is None else keys
-        if not space.spaces.keys() >= set(keys):
-            raise ValueError(f"norm_obs_keys is {keys}, but the space has {list(space.spaces)}")
-        parts = {key: self._normalized_part(space[key], f"[{key!r}]") for key in keys}
-        self.obs_rms = {key: rms for key, (rms, _) in parts.items()}
-        self.observation_space = replaced(space, {key: part for key, (_, part) in parts.items()})
+        if isinstance(space, gym.spaces.Dict):
+            self.norm_obs_keys = keys = list(space.spaces) if keys is None else keys
+            text = f"norm_obs_keys is {keys}, but the space has {list(space.spaces)}"
+            require(space.spaces.keys() >= set(keys), text)
+            parts = {key: self._normalized_space(space[key], f"[{key!r}]") for key in keys}
+            self.obs_rms = {key: RunningMeanStd(shape=part.shape) for key, part in parts.items()}
+            self.observation_space = replaced(space, parts)
+        else:
+            require(keys is None, f"norm_obs_keys is applicable only to a Dict, and not to {space}")
+            self.observation_space = part = self._normalized_space(space)
+            self.obs_rms = RunningMeanStd(shape=part.shape)
 
-    def _normalized_part(self, space: Any, key: str = "") -> tuple[RunningMeanStd, gym.spaces.Box]:
-        """New statistics of an observation, and the space of what is made of it."""
-        if not isinstance(space, gym.spaces.Box):
-            raise UnsuitableEnvError(
-                f"observation_space{key} is {space}: VecNormalize only supports Box; explicitly"
-                " pass the observation keys of a Dict in norm_obs_keys"
-            )
+    def _normalized_space(self, space: Any, key: str = "") -> Any:
+        """The space of normalized observations."""
+        text = (
+            f"observation_space{key} is {space}: VecNormalize only supports Box; explicitly pass"
+            " the observation keys of a Dict in norm_obs_keys"
+        )
+        require(isinstance(space, gym.spaces.Box), text)
         # Stable-Baselines3 keeps the bounds of what is no image, and models are saved with them.
         if is_image_space(space):
-            space = gym.spaces.Box(-self.clip_obs, self.clip_obs, space.shape, np.float32)
-        return RunningMeanStd(shape=space.shape), space
+            return gym.spaces.Box(-self.clip_obs, self.clip_obs, space.shape, np.float32)
+        return space
 
     def _forget_episodes(self) -> None:
         self.returns: NDArray[np.float64] = np.zeros(self.num_envs)
         self.old_obs: Any = None
         self.old_reward: NDArray[Any] = np.array([])
 
-    def _after_reset(self, obs: Any) -> VecEnvObs:
+    def _after_reset(self, obs: Any) -> Any:
         self.old_obs = obs
         self.returns = np.zeros(self.num_envs)
         self._update_obs_statistics()
         return self.normalize_obs(obs)
 
-    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         self.old_obs, self.old_reward = obs, rewards
         self._update_obs_statistics()
         if self.training:
@@ -182,11 +166,7 @@ class VecNormalize(ObservationWrapper):
         return reward * self._deviation(self.ret_rms) if self.norm_reward else reward
 
     def get_original_obs(self) -> Any:
-        """A copy of the latest observations before they were normalized.
-
-        Raises:
-            ValueError: the envs were never reset.
-        """
+        """A copy of the latest observations before they were normalized; ValueError if none."""
         if self.old_obs is None:
             raise ValueError("get_original_obs: nothing was reset or stepped yet")
         return snapshot(self.old_obs)
@@ -200,9 +180,7 @@ class VecNormalize(ObservationWrapper):
         return {key: value for key, value in vars(self).items() if key not in _UNSAVED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        for key in ("class_attributes", "reset_infos"):  # of Stable-Baselines3's
-            state.pop(key, None)
-        vars(self).update(state)
+        vars(self).update({key: state[key] for key in state if key not in _UNSAVED})
         if "norm_obs_keys" not in state:  # a file from before that argument
             space = state["observation_space"]
             self.norm_obs_keys = list(space.spaces) if isinstance(space, gym.spaces.Dict) else None
@@ -212,8 +190,7 @@ class VecNormalize(ObservationWrapper):
     def set_venv(self, venv: Any) -> None:
         """Wrap a VecEnv: once, after unpickling or copying.
 
-        Raises:
-            ValueError: there is a VecEnv already, or the observations have another shape.
+        ValueError if there is a VecEnv already, or the observations have another shape.
         """
         if self.venv is not None:
             raise ValueError("set_venv: there is a VecEnv already, and it is set once")
@@ -233,7 +210,7 @@ class VecNormalize(ObservationWrapper):
         settings = json.dumps({name: getattr(self, name) for name in _SETTINGS})
         arrays = {"settings": np.array(settings)}
         for k, rms in enumerate(self._statistics()):
-            arrays |= {f"mean{k}": rms.mean, f"var{k}": rms.var, f"count{k}": np.array(rms.count)}
+            arrays |= {f"{name}{k}": np.array(value) for name, value in vars(rms).items()}
         np.savez(path, **arrays)  # type: ignore[arg-type]
 
     @staticmethod
@@ -241,11 +218,8 @@ class VecNormalize(ObservationWrapper):
         """Read a file that ``save`` wrote, ours or Stable-Baselines3's, and wrap ``venv``.
 
         By default only the classes of which a ``VecNormalize`` consists are read; with ``trusted``
-        a pickle may name any class, and so run any code.
-
-        Raises:
-            pickle.UnpicklingError, KeyError: the file holds something else.
-            UnsuitableEnvError: the observations of ``venv`` have another shape.
+        a pickle may name any class, and so run any code. UnpicklingError or KeyError if the file
+        holds something else, UnsuitableEnvError if the observations have another shape.
         """
         path = Path(load_path)
         if zipfile.is_zipfile(path):
@@ -253,22 +227,18 @@ class VecNormalize(ObservationWrapper):
                 loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
                 for k, rms in enumerate(loaded._statistics()):
                     _check_shapes("observation_space", rms, arrays[f"mean{k}"])
-                    rms.mean, rms.var = arrays[f"mean{k}"], arrays[f"var{k}"]
-                    rms.count = float(arrays[f"count{k}"])
+                    vars(rms).update({name: arrays[f"{name}{k}"][()] for name in vars(rms)})
             return loaded
         loaded = _unpickled(path, trusted=trusted)
         if not isinstance(loaded, VecNormalize):
-            kind = type(loaded).__name__
-            raise pickle.UnpicklingError(f"{path}: holds a {kind}, not a VecNormalize")
+            raise pickle.UnpicklingError(f"{path}: holds a {type(loaded)}, no VecNormalize")
         loaded.set_venv(venv)
         return loaded
 
     def _statistics(self) -> list[RunningMeanStd]:
         """All statistics: of the returns first, then of the observations."""
-        if not hasattr(self, "obs_rms"):
-            return [self.ret_rms]
-        obs = self.obs_rms.values() if isinstance(self.obs_rms, dict) else [self.obs_rms]
-        return [self.ret_rms, *obs]
+        obs = vars(self).get("obs_rms", {})
+        return [self.ret_rms, *(obs.values() if isinstance(obs, dict) else [obs])]
 
     def save_running_average(self, path: str | Path) -> None:
         """Write the statistics alone to a directory, as ``obs_rms.pkl`` and ``ret_rms.pkl``."""
@@ -281,8 +251,7 @@ class VecNormalize(ObservationWrapper):
     def load_running_average(self, path: str | Path) -> None:
         """Read the files of ``save_running_average``, those of older Stable-Baselines too.
 
-        Raises:
-            ValueError, pickle.UnpicklingError: a file holds other statistics, or something else.
+        ValueError or UnpicklingError if a file holds other statistics, or something else.
         """
         for name in ("obs_rms", "ret_rms"):
             if name in vars(self):
@@ -298,10 +267,8 @@ def _unpickled(path: Path, *, trusted: bool = False) -> Any:
 
 
 def _check_shapes(name: str, found: Any, needed: Any) -> None:
-    if _shapes(found) != _shapes(needed):
-        raise UnsuitableEnvError(
-            f"{name} has the shapes {_shapes(found)}, but {_shapes(needed)} is needed"
-        )
+    text = f"{name} has the shapes {_shapes(found)}, but {_shapes(needed)} is needed"
+    require(_shapes(found) == _shapes(needed), text)
 
 
 def _shapes(value: Any) -> Any:

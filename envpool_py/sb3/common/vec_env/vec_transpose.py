@@ -8,34 +8,22 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.sb3.common.preprocessing import (
-    is_image_space,
-    is_image_space_channels_first,
-    replaced,
-)
-from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, UnsuitableEnvError
-from envpool_py.spaces import map_tree
+from envpool_py.sb3.common.preprocessing import is_image_space, is_image_space_channels_first
+from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
 
 
 class VecTransposeImage(ObservationWrapper):
     """Images ``(height, width, channels)`` become ``(channels, height, width)``.
 
     In Dict observations only the entries that are images change. Terminal observations change too.
-
-    Args:
-        venv: a VecEnv with images, or with a Dict space, as observations.
-        skip: change nothing.
-
-    Raises:
-        UnsuitableEnvError: the observations are no images, or have their channels first already.
+    With ``skip`` nothing changes. UnsuitableEnvError if the observations are no images, or have
+    their channels first already.
     """
 
     def __init__(self, venv: Any, skip: bool = False) -> None:
         space = venv.observation_space
-        if not is_image_space(space) and not isinstance(space, gym.spaces.Dict):
-            raise UnsuitableEnvError(
-                f"VecTransposeImage: observation_space is {space}, but images or a Dict are needed"
-            )
+        text = f"VecTransposeImage: observation_space is {space}, but images or a Dict are needed"
+        require(is_image_space(space) or isinstance(space, gym.spaces.Dict), text)
         self.skip = skip
         self.image_space_keys: list[str] = []
         if not skip and isinstance(space, gym.spaces.Dict):
@@ -48,21 +36,14 @@ class VecTransposeImage(ObservationWrapper):
 
     @staticmethod
     def transpose_space(observation_space: Any, key: str = "") -> gym.spaces.Box:
-        """The space of the images with their channels first; ``key`` names it in messages.
-
-        Raises:
-            UnsuitableEnvError: no images, or their channels are first already.
-        """
+        """The space of the images with their channels first; ``key`` names it in messages."""
         name = f"observation space {key}".rstrip()
-        if not is_image_space(observation_space):
-            raise UnsuitableEnvError(f"{name}: {observation_space} is not one of images")
-        if is_image_space_channels_first(observation_space):
-            raise UnsuitableEnvError(
-                f"{name}: images of shape {observation_space.shape} have their channels first,"
-                " but they must come last"
-            )
-        height, width, channels = observation_space.shape
-        return gym.spaces.Box(0, 255, (channels, height, width), observation_space.dtype.type)
+        space = observation_space
+        require(is_image_space(space), f"{name}: {space} is not one of images")
+        text = f"{name}: images of shape {space.shape} have their channels first, not last"
+        require(not is_image_space_channels_first(space), text)
+        height, width, channels = space.shape
+        return gym.spaces.Box(0, 255, (channels, height, width), space.dtype.type)
 
     @staticmethod
     def transpose_image(image: NDArray[Any]) -> NDArray[Any]:
@@ -72,8 +53,8 @@ class VecTransposeImage(ObservationWrapper):
     def transpose_observations(self, observations: Any) -> Any:
         """One observation, or a batch, with its images transposed."""
         if isinstance(observations, dict):
-            images = {key: observations[key] for key in self.image_space_keys}
-            return {**observations, **map_tree(self.transpose_image, images)}
+            images = {key: self.transpose_image(observations[key]) for key in self.image_space_keys}
+            return {**observations, **images}
         return observations if self.skip else self.transpose_image(observations)
 
     observations = transpose_observations

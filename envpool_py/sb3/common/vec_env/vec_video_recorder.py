@@ -11,36 +11,19 @@ from typing import Any
 import numpy as np
 
 from envpool_py import images
-from envpool_py.sb3.common.vec_env.base_vec_env import (
-    ResultWrapper,
-    UnsuitableEnvError,
-    VecEnvObs,
-    VecEnvStepReturn,
-)
+from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
+from envpool_py.wrappers.record_video import VideoWrapper
 
 
-class VecVideoRecorder(ResultWrapper):
+class VecVideoRecorder(VideoWrapper, ResultWrapper):
     """Records ``video_length`` steps when the trigger returns True.
 
-    A file is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` and begins with the
-    frame before its first step. Frames are written at once; ``close`` ends a recording.
-
-    Args:
-        venv: a VecEnv whose render mode is ``"rgb_array"``.
-        video_folder: the directory of the files; made if it is missing.
-        record_video_trigger: gets the number of steps made; returns whether to begin a recording.
-            It is called at resets and after steps without a recording.
-        video_length: the number of steps.
-        name_prefix: the beginning of file names.
-
-    Attributes:
-        video_path: the file of the latest recording.
-        num_frames: of the latest recording.
-        frames_per_sec: of the videos, the envs' ``render_fps``, else 30.
-
-    Raises:
-        UnsuitableEnvError: another render mode.
-        MissingPackageError: moviepy is not installed.
+    The trigger gets the number of steps made, at resets and after steps without a recording. A file
+    is ``{name_prefix}-step-{first}-to-step-{first + video_length}.mp4`` in ``video_folder``, and
+    begins with the frame before its first step. Frames are written at once; ``close`` ends a
+    recording. Videos have the envs' ``render_fps``, else 30 frames per second. The attribute
+    ``video_path`` is the file of the latest recording, which has ``num_frames``. UnsuitableEnvError
+    if the render mode is not ``"rgb_array"``, MissingPackageError without moviepy.
     """
 
     def __init__(
@@ -51,12 +34,9 @@ class VecVideoRecorder(ResultWrapper):
         video_length: int = 200,
         name_prefix: str = "rl-video",
     ) -> None:
-        self._video: images.Video | None = None
         super().__init__(venv)
-        if venv.render_mode != "rgb_array":
-            raise UnsuitableEnvError(
-                f"VecVideoRecorder: render_mode is {venv.render_mode!r}, but 'rgb_array' is needed"
-            )
+        text = f"VecVideoRecorder: render_mode is {venv.render_mode!r}, but 'rgb_array' is needed"
+        require(venv.render_mode == "rgb_array", text)
         images.ffmpeg()
         with contextlib.suppress(AttributeError):
             self.metadata = venv.get_attr("metadata", [0])[0]
@@ -69,23 +49,16 @@ class VecVideoRecorder(ResultWrapper):
         self.step_id = self.num_frames = 0
         self.video_name = self.video_path = ""
 
-    def _after_reset(self, obs: Any) -> VecEnvObs:
+    def _after_reset(self, obs: Any) -> Any:
         self._record()
         return obs
 
-    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> VecEnvStepReturn:
+    def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         self.step_id += 1
         self._record()
         if self.num_frames > self.video_length:
             self._stop()
         return obs, rewards, dones, infos
-
-    def close(self) -> None:
-        """End the recording, and close the wrapped VecEnv."""
-        try:
-            self._stop()
-        finally:
-            self.venv.close()
 
     @property
     def recording(self) -> bool:
@@ -111,14 +84,3 @@ class VecVideoRecorder(ResultWrapper):
             self._video = images.Video(self.video_path, self.frames_per_sec, frame.shape[1::-1])
         self._video.write(frame)
         self.num_frames += 1
-
-    def _stop(self) -> None:
-        video, self._video = self._video, None
-        if video is not None:
-            video.close()
-
-    def __del__(self) -> None:
-        if vars(self).get("_video") is not None:
-            text = f"{self.video_name} was not ended by close()"
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
-            self._stop()
