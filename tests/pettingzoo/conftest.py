@@ -21,7 +21,6 @@ THEIRS = (
     "ignore:.*render method without.*",
     "ignore:.*pygame.*",
     "ignore:.*render.mode.*:UserWarning",
-    "ignore:.*observation_space.*:UserWarning",
     "ignore:.*[Oo]bservation.*:UserWarning",
     "ignore:.*Agent.*:UserWarning",
     "ignore:.*[Aa]ction.*:UserWarning",

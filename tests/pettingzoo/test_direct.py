@@ -6,15 +6,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpe2 import simple_spread_v3
 from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
-from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, BaseWrapper, OrderEnforcingWrapper
+from pettingzoo.utils.wrappers import (
+    AssertOutOfBoundsWrapper,
+    BaseWrapper,
+    OrderEnforcingWrapper,
+    TerminateIllegalWrapper,
+)
 
 from envpool_py.pettingzoo import PettingZooEnv
 from envpool_py.pettingzoo.convert import Direct, converted_step
 from tests.pettingzoo.by_hand import AECByHand
-from tests.pettingzoo.envs import MeadowEnv, TableEnv
-from tests.pettingzoo.places import make_aec
+from tests.pettingzoo.envs import MeadowEnv, TableEnv, make_aec, make_parallel
 from tests.support.reference import alike as same
 
 
@@ -41,59 +44,6 @@ class Own(BaseWrapper):
         return seen, reward - 1, *rest
 
 
-def wrapped(kind: Any, *, inside: bool) -> Any:
-    """Wrap a table, with a wrapper of this kind outside or inside of PettingZoo's own."""
-    if inside:
-        return OrderEnforcingWrapper(AssertOutOfBoundsWrapper(kind(TableEnv())))
-    return kind(OrderEnforcingWrapper(AssertOutOfBoundsWrapper(TableEnv())))
-
-
-@pytest.mark.parametrize("inside", [False, True])
-@pytest.mark.parametrize("kind", [BaseWrapper, Own])
-def test_wrappers_have_their_say(kind: Any, *, inside: bool) -> None:
-    hand = AECByHand(wrapped(kind, inside=inside))
-    env = PettingZooEnv(wrapped(kind, inside=inside))
-    rng = np.random.default_rng(0)
-    for seed in range(2):
-        expected = hand.reset(seed)
-        found = env.reset(seed=seed)
-        assert same(found, (expected["obs"], expected["info"]))
-        while not hand.over:
-            action = hand.choose(expected, rng)
-            expected = hand.step(action)
-            assert same(env.step(action), tuple(expected.values()))
-
-
-def test_the_wrappers_that_come_with_an_env_are_passed_by() -> None:
-    for name in ("classic/tictactoe-v3", "simple_spread"):
-        env = make_aec(name)
-        env.reset(seed=0)
-        direct = Direct(env)
-        assert direct.rewards is env.unwrapped.rewards
-        assert same(direct.last(), env.last())
-
-
-def test_an_illegal_move_ends_the_game() -> None:
-    raw, env = make_aec("classic/tictactoe-v3"), PettingZooEnv(make_aec("classic/tictactoe-v3"))
-    raw.reset()
-    env.reset()
-    for _ in range(2):
-        raw.last()
-        raw.step(0)
-        env.step(0)
-    assert env.rewards == raw.rewards == {"player_1": 0, "player_2": -1}
-    assert env.terminations == raw.terminations
-
-
-def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on() -> None:
-    env = PettingZooEnv(wrapped(BaseWrapper, inside=False))
-    env.reset(seed=0)
-    env.env.env = Own(env.env.env)
-    obs, _ = env.reset(seed=0)
-    obs = env.step(int(np.flatnonzero(obs["mask"])[0]))[0]
-    assert same(obs["obs"], env.observe(obs["agent_id"]))
-
-
 class Counting(BaseWrapper):
     """Counts what is asked of the env."""
 
@@ -110,8 +60,64 @@ class Counting(BaseWrapper):
         super().step(action)
 
 
+WRAPPINGS = {
+    "outside": lambda kind: kind(OrderEnforcingWrapper(AssertOutOfBoundsWrapper(TableEnv()))),
+    "inside": lambda kind: OrderEnforcingWrapper(AssertOutOfBoundsWrapper(kind(TableEnv()))),
+    # A legal move is told by the mask that was seen last, and the env is not asked once more.
+    "no_illegal_moves": lambda kind: TerminateIllegalWrapper(kind(TableEnv()), -1),
+}
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: simple_spread_v3.env(max_cycles=4), lambda: parallel_to_aec(MeadowEnv())]
+    ("kind", "wrapping"),
+    [(Own, "outside"), (Own, "inside"), *((Counting, name) for name in WRAPPINGS)],
+)
+def test_wrappers_have_their_say(kind: Any, wrapping: str) -> None:
+    hand = AECByHand(WRAPPINGS[wrapping](kind))
+    env = PettingZooEnv(WRAPPINGS[wrapping](kind))
+    rng = np.random.default_rng(0)
+    for seed in range(2):
+        expected = hand.reset(seed)
+        del expected["info"]["is_reset"]
+        assert same(env.reset(seed=seed), (expected["obs"], expected["info"]))
+        while not hand.over:
+            action = hand.choose(expected, rng)
+            expected = hand.step(action)
+            assert same(env.step(action), tuple(expected.values()))
+    assert kind is Own or env.calls == hand.env.calls
+
+
+def test_the_wrappers_that_come_with_an_env_are_passed_by() -> None:
+    for name in ("classic/tictactoe-v3", "simple_spread"):
+        env = make_aec(name)
+        env.reset(seed=0)
+        direct = Direct(env)
+        assert vars(direct) is vars(env.unwrapped)
+        assert same(direct.last(), env.last())
+
+
+def test_an_illegal_move_ends_the_game() -> None:
+    raw, env = make_aec("classic/tictactoe-v3"), PettingZooEnv(make_aec("classic/tictactoe-v3"))
+    raw.reset()
+    env.reset()
+    for _ in range(2):
+        raw.step(0)
+        env.step(0)
+    assert env.rewards == raw.rewards == {"player_1": 0, "player_2": -1}
+    assert env.terminations == raw.terminations
+
+
+def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on() -> None:
+    env = PettingZooEnv(WRAPPINGS["outside"](BaseWrapper))
+    env.reset(seed=0)
+    env.env.env = Own(env.env.env)
+    env.reset(seed=0)
+    obs = env.step(0)[0]
+    assert same(obs["obs"], env.observe(obs["agent_id"]))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: make_aec("simple_spread"), lambda: parallel_to_aec(MeadowEnv())]
 )
 def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) -> None:
     theirs, ours = (aec_to_parallel(Counting(OrderEnforcingWrapper(make()))) for _ in range(2))
@@ -119,7 +125,6 @@ def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) ->
     for seed in range(2):
         assert same(theirs.reset(seed=seed), ours.reset(seed=seed))
         step = converted_step(ours)
-        assert step is not None
         while theirs.agents:
             actions = {agent: int(rng.integers(3)) for agent in theirs.agents}
             expected, got = theirs.step(actions), step(actions)
@@ -131,7 +136,7 @@ def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) ->
 
 def test_a_parallel_env_of_its_own_is_stepped_by_itself() -> None:
     assert converted_step(MeadowEnv()) is None
-    converted = simple_spread_v3.parallel_env(max_cycles=4)
+    converted = make_parallel("simple_spread")
     converted.reset(seed=0)
     converted.step = converted.step  # somebody's own
     assert converted_step(converted) is None
