@@ -1,4 +1,4 @@
-"""``PettingZooEnv`` by itself: its spaces, its attributes, and what it refuses."""
+"""``PettingZooEnv`` by itself: spaces, attributes, what it refuses, and wrappers inside of it."""
 
 from __future__ import annotations
 
@@ -13,54 +13,47 @@ import pettingzoo
 import pytest
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
+from pettingzoo.utils import wrappers
+from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 
 from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
 from envpool_py.pettingzoo import PettingZooEnv
+from envpool_py.pettingzoo.convert import Direct, converted_step
+from tests.pettingzoo.by_hand import AECByHand
 from tests.pettingzoo.envs import MeadowEnv, TableEnv, make_aec, make_parallel
 from tests.support.reference import alike as same
-
-WIN = (0, 3, 1, 4, 2)
 
 
 def tictactoe(**options: Any) -> PettingZooEnv:
     return PettingZooEnv(make_aec("classic/tictactoe-v3"), **options)
 
 
-class PartsEnv(TableEnv):
-    """Its mask has two parts, which are no array."""
-
-    def observation_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        mask = spaces.Tuple([spaces.MultiBinary(2), spaces.MultiBinary(3)])
-        return spaces.Dict({"observation": self.seen, "action_mask": mask})
-
-    def action_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return spaces.MultiDiscrete([2, 3])
-
-    def observe(self, agent: str) -> Any:
-        mask = tuple(np.ones(n, np.int8) for n in (2, 3))
-        return {"observation": super().observe(agent), "action_mask": mask}
+def mask_of_two_parts() -> TableEnv:
+    env, mask = TableEnv(), spaces.Tuple([spaces.MultiBinary(2), spaces.MultiBinary(3)])
+    env.seen = spaces.Dict(observation=spaces.Discrete(3), action_mask=mask)
+    env.acts = spaces.MultiDiscrete([2, 3])
+    env.observe = lambda agent: env.seen.sample()  # noqa: ARG005
+    return env
 
 
 @pytest.mark.parametrize(
-    ("make", "keys"),
+    ("make", "has_mask"),
     [
-        (lambda: make_aec("classic/leduc_holdem-v4"), {"agent_id", "obs", "mask"}),
-        (lambda: make_aec("sisl/multiwalker-v9"), {"agent_id", "obs"}),
-        (MeadowEnv, {"agent_id", "obs", "mask"}),
-        (PartsEnv, {"agent_id", "obs"}),
+        (lambda: make_aec("classic/leduc_holdem-v4"), True),
+        (lambda: make_aec("sisl/multiwalker-v9"), False),
+        (MeadowEnv, True),
+        (mask_of_two_parts, False),  # it is no array, and stays in the observation
     ],
 )
-def test_spaces_describe_what_is_returned(make: Any, keys: set) -> None:
+def test_spaces_describe_what_is_returned(make: Any, has_mask: bool) -> None:
     env = PettingZooEnv(make(), heterogeneous=True)
     obs, _ = env.reset(seed=1)
     assert env.observation_space.contains(obs)
-    assert obs.keys() == env.observation_space.spaces.keys() == keys
+    assert obs.keys() == {"agent_id", "obs", *(["mask"] if has_mask else [])}
     assert env.reward_space.shape == (len(env.possible_agents),)
-    env.observation_space.seed(1)
-    env.action_space.seed(1)
-    for _ in range(9):
-        assert env.action_space.sample() in env.action_space
-        assert env.observation_space.sample() in env.observation_space
+    for space in (env.observation_space, env.action_space):
+        space.seed(1)
+        assert all(space.sample() in space for _ in range(9))
     env.close()
 
 
@@ -79,15 +72,14 @@ def test_spaces_are_pettingzoos_when_called() -> None:
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda space: pickle.loads(pickle.dumps(space))])
 def test_spaces_can_be_sent(clone: Any) -> None:
-    for env in (tictactoe(), PettingZooEnv(MeadowEnv(), heterogeneous=True)):
-        for space in (env.action_space, env.observation_space):
-            space.seed(3)
-            sent = clone(space)
-            assert type(sent) is type(space)
-            assert sent == space
-            agent = env.possible_agents[0]
-            assert sent(agent) == space(agent)
-            assert same(sent.sample(), space.sample())
+    env = PettingZooEnv(MeadowEnv(), heterogeneous=True)
+    for space in (env.action_space, env.observation_space, tictactoe().action_space):
+        space.seed(3)
+        sent = clone(space)
+        assert (type(sent), sent) == (type(space), space)
+        agent = next(iter(space._own))
+        assert sent(agent) == space(agent)
+        assert same(sent.sample(), space.sample())
 
 
 def test_an_episode() -> None:
@@ -100,18 +92,15 @@ def test_an_episode() -> None:
     env.reset()
     with pytest.raises(ValueError, match="'player_1' is alive; None is the action of a dead"):
         env.step(None)
-    rows = [env.step(action) for action in WIN]
+    rows = [env.step(action) for action in (0, 3, 1, 4, 2)]
     with pytest.raises(ValueError, match="'player_2' is dead; its action must be None, got 5"):
         env.step(5)
     rows += [env.step(None) for _ in range(2)]
     assert env.rewards == {}
     assert [row[4]["env_done"] for row in rows] == [False] * 6 + [True]
     assert same(rows[4][1], np.array([1.0, -1.0])), "what was returned does not change"
-    assert same(rows[4][4]["terminations"], np.array([True, True]))
-    assert not rows[0][4]["terminations"].any()
     with pytest.raises(ResetNeeded, match="all agents are done"):
         env.step(None)
-    assert not env.reset()[1]["terminations"].any()
 
 
 def test_seeds_and_attributes_in_a_pool() -> None:
@@ -132,9 +121,8 @@ def test_a_loop_over_agent_iter_is_pettingzoos() -> None:
     env.reset(seed=1)
     turns = 0
     for _ in env.agent_iter():
-        _, _, terminated, truncated, info = env.last()
-        dead = terminated or truncated
-        assert env.step(None if dead else int(info["action_mask"].argmax())) is None
+        _, _, terminated, truncated, _ = env.last()
+        assert env.step(None if terminated or truncated else 0) is None
         turns += 1
     assert turns > 12
     assert not env.agents
@@ -151,12 +139,12 @@ def named(*agents: Any) -> PettingZooEnv:
 @pytest.mark.parametrize(
     ("env_fn", "error", "text"),
     [
-        (lambda: make_aec("classic/rps-v2"), TypeError, "a PettingZoo env goes into PettingZooEnv"),
-        (lambda: make_parallel("meadow"), TypeError, "a PettingZoo env goes into PettingZooEnv"),
+        (TableEnv, TypeError, "a PettingZoo env goes into PettingZooEnv"),
+        (MeadowEnv, TypeError, "a PettingZoo env goes into PettingZooEnv"),
         (
-            lambda: PettingZooEnv(gym.make("CartPole-v1").unwrapped),
+            lambda: PettingZooEnv(gym.Env()),
             TypeError,
-            "env_fn raised TypeError: got CartPoleEnv, which is neither",
+            "raised TypeError: got Env, which is neither",
         ),
         (lambda: PettingZooEnv(MeadowEnv()), ValueError, "'fawn_0' has the spaces .* heterogen"),
         (lambda: tictactoe(dead_steps="no"), ValueError, "must be 'caller' or 'skip', got 'no'"),
@@ -169,3 +157,116 @@ def test_what_is_refused(env_fn: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=f"env 1: .*{text}") as caught:
         DummyVectorEnv([tictactoe, env_fn])
     assert isinstance(caught.value, EnvError)
+
+
+# ---------------------------- rows read past the wrappers, which have their say nevertheless
+
+
+class Own(wrappers.BaseWrapper):
+    """Has all that a row is made of in its own way, from its first step on also an attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        return {agent: {"told": True} for agent in found} if name == "infos" else found
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> None:
+        super().reset(seed, options)
+        self.__dict__.pop("rewards", None)
+
+    def step(self, action: Any) -> None:
+        super().step(action)
+        self.rewards = dict.fromkeys(self.env.agents, 7)
+
+    def observe(self, agent: str) -> Any:
+        return 2 * super().observe(agent)
+
+    def last(self, observe: bool = True) -> tuple:
+        seen, reward, *rest = super().last(observe)
+        return seen, reward - 1, *rest
+
+
+class Counting(wrappers.BaseWrapper):
+    """Counts what is asked of the env."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.calls: list[tuple] = []
+
+    def observe(self, agent: str) -> Any:
+        self.calls.append(("observe", agent))
+        return super().observe(agent)
+
+    def step(self, action: Any) -> None:
+        self.calls.append(("step", action))
+        super().step(action)
+
+
+def theirs(env: Any) -> Any:
+    """Wrap an env as the envs of PettingZoo are."""
+    return wrappers.OrderEnforcingWrapper(wrappers.AssertOutOfBoundsWrapper(env))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Own(theirs(TableEnv())),
+        lambda: theirs(Own(TableEnv())),
+        lambda: Counting(theirs(TableEnv())),
+        # It tells a legal move by the mask that was seen last, and does not ask the env again.
+        lambda: wrappers.TerminateIllegalWrapper(Counting(TableEnv()), -1),
+    ],
+)
+def test_custom_wrappers_are_not_passed_by(make: Any) -> None:
+    hand, env = AECByHand(make()), PettingZooEnv(make())
+    rng = np.random.default_rng(0)
+    for seed in range(2):
+        expected = hand.reset(seed)
+        del expected["info"]["is_reset"]
+        assert same(env.reset(seed=seed), (expected["obs"], expected["info"]))
+        while not hand.over:
+            action = hand.choose(expected, rng)
+            expected = hand.step(action)
+            assert same(env.step(action), tuple(expected.values()))
+    assert getattr(env, "calls", None) == getattr(hand.env, "calls", None)
+
+
+def test_the_wrappers_that_come_with_an_env_are_passed_by() -> None:
+    for name in ("classic/tictactoe-v3", "simple_spread"):
+        env = make_aec(name)
+        env.reset(seed=0)
+        assert vars(Direct(env)) is vars(env.unwrapped)
+
+
+def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on() -> None:
+    env = PettingZooEnv(theirs(TableEnv()))
+    env.reset(seed=0)
+    env.env.env = Own(env.env.env)
+    env.reset(seed=0)
+    obs = env.step(0)[0]
+    assert same(obs["obs"], env.observe(obs["agent_id"]))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: make_aec("simple_spread"), lambda: parallel_to_aec(MeadowEnv())]
+)
+def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) -> None:
+    raw, ours = (aec_to_parallel(Counting(theirs(make()))) for _ in range(2))
+    rng = np.random.default_rng(0)
+    for seed in range(2):
+        assert same(raw.reset(seed=seed), ours.reset(seed=seed))
+        step = converted_step(ours)
+        while raw.agents:
+            actions = {agent: int(rng.integers(3)) for agent in raw.agents}
+            expected, got = raw.step(actions), step(actions)
+            assert same(got, expected)
+            assert [list(part) for part in got] == [list(part) for part in expected]
+            assert ours.agents == raw.agents
+    assert ours.aec_env.calls == raw.aec_env.calls
+
+
+def test_a_parallel_env_of_its_own_is_stepped_by_itself() -> None:
+    assert converted_step(MeadowEnv()) is None
+    converted = make_parallel("simple_spread")
+    converted.reset(seed=0)
+    converted.step = converted.step  # somebody's own
+    assert converted_step(converted) is None
