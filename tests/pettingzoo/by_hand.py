@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from envpool_py.spaces import map_tree
 from tests.support.reference import alike as same
 
-NAMES = ("obs", "rewards", "terminated", "truncated", "info")
 HIDDEN = dict.fromkeys(("env_id", "env_error", "env_replayed"))
-"""What only the pool says."""
+"""Only the pool tells it."""
+
+
+class Row(NamedTuple):
+    """What a batch holds of one env; the info has no None."""
+
+    obs: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+    info: dict[str, Any]
 
 
 class ByHand:
-    """One raw env; rows are dicts of NAMES. The subclasses `begin` an episode and `move`.
+    """One raw env. The subclasses `begin` an episode, and `move`.
 
     ``autoreset`` is the pool's mode, ``acts`` the actions to draw from, if not all that are legal;
     ``seeds`` gives the seed of each episode, if the pool has a schedule.
@@ -32,21 +41,26 @@ class ByHand:
     def over(self) -> bool:
         return not self.env.agents
 
-    def reset(self, seed: int | None = None) -> dict[str, Any]:
+    def reset(self, seed: int | None = None) -> Row:
         self.terminated, self.truncated = (dict.fromkeys(self.agents, False) for _ in range(2))
         row = self.begin(self.seeds(self.episodes) if self.seeds else seed)
         self.episodes += 1
-        row["info"]["is_reset"] = True
+        row.info["is_reset"] = True
         return row
 
-    def step(self, actions: Any) -> dict[str, Any]:
+    def step(self, actions: Any) -> Row:
         if self.over and self.autoreset == "next_step":
             return self.reset()
         row = self.move(actions)
         if self.over and self.autoreset == "same_step":
             first = self.reset()
-            return {**row, "obs": first["obs"], "info": self.joined(row, first["info"])}
+            return row._replace(obs=first.obs, info=self.joined(row, first.info))
         return row
+
+    def note(self, terminated: dict[str, Any], truncated: dict[str, Any]) -> None:
+        for agent in self.agents:
+            self.terminated[agent] |= bool(terminated.get(agent, False))
+            self.truncated[agent] |= bool(truncated.get(agent, False))
 
     def draw(self, agent: str, mask: Any, rng: np.random.Generator) -> Any:
         """Draw a legal action."""
@@ -61,34 +75,29 @@ class ByHand:
 class AECByHand(ByHand):
     """A turn-based env. ``skip``: dead steps are made within the step before."""
 
-    def __init__(self, env: Any, *args: Any, skip: bool = False, **options: Any) -> None:
-        super().__init__(env, *args, **options)
-        self.skip = skip
+    skip = False
 
-    def begin(self, seed: int | None) -> dict[str, Any]:
+    def begin(self, seed: int | None) -> Row:
         self.env.reset(seed=seed)
         return self.look({})
 
-    def move(self, action: Any) -> dict[str, Any]:
+    def move(self, action: Any) -> Row:
         self.env.step(action)
-        rewards = dict(self.env.rewards)
+        rewards, final = dict(self.env.rewards), {}
         first = row = self.look(rewards)
-        if self.skip and self.dead:
-            final = {}
-            while self.dead:
-                final[row["obs"]["agent_id"]] = row["info"]["last_reward"]
-                self.env.step(None)
-                rewards |= {a: rewards[a] + r for a, r in self.env.rewards.items()}
-                row = self.look(rewards)
-            if self.over:
-                row = {**first, "rewards": row["rewards"]}
-            row["info"] |= {"final_rewards": final, **self.facts()}
+        while self.skip and self.dead:
+            final[row.obs["agent_id"]] = row.info["last_reward"]
+            self.env.step(None)
+            rewards |= {a: rewards[a] + r for a, r in self.env.rewards.items()}
+            row = self.look(rewards)
+        if final:
+            row = first._replace(rewards=row.rewards) if self.over else row
+            row.info.update(final_rewards=final, **self.facts())
         return row
 
-    def joined(self, last: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
+    def joined(self, last: Row, first: dict[str, Any]) -> dict[str, Any]:
         """Join the info of an episode's last row and that of the next one's first."""
-        final = {"final_obs": last["obs"], "final_info": last["info"]}
-        return told({**first, **final, "is_reset": None})
+        return told({**first, "final_obs": last.obs, "final_info": last.info, "is_reset": None})
 
     @property
     def dead(self) -> bool:
@@ -96,21 +105,16 @@ class AECByHand(ByHand):
         return not self.over and bool(env.terminations[agent] or env.truncations[agent])
 
     def facts(self) -> dict[str, Any]:
-        return {
-            "env_done": self.over,
-            "terminations": np.array(list(self.terminated.values())),
-            "truncations": np.array(list(self.truncated.values())),
-        }
+        flags = [np.array(list(own.values())) for own in (self.terminated, self.truncated)]
+        return {"env_done": self.over, "terminations": flags[0], "truncations": flags[1]}
 
-    def look(self, rewards: dict[str, float]) -> dict[str, Any]:
+    def look(self, rewards: dict[str, float]) -> Row:
         env = self.env
-        for agent in env.agents:
-            self.terminated[agent] |= bool(env.terminations[agent])
-            self.truncated[agent] |= bool(env.truncations[agent])
+        self.note(env.terminations, env.truncations)
         vector = np.array([float(rewards.get(agent, 0)) for agent in self.agents])
         if self.over:
-            info = {**self.seen["info"], "last_reward": 0.0, **self.facts()}
-            return {**self.seen, "rewards": vector, "info": info}
+            info = {**self.seen.info, "last_reward": 0.0, **self.facts()}
+            return self.seen._replace(rewards=vector, info=info)
         obs, last, terminated, truncated, info = env.last()
         mask = info.get("action_mask")
         if isinstance(obs, dict) and "action_mask" in obs:
@@ -118,62 +122,50 @@ class AECByHand(ByHand):
         space = env.action_space(env.agent_selection)
         if mask is None and hasattr(space, "n"):
             mask = np.ones(space.n)
-        given = {} if mask is None else {"mask": np.asarray(mask).astype(bool)}
-        obs = {"agent_id": env.agent_selection, "obs": copied(obs), **given}
+        obs = {"agent_id": env.agent_selection, "obs": copied(obs)}
+        if mask is not None:
+            obs["mask"] = np.asarray(mask).astype(bool)
         info = {**info, "last_reward": float(last), **self.facts()}
-        row = obs, vector, bool(terminated), bool(truncated), info
-        self.seen = dict(zip(NAMES, row, strict=True))
+        self.seen = Row(obs, vector, bool(terminated), bool(truncated), info)
         return self.seen
 
-    def choose(self, row: dict[str, Any], rng: np.random.Generator) -> Any:
+    def choose(self, row: Row, rng: np.random.Generator) -> Any:
         """Draw an action of the agent of this row; None if it is dead."""
-        obs = row["obs"]
-        stays = self.over or self.dead
-        return None if stays else self.draw(obs["agent_id"], obs.get("mask"), rng)
-
-    def read(self, batch: Any, k: int) -> dict[str, Any]:
-        """Return row ``k`` of a batch in the form of ``step``."""
-        *values, info = [part[k] for part in batch]
-        return dict(zip(NAMES, (*values, told({**info, **HIDDEN})), strict=True))
+        if self.over or self.dead:
+            return None
+        return self.draw(row.obs["agent_id"], row.obs.get("mask"), rng)
 
 
 class ParallelByHand(ByHand):
     """A parallel env."""
 
-    def begin(self, seed: int | None) -> dict[str, Any]:
+    def begin(self, seed: int | None) -> Row:
         obs, infos = self.env.reset(seed=seed)
         return self.row(obs, {}, infos, ())
 
-    def move(self, actions: dict[str, Any]) -> dict[str, Any]:
+    def move(self, actions: dict[str, Any]) -> Row:
         acted = list(self.env.agents)
         assert set(actions) == set(acted)
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
-        for agent in self.agents:
-            self.terminated[agent] |= bool(terminated.get(agent, False))
-            self.truncated[agent] |= bool(truncated.get(agent, False))
+        self.note(terminated, truncated)
         return self.row(obs, rewards, infos, acted)
 
-    def joined(self, last: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
-        info = last["info"]
-        final = {"final_obs": last["obs"], "final_infos": info["agent_infos"]}
-        ended = {key: info[key] for key in ("valid", "env_done", "is_reset")}
-        return {**first, **ended, **final}
+    def joined(self, last: Row, first: dict[str, Any]) -> dict[str, Any]:
+        ended = {key: last.info[key] for key in ("valid", "env_done", "is_reset")}
+        return {**first, **ended, "final_obs": last.obs, "final_infos": last.info["agent_infos"]}
 
-    def row(self, obs: dict, rewards: dict, infos: dict, acted: Any) -> dict[str, Any]:
-        env = self.env
-        alive = {agent: agent in env.agents for agent in self.agents}
+    def row(self, obs: dict, rewards: dict, infos: dict, acted: Any) -> Row:
+        alive = {agent: agent in self.env.agents for agent in self.agents}
         seen, masks, kept = {}, {}, {}
         for agent in self.agents:
-            space, own = env.observation_space(agent), env.action_space(agent)
+            space, own = self.env.observation_space(agent), self.env.action_space(agent)
             info = dict(infos.get(agent, {}))
             seen[agent] = copied(obs[agent]) if agent in obs else zeros(space)
             if "action_mask" in getattr(space, "spaces", ()):
                 masks[agent] = seen[agent]["action_mask"] != 0
             elif hasattr(own, "n"):
-                masks[agent] = np.full(own.n, alive[agent])
-                given = info.pop("action_mask", None)
-                if agent in obs and given is not None:
-                    masks[agent] = np.asarray(given) != 0
+                mask = info.pop("action_mask", np.full(own.n, alive[agent]))
+                masks[agent] = np.asarray(mask) != 0
             if info:
                 kept[agent] = info
         info = {
@@ -185,24 +177,21 @@ class ParallelByHand(ByHand):
             "action_mask": masks or None,
         }
         paid = {agent: float(rewards.get(agent, 0)) for agent in self.agents}
-        row = seen, paid, dict(self.terminated), dict(self.truncated), told(info)
-        return dict(zip(NAMES, row, strict=True))
+        return Row(seen, paid, dict(self.terminated), dict(self.truncated), told(info))
 
-    def choose(self, row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    def choose(self, row: Row, rng: np.random.Generator) -> dict[str, Any]:
         """Draw an action for each live agent."""
-        masks = row["info"].get("action_mask", {})
+        masks = row.info.get("action_mask", {})
         return {agent: self.draw(agent, masks.get(agent), rng) for agent in self.env.agents}
 
-    def read(self, batch: Any, k: int) -> dict[str, Any]:
-        """Return row ``k`` of a batch in the form of ``step``."""
-        *values, info = [pick(part, k) for part in batch]
-        return dict(zip(NAMES, (*values, told({**info, **HIDDEN})), strict=True))
 
-
-def drive(pool: Any, hands: list[Any], num_steps: int, seed: int | None = 7) -> list[Any]:
+def drive(
+    pool: Any, hands: list[Any], num_steps: int, events: Any = None, *, seed: int | None = 7
+) -> list[Any]:
     """Reset all envs and step each so often; compare every row; return the batches.
 
-    What was returned has to be the same after the next step.
+    What was returned has to be the same after the next step. ``events`` are called after so many
+    batches.
     """
     rngs = [np.random.default_rng(i) for i in range(len(hands))]
     pool.send_reset(seed=seed)
@@ -210,11 +199,12 @@ def drive(pool: Any, hands: list[Any], num_steps: int, seed: int | None = 7) -> 
     left, batches, expected = [num_steps] * len(hands), [], []
     while pool.waiting_id:
         batches.append(pool.recv())
+        (events or {}).get(len(batches), bool)()
         free = pool.batch_ids.tolist()
-        expected = [*expected[-1:], [(hands[i], rows[i]) for i in free]]
+        expected = [*expected[-1:], [rows[i] for i in free]]
         for batch, own in zip(batches[-2:], expected, strict=True):
-            for k, (hand, row) in enumerate(own):
-                assert same(hand.read(batch, k), row), (hand.read(batch, k), row)
+            for k, row in enumerate(own):
+                assert same(row_of(batch, k), row), (row_of(batch, k), row)
         over = [i for i in free if hands[i].over and hands[i].autoreset is None]
         ids = [i for i in free if i not in over and left[i]]
         actions = [hands[i].choose(rows[i], rngs[i]) for i in ids]
@@ -227,6 +217,11 @@ def drive(pool: Any, hands: list[Any], num_steps: int, seed: int | None = 7) -> 
         if ids:
             pool.send(actions, ids)
     return batches
+
+
+def row_of(batch: Any, k: int) -> Row:
+    *values, info = [pick(part, k) for part in batch]
+    return Row(*values, told({**info, **HIDDEN}))
 
 
 def told(info: dict[str, Any]) -> dict[str, Any]:

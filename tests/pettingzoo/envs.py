@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from typing import Any, ClassVar
 
@@ -9,7 +10,8 @@ import numpy as np
 import pettingzoo
 from gymnasium import spaces
 from mpe2 import simple_adversary_v3, simple_spread_v3
-from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo import ParallelEnv
+from pettingzoo.utils.conversions import parallel_to_aec_wrapper
 
 BURNS = 2
 """The level at which a step of a `MeadowEnv` or a `TableEnv` raises."""
@@ -46,6 +48,7 @@ class MeadowEnv(ParallelEnv):
         self.rng = np.random.default_rng(0)
         self.level = 1
         self.buffer = np.zeros(3, np.float32)
+        self.acts = copy.deepcopy(self.acts)  # no other env draws from them
         vars(self).update(changes)
 
     def observation_space(self, agent: str) -> spaces.Space:
@@ -102,13 +105,6 @@ class MeadowEnv(ParallelEnv):
         return np.full((4, 6, 3), self.t, np.uint8)
 
 
-class QuietMeadowEnv(MeadowEnv):
-    """Its infos are masks, of agents with different spaces that are born and die."""
-
-    def tell(self, agent: str) -> dict:
-        return {"action_mask": draw_mask(self.rng, 4)} if agent.startswith("hunter") else {}
-
-
 class PlainMeadowEnv(MeadowEnv):
     """The same, with equal spaces for all, so that it goes into a VecEnv; masks in the infos."""
 
@@ -122,84 +118,32 @@ class PlainMeadowEnv(MeadowEnv):
         return {"action_mask": draw_mask(self.rng, 4), "t": self.t}
 
 
-class TableEnv(AECEnv):
-    """A game in turns, masks in the infos, one buffer for what everybody sees.
-
-    player_3 joins after 5 moves; player_1 dies in move 9, its third; player_0 and player_2 in one
-    move some time later; player_3 is truncated at the end. The move of a dead player pays those
-    who are left.
-    """
-
-    metadata: ClassVar = {"name": "table_v0", "render_modes": []}
-    render_mode = None
-    possible_agents: ClassVar = ["player_0", "player_1", "player_2", "player_3"]
+class TableEnv(parallel_to_aec_wrapper):
+    """A plain meadow in turns: one buffer for what all agents see; dead agents' moves pay too."""
 
     def __init__(self) -> None:
-        self.seen = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-        self.acts = spaces.Discrete(5)
-        self.rng = np.random.default_rng(0)
-        self.buffer = np.zeros(2, np.float32)
-        self.level = 1
+        super().__init__(PlainMeadowEnv())
+        self.metadata, self.level = {"name": "table_v0"}, 1
+        self.buffer = np.zeros(3, np.float32)
         self.seeds: list[int | None] = []
 
-    def observation_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return self.seen
-
-    def action_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
-        return self.acts
-
     def reset(self, seed: int | None = None, options: dict | None = None) -> None:
-        del options
         self.seeds.append(seed)
-        if seed is not None:
-            self.rng = np.random.default_rng(seed)
-        self.agents = self.possible_agents[:3]
-        self.rewards = dict.fromkeys(self.agents, 0)
-        self._cumulative_rewards = dict.fromkeys(self.agents, 0)
-        self.terminations = dict.fromkeys(self.agents, False)
-        self.truncations = dict.fromkeys(self.agents, False)
-        self.infos = {agent: {"action_mask": draw_mask(self.rng, 5)} for agent in self.agents}
-        self.agent_selection = "player_0"
-        self.t = self.total = 0
-        self.double = 12 + int(self.rng.integers(3))
-        self._skip_agent_selection = None
+        super().reset(seed, options)
 
     def observe(self, agent: str) -> Any:
-        self.buffer[:] = self.total, self.possible_agents.index(agent)
+        self.buffer[:] = super().observe(agent)
         return self.buffer
 
     def step(self, action: Any) -> None:
-        agent = self.agent_selection
         if self.level == BURNS:
             raise ValueError("the table burns")
-        if self.terminations[agent] or self.truncations[agent]:
-            self._was_dead_step(action)
-            self.buffer[:] = -1  # over what everybody has seen
-            self.rewards = dict.fromkeys(self.agents, 0.5)
-            self._accumulate_rewards()
-            return
-        assert self.acts.contains(action), f"{agent} can't do {action}"
-        self._cumulative_rewards[agent] = 0
-        self.t += 1
-        self.total = self.total * 3 % 101 + int(action)
-        if self.t == 5:
-            self.agents.append("player_3")
-            self._cumulative_rewards["player_3"] = 0
-            self.terminations["player_3"] = self.truncations["player_3"] = False
-        for one in self.agents:
-            self.rewards[one] = float(self.rng.normal())
-            self.infos[one] = {"action_mask": draw_mask(self.rng, 5), "t": self.t}
-        for one, death in (("player_1", 9), ("player_0", self.double), ("player_2", self.double)):
-            if one in self.agents:
-                self.terminations[one] = self.t == death
-        if self.t == self.double + 2:
-            self.truncations["player_3"] = True
+        earlier = {**self._cumulative_rewards, self.agent_selection: 0.0}
+        super().step(action)
+        self.buffer[:] = -1  # over what everybody has seen
+        self._cumulative_rewards = {agent: earlier.get(agent, 0.0) for agent in self.agents}
+        self.rewards = {agent: float(self.env.rng.normal()) for agent in self.agents}
         self._accumulate_rewards()
-        place = self.agents.index(agent)
-        order = self.agents[place + 1 :] + self.agents[: place + 1]
-        alive = [a for a in order if not (self.terminations[a] or self.truncations[a])]
-        self.agent_selection = (alive or order)[0]
-        self._deads_step_first()
 
 
 class EchoEnv(ParallelEnv):
@@ -236,12 +180,7 @@ class EchoEnv(ParallelEnv):
 # --------------------------------------------------------------------------------- by their names
 
 KAZ = "butterfly/knights_archers_zombies-v11"
-OWN = {
-    "meadow": MeadowEnv,
-    "quiet_meadow": QuietMeadowEnv,
-    "plain_meadow": PlainMeadowEnv,
-    "table": TableEnv,
-}
+OWN = {"meadow": MeadowEnv, "plain_meadow": PlainMeadowEnv, "table": TableEnv}
 MPE = {"simple_spread": simple_spread_v3, "simple_adversary": simple_adversary_v3}
 KWARGS: dict[str, dict[str, Any]] = {
     KAZ: {"line_death": True, "spawn_delay": 4, "max_cycles": 60},

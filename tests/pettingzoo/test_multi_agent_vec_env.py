@@ -46,9 +46,9 @@ def test_rows_are_those_of_the_raw_envs(name: str, backend: str, sides: list[Any
     for _ in range(60):
         masks = venv.env_method("action_masks")
         for r, (i, agent) in enumerate(of_row):
-            alive = rows[i]["info"]["alive"][agent]
-            assert same(obs[r], rows[i]["obs"][agent] if alive else absent)
-            assert same(masks[r], rows[i]["info"]["action_mask"][agent] | (not alive))
+            alive = rows[i].info["alive"][agent]
+            assert same(obs[r], rows[i].obs[agent] if alive else absent)
+            assert same(masks[r], rows[i].info["action_mask"][agent] | (not alive))
         chosen = [hand.choose(row, rng) for hand, row in zip(hands, rows, strict=True)]
         rows = [hand.step(actions) for hand, actions in zip(hands, chosen, strict=True)]
         # The actions of absent agents are ignored.
@@ -56,21 +56,21 @@ def test_rows_are_those_of_the_raw_envs(name: str, backend: str, sides: list[Any
         obs, rewards, dones, infos = venv.step(actions)
         assert (rewards.dtype, dones.dtype) == (np.float32, np.bool_)
         for r, (i, agent) in enumerate(of_row):
-            row, told = rows[i], rows[i]["info"]
+            row, told = rows[i], rows[i].info
             ended, valid = told["env_done"], told["valid"][agent]
-            died = valid and (row["terminated"][agent] or row["truncated"][agent])
+            died = valid and (row.terminated[agent] or row.truncated[agent])
             born = told["alive"][agent] and not valid and not ended
             expected = {
                 **told["final_infos" if ended else "agent_infos"].get(agent, {}),
                 "active": valid,
-                "TimeLimit.truncated": died and not row["terminated"][agent],
+                "TimeLimit.truncated": died and not row.terminated[agent],
             }
             if died or born or ended:
-                last = (told["final_obs"] if ended else row["obs"])[agent]
+                last = (told["final_obs"] if ended else row.obs)[agent]
                 expected["terminal_observation"] = absent if born else last
             assert same(infos[r], expected)
             assert dones[r] == ("terminal_observation" in expected)
-            assert rewards[r] == np.float32(row["rewards"][agent])
+            assert rewards[r] == np.float32(row.rewards[agent])
             assert not ended or same(venv.reset_infos[r], told["agent_infos"].get(agent, {}))
             deaths += died and not ended
     assert all(hand.episodes > 1 for hand in hands)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -99,18 +99,6 @@ def test_spaces_and_what_is_shown(pool: Any) -> None:
     assert "need a reset: never reset</th><td>envs 0 to 2" in shown
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_state(backend: str) -> None:
-    with ParallelVectorEnv([MeadowEnv] * 3, backend, state_in_info=True) as pool:
-        _, info = pool.reset(seed=1)
-        before = info["state"].copy()
-        info_1 = pool.step([LEGAL], [1])[4]
-        assert same(info["state"], before)
-        assert pool.state()[:, 0].tolist() == [0, 1, 0]
-        assert same(info_1["state"], pool.state([1]))
-        assert pool.state_space == MeadowEnv.state_space
-
-
 def test_seeds_reach_envs_and_action_spaces(pool: Any) -> None:
     def drawn() -> list[list[int]]:
         own = [pool.action_space(a) for a in pool.possible_agents]
@@ -201,17 +189,25 @@ def test_bad_actions_are_refused_before_any_env_steps(pool: Any) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_views_are_valid_until_the_next_call(backend: str) -> None:
-    with ParallelVectorEnv([PlainMeadowEnv] * 2, backend, copy=False) as pool:
+@pytest.mark.parametrize("copy", [True, False])
+def test_states_and_views_of_the_block(backend: str, copy: bool) -> None:
+    options = {"state_in_info": True, "copy": copy}
+    with ParallelVectorEnv([PlainMeadowEnv] * 2, backend, **options) as pool:
         raw = PlainMeadowEnv()
         obs, info = pool.reset(seed=1)
-        view = obs["hunter_0"]
-        assert same(view[0], raw.reset(seed=1)[0]["hunter_0"])
-        alive = {a: flags.copy() for a, flags in info["alive"].items()}
-        obs, *_ = pool.step([LEGAL] * 2)
-        assert same(view, obs["hunter_0"]), "it is a view"
-        assert same(obs["hunter_0"][0], raw.step(LEGAL)[0]["hunter_0"])
-        assert same(alive, dict(info["alive"]))
+        first = raw.reset(seed=1)[0]["hunter_0"], raw.state()
+        mask = info["action_mask"]["hunter_0"].copy()
+        assert same((obs["hunter_0"][0], info["state"][0]), first)
+        later, *_, info_1 = pool.step([LEGAL], [0])
+        second = raw.step(LEGAL)[0]["hunter_0"], raw.state()
+        assert same((later["hunter_0"][0], info_1["state"][0]), second)
+        assert same(pool.state([0])[0], second[1])
+        assert pool.state()[:, 0].tolist() == [1, 0]
+        # A view of the block shows what comes next.
+        assert same((obs["hunter_0"][0], info["state"][0]), first if copy else second)
+        assert copy == same(info["action_mask"]["hunter_0"], mask)
+        assert info["alive"]["fawn_1"].tolist() == [False, False]
+        assert pool.state_space == MeadowEnv.state_space
 
 
 def test_envs_that_take_no_step(pool: Any) -> None:
@@ -239,11 +235,6 @@ def test_envs_that_take_no_step(pool: Any) -> None:
     pool.step([LEGAL] * 3)
 
 
-def bounded(agent: str) -> spaces.Space:
-    own = MeadowEnv().observation_space(agent)
-    return own if isinstance(own, spaces.Dict) else spaces.Box(-9, 9, (3,), np.float32)
-
-
 OTHERS = "env 1: observation_space is {'.*'fawn.*'hunter_0': "
 AGENTS = ["hunter_0", "fawn_0", "hunter_1", "fawn_9"]
 
@@ -253,7 +244,7 @@ AGENTS = ["hunter_0", "fawn_0", "hunter_1", "fawn_9"]
     [
         ({"possible_agents": AGENTS}, OTHERS),
         ({"possible_agents": ["fawn_0", "hunter_0", "hunter_1", "fawn_1"]}, OTHERS),
-        ({"observation_space": bounded}, OTHERS),
+        ({"seen": {**MeadowEnv.seen, "hunter": spaces.Box(-9, 9, (3,), np.float32)}}, OTHERS),
         ({"acts": {**MeadowEnv.acts, "hunter_1": spaces.MultiDiscrete([3, 3])}}, OTHERS),
         ({"possible_agents": []}, "env 1: env_fn raised ValueError: meadow_v0 has no possible_ag"),
     ],
@@ -265,7 +256,7 @@ def test_envs_with_other_agents_or_spaces_are_refused(changes: dict, text: str) 
 
 def test_wrong_arguments() -> None:
     for env_fn, text in (
-        (TableEnv, "table_v0 is turn-based .* put PettingZooEnv around it"),
+        (TableEnv, "meadow_v0 is turn-based .* put PettingZooEnv around it"),
         (lambda: gym.make("CartPole-v1"), ".* which is neither a PettingZoo AECEnv nor a"),
     ):
         with pytest.raises(TypeError, match=f"env 1: env_fn raised TypeError: {text}"):
@@ -280,17 +271,16 @@ def test_wrong_arguments() -> None:
         ParallelVectorEnv([MeadowEnv], "dummy", columns=True)
 
 
-class HighMeadowEnv(PlainMeadowEnv):
+def make_high() -> PlainMeadowEnv:
     """Zeros, which absent agents have, are not in its space; nor is what it sees later."""
-
-    seen: ClassVar = dict.fromkeys(("hunter", "fawn"), spaces.Box(1, 9, (3,), np.float32))
-
-    def see(self, agent: str) -> np.ndarray:  # noqa: ARG002
-        return np.full(3, 1 + 5 * self.t, np.float32)
+    space = spaces.Box(1, 9, (3,), np.float32)
+    env = PlainMeadowEnv(seen={"hunter": space, "fawn": space})
+    env.see = lambda _: np.full(3, 1 + 5 * env.t, np.float32)
+    return env
 
 
 def test_what_agents_see_is_validated() -> None:
-    with ParallelVectorEnv([HighMeadowEnv], validate="always") as pool:
+    with ParallelVectorEnv([make_high], validate="always") as pool:
         obs, _ = pool.reset()
         assert not obs["fawn_1"].any()
         pool.step([LEGAL])
