@@ -265,9 +265,11 @@ def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) ->
     assert ours.aec_env.calls == raw.aec_env.calls
 
 
-def test_a_parallel_env_of_its_own_is_stepped_by_itself() -> None:
+def test_converted_envs_are_stepped_through_their_wrappers() -> None:
     assert converted_step(MeadowEnv()) is None
     converted = make_parallel("simple_spread")
     converted.reset(seed=0)
+    with pytest.raises(AssertionError, match="action is not in action space"):
+        converted_step(converted)(dict.fromkeys(converted.agents, 9))
     converted.step = converted.step  # somebody's own
     assert converted_step(converted) is None
