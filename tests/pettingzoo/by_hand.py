@@ -27,13 +27,21 @@ class ByHand:
     """One raw env. The subclasses `begin` an episode, and `move`.
 
     ``autoreset`` is the pool's mode, ``acts`` the actions to draw from, if not all that are legal;
-    ``seeds`` gives the seed of each episode, if the pool has a schedule.
+    ``seeds`` gives the seed of each episode, if the pool has a schedule; ``skip``: dead steps are
+    made within the step before.
     """
 
     def __init__(
-        self, env: Any, autoreset: str | None = None, acts: Any = None, seeds: Any = None
+        self,
+        env: Any,
+        autoreset: str | None = None,
+        acts: Any = None,
+        *,
+        seeds: Any = None,
+        skip: bool = False,
     ) -> None:
-        self.env, self.autoreset, self.acts, self.seeds = env, autoreset, acts, seeds
+        self.env, self.autoreset, self.acts = env, autoreset, acts
+        self.seeds, self.skip = seeds, skip
         self.agents = list(env.possible_agents)
         self.episodes = 0
 
@@ -73,9 +81,7 @@ class ByHand:
 
 
 class AECByHand(ByHand):
-    """A turn-based env. ``skip``: dead steps are made within the step before."""
-
-    skip = False
+    """A turn-based env."""
 
     def begin(self, seed: int | None) -> Row:
         self.env.reset(seed=seed)

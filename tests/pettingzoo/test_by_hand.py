@@ -15,7 +15,12 @@ from tests.pettingzoo.envs import ACTS, KAZ, make_aec, make_parallel
 
 NUM = 3
 MODES = (None, "next_step", "same_step")
-# Backend, name, autoreset mode, and the steps of each env: enough for several episodes.
+PLACES: dict[str, dict[str, Any]] = {
+    "dummy": {},
+    "shmem": {"num_processes": 2},
+    "spawn": {"num_processes": 1, "context": "spawn"},
+}
+# Place, name, autoreset mode, and the steps of each env: enough for several episodes.
 TURNS = [
     ("shmem", "classic/tictactoe-v3", None, 40),
     ("dummy", "classic/leduc_holdem-v4", "same_step", 40),
@@ -25,9 +30,10 @@ TURNS = [
     ("shmem", "sisl/multiwalker-v9", None, 110),
     ("dummy", KAZ, None, 150),
     ("shmem", KAZ, "same_step", 110),
-    *((backend, "table", mode, 50) for backend in ("dummy", "shmem") for mode in MODES),
+    *((place, "table", mode, 50) for place in ("dummy", "shmem") for mode in MODES),
     ("dummy", "meadow", "next_step", 60),
     ("shmem", "meadow", None, 90),
+    ("spawn", "table", None, 60),
 ]
 ROUNDS = [
     ("dummy", "classic/rps-v2", None, 20),
@@ -37,7 +43,8 @@ ROUNDS = [
     ("dummy", "butterfly/pistonball-v6", None, 14),
     ("dummy", KAZ, "next_step", 70),
     ("shmem", KAZ, "same_step", 70),
-    *((backend, "meadow", mode, 30) for backend in ("dummy", "shmem") for mode in MODES),
+    *((place, "meadow", mode, 30) for place in ("dummy", "shmem") for mode in MODES),
+    ("spawn", "meadow", None, 12),
 ]
 
 
@@ -47,38 +54,36 @@ def wrapped(name: str, dead_steps: str) -> Any:
 
 
 @pytest.mark.parametrize("dead_steps", ["caller", "skip"])
-@pytest.mark.parametrize(("backend", "name", "mode", "steps"), TURNS)
+@pytest.mark.parametrize(("place", "name", "mode", "steps"), TURNS)
 def test_turns(
-    backend: str, name: str, mode: str | None, steps: int, dead_steps: str, sides: list[Any]
+    place: str, name: str, mode: str | None, steps: int, dead_steps: str, sides: list[Any]
 ) -> None:
     # What is converted from a parallel env is by hand converted likewise.
     raw = [wrapped(name, "caller").env for _ in range(NUM)]
     skip = dead_steps == "skip"
-    hands = [AECByHand(env, mode, ACTS.get(name)) for env in raw]
-    for hand in hands:
-        hand.skip = skip
+    hands = [AECByHand(env, mode, ACTS.get(name), skip=skip) for env in raw]
     fns = [functools.partial(wrapped, name, dead_steps)] * NUM
-    kind = {"dummy": DummyVectorEnv, "shmem": functools.partial(ShmemVectorEnv, num_processes=2)}
-    with kind[backend](fns, wait_num=2, autoreset_mode=mode) as pool:
+    kind = DummyVectorEnv if place == "dummy" else ShmemVectorEnv
+    with kind(fns, wait_num=2, autoreset_mode=mode, **PLACES[place]) as pool:
         drive(pool, hands, steps)
     assert all(hand.episodes > 1 for hand in hands)
     # The infos of the ends, and what agents with different spaces see, have no fixed shape.
     pickled = skip or mode == "same_step" or name in ("simple_adversary", "meadow")
-    assert bool(sides) == (backend == "shmem" and pickled)
+    assert bool(sides) == (place != "dummy" and pickled)
     for env in raw:
         env.close()
 
 
-@pytest.mark.parametrize(("backend", "name", "mode", "steps"), ROUNDS)
-def test_rounds(backend: str, name: str, mode: str | None, steps: int, sides: list[Any]) -> None:
+@pytest.mark.parametrize(("place", "name", "mode", "steps"), ROUNDS)
+def test_rounds(place: str, name: str, mode: str | None, steps: int, sides: list[Any]) -> None:
     hands = [ParallelByHand(make_parallel(name), mode, ACTS.get(name)) for _ in range(NUM)]
-    options = {"wait_num": 2, "num_processes": 2} if backend == "shmem" else {}
+    backend = "dummy" if place == "dummy" else "shmem"
     fns = [functools.partial(make_parallel, name)] * NUM
-    with ParallelVectorEnv(fns, backend, autoreset_mode=mode, **options) as pool:
+    with ParallelVectorEnv(fns, backend, 2, autoreset_mode=mode, **PLACES[place]) as pool:
         batches = drive(pool, hands, steps)
     assert all(hand.episodes > 1 for hand in hands)
     assert all(own.dtype == np.float64 for own in batches[-1][1].values())
-    if backend == "shmem":  # of what is in the rows, only infos that are not empty are pickled
+    if place != "dummy":  # of what is in the rows, only infos that are not empty are pickled
         told = [info for batch in batches for info in batch[4]["agent_infos"] if info]
         assert bool(sides) == (name == "meadow") == bool(told)
     for hand in hands:
