@@ -38,12 +38,9 @@ def make_table() -> PettingZooEnv:
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize(("mode", "seeds"), [*((mode, False) for mode in MODES), (None, True)])
-def test_an_agent_that_is_terminated_begins_no_episode_of_the_schedule(
-    restarts: bool, mode: str | None, seeds: bool
-) -> None:
-    hands = [
-        AECByHand(TableEnv(), mode, seeds=functools.partial(of_episode, SEED + i)) for i in range(3)
-    ]
+def test_a_terminated_agent_ends_no_episode(restarts: bool, mode: str | None, seeds: bool) -> None:
+    schedules = [functools.partial(of_episode, SEED + i) for i in range(3)]
+    hands = [AECByHand(TableEnv(), mode, seeds=schedule) for schedule in schedules]
     options = {"episode_seeds": True, "autoreset_mode": mode, **(RESTART if restarts else {})}
     with PLACES["shmem-fork-packed"]([make_table] * 3, **options) as pool:
         if seeds:
@@ -63,9 +60,7 @@ def test_an_agent_that_is_terminated_begins_no_episode_of_the_schedule(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_row_of_a_terminated_agent_that_is_not_returned_yet_ends_no_episode(
-    mode: str | None,
-) -> None:
+def test_a_row_that_is_not_returned_yet_ends_no_episode(mode: str | None) -> None:
     env, steps = make_table(), 1
     env.reset(seed=SEED)
     while not env.step(0)[2]:
@@ -121,9 +116,7 @@ def test_an_env_of_rounds_is_restored(mode: str | None, at: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
-def test_a_record_of_a_pettingzoo_env_is_replayed(
-    place: str, mode: str | None, tmp_path: Path
-) -> None:
+def test_a_record_is_replayed(place: str, mode: str | None, tmp_path: Path) -> None:
     record = tmp_path / "record"
     hands = [AECByHand(TableEnv(), mode) for _ in range(2)]
     with PLACES[place]([make_table] * 2, autoreset_mode=mode, record=record) as pool:
@@ -156,15 +149,11 @@ def test_the_row_of_a_lost_episode_of_turns(mode: str | None, after_a_death: boo
             assert not pool.reset()[1][0]["env_done"]
 
 
-@pytest.mark.parametrize(
-    ("backend", "on_error", "mode"),
-    [
-        ("shmem", "restart", None),
-        ("dummy", "restart", "same_step"),
-        ("dummy", "replay", "next_step"),
-        ("shmem", "replay", "same_step"),
-    ],
-)
+LOST = [("shmem", "restart", None), ("dummy", "restart", "same_step")]
+LOST += [("dummy", "replay", "next_step"), ("shmem", "replay", "same_step")]
+
+
+@pytest.mark.parametrize(("backend", "on_error", "mode"), LOST)
 def test_the_row_of_a_lost_episode_of_rounds(backend: str, on_error: str, mode: str | None) -> None:
     fns, options = [PlainMeadowEnv] * 2, {"autoreset_mode": mode, "on_error": on_error}
     with ParallelVectorEnv(fns, backend, **options) as pool:
