@@ -32,16 +32,10 @@ class ByHand:
     """
 
     def __init__(
-        self,
-        env: Any,
-        autoreset: str | None = None,
-        acts: Any = None,
-        *,
-        seeds: Any = None,
-        skip: bool = False,
+        self, env: Any, autoreset: str | None = None, acts: Any = None, **options: Any
     ) -> None:
         self.env, self.autoreset, self.acts = env, autoreset, acts
-        self.seeds, self.skip = seeds, skip
+        self.seeds, self.skip = options.get("seeds"), options.get("skip")
         self.agents = list(env.possible_agents)
         self.episodes = 0
 

@@ -14,7 +14,7 @@ from pettingzoo.utils.conversions import parallel_to_aec
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv
-from tests.pettingzoo.by_hand import pick
+from tests.pettingzoo.by_hand import row_of
 from tests.pettingzoo.envs import KAZ, make_aec, make_parallel
 
 with warnings.catch_warnings():
@@ -52,26 +52,27 @@ class View(ParallelEnv):
         self.observation_space, self.action_space = pool.observation_space, pool.action_space
         self.agents: list[str] = []
 
-    def shown(self, obs: dict, *columns: dict, info: dict) -> tuple[dict, ...]:
-        before, alive = self.agents, info["alive"]
-        self.agents = [agent for agent in self.possible_agents if alive[agent][0]]
+    def recv(self) -> tuple[dict, ...]:
+        before, row = self.agents, row_of(self.pool.recv(), 0)
+        self.agents = [agent for agent, alive in row.info["alive"].items() if alive]
         there = [a for a in self.possible_agents if a in before or a in self.agents]
-        infos = {agent: dict(info["agent_infos"][0].get(agent, {})) for agent in there}
-        for agent, masks in info.get("action_mask", {}).items():
+        infos = {agent: dict(row.info["agent_infos"].get(agent, {})) for agent in there}
+        for agent, mask in row.info.get("action_mask", {}).items():
             # Where the env itself gives no mask, all is legal, and sampling needs no mask.
-            if agent in there and not masks[0].all():
-                infos[agent]["action_mask"] = masks[0].astype("int8")
-        facts = ({a: column[a][0].item() for a in there} for column in columns)
-        return {a: pick(obs[a], 0) for a in there}, *facts, infos
+            if agent in there and not mask.all():
+                infos[agent]["action_mask"] = mask.astype("int8")
+        facts = ({a: own[a].item() for a in there} for own in row[1:4])
+        return {a: row.obs[a] for a in there}, *facts, infos
 
-    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, ...]:
-        obs, info = self.pool.reset([0], seed=None if seed is None else [seed], options=options)
+    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
         self.agents = []
-        return self.shown(obs, info=info)
+        self.pool.send_reset([0], seed=None if seed is None else [seed], options=options)
+        obs, _, _, _, infos = self.recv()
+        return obs, infos
 
     def step(self, actions: dict) -> tuple[dict, ...]:
-        *columns, info = self.pool.step([actions], [0])
-        return self.shown(*columns, info=info)
+        self.pool.send([actions], [0])
+        return self.recv()
 
     def state(self) -> Any:
         return self.pool.state([0])[0]
