@@ -64,8 +64,7 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         self._seed: int | None = None
         self._iterated = False
         self.agent_idx = {agent: n for n, agent in enumerate(agents)}
-        self._masks = {agent: agent_spaces.Masks.of(*pair) for agent, pair in own.items()}
-        self._has_masks = any(mask.shape is not None for mask in self._masks.values())
+        self._masks = agent_spaces.masks_of(own)
         self.observation_space = self._row_space(own)
         actions = {agent: action for agent, (_, action) in own.items()}
         self.action_space = agent_spaces.callable_space(common(actions), actions)
@@ -76,18 +75,16 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         self._dead_row: Row | None = None
 
     def _row_space(self, own: AgentSpaces) -> Any:
-        seen = {agent: observation for agent, (observation, _) in own.items()}
-        shapes = {agent: masks.shape for agent, masks in self._masks.items()}
-        parts: dict[str, gym.Space[Any]] = {
-            "agent_id": agent_spaces.AgentName(list(own)),
-            "obs": common(
-                {agent: agent_spaces.without_mask(space) for agent, space in seen.items()}
-            ),
-        }
-        if self._has_masks:
-            parts["mask"] = common(
-                {a: None if s is None else agent_spaces.bools(s) for a, s in shapes.items()}
-            )
+        seen: dict[str, Any] = {agent: observation for agent, (observation, _) in own.items()}
+        rest, masks = dict(seen), dict.fromkeys(own)
+        for agent, mask in self._masks.items():
+            masks[agent] = agent_spaces.bools(mask.shape)
+            if mask.in_obs:
+                part = agent_spaces.rest_of(seen[agent].spaces)
+                rest[agent] = gym.spaces.Dict(part) if isinstance(part, dict) else part
+        parts = {"agent_id": agent_spaces.AgentName(list(own)), "obs": common(rest)}
+        if self._masks:
+            parts["mask"] = common(masks)
         space = gym.spaces.Dict(parts)
         space.spaces = _RowSpaces(space.spaces)
         return agent_spaces.callable_space(space, seen)
@@ -183,12 +180,12 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         row = self._row(rewards)
         if not self._skips or not env.agents or not self._is_dead():
             return row
-        last_reward, final_rewards = row[4]["last_reward"], {}
+        final_rewards = {}
         while env.agents and self._is_dead():
             final_rewards[env.agent_selection] = float(env.last(observe=False)[1])
             env.step(None)
             rewards += self._noted()
-        row = self._row(rewards, last_reward)
+        row = self._row(rewards)
         row[4]["final_rewards"] = final_rewards
         return row
 
@@ -198,15 +195,13 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         agent = env.agent_selection
         return bool(env.terminations[agent] or env.truncations[agent])
 
-    def _row(self, rewards: NDArray[np.float64], last_reward: float = 0.0) -> Row:
-        """The row of the agent to act; if nobody is left, of who was the last to be seen dead.
-
-        ``last_reward`` is for the latter.
-        """
+    def _row(self, rewards: NDArray[np.float64]) -> Row:
+        """The row of the agent to act; if nobody is left, of who was the last to be seen dead."""
         if not self._direct.agents:
             if self._dead_row is None:
                 raise RuntimeError("the env has no agents, though none was seen to die")
             obs, _, terminated, truncated, info = self._dead_row
+            last_reward = info["last_reward"] if self._skips else 0.0  # else the row before told it
             return obs, rewards, terminated, truncated, self._info(info, last_reward, env_done=True)
         agent = self._direct.agent_selection
         observation, reward, terminated, truncated, own_info = self._direct.last()
@@ -228,13 +223,13 @@ class PettingZooEnv(BaseWrapper):  # type: ignore[misc]
         }
 
     def _observed(self, agent: str, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
-        masks = self._masks[agent]
-        mask = masks.read(observation, info)
-        seen = agent_spaces.rest_of(observation) if masks.in_obs else observation
-        obs = {"agent_id": agent, "obs": seen}
-        if masks.shape is not None:
+        obs = {"agent_id": agent, "obs": observation}
+        if masks := self._masks.get(agent):
+            mask = masks.read(observation, info)
             obs["mask"] = np.ones(masks.shape, np.bool_) if mask is None else mask
-        elif self._has_masks:
+            if masks.in_obs:
+                obs["obs"] = agent_spaces.rest_of(observation)
+        elif self._masks:
             obs["mask"] = None
         return obs
 
@@ -257,7 +252,4 @@ class _RowSpaces(dict[str, Any]):
     """The parts of a row's observation; PettingZoo's names of them are understood, too."""
 
     def __missing__(self, key: str) -> Any:
-        ours = {OBSERVATION: "obs", ACTION_MASK: "mask"}.get(key, key)
-        if ours == key or ours not in self:
-            raise KeyError(key)
-        return self[ours]
+        return self[{OBSERVATION: "obs", ACTION_MASK: "mask"}[key]]

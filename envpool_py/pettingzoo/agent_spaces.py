@@ -50,25 +50,13 @@ def blank(space: gym.Space[Any]) -> Any:
 
 
 class Masks(NamedTuple):
-    """Where an agent's mask of legal actions is.
+    """Where an agent's mask of legal actions is, and its shape.
 
-    ``shape``: of the mask; None if legal actions are not known. ``in_obs``: the mask is a part of
-    the observation; else it is in the info, or all actions are legal.
+    ``in_obs``: it is a part of the observation; else it is in the info, or all actions are legal.
     """
 
-    shape: tuple[int, ...] | None
+    shape: tuple[int, ...]
     in_obs: bool
-
-    @classmethod
-    def of(cls, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Masks:
-        """Where the masks of an agent with these spaces are."""
-        if isinstance(observation_space, gym.spaces.Dict):
-            own = observation_space.spaces.get(ACTION_MASK)
-            if own is not None:
-                return cls(own.shape, in_obs=True)
-        count: Any = getattr(action_space, "n", None)
-        is_discrete = isinstance(action_space, gym.spaces.Discrete)
-        return cls((int(count),) if is_discrete else None, in_obs=False)
 
     def read(self, observation: Any, info: Mapping[str, Any]) -> Array | None:
         """The mask, bool; None if the env gives none."""
@@ -77,9 +65,15 @@ class Masks(NamedTuple):
 
 
 def masks_of(own: AgentSpaces) -> dict[str, Masks]:
-    """Where the masks of those agents are that have any."""
-    masks = {agent: Masks.of(*pair) for agent, pair in own.items()}
-    return {agent: mask for agent, mask in masks.items() if mask.shape is not None}
+    """Where the masks of those agents are whose actions are masked or discrete."""
+    masks = {}
+    for agent, (seen, acts) in own.items():
+        mask = seen.spaces.get(ACTION_MASK) if isinstance(seen, gym.spaces.Dict) else None
+        if mask is not None and mask.shape is not None:
+            masks[agent] = Masks(mask.shape, in_obs=True)
+        elif isinstance(acts, gym.spaces.Discrete):
+            masks[agent] = Masks((int(acts.n),), in_obs=False)
+    return masks
 
 
 def bools(shape: tuple[int, ...]) -> gym.Space[Any]:
@@ -91,14 +85,6 @@ def rest_of(parts: Mapping[str, Any]) -> Any:
     """An observation, or its spaces, without the mask: ``"observation"`` if that is all."""
     rest = {key: part for key, part in parts.items() if key != ACTION_MASK}
     return rest[OBSERVATION] if rest.keys() == {OBSERVATION} else rest
-
-
-def without_mask(space: gym.Space[Any]) -> gym.Space[Any]:
-    """The space of an observation without its mask."""
-    if not isinstance(space, gym.spaces.Dict) or ACTION_MASK not in space.spaces:
-        return space
-    rest = rest_of(space.spaces)
-    return gym.spaces.Dict(rest) if isinstance(rest, dict) else rest
 
 
 class NameCode(NamedTuple):
@@ -209,24 +195,18 @@ class _Callable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The class is made at run time, and pickle would look for it by name.
-        plain_class: Any = type(self).__bases__[1]
-        plain = plain_class.__new__(plain_class)
-        plain.__dict__.update(vars(self))
-        own = plain.__dict__.pop("_own")
-        return _as_callable, (plain, own)
+        return _empty, (type(self).__bases__[1],), vars(self)
 
 
 def callable_space(space: gym.Space[Any], own: Mapping[str, gym.Space[Any]]) -> Any:
     """A copy of ``space`` that can be called with an agent's name, for that agent's own space."""
-    return _as_callable(copy.deepcopy(space), dict(own))
-
-
-def _as_callable(space: Any, own: dict[str, gym.Space[Any]]) -> Any:
-    kind: Any = type(space)
-    mixed = _callable_class(kind)
-    made = mixed.__new__(mixed)
-    made.__dict__.update(vars(space), _own=own)
+    made = _empty(type(space))
+    made.__dict__.update(vars(copy.deepcopy(space)), _own=dict(own))
     return made
+
+
+def _empty(plain: Any) -> Any:
+    return object.__new__(_callable_class(plain))
 
 
 @functools.cache

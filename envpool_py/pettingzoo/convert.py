@@ -93,9 +93,8 @@ class Direct:
     """An AEC env after its reset, whose attributes are read past PettingZoo's own wrappers.
 
     These wrappers look up every attribute in the next layer, some microseconds each, and a row
-    needs ten. ``step`` goes through all wrappers, and a custom wrapper is never passed by.
-    A step takes 20 % longer without this in ``simple_spread``, 13 % in ``knights_archers_zombies``,
-    and 43 % in ``tictactoe`` (in process, with the env's own time).
+    needs ten: without this a step of ``simple_spread`` takes 20 % longer, of ``tictactoe`` 43 %.
+    ``step`` goes through all wrappers, and a custom wrapper is never passed by.
     """
 
     __slots__ = ("__dict__", "_core", "last", "observe", "step")

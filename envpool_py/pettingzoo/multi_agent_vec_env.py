@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import seeding, spaces
-from envpool_py.pettingzoo.agent_spaces import Masks, assert_alike
+from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
 from envpool_py.pettingzoo.parallel import RECOVERIES, ByAgent, ParallelVectorEnv, side_by_side
 from envpool_py.sb3.common.vec_env.base_vec_env import (
@@ -86,9 +86,9 @@ class SB3MultiAgentVecEnv(OverPool):
             own = {a: (pool.observation_space(a), pool.action_space(a)) for a in agents}
             alike = "the rows of a VecEnv have equal spaces, and SuperSuit's pad_* wrappers do that"
             assert_alike(own, alike, UnsuitableEnvError)
-            shape = Masks.of(*own[agents[0]]).shape
             num_rows = len(pool) * len(agents)
-            self._masks = None if shape is None else np.ones((num_rows, *shape), dtype=np.bool_)
+            mask = masks_of(own).get(agents[0])
+            self._masks = mask and np.ones((num_rows, *mask.shape), dtype=np.bool_)
             self._layout = spaces.layout_of(own[agents[0]][0])
             self._recoveries = RECOVERIES.get(options.get("on_error", ""), ())
             super().__init__(num_rows, *own[agents[0]])
@@ -121,14 +121,11 @@ class SB3MultiAgentVecEnv(OverPool):
         Raises and warns as ``PoolVecEnv.step_async``; ResetNeeded also if an env was never reset.
         """
         self._assert_no_step("step_async: ")
-        if np.shape(actions)[:1] > (self.num_envs,):
-            warnings.warn(
-                f"got {len(actions)} actions for {self.num_envs} envs;"
-                " those left over are not used",
-                stacklevel=3,
-            )
+        count = f"got {len(actions)} actions for {self.num_envs} envs"
         if len(actions) < self.num_envs:
-            raise ValueError(f"got {len(actions)} actions for {self.num_envs} envs")
+            raise ValueError(count)
+        if len(actions) > self.num_envs:
+            warnings.warn(f"{count}; the last ones are not used", stacklevel=3)
         width = len(self.possible_agents)
         own = enumerate(self.possible_agents)
         self._send({agent: actions[n : self.num_envs : width] for n, agent in own})

@@ -43,7 +43,7 @@ class RowSpace(gym.spaces.Dict):
         parts: dict[str, gym.Space[Any]] = {
             AGENTS: _in_order({agent: observation for agent, (observation, _) in own.items()}),
             FLAGS: bools((4, len(own))),
-            MASKS: _in_order({agent: bools(m.shape or ()) for agent, m in masks_of(own).items()}),
+            MASKS: _in_order({agent: bools(mask.shape) for agent, mask in masks_of(own).items()}),
         }
         if state is not None:
             parts[STATE] = state
@@ -171,8 +171,7 @@ class PackedEnv:
         # Some envs return values for others, too.
         self._there = [a for a in self._place if a in self._alive or a in acted]
         self._usual_masks = {
-            agent: np.full(mask.shape or (), agent in self._alive)
-            for agent, mask in self._masks.items()
+            agent: np.full(mask.shape, agent in self._alive) for agent, mask in self._masks.items()
         }
 
     def _row(

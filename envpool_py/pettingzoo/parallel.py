@@ -117,10 +117,8 @@ class ParallelVectorEnv:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
         if "columns" in options:
             raise TypeError("columns: batches of agents are arrays in any case")
-        if backend != "dummy":
+        if num_processes is not None:
             options["num_processes"] = num_processes
-        elif num_processes is not None:
-            raise TypeError("num_processes: the dummy backend has no processes")
         make = [
             functools.partial(PackedEnv, env_fn, with_state=state_in_info)
             for env_fn in check_env_fns(env_fns)
@@ -392,11 +390,11 @@ def _groups_of(own: AgentSpaces) -> dict[str, tuple[str, ...]]:
 
     Where agents of one name have different spaces, each such group is called by its first agent.
     """
-    kinds = {agent: (re.sub(r"_?\d+$", "", agent) or agent, own[agent]) for agent in own}
     groups: dict[tuple[str, str], list[str]] = {}  # by the stem of the name and the first agent
-    for agent, kind in kinds.items():
-        first = next(other for other in own if kinds[other] == kind)
-        groups.setdefault((kind[0], first), []).append(agent)
+    for agent, pair in own.items():
+        stem = re.sub(r"_?\d+$", "", agent) or agent
+        first = next((one for name, one in groups if name == stem and own[one] == pair), agent)
+        groups.setdefault((stem, first), []).append(agent)
     stems = [stem for stem, _ in groups]
     return {
         first if stems.count(stem) > 1 else stem: tuple(group)

@@ -1,264 +1,232 @@
-"""Raw PettingZoo envs stepped by hand: what the pools must give."""
+"""Raw PettingZoo envs stepped by hand: the rows that the pools must give."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from envpool_py.spaces import map_tree
 from tests.support.reference import alike as same
 
+HIDDEN = dict.fromkeys(("env_id", "env_error", "env_replayed"))
+"""Only the pool tells it."""
 
-class AECByHand:
-    """One raw AEC env, and the row that it should have."""
 
-    autoreset = None
+class Row(NamedTuple):
+    """What a batch holds of one env; the info has no None."""
 
-    def __init__(self, env: Any, *, skip: bool = False, acts: Any = None) -> None:
-        self.env, self.skip, self.acts = env, skip, acts
+    obs: Any
+    rewards: Any
+    terminated: Any
+    truncated: Any
+    info: dict[str, Any]
+
+
+class ByHand:
+    """One raw env. The subclasses `begin` an episode, and `move`.
+
+    ``autoreset`` is the pool's mode, ``acts`` the actions to draw from, if not all that are legal;
+    ``seeds`` gives the seed of each episode, if the pool has a schedule; ``skip``: dead steps are
+    made within the step before.
+    """
+
+    def __init__(
+        self, env: Any, autoreset: str | None = None, acts: Any = None, **options: Any
+    ) -> None:
+        self.env, self.autoreset, self.acts = env, autoreset, acts
+        self.seeds, self.skip = options.get("seeds"), options.get("skip")
         self.agents = list(env.possible_agents)
+        self.episodes = 0
 
     @property
     def over(self) -> bool:
         return not self.env.agents
 
-    def reset(self, seed: int | None = None) -> dict[str, Any]:
-        self.env.reset(seed=seed)
-        self.terminations = dict.fromkeys(self.agents, False)
-        self.truncations = dict.fromkeys(self.agents, False)
-        return self.look({})
-
-    def asked_reset(self) -> dict[str, Any]:
-        row = self.reset()
-        return {**row, "info": {**row["info"], "is_reset": True}}
-
-    def step(self, action: Any) -> dict[str, Any]:
-        self.env.step(action)
-        rewards = dict(self.env.rewards)
-        row = self.look(rewards)
-        if self.skip and is_dead(row):
-            final, first = {}, row
-            while self.env.agents and is_dead(row):
-                final[row["obs"]["agent_id"]] = row["info"]["last_reward"]
-                self.env.step(None)
-                row = self.look(rewards)
-            row = first if self.over else row
-            row["info"] |= {"final_rewards": final, **self.facts()}
+    def reset(self, seed: int | None = None) -> Row:
+        self.terminated, self.truncated = (dict.fromkeys(self.agents, False) for _ in range(2))
+        row = self.begin(self.seeds(self.episodes) if self.seeds else seed)
+        self.episodes += 1
+        row.info["is_reset"] = True
         return row
 
-    def facts(self) -> dict[str, Any]:
-        return {
-            "env_done": self.over,
-            "terminations": np.array(list(self.terminations.values())),
-            "truncations": np.array(list(self.truncations.values())),
-        }
-
-    def look(self, rewards: dict[str, float]) -> dict[str, Any]:
-        env = self.env
-        for agent in env.agents:
-            self.terminations[agent] |= bool(env.terminations[agent])
-            self.truncations[agent] |= bool(env.truncations[agent])
-        vector = np.array([float(rewards.get(a, 0)) for a in self.agents])
-        if self.over:
-            info = {**self.seen["info"], "last_reward": 0.0, **self.facts()}
-            return {**self.seen, "rewards": vector, "info": info}
-        obs, last, terminated, truncated, info = env.last()
-        mask = info.get("action_mask")
-        if isinstance(obs, dict) and "action_mask" in obs:
-            mask = obs["action_mask"]
-            obs = obs["observation"]
-        space = env.action_space(env.agent_selection)
-        if mask is None and hasattr(space, "n"):
-            mask = np.ones(space.n)
-        given = {} if mask is None else {"mask": np.asarray(mask).astype(bool)}
-        self.seen = {
-            "obs": {"agent_id": env.agent_selection, "obs": copied(obs), **given},
-            "rewards": vector,
-            "terminated": bool(terminated),
-            "truncated": bool(truncated),
-            "info": {**info, "last_reward": float(last), **self.facts()},
-        }
-        return self.seen
-
-    def choose(self, row: dict[str, Any], rng: np.random.Generator) -> Any:
-        """A legal action for the agent of this row."""
-        obs = row["obs"]
-        if is_dead(row):
-            return None
-        return draw(self.env.action_space(obs["agent_id"]), obs.get("mask"), self.acts, rng)
-
-    def form(self, actions: list[Any], _: int) -> list[Any]:
-        """Actions as a pool takes them."""
-        return actions
-
-    def read(self, batch: Any, k: int) -> dict[str, Any]:
-        """Row ``k`` of what a pool returned, in the form of ``step``."""
-        obs, *stepped, info = batch
-        rewards, terminated, truncated = [column[k] for column in stepped] or (
-            np.zeros(len(self.agents)),
-            False,
-            False,
-        )
-        told = {key: part for key, part in info[k].items() if key != "env_id"}
-        flags = {"terminated": terminated, "truncated": truncated}
-        return {"obs": obs[k], "rewards": rewards, **flags, "info": told}
-
-
-def is_dead(row: dict[str, Any]) -> bool:
-    return bool(row["terminated"] or row["truncated"])
-
-
-def draw(space: Any, mask: Any, acts: Any, rng: np.random.Generator) -> Any:
-    """Draw a legal action, one of ``acts`` if these are given."""
-    if acts:
-        return int(rng.choice(acts))
-    if mask is not None:
-        return int(rng.choice(np.flatnonzero(mask)))
-    return rng.uniform(space.low, space.high, space.shape).astype(space.dtype)
-
-
-class ParallelByHand:
-    """One raw parallel env, and the row that it should have."""
-
-    def __init__(self, env: Any, autoreset: str | None = None, *, acts: Any = None) -> None:
-        self.env, self.autoreset, self.acts = env, autoreset, acts
-        self.agents = list(env.possible_agents)
-
-    def reset(self, seed: int | None = None) -> dict[str, Any]:
-        obs, infos = self.env.reset(seed=seed)
-        self.obs = {a: copied(o) for a, o in obs.items()}
-        self.terminated = dict.fromkeys(self.agents, False)
-        self.truncated = dict.fromkeys(self.agents, False)
-        self.over = False
-        return self.row({}, set(), infos)
-
-    def asked_reset(self) -> dict[str, Any]:
-        return {**self.reset(), "is_reset": True}
-
-    def step(self, actions: dict[str, Any]) -> dict[str, Any]:
+    def step(self, actions: Any) -> Row:
         if self.over and self.autoreset == "next_step":
-            return self.asked_reset()
-        acted = set(self.env.agents)
-        assert set(actions) == acted
-        obs, rewards, terminated, truncated, infos = self.env.step(actions)
-        self.obs = {a: copied(o) for a, o in obs.items()}
+            return self.reset()
+        row = self.move(actions)
+        if self.over and self.autoreset == "same_step":
+            first = self.reset()
+            return row._replace(obs=first.obs, info=self.joined(row, first.info))
+        return row
+
+    def note(self, terminated: dict[str, Any], truncated: dict[str, Any]) -> None:
         for agent in self.agents:
             self.terminated[agent] |= bool(terminated.get(agent, False))
             self.truncated[agent] |= bool(truncated.get(agent, False))
-        self.over = not self.env.agents
-        row = self.row(rewards, acted, infos)
-        if self.over and self.autoreset == "same_step":
-            first = self.reset()
-            last = {"final_obs": row["obs"], "final_infos": row["infos"]}
-            new = {key: first[key] for key in ("obs", "alive", "mask", "infos")}
-            row = {**row, **new, **last}
+
+    def draw(self, agent: str, mask: Any, rng: np.random.Generator) -> Any:
+        """Draw a legal action."""
+        space = self.env.action_space(agent)
+        if self.acts:
+            return int(rng.choice(self.acts))
+        if mask is not None:
+            return int(rng.choice(np.flatnonzero(mask)))
+        return rng.uniform(space.low, space.high, space.shape).astype(space.dtype)
+
+
+class AECByHand(ByHand):
+    """A turn-based env."""
+
+    def begin(self, seed: int | None) -> Row:
+        self.env.reset(seed=seed)
+        return self.look({})
+
+    def move(self, action: Any) -> Row:
+        self.env.step(action)
+        rewards, final = dict(self.env.rewards), {}
+        first = row = self.look(rewards)
+        while self.skip and self.dead:
+            final[row.obs["agent_id"]] = row.info["last_reward"]
+            self.env.step(None)
+            rewards |= {a: rewards[a] + r for a, r in self.env.rewards.items()}
+            row = self.look(rewards)
+        if final:
+            row = first._replace(rewards=row.rewards) if self.over else row
+            row.info.update(final_rewards=final, **self.facts())
         return row
 
-    def row(self, rewards: dict, acted: set, infos: dict) -> dict[str, Any]:
+    def joined(self, last: Row, first: dict[str, Any]) -> dict[str, Any]:
+        """Join the info of an episode's last row and that of the next one's first."""
+        return told({**first, "final_obs": last.obs, "final_info": last.info, "is_reset": None})
+
+    @property
+    def dead(self) -> bool:
+        env, agent = self.env, self.env.agent_selection
+        return not self.over and bool(env.terminations[agent] or env.truncations[agent])
+
+    def facts(self) -> dict[str, Any]:
+        flags = [np.array(list(own.values())) for own in (self.terminated, self.truncated)]
+        return {"env_done": self.over, "terminations": flags[0], "truncations": flags[1]}
+
+    def look(self, rewards: dict[str, float]) -> Row:
         env = self.env
-        masks, kept = {}, {}
+        self.note(env.terminations, env.truncations)
+        vector = np.array([float(rewards.get(agent, 0)) for agent in self.agents])
+        if self.over:
+            info = {**self.seen.info, "last_reward": 0.0, **self.facts()}
+            return self.seen._replace(rewards=vector, info=info)
+        obs, last, terminated, truncated, info = env.last()
+        mask = info.get("action_mask")
+        if isinstance(obs, dict) and "action_mask" in obs:
+            mask, obs = obs["action_mask"], obs["observation"]
+        space = env.action_space(env.agent_selection)
+        if mask is None and hasattr(space, "n"):
+            mask = np.ones(space.n)
+        obs = {"agent_id": env.agent_selection, "obs": copied(obs)}
+        if mask is not None:
+            obs["mask"] = np.asarray(mask).astype(bool)
+        info = {**info, "last_reward": float(last), **self.facts()}
+        self.seen = Row(obs, vector, bool(terminated), bool(truncated), info)
+        return self.seen
+
+    def choose(self, row: Row, rng: np.random.Generator) -> Any:
+        """Draw an action of the agent of this row; None if it is dead."""
+        if self.over or self.dead:
+            return None
+        return self.draw(row.obs["agent_id"], row.obs.get("mask"), rng)
+
+
+class ParallelByHand(ByHand):
+    """A parallel env."""
+
+    def begin(self, seed: int | None) -> Row:
+        obs, infos = self.env.reset(seed=seed)
+        return self.row(obs, {}, infos, ())
+
+    def move(self, actions: dict[str, Any]) -> Row:
+        acted = list(self.env.agents)
+        assert set(actions) == set(acted)
+        obs, rewards, terminated, truncated, infos = self.env.step(actions)
+        self.note(terminated, truncated)
+        return self.row(obs, rewards, infos, acted)
+
+    def joined(self, last: Row, first: dict[str, Any]) -> dict[str, Any]:
+        ended = {key: last.info[key] for key in ("valid", "env_done", "is_reset")}
+        return {**first, **ended, "final_obs": last.obs, "final_infos": last.info["agent_infos"]}
+
+    def row(self, obs: dict, rewards: dict, infos: dict, acted: Any) -> Row:
+        alive = {agent: agent in self.env.agents for agent in self.agents}
+        seen, masks, kept = {}, {}, {}
         for agent in self.agents:
-            space = env.action_space(agent)
-            own = env.observation_space(agent)
-            alive = agent in env.agents
+            space, own = self.env.observation_space(agent), self.env.action_space(agent)
             info = dict(infos.get(agent, {}))
-            if hasattr(own, "spaces") and "action_mask" in own.spaces:
-                seen = self.obs.get(agent)
-                shape = own["action_mask"].shape
-                masks[agent] = np.zeros(shape, bool) if seen is None else seen["action_mask"] != 0
-            elif hasattr(space, "n"):
-                masks[agent] = np.full(space.n, alive)
-                given = info.pop("action_mask", None)
-                if agent in self.obs and given is not None:
-                    masks[agent] = np.asarray(given) != 0
+            seen[agent] = copied(obs[agent]) if agent in obs else zeros(space)
+            if "action_mask" in getattr(space, "spaces", ()):
+                masks[agent] = seen[agent]["action_mask"] != 0
+            elif hasattr(own, "n"):
+                mask = info.pop("action_mask", np.full(own.n, alive[agent]))
+                masks[agent] = np.asarray(mask) != 0
             if info:
                 kept[agent] = info
-        return {
-            "obs": {
-                a: self.obs[a] if a in self.obs else zeros(env.observation_space(a))
-                for a in self.agents
-            },
-            "rewards": {a: float(rewards.get(a, 0)) for a in self.agents},
-            "terminated": dict(self.terminated),
-            "truncated": dict(self.truncated),
-            "alive": {a: a in env.agents for a in self.agents},
-            "valid": {a: a in acted for a in self.agents},
+        info = {
+            "alive": alive,
+            "valid": {agent: agent in acted for agent in self.agents},
             "env_done": self.over,
             "is_reset": False,
-            "mask": masks,
-            "infos": kept,
+            "agent_infos": kept,
+            "action_mask": masks or None,
         }
+        paid = {agent: float(rewards.get(agent, 0)) for agent in self.agents}
+        return Row(seen, paid, dict(self.terminated), dict(self.truncated), told(info))
 
-    def choose(self, row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
-        """A legal action for each live agent."""
-        own = {agent: self.env.action_space(agent) for agent in self.env.agents}
-        return {a: draw(own[a], row["mask"].get(a), self.acts, rng) for a in own}
-
-    def form(self, actions: list[dict[str, Any]], t: int) -> Any:
-        """Actions as a ``ParallelVectorEnv`` takes them, in both forms in turn."""
-        if t % 2:
-            return actions
-        agents = [agent for agent in self.agents if any(agent in row for row in actions)]
-        return {agent: [row.get(agent) for row in actions] for agent in agents}
-
-    def read(self, batch: Any, k: int) -> dict[str, Any]:
-        """Row ``k`` of what a ``ParallelVectorEnv`` returned, in the form of ``step``."""
-        obs, *stepped, info = batch
-        rewards, terminated, truncated = stepped or [dict.fromkeys(self.agents, [0.0] * 9)] * 3
-        flags = {
-            "terminated": terminated,
-            "truncated": truncated,
-            "alive": info["alive"],
-            "valid": info["valid"],
-        }
-        row = {
-            "obs": {a: pick(o, k) for a, o in obs.items()},
-            "rewards": {a: r[k] for a, r in rewards.items()},
-            **{name: {a: bool(f[k]) for a, f in own.items()} for name, own in flags.items()},
-            "env_done": bool(info["env_done"][k]),
-            "is_reset": bool(info["is_reset"][k]),
-            "mask": {a: m[k] for a, m in info.get("action_mask", {}).items()},
-            "infos": info["agent_infos"][k],
-        }
-        if info.get("final_obs") is not None and info["final_obs"][k] is not None:
-            row["final_obs"] = info["final_obs"][k]
-            row["final_infos"] = info["final_infos"][k]
-        return row
+    def choose(self, row: Row, rng: np.random.Generator) -> dict[str, Any]:
+        """Draw an action for each live agent."""
+        masks = row.info.get("action_mask", {})
+        return {agent: self.draw(agent, masks.get(agent), rng) for agent in self.env.agents}
 
 
-def drive(pool: Any, hands: list[Any], num_steps: int) -> int:
-    """Step all envs so often, and compare every row; return how many episodes ended.
+def drive(
+    pool: Any, hands: list[Any], num_steps: int, events: Any = None, *, seed: int | None = 7
+) -> list[Any]:
+    """Reset all envs and step each so often; compare every row; return the batches.
 
-    What was returned has to be the same after the next step.
+    What was returned has to be the same after the next step. ``events`` are called after so many
+    batches.
     """
     rngs = [np.random.default_rng(i) for i in range(len(hands))]
-    rows = [hand.reset(7 + i) for i, hand in enumerate(hands)]
-    batch = pool.reset(seed=7)
-    returned = [(hand, k, rows[k]) for k, hand in enumerate(hands)]
-    left, free, ended = [num_steps] * len(hands), list(range(len(hands))), 0
-    while any(left) or pool.waiting_id:
+    pool.send_reset(seed=seed)
+    rows = [hand.reset(None if seed is None else seed + i) for i, hand in enumerate(hands)]
+    left, batches, expected = [num_steps] * len(hands), [], []
+    while pool.waiting_id:
+        batches.append(pool.recv())
+        (events or {}).get(len(batches), bool)()
+        free = pool.batch_ids.tolist()
+        expected = [*expected[-1:], [rows[i] for i in free]]
+        for batch, own in zip(batches[-2:], expected, strict=True):
+            for k, row in enumerate(own):
+                assert same(row_of(batch, k), row), (row_of(batch, k), row)
         over = [i for i in free if hands[i].over and hands[i].autoreset is None]
-        pool.send_reset(over)
-        for i in over:
-            rows[i] = hands[i].asked_reset()
         ids = [i for i in free if i not in over and left[i]]
         actions = [hands[i].choose(rows[i], rngs[i]) for i in ids]
         for i, action in zip(ids, actions, strict=True):
             left[i] -= 1
             rows[i] = hands[i].step(action)
-            ended += rows[i].get("env_done", hands[i].over)
+        for i in over:
+            rows[i] = hands[i].reset()
+        pool.send_reset(over)
         if ids:
-            whole = ids == list(range(len(hands)))
-            pool.send(hands[0].form(actions, left[ids[0]]), None if whole else ids)
-        last, batch = batch, pool.recv()
-        for hand, k, row in returned:
-            assert same(hand.read(last, k), row), (hand.read(last, k), row)
-        free = pool.batch_ids.tolist()
-        returned = [(hands[i], k, rows[i]) for k, i in enumerate(free)]
-        for hand, k, row in returned:
-            assert same(hand.read(batch, k), row), (hand.read(batch, k), row)
-    return ended
+            pool.send(actions, ids)
+    return batches
+
+
+def row_of(batch: Any, k: int) -> Row:
+    *values, info = [pick(part, k) for part in batch]
+    return Row(*values, told({**info, **HIDDEN}))
+
+
+def told(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the info without what is None."""
+    return {key: part for key, part in info.items() if part is not None}
 
 
 def copied(obs: Any) -> Any:
@@ -270,5 +238,5 @@ def zeros(space: Any) -> Any:
     return map_tree(lambda part: np.zeros(part.shape, part.dtype), parts)
 
 
-def pick(obs: Any, k: int) -> Any:
-    return map_tree(lambda part: part[k], obs)
+def pick(tree: Any, k: int) -> Any:
+    return map_tree(lambda part: part[k], tree)

@@ -16,23 +16,15 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 HERE = Path(__file__).resolve().parent
 
 # All of them are raised by PettingZoo, its envs or Stable-Baselines3, and not by what is tested.
-THEIRS = (
-    "ignore:.*pkg_resources.*",
-    "ignore:.*render method without.*",
-    "ignore:.*pygame.*",
-    "ignore:.*render.mode.*:UserWarning",
-    "ignore:.*observation_space.*:UserWarning",
-    "ignore:.*[Oo]bservation.*:UserWarning",
-    "ignore:.*Agent.*:UserWarning",
-    "ignore:.*[Aa]ction.*:UserWarning",
-    "ignore::DeprecationWarning",
-)
+THEIRS = ("pkg_resources", "render method without", "pygame", "render.mode", "[Oo]bservation")
+THEIRS += ("Agent", "[Aa]ction")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    texts = ("ignore::DeprecationWarning", *(f"ignore:.*{text}" for text in THEIRS))
     for item in items:
         if HERE in item.path.parents:
-            for text in THEIRS:
+            for text in texts:
                 item.add_marker(pytest.mark.filterwarnings(text))
 
 

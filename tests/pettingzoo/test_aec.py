@@ -1,4 +1,4 @@
-"""What ``PettingZooEnv`` is by itself: its spaces, its attributes, what it refuses."""
+"""``PettingZooEnv`` by itself: spaces, attributes, what it refuses, and wrappers inside of it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pettingzoo
 import pytest
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
-from pettingzoo.utils.conversions import aec_to_parallel
+from pettingzoo.utils import wrappers
+from pettingzoo.utils.conversions import aec_to_parallel, parallel_to_aec
 
-from envpool_py import DummyVectorEnv, EnvError
+from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv
 from envpool_py.pettingzoo import PettingZooEnv
-from tests.pettingzoo.envs import MeadowEnv, TableEnv
-from tests.pettingzoo.places import BACKENDS, KAZ, POOLS, make_aec, make_parallel
+from envpool_py.pettingzoo.convert import Direct, converted_step
+from tests.pettingzoo.by_hand import AECByHand
+from tests.pettingzoo.envs import MeadowEnv, PlainMeadowEnv, TableEnv, make_aec, make_parallel
 from tests.support.reference import alike as same
 
 
@@ -26,24 +28,33 @@ def tictactoe(**options: Any) -> PettingZooEnv:
     return PettingZooEnv(make_aec("classic/tictactoe-v3"), **options)
 
 
-WIN = (0, 3, 1, 4, 2)
+def mask_of_two_parts() -> TableEnv:
+    env, mask = TableEnv(), spaces.Tuple([spaces.MultiBinary(2), spaces.MultiBinary(3)])
+    seen = spaces.Dict(observation=spaces.Discrete(3), action_mask=mask)
+    acts = spaces.MultiDiscrete([2, 3])
+    env.observation_space, env.action_space = lambda _: seen, lambda _: acts
+    env.observe = lambda _: seen.sample()
+    return env
 
 
-@pytest.mark.parametrize("make", [make_aec, make_parallel])
-def test_an_env_without_the_wrapper_is_refused(make: Any) -> None:
-    bare = functools.partial(make, "simple_spread")
-    with pytest.raises(EnvError, match="env 1: .*a PettingZoo env goes into PettingZooEnv") as info:
-        DummyVectorEnv([tictactoe, bare])
-    assert isinstance(info.value, TypeError)
-
-
-@pytest.mark.parametrize("name", ["classic/leduc_holdem-v4", "sisl/multiwalker-v9", "table"])
-def test_spaces_describe_what_is_returned(name: str) -> None:
-    env = PettingZooEnv(make_aec(name))
+@pytest.mark.parametrize(
+    ("make", "has_mask"),
+    [
+        (lambda: make_aec("classic/leduc_holdem-v4"), True),
+        (lambda: make_aec("sisl/multiwalker-v9"), False),
+        (MeadowEnv, True),
+        (mask_of_two_parts, False),  # it is no array, and stays in the observation
+    ],
+)
+def test_spaces_describe_what_is_returned(make: Any, has_mask: bool) -> None:
+    env = PettingZooEnv(make(), heterogeneous=True)
     obs, _ = env.reset(seed=1)
     assert env.observation_space.contains(obs)
-    assert ("mask" in obs) == isinstance(env.action_space, spaces.Discrete)
+    assert obs.keys() == {"agent_id", "obs", *(["mask"] if has_mask else [])}
     assert env.reward_space.shape == (len(env.possible_agents),)
+    for space in (env.observation_space, env.action_space):
+        space.seed(1)
+        assert all(space.sample() in space for _ in range(9))
     env.close()
 
 
@@ -62,15 +73,14 @@ def test_spaces_are_pettingzoos_when_called() -> None:
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda space: pickle.loads(pickle.dumps(space))])
 def test_spaces_can_be_sent(clone: Any) -> None:
-    env = tictactoe()
-    for space in (env.action_space, env.observation_space):
-        sent = clone(space)
-        assert sent == space
-        assert sent("player_1") == space("player_1")
-        assert type(sent) is type(space)
+    env = PettingZooEnv(MeadowEnv(), heterogeneous=True)
+    for space in (env.action_space, env.observation_space, tictactoe().action_space):
         space.seed(3)
-        again = clone(space)
-        assert same(again.sample(), space.sample())
+        sent = clone(space)
+        assert (type(sent), sent) == (type(space), space)
+        agent = next(iter(space._own))
+        assert sent(agent) == space(agent)
+        assert same(sent.sample(), space.sample())
 
 
 def test_an_episode() -> None:
@@ -81,29 +91,30 @@ def test_an_episode() -> None:
     with pytest.raises(ResetNeeded, match="never reset"):
         env.step(0)
     env.reset()
-    rows = [env.step(action) for action in (*WIN, None, None)]
+    with pytest.raises(ValueError, match="'player_1' is alive; None is the action of a dead"):
+        env.step(None)
+    rows = [env.step(action) for action in (0, 3, 1, 4, 2)]
+    with pytest.raises(ValueError, match="'player_2' is dead; its action must be None, got 5"):
+        env.step(5)
+    rows += [env.step(None) for _ in range(2)]
     assert env.rewards == {}
     assert [row[4]["env_done"] for row in rows] == [False] * 6 + [True]
     assert same(rows[4][1], np.array([1.0, -1.0])), "what was returned does not change"
-    assert same(rows[4][4]["terminations"], np.array([True, True]))
-    assert not rows[0][4]["terminations"].any()
     with pytest.raises(ResetNeeded, match="all agents are done"):
         env.step(None)
-    assert not env.reset()[1]["terminations"].any()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_seeds_and_attributes_in_a_pool(backend: str) -> None:
+def test_seeds_and_attributes_in_a_pool() -> None:
     raw = TableEnv()
     raw.reset(seed=9)
     raw.reset()
-    with POOLS[backend]([lambda: PettingZooEnv(TableEnv())] * 2) as pool:
+    with ShmemVectorEnv([lambda: PettingZooEnv(TableEnv())] * 2, num_processes=1) as pool:
         assert pool.seed(9) == [[9], [10]]  # each by one reset
         obs, _ = pool.reset()
-        assert same(obs[0]["mask"], raw.infos["player_0"]["action_mask"] != 0)
+        assert same(obs[0]["mask"], raw.infos["hunter_0"]["action_mask"] != 0)
         pool.set_env_attr("level", 5, id=[1])
         assert pool.get_env_attr("level") == [1, 5]
-        assert [env.level for env in pool.get_env_attr("unwrapped")] == [1, 5]
+        assert [type(env) for env in pool.get_env_attr("unwrapped")] == [PlainMeadowEnv] * 2
 
 
 def test_a_loop_over_agent_iter_is_pettingzoos() -> None:
@@ -111,9 +122,8 @@ def test_a_loop_over_agent_iter_is_pettingzoos() -> None:
     env.reset(seed=1)
     turns = 0
     for _ in env.agent_iter():
-        _, _, terminated, truncated, info = env.last()
-        dead = terminated or truncated
-        assert env.step(None if dead else int(info["action_mask"].argmax())) is None
+        _, _, terminated, truncated, _ = env.last()
+        assert env.step(None if terminated or truncated else 0) is None
         turns += 1
     assert turns > 12
     assert not env.agents
@@ -121,119 +131,145 @@ def test_a_loop_over_agent_iter_is_pettingzoos() -> None:
     assert env.step(0) is not None
 
 
-def test_a_parallel_env_is_converted() -> None:
-    env = PettingZooEnv(aec_to_parallel(make_aec(KAZ)))
-    assert env.reset(seed=1)[0]["agent_id"] == "archer_0"
-    env.close()
-    mixed = PettingZooEnv(MeadowEnv(), heterogeneous=True)
-    obs, _ = mixed.reset(seed=1)
-    assert obs["agent_id"] == "hunter_0"
-    assert mixed.observation_space.contains(obs)
-    assert mixed.action_space("fawn_0").n == 3
-    mixed.action_space.seed(1)
-    assert mixed.action_space.sample() in mixed.action_space
-
-
-def table(agents: list) -> TableEnv:
+def named(*agents: Any) -> PettingZooEnv:
     env = TableEnv()
-    env.possible_agents = agents
-    return env
+    env.possible_agents = list(agents)
+    return PettingZooEnv(env)
 
 
 @pytest.mark.parametrize(
-    ("make", "options", "error", "text"),
+    ("env_fn", "error", "text"),
     [
-        (lambda: gym.make("CartPole-v1").unwrapped, {}, TypeError, "got CartPoleEnv, which is nei"),
-        (MeadowEnv, {}, ValueError, "'fawn_0' has the spaces .* heterogeneous=True"),
-        (TableEnv, {"dead_steps": "no"}, ValueError, "must be 'caller' or 'skip', got 'no'"),
-        (lambda: table([]), {}, ValueError, "table_v0 has no possible_agents"),
-        (lambda: table([1, 2]), {}, TypeError, "must be a str, got 1"),
-        (lambda: table(["a", "a"]), {}, ValueError, "a name stands twice"),
+        (TableEnv, TypeError, "a PettingZoo env goes into PettingZooEnv"),
+        (MeadowEnv, TypeError, "a PettingZoo env goes into PettingZooEnv"),
+        (
+            lambda: PettingZooEnv(gym.Env()),
+            TypeError,
+            "raised TypeError: got Env, which is neither",
+        ),
+        (lambda: PettingZooEnv(MeadowEnv()), ValueError, "'fawn_0' has the spaces .* heterogen"),
+        (lambda: tictactoe(dead_steps="no"), ValueError, "must be 'caller' or 'skip', got 'no'"),
+        (named, ValueError, "meadow_v0 has no possible_agents"),
+        (functools.partial(named, 1, 2), TypeError, "must be a str, got 1"),
+        (functools.partial(named, "a", "a"), ValueError, "a name stands twice"),
     ],
 )
-def test_what_is_refused(make: Any, options: dict, error: Any, text: str) -> None:
-    with pytest.raises(error, match=f"env 1: env_fn raised {error.__name__}: .*{text}"):
-        DummyVectorEnv([tictactoe, lambda: PettingZooEnv(make(), **options)])
+def test_what_is_refused(env_fn: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=f"env 1: .*{text}") as caught:
+        DummyVectorEnv([tictactoe, env_fn])
+    assert isinstance(caught.value, EnvError)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_faults_name_the_env_and_the_pool_goes_on(backend: str) -> None:
-    with POOLS[backend]([tictactoe] * 2, wait_num=1) as pool:
-        pool.reset()
-        pool.send([None, 0])
-        with pytest.raises(ValueError, match="env 0: step raised ValueError: agent 'player_1'"):
-            [pool.recv() for _ in range(2)]
-        while 1 in pool.waiting_id:
-            assert pool.recv()[4][0]["env_id"] == 1
-        with pytest.raises(ResetNeeded):
-            pool.step([0], [0])
-        pool.wait_num = 2
-        pool.reset()
-        for action in WIN:
-            _, _, terminated, _, _ = pool.step([action, action], [0, 1])
-        assert terminated.all()
-        with pytest.raises(ValueError, match="is dead; its action must be None, got 5") as info:
-            pool.step([None, 5], [0, 1])
-        assert isinstance(info.value, EnvError)
-        assert info.value.env_ids == (1,)
-        assert not pool.step(None, [0])[4][0]["env_done"]
+# ---------------------------- rows read past the wrappers, which have their say nevertheless
 
 
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_autoreset_is_at_the_end_of_the_env(backend: str, mode: str) -> None:
-    with POOLS[backend]([tictactoe], autoreset_mode=mode) as pool:
-        pool.reset()
-        rows = [pool.step([action]) for action in (*WIN, None, None)]
-        done = [bool(row[4][0]["env_done"]) for row in rows[:-1]]
-        assert not any(done), "one agent's death is not the end"
-        *_, info = rows[-1]
-        if mode == "same_step":
-            assert info[0]["final_info"]["env_done"]
-            assert info[0]["final_obs"]["agent_id"] == rows[-2][0][0]["agent_id"]
-        else:
-            assert info[0]["env_done"]
-            assert pool.step([0])[4][0]["is_reset"]
-        obs, _, terminated, _, _ = pool.step([8])
-        assert obs[0]["agent_id"] == "player_2"
-        assert not terminated[0]
-        assert obs[0]["mask"].sum() == 8
+class Own(wrappers.BaseWrapper):
+    """Has all that a row is made of in its own way, from its first step on also an attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        return {agent: {"told": True} for agent in found} if name == "infos" else found
+
+    def reset(self, seed: int | None = None, options: dict | None = None) -> None:
+        super().reset(seed, options)
+        self.__dict__.pop("rewards", None)
+
+    def step(self, action: Any) -> None:
+        super().step(action)
+        self.rewards = dict.fromkeys(self.env.agents, 7)
+
+    def observe(self, agent: str) -> Any:
+        return 2 * super().observe(agent)
+
+    def last(self, observe: bool = True) -> tuple:
+        seen, reward, *rest = super().last(observe)
+        return seen, reward - 1, *rest
 
 
-class BurningTableEnv(TableEnv):
-    """Raises in the step in which it has been told to."""
+class Counting(wrappers.BaseWrapper):
+    """Counts what is asked of the env."""
 
-    burns = False
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.calls: list[tuple] = []
 
-    def step(self, action: int | None) -> None:
-        if self.burns:
-            raise ValueError("the table burns")
+    def observe(self, agent: str) -> Any:
+        self.calls.append(("observe", agent))
+        return super().observe(agent)
+
+    def step(self, action: Any) -> None:
+        self.calls.append(("step", action))
         super().step(action)
 
 
-@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-@pytest.mark.parametrize(("backend", "after_a_death"), [("dummy", True), ("shmem", False)])
-def test_the_row_of_a_lost_episode_says_that_the_env_is_done(
-    backend: str, mode: str | None, *, after_a_death: bool
-) -> None:
-    fns = [lambda: PettingZooEnv(BurningTableEnv())]
-    with POOLS[backend](fns, autoreset_mode=mode, on_error="restart") as pool:
-        obs, _ = pool.reset(seed=3)
-        dead = False
-        while dead != after_a_death:
-            action = int(np.flatnonzero(obs[0]["mask"])[0])
-            obs, _, terminated, truncated, info = pool.step([action])
-            dead = bool(terminated[0] or truncated[0])
-        assert not dead or not info[0]["env_done"]
-        pool.set_env_attr("burns", True)
-        _, reward, terminated, truncated, info = pool.step([None if dead else 0])
-        assert (terminated[0], truncated[0]) == (False, True)
-        assert same(reward, np.zeros((1, 4)))
-        told = info[0] if mode != "same_step" else info[0]["final_info"]
-        assert told["env_done"]
-        assert "the table burns" in told["env_error"]
-        if mode == "same_step":
-            assert not info[0]["env_done"], "what is shown is the next episode"
-        if mode is None:
-            obs, info = pool.reset()
-            assert not info[0]["env_done"]
+def theirs(env: Any) -> Any:
+    """Wrap an env as the envs of PettingZoo are."""
+    return wrappers.OrderEnforcingWrapper(wrappers.AssertOutOfBoundsWrapper(env))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Own(theirs(TableEnv())),
+        lambda: theirs(Own(TableEnv())),
+        lambda: Counting(theirs(TableEnv())),
+        # It tells a legal move by the mask that was seen last, and does not ask the env again.
+        lambda: wrappers.TerminateIllegalWrapper(Counting(TableEnv()), -1),
+    ],
+)
+def test_custom_wrappers_are_not_passed_by(make: Any) -> None:
+    hand, env = AECByHand(make()), PettingZooEnv(make())
+    rng = np.random.default_rng(0)
+    for seed in range(2):
+        expected = hand.reset(seed)
+        del expected.info["is_reset"]
+        assert same(env.reset(seed=seed), (expected.obs, expected.info))
+        while not hand.over:
+            action = hand.choose(expected, rng)
+            expected = hand.step(action)
+            assert same(env.step(action), tuple(expected))
+    assert getattr(env, "calls", None) == getattr(hand.env, "calls", None)
+
+
+def test_the_wrappers_that_come_with_an_env_are_passed_by() -> None:
+    for name in ("classic/tictactoe-v3", "simple_spread"):
+        env = make_aec(name)
+        env.reset(seed=0)
+        assert vars(Direct(env)) is vars(env.unwrapped)
+
+
+def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on() -> None:
+    env = PettingZooEnv(theirs(TableEnv()))
+    env.reset(seed=0)
+    env.env.env = Own(env.env.env)
+    env.reset(seed=0)
+    obs = env.step(0)[0]
+    assert same(obs["obs"], env.observe(obs["agent_id"]))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: make_aec("simple_spread"), lambda: parallel_to_aec(MeadowEnv())]
+)
+def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) -> None:
+    raw, ours = (aec_to_parallel(Counting(theirs(make()))) for _ in range(2))
+    rng = np.random.default_rng(0)
+    for seed in range(2):
+        assert same(raw.reset(seed=seed), ours.reset(seed=seed))
+        step = converted_step(ours)
+        while raw.agents:
+            actions = {agent: int(rng.integers(3)) for agent in raw.agents}
+            expected, got = raw.step(actions), step(actions)
+            assert same(got, expected)
+            assert [list(part) for part in got] == [list(part) for part in expected]
+            assert ours.agents == raw.agents
+    assert ours.aec_env.calls == raw.aec_env.calls
+
+
+def test_converted_envs_are_stepped_through_their_wrappers() -> None:
+    assert converted_step(MeadowEnv()) is None
+    converted = make_parallel("simple_spread")
+    converted.reset(seed=0)
+    with pytest.raises(AssertionError, match="action is not in action space"):
+        converted_step(converted)(dict.fromkeys(converted.agents, 9))
+    converted.step = converted.step  # somebody's own
+    assert converted_step(converted) is None
