@@ -69,14 +69,11 @@ def make(
         raise TypeError(f"pool_options: batch_size and EnvPool's interface decide on {decided}")
     options = {**fixed, **own, **(pool_options or {})}
     pool = pools.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
-    try:
+    with pools.closed_on_error(pool):
         spec = gym.spec(task_id.rpartition(":")[2]) if isinstance(task_id, str) else None
         for name in ("max_episode_steps", "reward_threshold"):
             config[name] = getattr(spec, name, None)
         return face(pool, {**config, **env_kwargs}, task_id)
-    except BaseException:
-        pool.close()
-        raise
 
 
 def make_gymnasium(task_id: str | Callable[..., Any], **kwargs: Any) -> GymnasiumEnvPool:

@@ -10,16 +10,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from envpool_py import packages
 from envpool_py.envpool.face import EnvPool
 
-try:
-    import dm_env
-    from dm_env import specs
-except ImportError as error:
-    raise ImportError("env_type='dm' needs the package dm_env: pip install dm-env") from error
+_NEEDED = "env_type='dm' needs the package dm_env; pip install dm-env"
+dm_env, specs = packages.load("dm_env", _NEEDED), packages.load("dm_env.specs", _NEEDED)
 
 
-class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc]
+class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc, name-defined]
     """``env_type="dm"``.
 
     ``reset``, ``step`` and ``recv`` return a ``dm_env.TimeStep`` of arrays: ``step_type`` int32

@@ -73,8 +73,6 @@ class EnvPool:
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:  # noqa: ARG002
         """Wait for the next batch; with ``reset`` in the form that ``reset`` returns."""
         pool, rows = self.pool, self._kept
-        if not pool.is_async:
-            return self._convert(pool.recv(), pool.batch_ids, reset=reset)
         missing = self._size - (0 if rows is None else len(rows[-1]))
         if rows is None or (missing > 0 and pool.waiting_id):
             pool.wait_num = missing

@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from envpool_py.gymnasium.vector_env import VectorEnv
-from envpool_py.pools import make
+from envpool_py.pools import closed_on_error, make
 
 _BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}
 
@@ -67,10 +67,7 @@ def make_vec(
         wrappers=stated["wrappers"],
         **VectorEnv.pool_options(options),
     )
-    try:
+    with closed_on_error(pool):
         envs = VectorEnv(pool, **of_face)
-    except BaseException:
-        pool.close()
-        raise
     envs.spec = dataclasses.replace(spec, kwargs={**own, **stated})
     return envs

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import logger
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from envpool_py.asking import Call
@@ -26,7 +26,7 @@ from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import ShmemVectorEnv
+from envpool_py.pools import ShmemVectorEnv, closed_on_error
 from envpool_py.spaces import Array, layout_of, map_tree, snapshot
 from envpool_py.worker.base import Request
 
@@ -34,13 +34,13 @@ Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
-class VectorEnv(AsyncVectorEnv):
-    """Gymnasium's ``AsyncVectorEnv`` over a pool.
+class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
 
-    After a ``TimeoutError`` of ``reset_wait`` or ``step_wait``, call the same method again to wait
-    on, or ``reset``, which cancels the call. An env that has raised, or whose process has ended,
-    needs a ``reset``, alone (``options={"reset_mask": ...}``) or with all others; ``reset`` starts
-    an ended process again.
+    ``pool`` is the pool; do not use it while a call is pending. After a ``TimeoutError`` of
+    ``reset_wait`` or ``step_wait``, call the same method again to wait on, or ``reset``, which
+    cancels the call. An env that has raised, or whose process has ended, needs a ``reset``, alone
+    (``options={"reset_mask": ...}``) or with all others; ``reset`` starts an ended process again.
 
     Args:
         env_fns: one callable per env, or a pool that waits for all rows; see ``pool_options``.
@@ -51,9 +51,6 @@ class VectorEnv(AsyncVectorEnv):
         max_concurrency: how many envs may step at the same time: the number of processes.
         **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
             other arguments are Gymnasium's.
-
-    Attributes:
-        pool: the pool; do not use it while a call is pending.
 
     Raises:
         RuntimeError: the envs have different spaces. EnvError: an env_fn raised.
@@ -89,14 +86,10 @@ class VectorEnv(AsyncVectorEnv):
             raise ValueError("env_fns is a pool: give the options to the pool")
         else:
             self.pool = env_fns
-        try:
+        with closed_on_error(None if self.pool is env_fns else self.pool):
             if self.pool.is_async:
-                raise ValueError("wait_num and timeout: a VectorEnv waits for all envs")  # noqa: TRY301
+                raise ValueError("wait_num and timeout: a VectorEnv waits for all envs")
             self._describe(observation_mode, shared_memory=shared_memory)
-        except BaseException:
-            if self.pool is not env_fns:
-                self.pool.close()
-            raise
         self.copy = copy
         self._pending: str | None = None  # "reset", "step" or "call"
         self._late = False  # the pending reset or step has timed out once
@@ -124,12 +117,14 @@ class VectorEnv(AsyncVectorEnv):
         """Set the public attributes, checked as ``SyncVectorEnv`` does for envs like these."""
         first = {name: self.pool.get_env_attr(name, 0)[0] for name in ("metadata", "render_mode")}
         # Copies: resets seed the pool's own.
-        spaces = copy_.deepcopy((self.pool.observation_space, self.pool.action_space))
+        spaces: Any = copy_.deepcopy((self.pool.observation_space, self.pool.action_space))
         envs: Any = (
             SimpleNamespace(**first, observation_space=obs, action_space=action, close=bool)
             for obs, action in zip(*spaces, strict=True)
         )
         try:
+            if shared_memory:  # this function refuses custom spaces
+                is_space_dtype_shape_equiv(spaces[0][0], spaces[0][0])
             model = SyncVectorEnv(
                 [functools.partial(next, envs)] * self.pool.num_envs,
                 observation_mode=observation_mode,
@@ -137,15 +132,16 @@ class VectorEnv(AsyncVectorEnv):
             )
         except AssertionError as error:  # of Gymnasium 1.2
             raise RuntimeError(str(error)) from None
-        hidden = ("_", "env")  # what is not public, and the envs
-        vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(hidden)})
-        space = self.single_observation_space
-        try:
-            if shared_memory:  # this function refuses custom spaces
-                is_space_dtype_shape_equiv(space, space)
         except NotImplementedError:
             text = "Using `shared_memory=True` caused an error, pass `shared_memory=False`"
-            raise ValueError(f"{text}: {space} has a custom space") from None
+            raise ValueError(f"{text}: {spaces[0][0]} has a custom space") from None
+        public = {k: v for k, v in vars(model).items() if not k.startswith(("_", "env"))}
+        vars(self).update(public)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset all envs, or those in ``options["reset_mask"]``; see ``reset_wait``."""
+        self.reset_async(seed, options)
+        return self.reset_wait()
 
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
         """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
@@ -184,6 +180,19 @@ class VectorEnv(AsyncVectorEnv):
         """Return what ``step`` returns; ``multiprocessing.TimeoutError`` after ``timeout``."""
         self._wait("step", timeout, self._take)
         return self._batch(self._ids)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Call a method of each env, or get an attribute; one result per env."""
+        self.call_async(name, *args, **kwargs)
+        return self.call_wait()
+
+    def render(self) -> tuple[Any, ...]:
+        """Return what each env renders."""
+        return self.call("render")
+
+    get_attr = call
+    np_random: Any = property(lambda self: self.call("np_random"))
+    np_random_seed: Any = property(lambda self: self.call("np_random_seed"))
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:
         """Begin a call in each env; envs of this process carry it out in ``call_wait``."""
@@ -244,9 +253,8 @@ class VectorEnv(AsyncVectorEnv):
             text = "the episode has ended, and autoreset_mode is DISABLED; call"
             mask = "reset(options={'reset_mask': terminated | truncated}) first"
             raise AssertionError(f"{name_ids(over.nonzero()[0].tolist())}: {text} {mask}")
-        if isinstance(self.action_space, gym.spaces.Tuple):
-            return list(iterate(self.action_space, actions))
-        return actions
+        is_tuple = isinstance(self.action_space, gym.spaces.Tuple)
+        return list(iterate(self.action_space, actions)) if is_tuple else actions
 
     def _wait(self, call: str, timeout: float | None, take: Callable[[float | None], Any]) -> Any:
         """End the pending call: return the result of ``take(timeout)``."""

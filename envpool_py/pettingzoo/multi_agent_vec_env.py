@@ -13,6 +13,7 @@ from envpool_py import seeding, spaces
 from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
 from envpool_py.pettingzoo.parallel import RECOVERIES, ByAgent, ParallelVectorEnv, side_by_side
+from envpool_py.pools import closed_on_error
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,
@@ -81,7 +82,7 @@ class SB3MultiAgentVecEnv(OverPool):
             copy=False,  # rows are new in any case
             **options,
         )
-        try:
+        with closed_on_error(pool):
             agents = self.possible_agents = pool.possible_agents
             own = {a: (pool.observation_space(a), pool.action_space(a)) for a in agents}
             alike = "the rows of a VecEnv have equal spaces, and SuperSuit's pad_* wrappers do that"
@@ -92,9 +93,6 @@ class SB3MultiAgentVecEnv(OverPool):
             self._layout = spaces.layout_of(own[agents[0]][0])
             self._recoveries = RECOVERIES.get(options.get("on_error", ""), ())
             super().__init__(num_rows, *own[agents[0]])
-        except BaseException:
-            pool.close()
-            raise
         if isinstance(pool.metadata, Mapping) and pool.metadata:
             self.metadata = dict(pool.metadata)
 

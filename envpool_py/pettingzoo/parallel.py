@@ -35,7 +35,7 @@ from envpool_py.pettingzoo.packed_env import (
     PackedEnv,
 )
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import BACKENDS
+from envpool_py.pools import BACKENDS, closed_on_error
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 
@@ -125,13 +125,10 @@ class ParallelVectorEnv:
         ]
         options = {**options, "autoreset_mode": autoreset_mode, "columns": True, "copy": False}
         self.pool = BACKENDS[backend](make, wait_num, timeout, **options)
-        try:
+        with closed_on_error(self.pool):
             rows: Any = self.pool.single_observation_space
             self._spaces: AgentSpaces = rows.own
             self.metadata, self.state_space = self.pool.apply(_facts, id=0)[0]
-        except BaseException:
-            self.pool.close()
-            raise
         self._copies = copy
         self._recoveries = RECOVERIES.get(options.get("on_error", ""), ())
         self.possible_agents = list(self._spaces)

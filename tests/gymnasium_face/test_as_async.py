@@ -73,7 +73,7 @@ def carts(maker: Any) -> VectorEnv:
 
 def test_attributes(maker: Any) -> None:
     envs = maker(autoreset_mode="SameStep")
-    assert isinstance(envs, gym.vector.AsyncVectorEnv)
+    assert isinstance(envs, gym.vector.VectorEnv)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert "autoreset_mode" not in cart_pole().metadata
     assert repr(envs) == "VectorEnv(num_envs=3)"

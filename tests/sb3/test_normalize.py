@@ -71,7 +71,7 @@ def test_a_round_trip(
     assert_same(other.normalize_obs(original), venv.normalize_obs(original))
     other.step(np.zeros(2, int))
     for wrong in ("image", "dict", "double") if obs == "box" and reader is own else ():
-        with pytest.raises(ValueError, match="shape|Dict|Box"):
+        with pytest.raises(ValueError, match="shape|statistics|Box"):
             own.VecNormalize.load(path, dummy(wrong))
 
 
@@ -114,7 +114,7 @@ def test_a_file_of_something_else_runs_nothing(tmp_path: Path) -> None:
             setattr(owner, name, payload)
             contents.append(pickle.dumps(owner))
     files: list[tuple[bytes, type[Exception]]] = [(content, refused) for content in contents]
-    files += [(b"", EOFError), (archive(np.array("{}")), KeyError)]  # without statistics
+    files += [(b"", EOFError), (archive(np.array("{}")), ValueError)]  # without statistics
     for content, error in (*files, (archive(np.array([Bomb()], dtype=object)), ValueError)):
         path.write_bytes(content)
         with pytest.raises(error):

@@ -130,7 +130,7 @@ class WarpFrame(gym.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         self.width, self.height = width, height
         space: Any = env.observation_space
-        require(isinstance(space, gym.spaces.Box), f"observation_space is {space}, but no Box")
+        require(isinstance(space, gym.spaces.Box), f"WarpFrame needs a Box, got {space}")
         self.observation_space = gym.spaces.Box(0, 255, (height, width, 1), space.dtype)
         self._cv2 = packages.load("cv2", "WarpFrame needs OpenCV; pip install envpool-py[atari]")
 

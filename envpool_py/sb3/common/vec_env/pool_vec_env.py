@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from envpool_py import spaces
 from envpool_py.errors import EnvError
 from envpool_py.pool import BaseVectorEnv
+from envpool_py.pools import closed_on_error
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnv,
     VecEnvIndices,
@@ -148,11 +149,8 @@ class PoolVecEnv(OverPool):
         own: dict[str, Any] = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
         # As with Stable-Baselines3, VecCheckNan checks values.
         pool = pool_class(env_fns, **own, **{"validate": "off", **options})
-        try:
+        with closed_on_error(pool):
             PoolVecEnv.__init__(self, pool)
-        except BaseException:
-            pool.close()
-            raise
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pool!r})"

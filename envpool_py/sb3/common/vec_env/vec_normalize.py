@@ -226,8 +226,12 @@ class VecNormalize(ObservationWrapper):
             with np.load(path, allow_pickle=False) as arrays:
                 loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
                 for k, rms in enumerate(loaded._statistics()):
+                    require(
+                        f"mean{k}" in arrays, f"{path}: has no statistics of these observations"
+                    )
                     _check_shapes("observation_space", rms, arrays[f"mean{k}"])
-                    vars(rms).update({name: arrays[f"{name}{k}"][()] for name in vars(rms)})
+                    rms.mean, rms.var = arrays[f"mean{k}"], arrays[f"var{k}"]
+                    rms.count = float(arrays[f"count{k}"])
             return loaded
         loaded = _unpickled(path, trusted=trusted)
         if not isinstance(loaded, VecNormalize):
