@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cloudpickle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: Largest pickled exception that a worker process sends, in bytes; a larger one is sent as text.
 LARGEST_EXCEPTION = 1 << 20
@@ -110,6 +110,17 @@ class Failure(NamedTuple):
     description: str
     traceback: str
     pickled: bytes | None
+
+
+@contextlib.contextmanager
+def closed_on_error(pool: Any) -> Iterator[None]:
+    """Close ``pool``, unless it is None, if the block raises."""
+    try:
+        yield
+    except BaseException:
+        if pool is not None:
+            pool.close()
+        raise
 
 
 def from_signal_handler(exception: BaseException) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -27,17 +26,6 @@ from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnv
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
-
-
-@contextlib.contextmanager
-def closed_on_error(pool: Any) -> Iterator[None]:
-    """Close ``pool``, unless it is None, if the block raises."""
-    try:
-        yield
-    except BaseException:
-        if pool is not None:
-            pool.close()
-        raise
 
 
 @spell_out(PoolOptions)

@@ -11,6 +11,7 @@ import numpy as np
 from envpool_py import pools
 from envpool_py.arguments import check_num_envs, check_wait_num
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
+from envpool_py.errors import closed_on_error
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
 
@@ -69,7 +70,7 @@ def make(
         raise TypeError(f"pool_options: batch_size and EnvPool's interface decide on {decided}")
     options = {**fixed, **own, **(pool_options or {})}
     pool = pools.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
-    with pools.closed_on_error(pool):
+    with closed_on_error(pool):
         spec = gym.spec(task_id.rpartition(":")[2]) if isinstance(task_id, str) else None
         for name in ("max_episode_steps", "reward_threshold"):
             config[name] = getattr(spec, name, None)

@@ -12,8 +12,9 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv
-from envpool_py.pools import closed_on_error, make
+from envpool_py.pools import make
 
 _BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}
 

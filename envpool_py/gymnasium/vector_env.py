@@ -21,12 +21,12 @@ from gymnasium.vector.utils import iterate
 from envpool_py.asking import Call
 from envpool_py.block import StepResult
 from envpool_py.calls import one_at_a_time
-from envpool_py.errors import EnvError, from_signal_handler, name_ids
+from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
 from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import ShmemVectorEnv, closed_on_error
+from envpool_py.pools import ShmemVectorEnv
 from envpool_py.spaces import Array, layout_of, map_tree, snapshot
 from envpool_py.worker.base import Request
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py import seeding, spaces
+from envpool_py.errors import closed_on_error
 from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
 from envpool_py.pettingzoo.parallel import RECOVERIES, ByAgent, ParallelVectorEnv, side_by_side
-from envpool_py.pools import closed_on_error
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,

@@ -16,7 +16,7 @@ from envpool_py import ids as ids_
 from envpool_py import spaces
 from envpool_py.arguments import Options, check_env_fns
 from envpool_py.block import StepResult
-from envpool_py.errors import name_ids
+from envpool_py.errors import closed_on_error, name_ids
 from envpool_py.ids import Ids
 from envpool_py.notebook import table
 from envpool_py.pettingzoo.actions import action_columns
@@ -35,7 +35,7 @@ from envpool_py.pettingzoo.packed_env import (
     PackedEnv,
 )
 from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import BACKENDS, closed_on_error
+from envpool_py.pools import BACKENDS
 from envpool_py.seeding import Seed
 from envpool_py.spaces import Array
 

@@ -226,9 +226,7 @@ class VecNormalize(ObservationWrapper):
             with np.load(path, allow_pickle=False) as arrays:
                 loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
                 for k, rms in enumerate(loaded._statistics()):
-                    require(
-                        f"mean{k}" in arrays, f"{path}: has no statistics of these observations"
-                    )
+                    require(f"mean{k}" in arrays, f"{path}: lacks statistics of the observations")
                     _check_shapes("observation_space", rms, arrays[f"mean{k}"])
                     rms.mean, rms.var = arrays[f"mean{k}"], arrays[f"var{k}"]
                     rms.count = float(arrays[f"count{k}"])
