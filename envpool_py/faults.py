@@ -33,8 +33,9 @@ def attend(engine: Engine) -> None:
 
 def _fail_in_flight(engine: Engine, i: int, error: EnvError) -> bool:
     """Make ``error`` the result of env ``i``'s request; return whether a row was in flight."""
-    if i in engine.asked and engine.asked[i] is None:
-        engine.asked[i] = error
+    if i in engine.asked:  # in flight too if recovery asks: it tries again or fails the request
+        engine.asked[i] = engine.asked[i] or error
+        return False
     if not engine.states.flying()[i] or i in engine.arrivals.ids():
         return False
     if not error.request:

@@ -101,8 +101,8 @@ class EnvPool:
             seed: as in the pool. By default the first reset of an env takes the seed of ``make``.
             options: for the envs' ``reset``; ``reset_mask``, a bool array, replaces ``env_id``.
         """
-        if env_id is None:
-            env_id, options = split_mask(options, self.num_envs)
+        masked, options = split_mask(options, self.num_envs)
+        env_id = env_id if masked is None else masked
         if env_id is None and self.pool.is_async:
             self._reset(None, seed, options, self.pool.send_reset)
             return self.recv(reset=True)

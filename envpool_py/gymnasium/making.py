@@ -58,7 +58,7 @@ def make_vec(
     if mode not in _BACKENDS:
         raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {list(_BACKENDS)}")
     options = dict(stated["vector_kwargs"])
-    names = options.keys() & {"shared_memory", "copy", "observation_mode"}
+    names = options.keys() & {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
     of_face = {name: options.pop(name) for name in names}
     pool = make(
         functools.partial(gym.make, spec),

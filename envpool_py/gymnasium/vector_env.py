@@ -19,15 +19,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
 
 from envpool_py.asking import Call
-from envpool_py.block import StepResult
 from envpool_py.calls import one_at_a_time
 from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
 from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
-from envpool_py.ids import IdArray
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.pools import ShmemVectorEnv
 from envpool_py.spaces import Array, layout_of, map_tree, snapshot
+from envpool_py.states import INTERRUPTED
 from envpool_py.worker.base import Request
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
@@ -46,8 +45,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         env_fns: one callable per env, or a pool that waits for all rows; see ``pool_options``.
         shared_memory: False allows spaces that are none of Gymnasium's; no other effect.
         copy: False: observations are views that the next call changes.
-        daemon: no effect. The processes end with this one, and may have children.
-        worker: not supported.
+        daemon, worker: no effect, and not supported. The processes end with this one.
         max_concurrency: how many envs may step at the same time: the number of processes.
         **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
             other arguments are Gymnasium's.
@@ -125,6 +123,10 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         try:
             if shared_memory:  # this function refuses custom spaces
                 is_space_dtype_shape_equiv(spaces[0][0], spaces[0][0])
+        except NotImplementedError:
+            text = "Using `shared_memory=True` caused an error, pass `shared_memory=False`"
+            raise ValueError(f"{text}: {spaces[0][0]} has a custom space") from None
+        try:
             model = SyncVectorEnv(
                 [functools.partial(next, envs)] * self.pool.num_envs,
                 observation_mode=observation_mode,
@@ -132,11 +134,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             )
         except AssertionError as error:  # of Gymnasium 1.2
             raise RuntimeError(str(error)) from None
-        except NotImplementedError:
-            text = "Using `shared_memory=True` caused an error, pass `shared_memory=False`"
-            raise ValueError(f"{text}: {spaces[0][0]} has a custom space") from None
-        public = {k: v for k, v in vars(model).items() if not k.startswith(("_", "env"))}
-        vars(self).update(public)
+        vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(("_", "env"))})
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset all envs, or those in ``options["reset_mask"]``; see ``reset_wait``."""
@@ -146,9 +144,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
         """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
         self._check("reset_async", self._pending if self._late else None)
-        if self._late:
-            self.pool.cancel()
-            self._pending, self._late = None, False
         ids, options = batches.split_mask(options, self.num_envs)
         ids = self._all if ids is None else ids
         if np.ndim(seed) > 0:
@@ -156,6 +151,9 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
                 text = "If seeds are passed as a list the length must match"
                 raise ValueError(f"{text} num_envs={self.num_envs} but got length={len(seed)}.")
             seed = [seed[i] for i in ids.tolist()]
+        if self._late:
+            self.pool.cancel()
+            self._pending, self._late = None, False
         if dead := self.pool.engine.states.deaths:
             self.pool.restart(sorted(dead))
         self.pool.send_reset(ids, seed=seed, options=options)
@@ -281,8 +279,10 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._keep(pool.batch_ids, batch)
         if pool.waiting_id:
             raise TimeoutError
+        if INTERRUPTED in pool.engine.states.state[self._ids]:  # a signal handler has raised
+            pool.engine.states.check_step(self._ids, self._ids)
 
-    def _keep(self, ids: IdArray, batch: StepResult) -> None:
+    def _keep(self, ids: Array, batch: Sequence[Any]) -> None:
         """Keep these rows, with the latest of all other envs."""
         rows = (batches.columns(self._layout, batch[0]), *batch[1:])
         if ids is self._all:
@@ -290,7 +290,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         elif len(ids):
             self._rows = map_tree(functools.partial(batches.put, ids), self._rows, rows)
 
-    def _batch(self, ids: IdArray) -> Step:
+    def _batch(self, ids: Array) -> Step:
         """What ``step`` returns, with the infos of these envs."""
         obs, reward, terminated, truncated, infos = self._rows
         obs = map_tree(lambda part: tuple(part) if part.dtype == object else part, obs)
@@ -304,8 +304,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             return call(*args)
         except BaseException as error:
             if isinstance(error, EnvError) and self.pool.waiting_id:
-                with contextlib.suppress(EnvError, TimeoutError):  # take the rows of other envs
-                    self._guarded(self._take, _LOOK)
+                with contextlib.suppress(EnvError, TimeoutError, gym.error.ResetNeeded):
+                    self._guarded(self._take, _LOOK)  # takes the rows of other envs
                 self.pool.cancel()  # those to come
             if not self.pool.waiting_id:  # an interrupt may have cancelled all, too
                 self._pending, self._late = None, False

@@ -172,6 +172,7 @@ class Hosts:
         if host.exit is None:  # some of its envs are missing
             host.end()
             host.reap()
+            host.ended = False  # the error of the restart is reported
         return host.start_error or host.death_of(host.ids[0])
 
     def end_stuck(self, stuck: Sequence[int]) -> None:

@@ -60,7 +60,7 @@ def test_equal_to_envs_stepped_by_hand(name: str, backend: str, size: int) -> No
             seed, seeds = (None, None) if k < 20 else (k, [k + i for i in some])
             check(pool.reset(some, seed=seed), hand.reset(some, seeds), space)
             mask = np.isin(np.arange(5), some)
-            found = pool.reset(options={"reset_mask": mask, "scale": 2.0})
+            found = pool.reset([0], options={"reset_mask": mask, "scale": 2.0})
             some.sort()
             check(found, hand.reset(some, options=[{"scale": 2.0}] * 2), space)
         actions = [pool.action_space.sample() for _ in order]

@@ -101,11 +101,17 @@ def of_actions(*spaces: gym.Space) -> list[Callable[[], Any]]:
     return [functools.partial(RandomEnv, BOX, space) for space in spaces]
 
 
+CARDS = support.Cards(5)
 PENDING = "a VectorEnv waits for all envs"
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"env_fns": of(*UNEQUAL)}, RuntimeError, "shapes and dtypes must agree"),
     ({"env_fns": of(BOX, spaces.Dict(x=BOX))}, RuntimeError, "shapes and dtypes must agree"),
-    ({"env_fns": of(spaces.Dict(x=support.Cards(5)))}, ValueError, "pass `shared_memory=False`"),
+    ({"env_fns": of(spaces.Dict(x=CARDS))}, ValueError, "pass `shared_memory=False`"),
+    (
+        {"env_fns": of(CARDS), "observation_mode": (CARDS, CARDS), "shared_memory": False},
+        NotImplementedError,
+        "doesn't support Generic Gymnasium Spaces",
+    ),
     ({"env_fns": of(*WIDER)}, RuntimeError, "use `observation_mode='different'` instead"),
     ({"env_fns": of_actions(spaces.Discrete(5), spaces.Discrete(4))}, RuntimeError, "Discrete"),
     ({"observation_mode": "invalid"}, ValueError, "expected: 'same' or 'different' or tuple of si"),

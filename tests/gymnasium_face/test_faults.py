@@ -16,6 +16,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, Res
 
 from envpool_py import DummyVectorEnv, EnvTimeoutError, SubprocVectorEnv, WorkerDiedError
 from envpool_py.gymnasium import VectorEnv
+from tests.faults.helpers import handling, raising
 from tests.gymnasium_face.envs import Trouble
 from tests.support import envs as support
 from tests.support.helpers import wait_until, wait_until_blocked
@@ -83,11 +84,34 @@ def test_a_step_that_is_late(make: Any, gates: Any, options: dict) -> None:
             envs.step_wait(timeout)
         with pytest.raises(AlreadyPendingCallError, match="`step_async` while waiting for a"):
             envs.step_async(NOTHING)
+        for wrong in ({"seed": [1]}, {"options": {"reset_mask": np.zeros(NUM_ENVS, bool)}}):
+            with pytest.raises(ValueError, match="length must match|at least one True"):
+                envs.reset(**wrong)  # cancels nothing
         if timeout:
             assert steps(envs.reset()) == [0, 0, 0]
         else:
             assert steps(envs.step_wait(timeout=20)) == [1, 1, 1]
             assert steps(envs.step(NOTHING)) == [2, 2, 2]
+
+
+def test_an_interrupted_env_of_this_process_returns_no_earlier_row() -> None:
+    def step(_: Any, action: int, row: tuple) -> tuple:
+        if action:
+            signal.raise_signal(signal.SIGUSR1)
+        return row
+
+    fns = [functools.partial(support.ChangedEnv, tag, step=step) for tag in range(NUM_ENVS)]
+    envs = VectorEnv(DummyVectorEnv(fns, **VectorEnv.pool_options({})))
+    envs.reset()
+    with handling(signal.SIGUSR1, raising(KeyboardInterrupt())):
+        envs.step_async([0, 1, 0])
+        with pytest.raises(KeyboardInterrupt):
+            envs.step_wait()
+    with pytest.raises(ResetNeeded, match="env 1: its last request was cancelled"):
+        envs.step_wait()
+    assert steps(envs.reset(options=ONE)) == [1, 0, 1]
+    assert steps(envs.step(NOTHING)) == [2, 1, 2]
+    envs.close()
 
 
 def test_a_reset_that_is_late(make: Any, gates: Any) -> None:

@@ -40,6 +40,7 @@ def test_equal_to_gymnasiums(mode: Any) -> None:
 
 def test_wrappers_and_vector_kwargs() -> None:
     options = {"autoreset_mode": "SameStep", "copy": False, "max_concurrency": 1, **FORK}
+    options |= {"daemon": True, "worker": None}
     more: Any = {"wrappers": (TimeAwareObservation,), "g": 1.0, "max_episode_steps": 5}
     ours = make_vec("Pendulum-v1", 3, "async", options, **more)
     assert ours.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
