@@ -44,7 +44,7 @@ def test_what_is_wrong_is_named(name: str) -> None:
     assert text in str(checks.complaint(space, obs))
 
 
-@pytest.mark.parametrize(("space", "obs"), RIGHT)
+@pytest.mark.parametrize(("space", "obs"), RIGHT, ids=range(len(RIGHT)))
 def test_what_fits_is_right(space: spaces.Space, obs: Any) -> None:
     assert checks.complaint(space, obs) is None
 
