@@ -89,7 +89,8 @@ class RunningMeanStd:
         if not added:
             return
         mean = rows.mean(axis=0, dtype=np.float64)
-        var = np.square(rows - mean).mean(axis=0)
+        # NumPy 1 would subtract a scalar from float16 in float16.
+        var = np.square(np.subtract(rows, mean, dtype=np.float64)).mean(axis=0)
         mean, var, self.count = update_mean_var_count_from_moments(  # type: ignore[no-untyped-call]
             self.mean, self.var, self.count, mean, var, added
         )
