@@ -18,7 +18,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -265,7 +265,7 @@ def read_header(path: str | os.PathLike[str]) -> dict[str, Any]:
     raise ValueError(f"{path}: not a record of a pool, or cut off within its first chunk")
 
 
-def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
+def read_events(path: str | os.PathLike[str]) -> Generator[Event, None, None]:
     """Read the events of a run, in order, up to the last complete chunk; ValueError: corrupt."""
     num_envs = read_header(path)["num_envs"]
     for kind, at, body in _chunks(Path(path)):

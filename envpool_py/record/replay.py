@@ -169,7 +169,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         until: int | None = None,
         deaths: bool = False,
     ) -> None:
-        self.pool = pool
+        self.pool, self._events = pool, recorder.read_events(path)
         self.env_ids = list(env_ids)
         self.header = recorder.read_header(path)
         self.until = until
@@ -186,7 +186,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 raise ValueError(
                     f"{name}: these envs have {own:.500}, but the record {path} has {recorded:.500}"
                 )
-        self._events = recorder.read_events(path)
         # From here on ids are those of the pool of the replay.
         self._index = {i: k for k, i in enumerate(self.env_ids)}
         self._envs = [_Env() for _ in self.env_ids]
@@ -231,9 +230,10 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         return self._envs[self._index[env_id]].position
 
     def close(self) -> None:
-        """Close the pool."""
+        """Close the pool and the file."""
         if not self.pool.is_closed:
             self.pool.close()
+        self._events.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -40,7 +40,7 @@ def short(*lengths: int) -> list[Callable[[], Any]]:
     return [functools.partial(envs.CountEnv, tag, length) for tag, length in enumerate(lengths)]
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error:.* stepped after:UserWarning")
 @pytest.mark.parametrize("place", BACKENDS)
 def test_a_step_after_the_end_is_warned_of_once(place: str) -> None:
     with PLACES[place](short(9, 2, 3, 9)) as pool:
@@ -63,7 +63,7 @@ def test_a_step_after_the_end_is_warned_of_once(place: str) -> None:
             pool.step([0] * 3)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error:.* stepped after:UserWarning")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", QUICK)
 def test_envs_that_are_reset_are_not_warned_of(place: str, mode: str | None) -> None:
