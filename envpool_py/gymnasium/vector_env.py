@@ -45,7 +45,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         env_fns: one callable per env, or a pool that waits for all rows; see ``pool_options``.
         shared_memory: False allows spaces that are none of Gymnasium's; no other effect.
         copy: False: observations are views that the next call changes.
-        daemon, worker: no effect, and not supported. The processes end with this one.
+        daemon: no effect; the processes end with this one. ``worker`` is not supported.
         max_concurrency: how many envs may step at the same time: the number of processes.
         **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
             other arguments are Gymnasium's.
