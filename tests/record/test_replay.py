@@ -14,6 +14,7 @@ from envpool_py import EnvError, ReplayError, WorkerDiedError
 from tests.faults.helpers import MODES
 from tests.record.runs import RANDOM, Run, failing
 from tests.support import envs
+from tests.support.helpers import descriptors
 from tests.support.places import PLACES
 from tests.support.reference import same
 
@@ -333,6 +334,7 @@ def test_the_error_says_what_differs(before: dict, after: dict, text: str, path:
         list(again)
     assert (caught.value.env_id, caught.value.episode, caught.value.step) == (1, 1, 2)
     assert again.num_batches == 7
+    assert str(path) not in descriptors().values()
 
 
 @pytest.mark.parametrize(
