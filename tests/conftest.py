@@ -8,8 +8,6 @@ threads and processes: so no process runs tests of two kinds. Tests that the com
 whatever their tier, soaks excepted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib
@@ -21,9 +19,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -92,23 +88,23 @@ class Hung(BaseException):
 # ---------------------------------------------------------------------------------- tiers
 
 
-def is_in(path: Path, places: tuple[str, ...]) -> bool:
+def is_in(path, places):
     """Return whether a file or folder is one of these places, or in one."""
     return any(path.is_relative_to(ROOT / place) for place in places)
 
 
-def names_tests(config: pytest.Config) -> bool:
+def names_tests(config):
     """Return whether the command line names files or folders."""
     return config.args_source is pytest.Config.ArgsSource.ARGS
 
 
-def is_ray(config: pytest.Config) -> bool:
+def is_ray(config):
     """Return whether it is Ray's tests that run: they replace the places of the others."""
     named = names_tests(config) and any("tests/ray" in arg for arg in config.args)
     return named or config.option.markexpr.startswith("ray")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Let Ctrl-C interrupt, and Ray replace the other backends before their tests are imported."""
     # A shell has the programs that it starts in the background ignore it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -117,7 +113,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_cmdline_main(config: pytest.Config) -> Any:
+def pytest_cmdline_main(config):
     """Choose the tier; run the peers in a second pytest once the first has run the others."""
     if not config.option.markexpr:
         config.option.markexpr = EVERYTHING if names_tests(config) else ONLY_QUICK
@@ -137,7 +133,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Any:
     return status
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(collection_path, config):
     """Leave out the peers, or all others; what the command line names is collected in any case."""
     if any(is_in(Path(arg.partition("::")[0]).resolve(), PEERS) for arg in config.args):
         return None
@@ -149,7 +145,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if wanted or collection_path.is_dir() else True
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+def pytest_collection_modifyitems(items, config):
     """Mark the tests of PEERS and SLOW, and of RAY where that is what runs."""
     for item in items:
         for mark, places in (
@@ -165,7 +161,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 
 @pytest.fixture(scope="session", autouse=True)
-def helpers_of_multiprocessing() -> None:
+def helpers_of_multiprocessing():
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
     with contextlib.suppress(ImportError):  # else every worker process that is forked imports it
         importlib.import_module("threadpoolctl").threadpool_info()
@@ -183,7 +179,7 @@ def helpers_of_multiprocessing() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def logs_of_peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def logs_of_peers(tmp_path_factory):
     """Have Stable-Baselines3 make its folders, one for each algorithm, where pytest clears up."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SB3_LOGDIR", str(tmp_path_factory.mktemp("sb3")))
@@ -191,9 +187,7 @@ def logs_of_peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(
-    helpers_of_multiprocessing: None, request: pytest.FixtureRequest
-) -> Iterator[None]:
+def nothing_left(helpers_of_multiprocessing, request):
     """Check that the test leaves no process, no descriptor, no thread and no shared memory."""
     del helpers_of_multiprocessing
     if is_ray(request.config):  # its plugin looks for what is left
@@ -229,12 +223,12 @@ def nothing_left(
 
 
 @pytest.fixture(autouse=True)
-def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
+def watchdog(request):
     """End a test that hangs, with the stack of where it hung."""
     mark = request.node.get_closest_marker("soak")
     seconds = 0 if mark else WATCHDOG
 
-    def bark(*_: Any) -> None:
+    def bark(*_):
         message = f"still running after {seconds} s"
         raise Hung(message)
 
@@ -246,17 +240,17 @@ def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def gates(tmp_path: Path) -> list[envs.Gate]:
+def gates(tmp_path):
     """Four gates, for envs 0 to 3."""
     return [envs.Gate(tmp_path / f"gate{i}") for i in range(4)]
 
 
 @pytest.fixture
-def beside() -> Iterator[Callable[[Callable[[], None]], Helper]]:
+def beside():
     """Run functions in threads beside the test; joined, and their errors raised, at its end."""
-    started: list[Helper] = []
+    started = []
 
-    def start(target: Callable[[], None]) -> Helper:
+    def start(target):
         started.append(Helper(target))
         started[-1].start()
         return started[-1]

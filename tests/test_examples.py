@@ -1,7 +1,5 @@
 """The examples run, and the one that learns does learn."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.helpers import ROOT, run_python
@@ -15,6 +13,6 @@ from tests.support.helpers import ROOT, run_python
         ("cartpole_async", ["--goal", "200", "--max-steps", "200000"], "learnt"),
     ],
 )
-def test_example(name: str, args: list[str], last: str) -> None:
+def test_example(name, args, last):
     printed = run_python(ROOT / "examples" / f"{name}.py", *args, quiet=True)
     assert printed.splitlines()[-1].startswith(last)

@@ -5,13 +5,9 @@ of `SUBJECTS` (every kind of space, undeclared ones, vector rewards, envs that r
 and a mode of autoreset. A cell has a pool make every call of `session.CALLS` three times.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -27,15 +23,15 @@ from tests.support.session import Session, script
 class DuckEnv:
     """No gymnasium.Env, no spaces, no close: `reset` and `step` alone."""
 
-    def __init__(self, tag: int = 0) -> None:
+    def __init__(self, tag=0):
         self.tag, self.t = tag, 0
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         del seed, options
         self.t = 0
         return np.array([self.tag, 0.5]), {}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         self.t += 1
         return np.array([self.tag, self.t + 0.5]), float(self.t), False, self.t >= 3, {"a": action}
 
@@ -45,7 +41,7 @@ class SharedBufferEnv(envs.CountEnv):
 
     buffer = np.zeros(3, np.int64)
 
-    def observe(self) -> np.ndarray:
+    def observe(self):
         self.buffer[:] = super().observe()
         return self.buffer
 
@@ -53,7 +49,7 @@ class SharedBufferEnv(envs.CountEnv):
 class TreeBufferEnv(envs.BufferEnv):
     """As BufferEnv; the observation is a dict of reused arrays and a reused list or tuple."""
 
-    def __init__(self, tag: int, declared: bool = True) -> None:
+    def __init__(self, tag, declared=True):
         super().__init__(tag, length=2)
         self.tree = {"counts": self.buffer, "letters": ("a", "b") if declared else ["a", "b"]}
         letters = spaces.Sequence(spaces.Text(3))
@@ -62,7 +58,7 @@ class TreeBufferEnv(envs.BufferEnv):
             del self.observation_space
         self.declared = declared
 
-    def observe(self) -> Any:
+    def observe(self):
         super().observe()
         if not self.declared:
             self.tree["letters"][0] = "abcdefgh"[self.t % 8]
@@ -72,16 +68,16 @@ class TreeBufferEnv(envs.BufferEnv):
 class ReturnsItsStateEnv(envs.CountEnv):
     """Its observation is the very array it steps on, and its reward an array it writes to."""
 
-    def __init__(self, tag: int) -> None:
+    def __init__(self, tag):
         super().__init__(tag, length=2)
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.state, self.gain = np.zeros(2), np.zeros(2)
 
-    def observe(self) -> np.ndarray:
+    def observe(self):
         self.state += 1.0 + self.tag
         return self.state
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         obs, _, *rest = super().step(action)
         self.gain += 1.0
         return obs, self.gain, *rest
@@ -90,11 +86,11 @@ class ReturnsItsStateEnv(envs.CountEnv):
 class InfoIsObsEnv(envs.UndeclaredEnv):
     """Its observation is its info as well."""
 
-    def reset(self, **kwargs: Any) -> tuple:
+    def reset(self, **kwargs):
         obs, _ = super().reset(**kwargs)
         return obs, obs
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         obs, *rest, _ = super().step(action)
         return obs, *rest, obs
 
@@ -102,18 +98,18 @@ class InfoIsObsEnv(envs.UndeclaredEnv):
 class EmptyEnv(envs.CountEnv):
     """Observes an element of a Dict or Tuple space without parts, maybe as part of a Dict."""
 
-    def __init__(self, tag: int, empty: Any, nested: bool = False) -> None:
+    def __init__(self, tag, empty, nested=False):
         super().__init__(tag, length=2)
         space = spaces.Dict({}) if isinstance(empty, dict) else spaces.Tuple(())
         self.empty, self.nested = empty, nested
         nest = spaces.Dict(counts=self.observation_space, empty=space)
         self.observation_space = nest if nested else space
 
-    def observe(self) -> Any:
+    def observe(self):
         return {"counts": super().observe(), "empty": self.empty} if self.nested else self.empty
 
 
-def halve(value: Any) -> None:
+def halve(value):
     """Halve the arrays in an action in place."""
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         value *= 0.5
@@ -125,17 +121,17 @@ def halve(value: Any) -> None:
 class KeepsActionEnv(gym.Env):
     """Changes its action, keeps it without a copy, and observes the one before."""
 
-    def __init__(self, tag: int = 0, name: str = "box-float32") -> None:
+    def __init__(self, tag=0, name="box-float32"):
         self.tag = tag
         self.action_space, self.observation_space = envs.SPACES[name](), envs.SPACES[name]()
-        self.kept: list[Any] = []
+        self.kept = []
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
         self.kept = [envs.draw(self.observation_space, np.random.default_rng(self.tag))]
         return self.kept[0], {}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         halve(action)
         self.kept.append(action)
         return self.kept[-2], 0.0, False, False, {"kept": copy.deepcopy(self.kept)}
@@ -144,12 +140,12 @@ class KeepsActionEnv(gym.Env):
 class RebindsEnv(envs.CountEnv):
     """At its third step it takes another method as its `step`."""
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         if self.steps == 2:
             self.step = self.step_twice  # type: ignore[method-assign]
         return super().step(action)
 
-    def step_twice(self, action: Any) -> Any:
+    def step_twice(self, action):
         super().step(action)
         return super().step(action)
 
@@ -157,7 +153,7 @@ class RebindsEnv(envs.CountEnv):
 OUR_WORDS = {"final_obs": "mine", "final_info": 2.5, "is_reset": "mine", "env_id": "mine"}
 
 # Episodes are short, so that many end between two resets.
-SUBJECTS: dict[str, Callable[..., Any]] = {
+SUBJECTS = {
     **{name: functools.partial(envs.SpaceEnv, name=name, length=2) for name in envs.SPACES},
     **{
         f"undeclared-{kind}": functools.partial(envs.UndeclaredEnv, kind=kind, length=2)
@@ -210,15 +206,12 @@ SLOW_CELLS = [
 ]
 
 
-def make_fns(subject: str, count: int) -> list[Callable[[], Any]]:
+def make_fns(subject, count):
     return [functools.partial(SUBJECTS[subject], tag) for tag in range(count)]
 
 
-@pytest.mark.parametrize(
-    ("place", "subject", "mode"),
-    [*CELLS, *slow(*SLOW_CELLS)],
-)
-def test_every_call_gives_what_raw_envs_give(place: str, subject: str, mode: str | None) -> None:
+@pytest.mark.parametrize(("place", "subject", "mode"), [*CELLS, *slow(*SLOW_CELLS)])
+def test_every_call_gives_what_raw_envs_give(place, subject, mode):
     where = PLACES[place]
     Session(where, make_fns(subject, where.num_envs), mode).run(script(len(subject)))
 
@@ -226,26 +219,26 @@ def test_every_call_gives_what_raw_envs_give(place: str, subject: str, mode: str
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(18))
 @pytest.mark.parametrize("place", LOCAL)
-def test_calls_in_any_order(place: str, seed: int) -> None:
+def test_calls_in_any_order(place, seed):
     subject, mode = FEW[seed % len(FEW)], MODES[seed // len(FEW) % len(MODES)]
     Session(PLACES[place], make_fns(subject, 3), mode).run(script(seed, rounds=1))
 
 
 @pytest.mark.parametrize("subject", ["tuple", "nested", "mixed", "empty-dict", "empty-part"])
 @pytest.mark.parametrize("place", BACKENDS)
-def test_columns_are_the_same_rows_leaf_by_leaf(place: str, subject: str) -> None:
+def test_columns_are_the_same_rows_leaf_by_leaf(place, subject):
     Session(PLACES[place], make_fns(subject, 3), columns=True).run(script(1))
 
 
 @pytest.mark.parametrize("on_error", ["restart", "replay"])
 @pytest.mark.parametrize("subject", ["own-env-done", "mixed"])
-def test_recovery_changes_nothing_where_no_env_fails(subject: str, on_error: str) -> None:
+def test_recovery_changes_nothing_where_no_env_fails(subject, on_error):
     fns = make_fns(subject, 3)
     Session(PLACES["shmem-fork-packed"], fns, "same_step", on_error=on_error).run(script(4))
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_envs_of_different_spaces_where_rows_are_objects(place: str) -> None:
+def test_envs_of_different_spaces_where_rows_are_objects(place):
     names = ["text", "graph", "one-of", "custom"]
     fns = [functools.partial(envs.SpaceEnv, tag, name) for tag, name in enumerate(names)]
     hand = HandStepped(fns)
@@ -263,7 +256,7 @@ def test_envs_of_different_spaces_where_rows_are_objects(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_none_in_a_sequence_of_actions_is_that_envs_action(place: str) -> None:
+def test_none_in_a_sequence_of_actions_is_that_envs_action(place):
     fns = make_fns("discrete", 3)
     hand = HandStepped(fns)
     space = hand.envs[0].observation_space
@@ -276,7 +269,7 @@ def test_none_in_a_sequence_of_actions_is_that_envs_action(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", [*BACKENDS, *slow("shmem-spawn-packed")])
-def test_spaces_spec_and_metadata_are_those_of_the_envs(place: str) -> None:
+def test_spaces_spec_and_metadata_are_those_of_the_envs(place):
     where = PLACES[place]
     fns = [functools.partial(gym.make, "CartPole-v1") for _ in range(where.num_envs)]
     raw = fns[0]()

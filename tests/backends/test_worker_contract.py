@@ -1,19 +1,15 @@
 """The contract that the package ships for worker classes, on ours and on a custom one."""
 
-from __future__ import annotations
-
 import functools
 import queue
 import signal
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from envpool_py import BaseVectorEnv, EnvError
 from envpool_py.testing import EnvWorkerContract
-from envpool_py.worker import DummyEnvWorker, EnvWorker, Request, ShmemEnvWorker
+from envpool_py.worker import DummyEnvWorker, EnvWorker, ShmemEnvWorker
 from envpool_py.worker.executor import Executor
 from tests.faults.helpers import handling, signalling
 from tests.support import envs
@@ -23,16 +19,16 @@ from tests.support.session import Session, script
 class ThreadWorker(EnvWorker):
     """A custom worker: `send`, `recv` and `close` alone, the env in a thread."""
 
-    def __init__(self, env_fn: Callable[[], Any]) -> None:
+    def __init__(self, env_fn):
         super().__init__(env_fn)
-        self.requests: queue.Queue[Request | None] = queue.Queue()
-        self.replies: queue.Queue[tuple[bool, Any]] = queue.Queue()
+        self.requests = queue.Queue()
+        self.replies = queue.Queue()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
         if (error := self.replies.get()[1]) is not None:
             raise error
 
-    def run(self) -> None:
+    def run(self):
         try:
             executor = Executor(self.env_fn)
         except Exception as error:  # noqa: BLE001
@@ -46,16 +42,16 @@ class ThreadWorker(EnvWorker):
                 self.replies.put((False, error))
         executor.close()
 
-    def send(self, request: Request) -> None:
+    def send(self, request):
         self.requests.put(request)
 
-    def recv(self) -> Any:
+    def recv(self):
         fine, reply = self.replies.get()
         if not fine:
             raise reply
         return reply
 
-    def close(self) -> None:
+    def close(self):
         if self.thread.is_alive():
             self.requests.put(None)
             self.thread.join()
@@ -65,9 +61,7 @@ class PromptThreadWorker(ThreadWorker):
     """As ThreadWorker; says as well whose replies are there."""
 
     @classmethod
-    def wait(
-        cls, workers: list[ThreadWorker], wait_num: int, timeout: float | None = None
-    ) -> list[ThreadWorker]:
+    def wait(cls, workers, wait_num, timeout=None):
         done = [worker for worker in workers if not worker.replies.empty()]
         return done if len(done) >= wait_num else super().wait(workers, wait_num, timeout)
 
@@ -96,26 +90,24 @@ CASES = [
 
 @pytest.mark.parametrize(("mode", "subject"), CASES)
 @pytest.mark.parametrize("worker", WORKERS)
-def test_a_pool_of_a_custom_worker_gives_what_raw_envs_give(
-    worker: type[EnvWorker], mode: str | None, subject: Callable[[int], Any]
-) -> None:
-    def make(fns: list[Any], **options: Any) -> BaseVectorEnv:
+def test_a_pool_of_a_custom_worker_gives_what_raw_envs_give(worker, mode, subject):
+    def make(fns, **options):
         return BaseVectorEnv(fns, worker, **options)
 
     Session(make, [functools.partial(subject, tag) for tag in range(3)], mode).run(script(3))
 
 
-def test_what_is_refused_at_construction() -> None:
+def test_what_is_refused_at_construction():
     class Half(EnvWorker):
-        def send(self, request: Request) -> None:
+        def send(self, request):
             """Do nothing."""
 
-    def one_then_another(env_fn: Callable[[], Any]) -> EnvWorker:
+    def one_then_another(env_fn):
         return next(kinds)(env_fn)
 
     kinds = iter([ThreadWorker, DummyEnvWorker])
     broken = functools.partial(envs.raise_in_constructor, "no")
-    refused: list[tuple[Any, Any, type[Exception], str]] = [
+    refused = [
         (ThreadWorker, broken, EnvError, "env 1: env_fn raised ValueError: no"),
         (Executor, envs.CountEnv, TypeError, "EnvWorker"),
         (Half, envs.CountEnv, TypeError, "abstract"),
@@ -133,16 +125,14 @@ class GateEnv(envs.CountEnv):
 
     gate = threading.Event()
 
-    def step(self, action: int) -> tuple:
+    def step(self, action):
         assert self.gate.wait(120)
         return super().step(action)
 
 
 @pytest.mark.parametrize("worker", WORKERS)
-def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(
-    worker: type[EnvWorker], beside: Callable
-) -> None:
-    def interrupt(*_: object) -> None:
+def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(worker, beside):
+    def interrupt(*_):
         GateEnv.gate.set()
         raise InterruptedError("by a signal handler")
 
@@ -157,12 +147,10 @@ def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(
 
 
 @pytest.mark.parametrize("worker", [*WORKERS, DummyEnvWorker])
-def test_seeds_of_a_pool_do_not_reach_the_action_spaces_of_its_envs(
-    worker: type[EnvWorker],
-) -> None:
+def test_seeds_of_a_pool_do_not_reach_the_action_spaces_of_its_envs(worker):
     made = []
 
-    def make() -> envs.CountEnv:
+    def make():
         made.append(envs.CountEnv())
         return made[-1]
 

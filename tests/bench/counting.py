@@ -1,17 +1,9 @@
 """An env that counts its steps in a file, so that they can be counted from another process."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from envpool_py.bench.settings import Running
 
 
 class Counting(gym.Env):
@@ -21,15 +13,15 @@ class Counting(gym.Env):
     action_space = gym.spaces.Discrete(2)
     left = 0
 
-    def __init__(self, path: str, place: int) -> None:
+    def __init__(self, path, place):
         self.count = np.memmap(path, np.int64, "r+")[place : place + 1]
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed, options=options)
         self.left = 3
         return np.zeros(2, np.float32), {}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         assert action in self.action_space
         assert self.left > 0, "stepped without a reset"
         self.left -= 1
@@ -37,9 +29,7 @@ class Counting(gym.Env):
         return np.ones(2, np.float32), 1.0, self.left == 0, False, {}
 
 
-def check(
-    start: Callable[[list, list], Running], path: str, num_envs: int, wait_num: int | None
-) -> None:
+def check(start, path, num_envs, wait_num):
     """Assert that a pool makes the steps that it says."""
     np.zeros(num_envs, np.int64).tofile(path)
     env_fns = [functools.partial(Counting, path, i) for i in range(num_envs)]

@@ -1,17 +1,11 @@
 """``examples/benchmark``: pools make the steps that they say, and the tables show what was done."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.helpers import ROOT, run_python
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = ROOT / "examples" / "benchmark"
 
@@ -37,7 +31,7 @@ for name, contestant in CONTESTANTS.items():
 """
 
 
-def test_the_steps_are_made(tmp_path: Path) -> None:
+def test_the_steps_are_made(tmp_path):
     names = {"dummy", "shmem", "shmem-caller", "shmem-caller-views", "shmem-each"}
     names |= {"gymnasium-sync", "gymnasium-async"}
     names |= {f"{library}-{kind}" for library in TIANSHOU for kind in ("dummy", "shmem")}
@@ -79,7 +73,7 @@ for start in (ceiling.views, ceiling.rows):
 """
 
 
-def test_the_rows_of_the_ceiling() -> None:
+def test_the_rows_of_the_ceiling():
     assert run_python("-c", ROWS, cwd=FOLDER).split() == ["True", "False"]
 
 
@@ -97,11 +91,11 @@ for name in ("dict", "info", "image-84", "spin-10", "sleep", "spread"):
 """
 
 
-def test_every_kind_of_env() -> None:
+def test_every_kind_of_env():
     run_python("-c", EVERY_KIND, cwd=FOLDER)
 
 
-def test_one_command_makes_tables(tmp_path: Path) -> None:
+def test_one_command_makes_tables(tmp_path):
     files = {name: tmp_path / f"a.{name}" for name in ("json", "markdown")}
     outputs = ["--json", files["json"], "--markdown", files["markdown"]]
     backends = ["--backend", "shmem", "--backend", "ceiling-apart"]
@@ -114,7 +108,7 @@ def test_one_command_makes_tables(tmp_path: Path) -> None:
     assert run_python(run, "--read", files["json"], cwd=tmp_path) == text
 
 
-def made_up(contestant: str, repeat: int, steps: int, **others: Any) -> dict[str, Any]:
+def made_up(contestant, repeat, steps, **others):
     row = {"workload": "cartpole-x64", "contestant": contestant, "repeat": repeat, "steps": steps}
     row |= {"cores": 2, "machine": "a machine", "versions": {"numpy": "2"}, "batches": 100}
     row |= {"run": "", "think": 0.0, "seconds": 1.0, "step_p50": 0.002, "step_p99": 0.004}
@@ -122,7 +116,7 @@ def made_up(contestant: str, repeat: int, steps: int, **others: Any) -> dict[str
     return {**row, "startup_seconds": 0.25, "memory_bytes": 50_000_000, **others}
 
 
-def test_figures_by_hand(tmp_path: Path) -> None:
+def test_figures_by_hand(tmp_path):
     """Each measurement is compared with the bare env of its own repeat and Python."""
     there = {"versions": {"numpy": "1"}}
     rows = [
@@ -151,7 +145,7 @@ def test_figures_by_hand(tmp_path: Path) -> None:
     assert "gymnasium-sync failed: ImportError: no." in text
 
 
-def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path: Path) -> None:
+def test_ppo_of_all_vec_envs_gives_equal_weights(tmp_path):
     """The script compares them; it fails if they differ."""
     ppo, path = FOLDER / "ppo.py", tmp_path / "a.json"
     few = ["--env", "CartPole-v1", "--threads", 1, "--updates", 1]

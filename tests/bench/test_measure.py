@@ -1,14 +1,11 @@
 """Measurements are made of real pools, in processes that always end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import pytest
@@ -18,9 +15,6 @@ from envpool_py.bench.measure import Caller, Job, Measurement, MeasurementError,
 from envpool_py.bench.settings import Running, Setting
 from tests.cli import parts
 from tests.support.helpers import wait_until
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOOP = Setting("loop", 2)
 IDLE = Caller()
@@ -49,16 +43,16 @@ for how in ("raises", "dies", "hangs"):
 """
 
 
-def measurement(rate: float = 1000.0, caller: Caller = IDLE) -> Measurement:
+def measurement(rate=1000.0, caller=IDLE):
     return Measurement(int(rate), 100, 1.0, 0.002, 0.004, 0.25, 50_000_000, caller)
 
 
-def job_of(setting: Setting, env_id: str, *callers: Caller, seconds: float = 0.01) -> Job:
+def job_of(setting, env_id, *callers, seconds=0.01):
     return Job(setting, partial(gym.make, env_id), callers or (IDLE,), seconds)
 
 
 @pytest.fixture
-def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hostile(tmp_path, monkeypatch):
     """A folder with a module of envs that fork and fail, which is the working directory."""
     (tmp_path / "hostile.py").write_text(HOSTILE)
     monkeypatch.chdir(tmp_path)
@@ -69,7 +63,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "setting", [LOOP, Setting("gymnasium-async", 2), Setting("shmem", 2, 1, caller_steps=True)]
 )
-def test_a_caller_that_computes(setting: Setting) -> None:
+def test_a_caller_that_computes(setting):
     callers = IDLE, Caller(0.002, 0.001), Caller(policy=parts.Parity)
     found = measure.carry_out(job_of(setting, parts.COUNT, *callers, seconds=0.05))
     assert tuple(each.caller for each in found) == callers
@@ -86,14 +80,14 @@ def test_a_caller_that_computes(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize(("is_partial", "rows"), [(False, {4}), (True, {4, 3, 1})])
-def test_the_caller_knows_the_rows_of_the_last_batch(is_partial: bool, rows: set[int]) -> None:
+def test_the_caller_knows_the_rows_of_the_last_batch(is_partial, rows):
     steps, seen = iter([3, 1]), []
     running = Running(lambda: next(steps, 1), lambda: None, is_partial)
     measure.step_batches(running, seen.append, 4, 0.001)
     assert set(seen) == rows
 
 
-def test_computing_takes_cpu_time() -> None:
+def test_computing_takes_cpu_time():
     before = time.thread_time()
     measure.compute(0.01)
     assert time.thread_time() - before >= 0.01
@@ -109,25 +103,23 @@ def test_computing_takes_cpu_time() -> None:
     ],
 )
 @pytest.mark.usefixtures("hostile")
-def test_failures_are_one_line(env: str, policy: Any, message: str) -> None:
+def test_failures_are_one_line(env, policy, message):
     with pytest.raises(MeasurementError, match=f"^{message}$"):
         measure.carry_out(job_of(LOOP, env, Caller(policy=policy)))
 
 
-def test_an_env_that_can_not_be_sent() -> None:
+def test_an_env_that_can_not_be_sent():
     lock = threading.Lock()
     with pytest.raises(MeasurementError, match="^the env can't be sent to a process: TypeError"):
         measure.carry_out(Job(LOOP, lambda: lock, [IDLE], 0.01))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MeasurementError])
-def test_a_measurement_that_hangs_is_ended_with_all_its_processes(
-    hostile: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_measurement_that_hangs_is_ended_with_all_its_processes(hostile, error, monkeypatch):
     mark = hostile / "hangs"
     wait = measure.subprocess.Popen.wait
 
-    def hang(process: Any, timeout: float | None = None) -> Any:
+    def hang(process, timeout=None):
         if timeout is None:
             return wait(process)
         assert timeout > 100
@@ -136,7 +128,7 @@ def test_a_measurement_that_hangs_is_ended_with_all_its_processes(
             raise error
         raise measure.subprocess.TimeoutExpired("python", timeout)
 
-    def ended() -> bool:
+    def ended():
         try:
             os.killpg(int(mark.read_text()), signal.SIGCONT)
         except ProcessLookupError:
@@ -149,10 +141,10 @@ def test_a_measurement_that_hangs_is_ended_with_all_its_processes(
     assert wait_until(ended)
 
 
-def test_results() -> None:
+def test_results():
     results, other, busy = Results(), Setting("dummy", 2), Caller(0.5)
 
-    def fails(_: Job) -> Any:
+    def fails(_):
         raise MeasurementError("boom")
 
     for setting, rates in ((LOOP, (100, 10)), (LOOP, (300, 30)), (other, (150, 25))):

@@ -1,26 +1,20 @@
 """``examples/pictures.py``: every picture is made, and shows what the run did."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import signal
 import struct
 import sys
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.helpers import ROOT, run_python
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 SCRIPT = ROOT / "examples" / "pictures.py"
 
 
 @pytest.fixture(scope="module")
-def pictures() -> Any:
+def pictures():
     spec = importlib.util.spec_from_file_location("pictures", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules["pictures"] = module  # the workers' requests name its classes
@@ -28,7 +22,7 @@ def pictures() -> Any:
     return module
 
 
-def measured(contestant: str, steps: int, think: float = 300e-6) -> dict[str, Any]:
+def measured(contestant, steps, think=300e-6):
     row = {"workload": "cartpole-x64", "contestant": contestant, "think": think}
     return {**row, "steps": steps, "seconds": 0.5}
 
@@ -42,7 +36,7 @@ ROWS = [
 ]
 
 
-def test_every_picture_is_made_and_listed(pictures: Any, tmp_path: Path) -> None:
+def test_every_picture_is_made_and_listed(pictures, tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(ROWS))
     short = ["--seconds", 0.02, "--rounds", 1, "--read", tmp_path / "a.json"]
     run_python(SCRIPT, "all", "--out", tmp_path, *short, cwd=tmp_path)
@@ -60,12 +54,12 @@ def test_every_picture_is_made_and_listed(pictures: Any, tmp_path: Path) -> None
         assert height >= 240
 
 
-def test_the_medians_of_callers_that_compute(pictures: Any) -> None:
+def test_the_medians_of_callers_that_compute(pictures):
     rates = {"shmem": 400.0, "envpool-cpp": 8000.0}
     assert pictures.rates_of_libraries(ROWS) == {"cartpole-x64": rates}
 
 
-def test_the_crash_is_one(pictures: Any) -> None:
+def test_the_crash_is_one(pictures):
     run = pictures.record_crash(0.2, signal.SIGKILL)  # for SIGSEGV pytest writes a stack
     assert 0 < run.killed < run.restarted < run.seconds
     assert "SIGKILL" in run.error
@@ -79,7 +73,7 @@ def test_the_crash_is_one(pictures: Any) -> None:
     assert sum(run.env_id in ids for ids in meanwhile) <= 1
 
 
-def test_staleness(pictures: Any) -> None:
+def test_staleness(pictures):
     found = pictures.measure_wait_num(0.1)
     assert (found[16].batches_between, found[16].most_batches_between) == (0, 0)
     assert found[1].batches_between > 0

@@ -1,9 +1,6 @@
 """Each way to step envs makes the steps that it says, and is what its name says."""
 
-from __future__ import annotations
-
 import multiprocessing
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,9 +10,6 @@ from envpool_py.bench import settings
 from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting
 from tests.bench import counting
 from tests.support.envs import CountEnv
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHMEM = Setting("shmem", 4, 2)
 VIEWS = Setting("shmem", 4, 1, caller_steps=True, copy=False)
@@ -31,15 +25,15 @@ OURS = [SHMEM, VIEWS, SHMEM._replace(pool="subproc"), Setting("dummy", 4)]
     ],
     ids=lambda setting: setting.text,
 )
-def test_the_steps_are_made(setting: Setting, tmp_path: Path) -> None:
-    def check() -> None:
-        def start(env_fns: list, batches: list) -> settings.Running:
+def test_the_steps_are_made(setting, tmp_path):
+    def check():
+        def start(env_fns, batches):
             return settings.start(setting, env_fns, batches)
 
         counting.check(start, str(tmp_path / "counts"), 4, setting.wait_num)
 
     # In a process of its own: others' pools leave descriptors open.
-    process: Any = multiprocessing.get_context("fork").Process(target=check)
+    process = multiprocessing.get_context("fork").Process(target=check)
     process.start()
     process.join(40)
     process.kill()
@@ -48,7 +42,7 @@ def test_the_steps_are_made(setting: Setting, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wait_num", "rows"), [(None, {4}), (2, {2, 3, 4})])
-def test_the_pool_that_make_chooses(wait_num: int | None, rows: set[int]) -> None:
+def test_the_pool_that_make_chooses(wait_num, rows):
     setting = Setting("make", 4, wait_num=wait_num)
     running = settings.start(setting, [CountEnv] * 4, [[0] * 4] * 2)
     assert {running.advance() for _ in range(9)} <= rows
@@ -67,7 +61,7 @@ def test_the_pool_that_make_chooses(wait_num: int | None, rows: set[int]) -> Non
         ),
     ],
 )
-def test_the_options_reach_the_pool(setting: Setting, text: str, kind: str) -> None:
+def test_the_options_reach_the_pool(setting, text, kind):
     assert setting.text == text
     with settings.make_pool(setting, [CountEnv] * 3) as pool:
         assert type(pool).__name__ == kind
@@ -80,7 +74,7 @@ def test_the_options_reach_the_pool(setting: Setting, text: str, kind: str) -> N
 
 @pytest.mark.parametrize("num_cores", [1, 2, 8])
 @pytest.mark.parametrize("wait_num", [None, 2])
-def test_all_settings(num_cores: int, wait_num: int | None) -> None:
+def test_all_settings(num_cores, wait_num):
     found = settings.all_settings(4, num_cores, wait_num)
     assert {each.pool for each in found} == set(NAMES)
     assert len({each.text for each in found}) == len(found)
@@ -98,8 +92,8 @@ def test_all_settings(num_cores: int, wait_num: int | None) -> None:
 @pytest.mark.parametrize(
     "space", [gym.spaces.Box(-1, 1, (2, 3)), gym.spaces.Dict({"a": gym.spaces.Discrete(2)})]
 )
-def test_actions_are_the_same_for_every_pool(space: gym.Space) -> None:
-    def env_fn() -> CountEnv:
+def test_actions_are_the_same_for_every_pool(space):
+    def env_fn():
         env = CountEnv()
         env.action_space = space
         return env

@@ -1,7 +1,5 @@
 """Which settings are tried, and which one is recommended."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 
@@ -9,7 +7,7 @@ import gymnasium as gym
 import pytest
 
 from envpool_py.bench import tune
-from envpool_py.bench.measure import Caller, Job, Measurement, MeasurementError, Results, carry_out
+from envpool_py.bench.measure import Caller, MeasurementError, Results, carry_out
 from envpool_py.bench.settings import Setting
 from tests.bench.test_measure import IDLE, measurement
 from tests.cli.parts import COUNT
@@ -23,7 +21,7 @@ HALF = ONE._replace(wait_num=8)
 CALLER = ONE._replace(caller_steps=True)
 
 
-def results(rates: dict[Setting, float], busy: dict[Setting, float] | None = None) -> Results:
+def results(rates, busy=None):
     """Made up: rates with a caller that does nothing, and with one that computes."""
     both = {
         each: [measurement(rate), measurement((busy or rates)[each], CALLERS[1])]
@@ -32,7 +30,7 @@ def results(rates: dict[Setting, float], busy: dict[Setting, float] | None = Non
     return Results(both)
 
 
-def test_the_first_settings() -> None:
+def test_the_first_settings():
     idle, both = CALLERS[:1], CALLERS
     assert tune.first_settings(16, 2, 256, idle) == [SHMEM, DUMMY, CALLER, EACH, FOUR, ONE]
     # A caller that computes needs a core, and half of the envs step meanwhile.
@@ -45,7 +43,7 @@ def test_the_first_settings() -> None:
         assert all(each.num_processes <= min(num_envs, most) for each in settings)
 
 
-def test_partial_batches_of_the_fastest() -> None:
+def test_partial_batches_of_the_fastest():
     made = results(
         {DUMMY: 9, SHMEM: 8, EACH: 7, CALLER: 9, FOUR: 6, HALF: 5},
         {DUMMY: 9, SHMEM: 8, EACH: 6, CALLER: 9, FOUR: 7, HALF: 5},
@@ -72,20 +70,20 @@ def test_partial_batches_of_the_fastest() -> None:
         ({SHMEM: 100, PARTIAL: 200, TWO_HALF: 198}, TWO_HALF),
     ],
 )
-def test_the_recommendation(rates: dict[Setting, float], best: Setting) -> None:
+def test_the_recommendation(rates, best):
     assert tune.recommended(results(rates), IDLE) == best
 
 
 class Machine:
     """Makes measurements up; each takes a second of its clock."""
 
-    def __init__(self, rates: dict[Setting, float], *failing: Setting) -> None:
+    def __init__(self, rates, *failing):
         self.rates, self.failing = rates, failing
         self.now = 100.0
-        self.asked: list[Setting] = []
+        self.asked = []
         self.results = Results()
 
-    def measure(self, job: Job) -> list[Measurement]:
+    def measure(self, job):
         assert 0.1 <= job.seconds * len(CALLERS) <= 2
         assert (job.env_fn, job.callers) == (ENV_FN, CALLERS)
         self.now += 1
@@ -94,7 +92,7 @@ class Machine:
             raise MeasurementError("boom")
         return [measurement(self.rates.get(job.setting, 1), caller) for caller in CALLERS]
 
-    def run(self, settings: list[Setting], seconds: float) -> list[float]:
+    def run(self, settings, seconds):
         """Return the times at which measurements begin."""
         turns = tune.try_settings(
             self.results, settings, CALLERS, self.measure, ENV_FN, seconds, lambda: self.now
@@ -102,7 +100,7 @@ class Machine:
         return [over for over, _ in turns]
 
 
-def test_every_setting_then_the_best_until_the_time_is_over() -> None:
+def test_every_setting_then_the_best_until_the_time_is_over():
     machine = Machine({SHMEM: 30, DUMMY: 20, EACH: 10})
     assert machine.run([SHMEM, DUMMY, EACH], 20) == [*range(21)]
     partial = [each._replace(wait_num=wait_num) for wait_num in (8, 4) for each in (SHMEM, EACH)]
@@ -113,7 +111,7 @@ def test_every_setting_then_the_best_until_the_time_is_over() -> None:
     assert list(machine.results.measured) == [SHMEM]
 
 
-def test_settings_that_fail() -> None:
+def test_settings_that_fail():
     """They are reported, and not tried again; if all fail, it ends early."""
     machine = Machine({SHMEM: 30, DUMMY: 20}, SHMEM)
     machine.run([SHMEM, DUMMY], 10)
@@ -125,12 +123,12 @@ def test_settings_that_fail() -> None:
     assert machine.asked == [SHMEM, DUMMY]
 
 
-def test_every_setting_is_measured_for_real() -> None:
+def test_every_setting_is_measured_for_real():
     """Finding 7: the setting with ``caller_steps`` failed, and nobody saw it."""
     clock = itertools.count()  # so that no setting is left out on a slow machine
     found, settings = Results(), [each._replace(num_envs=4) for each in (SHMEM, CALLER, DUMMY)]
 
-    def quick(job: Job) -> list[Measurement]:
+    def quick(job):
         return carry_out(job._replace(seconds=0.02))
 
     turns = tune.try_settings(found, settings, CALLERS, quick, ENV_FN, 8.0, lambda: next(clock))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -21,7 +21,7 @@ class Ended(NamedTuple):
     out: str
     err: str
 
-    def table(self) -> dict[str, list[str]]:
+    def table(self):
         """The cells of each line of the tables, by the first one."""
         lines = [line.strip("│ ").split("│") for line in self.out.splitlines() if "│" in line]
         return {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}
@@ -31,10 +31,10 @@ Cli = Callable[[str], Ended]
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(capsys):
     """Carry out a command, which is given as one line."""
 
-    def carry_out(line: str) -> Ended:
+    def carry_out(line):
         capsys.readouterr()
         status = main(shlex.split(line))
         return Ended(status, *capsys.readouterr())
@@ -49,12 +49,12 @@ class Asked(list[Job]):
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+def asked(monkeypatch):
     """Nothing is measured: the n-th job makes 100 n steps in a second, on two cores."""
     jobs = Asked()
     jobs.failing = {}
 
-    def carry_out(job: Job) -> Any:
+    def carry_out(job):
         jobs.append(job)
         if job.setting.pool in jobs.failing:
             raise jobs.failing[job.setting.pool]

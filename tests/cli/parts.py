@@ -1,12 +1,9 @@
 """What the tests of the command line name as ``module:callable``, and envs with ids."""
 
-from __future__ import annotations
-
 import os
 import signal
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -20,21 +17,21 @@ COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
 not_callable = 5
 
 
-def scaled(env: gym.Env) -> gym.Env:
+def scaled(env):
     return TransformReward(env, lambda reward: 10.0 * float(reward))
 
 
-def shifted(env: gym.Env) -> gym.Env:
+def shifted(env):
     return TransformReward(env, lambda reward: float(reward) + 1.0)
 
 
-def raise_in_third_episode(env: CountEnv, _: Any, row: tuple) -> tuple:
+def raise_in_third_episode(env, _, row):
     if (env.episode, env.t) == (2, 2):
         raise ValueError("boom")
     return row
 
 
-def hang_in_third_episode(env: CountEnv, _: Any, row: tuple) -> tuple:
+def hang_in_third_episode(env, _, row):
     """Hang, and leave a mark then."""
     if env.episode == 2:
         (Path(os.environ["ENVPOOL_PY_MARKS"]) / f"{os.getpid()}").touch()
@@ -47,18 +44,18 @@ raising = partial(ChangedEnv, 0, 4, step=raise_in_third_episode)
 stuck = partial(ChangedEnv, 0, 4, step=hang_in_third_episode)
 
 
-def alternate(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+def alternate(obs, env_ids):
     """Push the cart to where the pole leans."""
     assert len(obs) == len(env_ids)
     return (obs[:, 2] > 0).astype(np.int64)
 
 
-def refuses(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+def refuses(obs, env_ids):
     """Say what it was called with."""
     raise LookupError(f"got {len(obs)} rows, of envs {env_ids.tolist()}")
 
 
-def stumbles(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+def stumbles(obs, env_ids):
     """Raise in the third episode."""
     if (obs[:, 1] == 2).any():
         raise LookupError("stumbled")
@@ -68,16 +65,16 @@ def stumbles(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
 class Parity:
     """A policy that is made of the pool and the seed."""
 
-    def __init__(self, pool: Any, seed: int) -> None:
+    def __init__(self, pool, seed):
         self.num_actions = [int(space.n) for space in pool.action_space]
         self.seed = seed
 
-    def __call__(self, _: np.ndarray, env_ids: np.ndarray) -> list[int]:
+    def __call__(self, _, env_ids):
         return [(self.seed + i) % self.num_actions[i] for i in env_ids]
 
 
 class Unmakeable:
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_):
         raise RuntimeError("no such weights")
 
 
@@ -86,10 +83,10 @@ class Interrupts:
 
     calls = 0
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_):
         pass
 
-    def __call__(self, _: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+    def __call__(self, _, env_ids):
         self.calls += 1
         if self.calls == 9:
             os.kill(os.getpid(), signal.SIGINT)
@@ -101,23 +98,23 @@ class Different(CountEnv):
 
     made = 0
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         Different.made += 1
         self.observation_space = spaces.Box(-Different.made, 10**6, (3,), np.int64)
 
 
-def space_env(name: str = "dict", length: int = 3) -> gym.Env:
+def space_env(name="dict", length=3):
     return SpaceEnv(0, name, length)
 
 
-def count_env(length: int = 4, fail: bool = False) -> gym.Env:
+def count_env(length=4, fail=False):
     if fail:
         raise ValueError("asked to fail\nand this line is not shown")
     return CountEnv(0, length)
 
 
-def with_size(size: object) -> gym.Env:
+def with_size(size):
     return CountEnv(0, len(str(size)))
 
 

@@ -1,17 +1,8 @@
 """Bad input is one line on stderr and exit status 2, for every command."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.cli.parts import COUNT
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.cli.conftest import Cli
 
 PARTS = "tests.cli.parts"
 
@@ -69,7 +60,7 @@ OTHERS = [
     ("line", "message"),
     OTHERS + [(f"collect --steps 5 {options}", message) for options, message in COLLECT],
 )
-def test_one_line(line: str, message: str, cli: Cli, tmp_path: Path) -> None:
+def test_one_line(line, message, cli, tmp_path):
     ended = cli(line.replace("OUT", str(tmp_path / "a.npz")))
     assert (ended.status, ended.out) == (2, "")
     assert message in ended.err
@@ -78,16 +69,14 @@ def test_one_line(line: str, message: str, cli: Cli, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_a_missing_package_is_named(monkeypatch, cli):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert 'pip install "envpool-py[bench]"' in cli("timeline CartPole-v1 --out a.png").err
     assert 'pip install "envpool-py[atari]"' in cli("check ALE/Pong-v5").err
 
 
-def test_a_directory_that_takes_no_files(
-    monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path
-) -> None:
-    def refuse(**_: object) -> None:
+def test_a_directory_that_takes_no_files(monkeypatch, cli, tmp_path):
+    def refuse(**_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)  # root may write everywhere

@@ -1,9 +1,6 @@
 """``envpool-py bench``."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,13 +9,8 @@ from envpool_py.bench.settings import NAMES
 from envpool_py.cli import tables
 from tests.bench.test_measure import measurement
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-    from tests.cli.conftest import Asked, Cli
-
-
-def test_a_table_of_medians(asked: Asked, cli: Cli) -> None:
+def test_a_table_of_medians(asked, cli):
     ended = cli("bench CartPole-v1 --backend loop --backend dummy --policy-us 0 --repeats 2")
     assert [job.setting.pool for job in asked] == ["loop", "dummy"] * 2  # in turns
     table = ended.table()
@@ -29,7 +21,7 @@ def test_a_table_of_medians(asked: Asked, cli: Cli) -> None:
     }
 
 
-def test_every_pool_with_callers_that_compute(asked: Asked, cli: Cli) -> None:
+def test_every_pool_with_callers_that_compute(asked, cli):
     assert cli("bench ALE/Pong-v5 --num-envs 4 --num-envs 6 --repeats 1").status == 0
     for num_envs in (4, 6):
         settings = [job.setting for job in asked if job.setting.num_envs == num_envs]
@@ -39,7 +31,7 @@ def test_every_pool_with_callers_that_compute(asked: Asked, cli: Cli) -> None:
     assert all(job.callers == thinks and job.seconds == 0.5 for job in asked)
 
 
-def test_partial_batches_beside_whole_ones(asked: Asked, cli: Cli) -> None:
+def test_partial_batches_beside_whole_ones(asked, cli):
     assert cli("bench CartPole-v1 --wait-num 4 --repeats 1").status == 0
     whole = {job.setting.pool for job in asked if job.setting.wait_num is None}
     assert whole == {"loop", "gymnasium-sync", "gymnasium-async"}
@@ -48,7 +40,7 @@ def test_partial_batches_beside_whole_ones(asked: Asked, cli: Cli) -> None:
     assert {job.setting.wait_num for job in asked} == {None}
 
 
-def test_pools_that_are_left_out_are_named(asked: Asked, cli: Cli) -> None:
+def test_pools_that_are_left_out_are_named(asked, cli):
     error = cli("bench CartPole-v1 --max-processes 8 --repeats 1").err
     assert all(job.setting.started_processes <= 8 for job in asked)
     text = "is left out: it would start 16 processes, and --max-processes is 8"
@@ -57,9 +49,7 @@ def test_pools_that_are_left_out_are_named(asked: Asked, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("failing", "status"), [("shmem", 1), ("loop", 1), ("gymnasium-sync", 0)])
-def test_failures_are_shown(
-    failing: str, status: int, asked: Asked, tmp_path: Path, cli: Cli
-) -> None:
+def test_failures_are_shown(failing, status, asked, tmp_path, cli):
     asked.failing[failing] = MeasurementError("ValueError: [boom]")
     ended = cli(f"bench CartPole-v1 --repeats 2 --json {tmp_path}/a.json")
     assert ended.status == status
@@ -69,7 +59,7 @@ def test_failures_are_shown(
     assert {each["pool"] for each in found if "error" in each} == {failing}
 
 
-def test_ctrl_c_keeps_what_was_measured(asked: Asked, tmp_path: Path, cli: Cli) -> None:
+def test_ctrl_c_keeps_what_was_measured(asked, tmp_path, cli):
     asked.failing["make"] = KeyboardInterrupt()
     ended = cli(f"bench CartPole-v1 --json {tmp_path}/a.json")
     assert ended.status == 130
@@ -80,7 +70,7 @@ def test_ctrl_c_keeps_what_was_measured(asked: Asked, tmp_path: Path, cli: Cli) 
     assert measured == set(ended.table()) == {"loop", "gymnasium-sync", "gymnasium-async"}
 
 
-def test_numbers_have_units() -> None:
+def test_numbers_have_units():
     counts = [tables.count(each) for each in (0.5, 9.996, 99.96, 999.6, 1_234_567)]
     assert counts == ["0.50", "10.0", "100", "1.00 k", "1.23 M"]
     durations = [tables.duration(each) for each in (0.9999, 0.0123, 4.5e-6)]

@@ -1,37 +1,29 @@
 """``envpool-py check``: its stages, and the report."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
 import threading
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envpool_py.cli.env_checks import Finding, stages
+from envpool_py.cli.env_checks import stages
 from tests.support.checked import Good, changed, raises
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.cli.conftest import Cli
 
 
 class Reproducible(Good):
     """Draws from a generator of its own, and never from ``np_random``."""
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         if seed is not None:
             self.own = np.random.default_rng(seed)
         self.t, self.options = 0, options
         return self.obs(), {}
 
-    def obs(self) -> Any:
+    def obs(self):
         return self.own.uniform(-1, 1, 3).astype(np.float32)
 
 
@@ -40,11 +32,11 @@ class LastStepReused(Good):
 
     last = np.zeros(3)
 
-    def reset(self, **kwargs: Any) -> Any:
+    def reset(self, **kwargs):
         self.last[:] = 0
         return super().reset(**kwargs)
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         row = super().step(action)
         self.last = row[0]
         return row
@@ -53,21 +45,21 @@ class LastStepReused(Good):
 class ClosesOnce(Good):
     closed = False
 
-    def close(self) -> None:
+    def close(self):
         if self.closed:
             raise RuntimeError("closed already")
         self.closed = True
 
 
-def only_one(self: Any, action: Any) -> Any:
+def only_one(self, action):
     assert action == 1, "the mask was not heeded"
     return Good.step(self, action)
 
 
-def with_info(value: Any) -> type[gym.Env]:
+def with_info(value):
     """Every step's info is ``value``, with the number of the step where it is a dict of ints."""
 
-    def step(self: Any, action: Any) -> Any:
+    def step(self, action):
         row = Good.step(self, action)
         if not value or "t" in value:
             value["t"] = self.t
@@ -76,10 +68,10 @@ def with_info(value: Any) -> type[gym.Env]:
     return changed(step=step)
 
 
-def late(reward: float = 1.0, place: float = 0.0) -> type[gym.Env]:
+def late(reward=1.0, place=0.0):
     """Returns these in the fourth step of an episode."""
 
-    def step(self: Any, action: Any) -> Any:
+    def step(self, action):
         obs, *others = Good.step(self, action)
         if self.t == 4:
             obs[0], others[0] = place, reward
@@ -88,10 +80,10 @@ def late(reward: float = 1.0, place: float = 0.0) -> type[gym.Env]:
     return changed(step=step)
 
 
-def seeded(seed_of: Callable[[int | None], int | None]) -> type[gym.Env]:
+def seeded(seed_of):
     """Its reset takes another seed than it was given."""
 
-    def reset(self: Any, *, seed: int | None = None, options: dict | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         return Good.reset(self, seed=seed_of(seed), options=options)
 
     return changed(reset=reset)
@@ -110,7 +102,7 @@ RANDOM_DRAWS = changed(obs=lambda _: np.full(3, random.random(), np.float32))
 LOPSIDED = changed(action_space=spaces.Box(-2, 1, (2,), np.float32))
 
 # The envs, the stage, and what it finds.
-WARNINGS: list[tuple[list[Any], str, str]] = [
+WARNINGS = [
     ([NO_OPTIONS], "options", "does not provide an `options`"),
     ([seeded(lambda _: None)], "seeds", "gave two different runs"),
     ([seeded(lambda seed: None if seed is None else 7)], "seeds", "the seed has no effect"),
@@ -123,7 +115,7 @@ WARNINGS: list[tuple[list[Any], str, str]] = [
     ([LOPSIDED], "training", "action_space: from -2 to 1"),
     ([lambda: LOCK and Good()], MAKING, "env_fn can't be sent to a process: TypeError"),
 ]
-ERRORS: list[tuple[list[Any], str, str]] = [
+ERRORS = [
     ([changed(observation_space=spaces.Dict({}))], "spaces", "An empty Dict observation space"),
     ([changed(reset=lambda self: (self.obs(), {}))], "training", "reset.. must take a seed"),
     ([changed(step=raises)], "training", "ValueError: boom"),
@@ -149,7 +141,7 @@ ERRORS: list[tuple[list[Any], str, str]] = [
 
 
 @pytest.mark.parametrize("env_fn", [Good, Reproducible, MASKED])
-def test_good_envs(env_fn: Any) -> None:
+def test_good_envs(env_fn):
     assert not any(findings for _, findings in stages([env_fn, env_fn]))
 
 
@@ -157,7 +149,7 @@ def test_good_envs(env_fn: Any) -> None:
     ("level", "env_fns", "stage", "text"),
     [("warning", *each) for each in WARNINGS] + [("error", *each) for each in ERRORS],
 )
-def test_findings(level: str, env_fns: list[Any], stage: str, text: str) -> None:
+def test_findings(level, env_fns, stage, text):
     """All stages are carried out after an error, and do not report the same error again."""
     found = dict(stages(env_fns))
     assert list(found) == (STAGES[:1] if "got int" in text else STAGES)
@@ -169,11 +161,11 @@ def test_findings(level: str, env_fns: list[Any], stage: str, text: str) -> None
     assert level == "error" or not errors
 
 
-def test_ctrl_c_says_which_stage_it_ended() -> None:
-    def hangs(*_: Any) -> Any:
+def test_ctrl_c_says_which_stage_it_ended():
+    def hangs(*_):
         raise KeyboardInterrupt
 
-    found: dict[str, list[Finding]] = {}
+    found = {}
     with pytest.raises(KeyboardInterrupt):
         found.update(stages([changed(step=hangs)]))
     assert [*found] == STAGES[:3]
@@ -181,14 +173,14 @@ def test_ctrl_c_says_which_stage_it_ended() -> None:
 
 
 @pytest.mark.parametrize(("second", "count"), [(None, 2), (raises, 1)])
-def test_all_envs_are_closed(second: Any, count: int) -> None:
-    closed: list[int] = []
+def test_all_envs_are_closed(second, count):
+    closed = []
     env_fn = changed(close=lambda self: closed.append(id(self)))
     list(stages([env_fn, second or env_fn]))
     assert len(set(closed)) == count
 
 
-def raising(_: gym.Env) -> gym.Env:
+def raising(_):
     return changed(step=raises)()
 
 
@@ -205,7 +197,7 @@ def raising(_: gym.Env) -> gym.Env:
         ),
     ],
 )
-def test_the_report(arguments: str, status: int, texts: list[str], cli: Cli) -> None:
+def test_the_report(arguments, status, texts, cli):
     ended = cli(f"check {arguments}")
     assert ended.status == status
     assert all(text in ended.out for text in texts)

@@ -1,7 +1,5 @@
 """``envpool-py collect``, in this process and as a command that gets signals."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty
@@ -10,7 +8,6 @@ import signal
 import subprocess
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -23,20 +20,14 @@ from tests.cli.parts import COUNT
 from tests.support.episodes import check_by_hand
 from tests.support.helpers import ROOT, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.cli.conftest import Cli
-
 PARTS = "tests.cli.parts"
 
 
-def make(env_id: str, **kwargs: Any) -> gym.Env:
+def make(env_id, **kwargs):
     return gym.make(env_id, disable_env_checker=True, **kwargs)
 
 
-def collected(folder: Path, line: str) -> Any:
+def collected(folder, line):
     """What the command wrote, by its arguments in one line."""
     out = folder / "a.npz"
     assert main(["collect", *line.split(), "--out", str(out), "--force"]) == 0
@@ -44,7 +35,7 @@ def collected(folder: Path, line: str) -> Any:
 
 
 @contextlib.contextmanager
-def started(line: str, **options: Any) -> Iterator[subprocess.Popen]:
+def started(line, **options):
     """The command in a process of its own, which has ended afterwards."""
     program = [sys.executable, "-m", "envpool_py.cli", "collect", *line.split()]
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
@@ -57,7 +48,7 @@ def started(line: str, **options: Any) -> Iterator[subprocess.Popen]:
             process.communicate(timeout=120)
 
 
-def test_one_seed_gives_one_file_whatever_the_timing(tmp_path: Path) -> None:
+def test_one_seed_gives_one_file_whatever_the_timing(tmp_path):
     """On every backend, and its episodes are those of envs stepped by hand."""
     files = set()
     for way in (
@@ -76,7 +67,7 @@ def test_one_seed_gives_one_file_whatever_the_timing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--balanced", "--no-balanced"])
-def test_just_as_many_episodes_as_asked_for(tmp_path: Path, flag: str) -> None:
+def test_just_as_many_episodes_as_asked_for(tmp_path, flag):
     found = collected(tmp_path, f"CartPole-v1 --num-envs 3 --episodes 7 {flag}")
     assert len(found) == 7
     if flag == "--balanced":
@@ -96,9 +87,7 @@ def test_just_as_many_episodes_as_asked_for(tmp_path: Path, flag: str) -> None:
         ("HalfCheetah-v5", {"max_episode_steps": 20}, ""),
     ],
 )
-def test_envs_of_every_kind(
-    tmp_path: Path, env_id: str, kwargs: dict[str, Any], options: str
-) -> None:
+def test_envs_of_every_kind(tmp_path, env_id, kwargs, options):
     given = " ".join(f"--env-kwarg {key}={value}" for key, value in kwargs.items())
     limits = "--num-envs 2 --wait-num 1 --episodes 4 --seed 3"
     found = collected(tmp_path, f"{env_id} {limits} {given} {options}")
@@ -107,14 +96,14 @@ def test_envs_of_every_kind(
     assert (tmp_path / "a.npz").stat().st_size < 65_000
 
 
-def test_wrappers_from_the_inside_out(tmp_path: Path) -> None:
+def test_wrappers_from_the_inside_out(tmp_path):
     both = f"--wrapper {PARTS}:scaled --wrapper {PARTS}:shifted"
     found = collected(tmp_path, f"CartPole-v1 --num-envs 2 --episodes 2 {both}")
     assert set(found.rewards.tolist()) == {11.0}  # 10 * 1 + 1, and not 10 * (1 + 1)
 
 
 @pytest.mark.parametrize("name", ["alternate", "Parity"])
-def test_policies(tmp_path: Path, name: str) -> None:
+def test_policies(tmp_path, name):
     common = "--num-envs 3 --wait-num 1 --episodes 6 --seed 4"
     for episode in collected(tmp_path, f"CartPole-v1 {common} --policy {PARTS}:{name}"):
         expected = [(4 + episode.env_id) % 2] * len(episode)
@@ -123,7 +112,7 @@ def test_policies(tmp_path: Path, name: str) -> None:
         assert episode.actions.tolist() == expected
 
 
-def test_the_summary_and_the_metadata(tmp_path: Path, cli: Cli) -> None:
+def test_the_summary_and_the_metadata(tmp_path, cli):
     limits = "--num-envs 2 --episodes 6 --seed 9 --wait-num 2"
     ended = cli(f"collect {COUNT} --env-kwarg length=4 {limits} --out {tmp_path}/a.npz")
     assert (ended.status, ended.err) == (0, "")
@@ -142,7 +131,7 @@ def test_the_summary_and_the_metadata(tmp_path: Path, cli: Cli) -> None:
     assert found == dict(zip(names, values, strict=True)) | ended_well
 
 
-def test_a_bar_on_a_terminal() -> None:
+def test_a_bar_on_a_terminal():
     reader, writer = pty.openpty()
     terminal = {"TERM": "xterm", "COLUMNS": "120"}
     with started("CartPole-v1 --num-envs 2 --steps 200", stderr=writer, env=terminal) as process:
@@ -177,9 +166,7 @@ def test_a_bar_on_a_terminal() -> None:
         (f"{COUNT} --policy {PARTS}:Interrupts", 130, ["interrupted"]),
     ],
 )
-def test_whole_episodes_are_kept(
-    line: str, status: int, complaints: list[str], tmp_path: Path, cli: Cli
-) -> None:
+def test_whole_episodes_are_kept(line, status, complaints, tmp_path, cli):
     out = tmp_path / "a.npz"
     ended = cli(f"collect {line} --num-envs 2 --wait-num 2 --steps 900 --seed 3 --out {out}")
     assert ended.status == status
@@ -196,7 +183,7 @@ def test_whole_episodes_are_kept(
     check_by_hand(found, [parts.count_env] * 2, seed=3)
 
 
-def test_an_interrupt_before_any_episode_leaves_what_was_there(tmp_path: Path, cli: Cli) -> None:
+def test_an_interrupt_before_any_episode_leaves_what_was_there(tmp_path, cli):
     out = tmp_path / "a.npz"
     out.write_text("old")
     policy = f"--policy {PARTS}:Interrupts --env-kwarg length=50"
@@ -207,10 +194,8 @@ def test_an_interrupt_before_any_episode_leaves_what_was_there(tmp_path: Path, c
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_a_second_interrupt_leaves_the_folder(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: Any, **__: Any) -> None:
+def test_a_second_interrupt_leaves_the_folder(tmp_path, cli, monkeypatch):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     out = tmp_path / "a.npz"
@@ -224,7 +209,7 @@ def test_a_second_interrupt_leaves_the_folder(
     assert cli(f"show {out}").table()["episodes"] == ["4"]
 
 
-def test_an_unfinished_run_is_kept_until_another_one_begins(tmp_path: Path) -> None:
+def test_an_unfinished_run_is_kept_until_another_one_begins(tmp_path):
     out = tmp_path / "a.npz"
     left = tmp_path / "a.npz.partial"
     begin = ["collect", "--episodes", "2", "--out"]
@@ -244,7 +229,7 @@ def test_an_unfinished_run_is_kept_until_another_one_begins(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_signal_while_envs_hang(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_while_envs_hang(number, tmp_path):
     """Both envs hang in their third episode, after four have been written."""
     out, marks = tmp_path / "a.npz", tmp_path / "marks"
     marks.mkdir()
@@ -266,7 +251,7 @@ def test_a_signal_while_envs_hang(number: signal.Signals, tmp_path: Path) -> Non
         assert found.metadata["complete"] is False
 
 
-def test_a_disk_that_is_full(tmp_path: Path) -> None:
+def test_a_disk_that_is_full(tmp_path):
     out = tmp_path / "a.npz"
     line = f"CartPole-v1 --num-envs 2 --steps 20000 --backend dummy --out {out}"
     room = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (40_000, 40_000))

@@ -1,16 +1,11 @@
 """A custom, unregistered env through every command, as the transcripts of the docs say."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,23 +14,20 @@ from envpool_py.cli.env_argument import code_of, env_fn_of
 from envpool_py.cli.importing import imported
 from tests.support.helpers import ROOT
 
-if TYPE_CHECKING:
-    from tests.cli.conftest import Cli
-
 PAGE = (ROOT / "docs/commands.md").read_text()
 CORRIDOR = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
 SHORTER = {"tune": "--seconds 0.2", "bench": "--seconds 0.02 --repeats 1 --policy-us 0"}
 BAD_INPUT = re.compile("^envpool-py: (no env|corridor.py:Corridor: missing|--out)", re.MULTILINE)
 
 
-def transcripts() -> list[str]:
+def transcripts():
     """Each command of the page with what it shows."""
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     return [each for block in blocks for each in block.split("$ envpool-py")[1:]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path, monkeypatch):
     """The working directory: what is imported from it is forgotten afterwards."""
     (tmp_path / "corridor.py").write_text(CORRIDOR)
     monkeypatch.chdir(tmp_path)
@@ -47,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def apart(words: str, given: str) -> tuple[int, str, str]:
+def apart(words, given):
     """Carry out a command in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "envpool_py.cli", *shlex.split(words)],
@@ -61,7 +53,7 @@ def apart(words: str, given: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_the_transcripts_of_the_docs(folder: Path, cli: Cli) -> None:
+def test_the_transcripts_of_the_docs(folder, cli):
     for transcript in transcripts():
         line, *expected = transcript.splitlines()
         name = next(iter(line.split()), "")
@@ -109,7 +101,7 @@ FILES = {
         ("corridor:Corridor --env-kwarg length=5", None),  # a module in the working directory
     ],
 )
-def test_files_of_every_kind(env: str, message: str | None, folder: Path, cli: Cli) -> None:
+def test_files_of_every_kind(env, message, folder, cli):
     (folder / "own package").mkdir()
     for name, text in FILES.items():
         (folder / name).write_text(text)
@@ -119,7 +111,7 @@ def test_files_of_every_kind(env: str, message: str | None, folder: Path, cli: C
     assert err.count("\n") == (1 if message else 0)
 
 
-def test_ids_are_made_without_the_checker_of_gymnasium() -> None:
+def test_ids_are_made_without_the_checker_of_gymnasium():
     args = argparse.Namespace(env="CartPole-v1", env_kwarg=[], wrapper=[])
     assert "PassiveEnvChecker" not in str(env_fn_of(args)())
 
@@ -132,10 +124,10 @@ def test_ids_are_made_without_the_checker_of_gymnasium() -> None:
         ("tests.cli.parts:EnvpoolPyTests/Count-v0", Setting("shmem", 3, 2, 1)),
     ],
 )
-def test_the_code_makes_the_pool(env: str, setting: Setting) -> None:
+def test_the_code_makes_the_pool(env, setting):
     wrapper = imported("tests.cli.parts:scaled")
     args = argparse.Namespace(env=env, env_kwarg=[("length", 7)], wrapper=[wrapper])
-    names: dict[str, Any] = {}
+    names = {}
     exec(code_of(args, setting), names)
     with names["pool"] as pool:
         assert type(pool).__name__ == f"{setting.pool.capitalize()}VectorEnv"

@@ -1,13 +1,10 @@
 """``envpool-py replay`` and ``show``: the env of a record, and its errors."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,11 +12,6 @@ import envpool_py
 from envpool_py.record import named_env, recorder
 from tests.cli import parts
 from tests.support.envs import CountEnv
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.cli.conftest import Cli
 
 PARTS = "tests.cli.parts"
 OWN = """
@@ -35,7 +27,7 @@ def doubled(env):
 """
 
 
-def record(path: Path, env: Any, **options: Any) -> None:
+def record(path, env, **options):
     """Write a record of three steps."""
     with envpool_py.make(env, 2, backend="dummy", record=path, **options) as pool:
         pool.reset(seed=0)
@@ -54,9 +46,7 @@ def record(path: Path, env: Any, **options: Any) -> None:
         ),
     ],
 )
-def test_collect_names_the_env(
-    env: str, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_collect_names_the_env(env, others, tmp_path, monkeypatch, cli):
     (tmp_path / "own.py").write_text(OWN)
     path = tmp_path / "a.record"
     monkeypatch.chdir(tmp_path)
@@ -73,19 +63,17 @@ def test_collect_names_the_env(
         assert cli(f"replay {path} {others}").status == 1
 
 
-def test_make_names_what_can_be_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
-    def env_of(module: str, name: str) -> type:
+def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
+    def env_of(module, name):
         return type("Env", (CountEnv,), {"__module__": module, "__qualname__": name})
 
     of_program = env_of("__main__", "OfProgram")  # to import it again would run the program
     monkeypatch.setattr(sys.modules["__main__"], "OfProgram", of_program, raising=False)
-    named: list[tuple[Any, dict[str, Any]]] = [
+    named = [
         ("CartPole-v1", {}),
         (parts.count_env, {"env_kwargs": {"length": 2}, "wrappers": [parts.shifted]}),
     ]
-    unnamed: list[tuple[Any, dict[str, Any]]] = [
+    unnamed = [
         *((env, {}) for env in (env_of(__name__, "test.<locals>.Local"), of_program)),
         (env_of(PARTS, "count_env"), {}),  # another object has its name
         (functools.partial(CountEnv, 0), {}),
@@ -104,8 +92,8 @@ def test_make_names_what_can_be_imported(
     assert cli(f"replay {tmp_path}/2.record {PARTS}:count_env --env 1").status == 0
 
 
-def test_envs_that_differ_have_no_name(tmp_path: Path) -> None:
-    def env_fn() -> CountEnv:
+def test_envs_that_differ_have_no_name(tmp_path):
+    def env_fn():
         return CountEnv()
 
     named_env.attach(env_fn, f"{PARTS}:count_env", {}, [])
@@ -116,9 +104,7 @@ def test_envs_that_differ_have_no_name(tmp_path: Path) -> None:
         assert (found and found["env"]) == name
 
 
-def test_an_older_record_needs_the_env(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_an_older_record_needs_the_env(tmp_path, monkeypatch, cli):
     path = tmp_path / "a.record"
     record(path, "CartPole-v1")
     header = recorder.read_header(path)
@@ -129,7 +115,7 @@ def test_an_older_record_needs_the_env(
     assert cli(f"show {path}").table()["pool"] == ["DummyVectorEnv"]
 
 
-def test_each_error_is_shown_with_its_place(tmp_path: Path, cli: Cli) -> None:
+def test_each_error_is_shown_with_its_place(tmp_path, cli):
     """One that was raised, and those that ``on_error`` recovered from, before it and after it."""
     path = tmp_path / "a.record"
     options = {"on_error": "restart", "max_restarts": 1, "backend": "dummy", "record": path}

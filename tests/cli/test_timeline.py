@@ -1,12 +1,9 @@
 """``envpool-py timeline``: what is drawn is what the envs did."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -19,12 +16,12 @@ from tests.support.envs import CountEnv
 class Slow(CountEnv):
     """Keeps a copy of its times, taken further inside than the recorder's."""
 
-    def __init__(self, seconds: float = 0.0005) -> None:
+    def __init__(self, seconds=0.0005):
         super().__init__()
         self.seconds = seconds
-        self.own: list[float] = []
+        self.own = []
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         begun = time.perf_counter()
         time.sleep(self.seconds)
         result = super().step(action)
@@ -33,7 +30,7 @@ class Slow(CountEnv):
 
 
 @pytest.mark.parametrize("backend", ["dummy", "shmem"])
-def test_who_stepped_and_who_held_the_others_up(backend: str) -> None:
+def test_who_stepped_and_who_held_the_others_up(backend):
     setting = Setting(backend, 3, 0 if backend == "dummy" else 3)
     env_fns = [timeline.noted(each) for each in (Slow, partial(Slow, 0.02), Slow)]
     with make_pool(setting, env_fns) as pool:
@@ -62,8 +59,8 @@ def test_who_stepped_and_who_held_the_others_up(backend: str) -> None:
         assert parts[timeline.QUEUED][2] > 0.5
 
 
-def test_a_line_for_each_list_of_spans() -> None:
-    drawn: list[Any] = []
+def test_a_line_for_each_list_of_spans():
+    drawn = []
     panel = SimpleNamespace(
         broken_barh=lambda bars, place, color, **_: drawn.append((bars, place[0], color)),
         set_ylim=lambda *limits: drawn.append(limits),

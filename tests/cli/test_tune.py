@@ -1,27 +1,20 @@
 """``envpool-py tune``."""
 
-from __future__ import annotations
-
 import argparse
 import json
-from typing import TYPE_CHECKING, Any
 
 from envpool_py.auto import Probe
 from envpool_py.bench.measure import MeasurementError
-from envpool_py.bench.settings import Setting
 from envpool_py.cli import tune as command
 from tests.bench.test_measure import IDLE
 from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, results
-from tests.cli.conftest import COMPUTING, Asked
-
-if TYPE_CHECKING:
-    from tests.cli.conftest import Cli
+from tests.cli.conftest import COMPUTING
 
 WAITS = "steps wait rather than compute, and with a process per env they wait at once"
 WAITING = Probe(1e-3, 1e-4, 1e-3, 9e-3)
 
 
-def test_what_an_env_costs() -> None:
+def test_what_an_env_costs():
     assert list(command.costs(COMPUTING)) == [
         "step: 1.00 ms with resets (median 900 µs, p99 2.00 ms), 100% of it on the CPU",
         "resets: 5.00 ms each, 5% of the time",
@@ -32,14 +25,14 @@ def test_what_an_env_costs() -> None:
     assert resets == "resets: none until the time was over"
 
 
-def test_why_that_one(asked: Asked) -> None:
+def test_why_that_one(asked):
     del asked  # for its two cores
 
-    def why(profile: Probe, best: Setting, rates: dict[Setting, float]) -> list[str]:
+    def why(profile, best, rates):
         return list(command.reasons(results(rates), profile, best, IDLE))
 
     assert why(COMPUTING, SHMEM, {SHMEM: 1800, DUMMY: 1000, EACH: 200}) == [
-        "processes: 2 on 2 cores; 1.80 times the steps of dummy",
+        "processes: 2 on 2 cores; 1.80 times the steps of dummy"
     ]
     assert why(COMPUTING, DUMMY, {DUMMY: 1000, SHMEM: 500}) == [
         "processes: none; 2.00 times the steps of shmem, num_processes=2"
@@ -55,10 +48,10 @@ def test_why_that_one(asked: Asked) -> None:
     ]
 
 
-def test_one_line_of_code_for_callers_that_need_the_same_pool() -> None:
+def test_one_line_of_code_for_callers_that_need_the_same_pool():
     args = argparse.Namespace(env="CartPole-v1", env_kwarg=[], wrapper=[])
 
-    def headings(made: Any) -> list[str]:
+    def headings(made):
         return [each["policy"] for each in command.recommendations(args, made, COMPUTING, CALLERS)]
 
     assert headings(results({SHMEM: 180, DUMMY: 100})) == ["policy: 0 or 1000 µs per batch"]
@@ -68,7 +61,7 @@ def test_one_line_of_code_for_callers_that_need_the_same_pool() -> None:
     ]
 
 
-def test_settings_that_fail_are_told(asked: Asked, cli: Cli) -> None:
+def test_settings_that_fail_are_told(asked, cli):
     asked.failing["shmem"] = MeasurementError("OSError: no processes today")
     ended = cli("tune ALE/Pong-v5 --seconds 0.05")
     assert ended.status == 0
@@ -84,18 +77,18 @@ def test_settings_that_fail_are_told(asked: Asked, cli: Cli) -> None:
     assert {each["pool"] for each in found["measurements"]} == {"dummy", "shmem"}
 
 
-def test_when_everything_fails(asked: Asked, cli: Cli) -> None:
+def test_when_everything_fails(asked, cli):
     asked.failing["shmem"] = asked.failing["dummy"] = MeasurementError("OSError: nothing today")
     assert cli("tune CartPole-v1") == (1, "", "envpool-py: OSError: nothing today\n")
 
 
-def test_an_env_that_cannot_be_made(cli: Cli) -> None:
+def test_an_env_that_cannot_be_made(cli):
     ended = cli("tune tests.cli.parts:count_env --env-kwarg fail=True --seconds 1")
     assert ended.status == 1
     assert "env 0: env_fn raised ValueError: asked to fail" in ended.err
 
 
-def test_ctrl_c_gives_the_recommendation_until_then(asked: Asked, cli: Cli) -> None:
+def test_ctrl_c_gives_the_recommendation_until_then(asked, cli):
     asked.failing["dummy"] = KeyboardInterrupt()
     ended = cli("tune CartPole-v1")
     assert ended.status == 130

@@ -1,12 +1,7 @@
 """The collector against envs stepped by hand: limits, waiting, policies, faults."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envpool_py import DummyVectorEnv, EnvError
-from envpool_py.collector import AsyncCollector, Episode, RandomPolicy, shares
+from envpool_py.collector import AsyncCollector, RandomPolicy, shares
 from tests.support.envs import (
     ChangedEnv,
     CountEnv,
@@ -29,12 +24,12 @@ from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, QUICK
 
 
-def echo(obs: Any, env_ids: np.ndarray) -> np.ndarray:
+def echo(obs, env_ids):
     """A policy that depends on the observation alone."""
     return (np.abs(obs).sum(axis=1) * 10).astype(np.int64) % 4 + 0 * env_ids
 
 
-def counts(num: int, *lengths: int) -> list[Any]:
+def counts(num, *lengths):
     """CountEnvs whose episodes have these lengths, or the only one."""
     return [partial(CountEnv, i, lengths[i % len(lengths)]) for i in range(num)]
 
@@ -42,7 +37,7 @@ def counts(num: int, *lengths: int) -> list[Any]:
 # ------------------------------------------------------------------------- limits and shares
 
 
-def check_limit(episodes: list[Episode], num_envs: int, limit: dict[str, Any]) -> None:
+def check_limit(episodes, num_envs, limit):
     """Assert that just so many episodes were collected, or that none was started needlessly."""
     own = by_env(episodes)
     lengths = [[len(episode) for episode in own.get(i, [])] for i in range(num_envs)]
@@ -61,21 +56,18 @@ def check_limit(episodes: list[Episode], num_envs: int, limit: dict[str, Any]) -
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data: st.DataObject) -> None:
+def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
     num_envs = data.draw(st.integers(1, 5), "num_envs")
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=num_envs, max_size=num_envs))
     wait_num = data.draw(st.integers(1, num_envs), "wait_num")
     block = data.draw(st.integers(2, 7), "block")
     env_fns = counts(num_envs, *lengths)
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        DummyVectorEnv(env_fns, wait_num=wait_num) as pool,
-    ):
+    with pytest.MonkeyPatch.context() as patch, DummyVectorEnv(env_fns, wait_num=wait_num) as pool:
         patch.setattr("envpool_py.collector.buffer._LONGEST_BLOCK", block)
         if data.draw(st.booleans(), "large"):  # of which a block has room for very few
             patch.setattr("envpool_py.collector.buffer._BLOCK_BYTES", 1)
         collector = AsyncCollector(pool, RandomPolicy(pool, 0), seed=SEED)
-        found: list[Episode] = []
+        found = []
         for _ in range(data.draw(st.integers(1, 3), "calls")):
             kind = data.draw(st.sampled_from(["num_episodes", "num_steps"]), "kind")
             limit = {kind: data.draw(st.integers(0, 30)), "balanced": data.draw(st.booleans())}
@@ -92,7 +84,7 @@ def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data: st.DataObje
 @pytest.mark.parametrize(
     "limit", [{"num_episodes": 11}, {"num_steps": 50}], ids=["episodes", "steps"]
 )
-def test_the_same_episodes_everywhere(limit: dict[str, int]) -> None:
+def test_the_same_episodes_everywhere(limit):
     """Those of envs stepped by hand, whose policy is random or depends on the observation."""
     env_fns = [partial(RandomEnv, i) for i in range(3)]
     found = set()
@@ -105,7 +97,7 @@ def test_the_same_episodes_everywhere(limit: dict[str, int]) -> None:
     assert len(found) == 2
 
 
-def test_shares_differ_by_one_at_most() -> None:
+def test_shares_differ_by_one_at_most():
     for total, num_envs in itertools.product([0, 1, 2, 3, 7, 100], [1, 3, 4]):
         parts = shares(total, num_envs)
         assert (len(parts), sum(parts)) == (num_envs, total)
@@ -113,7 +105,7 @@ def test_shares_differ_by_one_at_most() -> None:
         assert parts == sorted(parts, reverse=True)
 
 
-def test_of_the_episodes_that_start_the_long_one_is_kept_as_well() -> None:
+def test_of_the_episodes_that_start_the_long_one_is_kept_as_well():
     """Unbalanced, so first come, first served: env 0 ends at once, env 1 late."""
     with DummyVectorEnv(counts(2, 1, 50), wait_num=1) as pool:
         collector = AsyncCollector(pool, RandomPolicy(pool, 0))
@@ -130,7 +122,7 @@ def test_of_the_episodes_that_start_the_long_one_is_kept_as_well() -> None:
         ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),
     ],
 )
-def test_wrong_limits_are_refused_at_once(arguments: dict[str, int], message: str) -> None:
+def test_wrong_limits_are_refused_at_once(arguments, message):
     with DummyVectorEnv([CountEnv]) as pool:
         collector = AsyncCollector(pool, RandomPolicy(pool))
         with pytest.raises(ValueError, match=message):
@@ -141,10 +133,10 @@ def test_wrong_limits_are_refused_at_once(arguments: dict[str, int], message: st
 
 
 @pytest.mark.parametrize("method", ["step", "reset"])
-def test_the_others_go_on_while_one_env_waits(method: str, tmp_path: Path) -> None:
+def test_the_others_go_on_while_one_env_waits(method, tmp_path):
     gate = tmp_path / "open"
 
-    def wait(env: CountEnv, *row: Any) -> Any:
+    def wait(env, *row):
         """Wait in the second step, or in the second reset."""
         assert (env.steps, env.resets)[method == "reset"] < 2 or wait_until(gate.exists)
         return row[-1]
@@ -161,7 +153,7 @@ def test_the_others_go_on_while_one_env_waits(method: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["episodes", "steps"])
-def test_envs_work_while_the_caller_has_what_was_collected(kind: str) -> None:
+def test_envs_work_while_the_caller_has_what_was_collected(kind):
     with PLACES["shmem-fork"](counts(3, 3), wait_num=1) as pool:
         collector = AsyncCollector(pool, RandomPolicy(pool, 0))
         for _ in itertools.islice(getattr(collector, kind)(), 9):
@@ -174,13 +166,13 @@ def test_envs_work_while_the_caller_has_what_was_collected(kind: str) -> None:
 class Recurrent:
     """Acts by how many observations it has seen in this episode of this env."""
 
-    def __init__(self) -> None:
-        self.seen: dict[int, int] = {}
+    def __init__(self):
+        self.seen = {}
 
-    def start_episodes(self, env_ids: np.ndarray) -> None:
+    def start_episodes(self, env_ids):
         self.seen.update(dict.fromkeys(env_ids.tolist(), 0))
 
-    def __call__(self, obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+    def __call__(self, obs, env_ids):
         assert obs[:, 0].tolist() == env_ids.tolist()
         assert [self.seen[i] for i in env_ids] == obs[:, 2].tolist()
         for i in env_ids:
@@ -189,14 +181,14 @@ class Recurrent:
 
 
 @pytest.mark.parametrize("wait_num", [1, 3])
-def test_a_policy_is_told_of_the_start_of_episodes(wait_num: int) -> None:
+def test_a_policy_is_told_of_the_start_of_episodes(wait_num):
     with DummyVectorEnv(counts(3, 2, 3, 4), wait_num=wait_num) as pool:
         episodes = list(AsyncCollector(pool, Recurrent()).episodes(12))
     for episode in episodes:
         assert episode.actions.tolist() == list(range(1, len(episode) + 1))
 
 
-def test_the_policy_may_be_replaced_on_the_way() -> None:
+def test_the_policy_may_be_replaced_on_the_way():
     with DummyVectorEnv(counts(1, 3)) as pool:
         collector = AsyncCollector(pool, lambda _, ids: np.full(len(ids), 5))
         found = []
@@ -208,7 +200,7 @@ def test_the_policy_may_be_replaced_on_the_way() -> None:
     assert found == [[5, 5, 5], [7, 7, 7]]
 
 
-def test_actions_may_be_columns() -> None:
+def test_actions_may_be_columns():
     columns = np.full((2, 2), 3.0), np.arange(2, 4), np.array([0.5, 0.25])
     with DummyVectorEnv([partial(SpaceEnv, i, "tuple", 1) for i in range(2)]) as pool:
         episodes = list(AsyncCollector(pool, lambda *_: columns).episodes(2))
@@ -228,14 +220,14 @@ def test_actions_may_be_columns() -> None:
         (0, "got int"),
     ],
 )
-def test_wrong_actions_are_refused(actions: Any, message: str) -> None:
+def test_wrong_actions_are_refused(actions, message):
     with DummyVectorEnv([CountEnv] * 2) as pool:
         episodes = AsyncCollector(pool, lambda *_: actions).episodes(2)
         with pytest.raises((ValueError, TypeError), match=message):
             next(episodes)
 
 
-def test_random_actions_do_not_depend_on_the_batches() -> None:
+def test_random_actions_do_not_depend_on_the_batches():
     with DummyVectorEnv([CountEnv] * 3) as pool:
         together, apart = RandomPolicy(pool, 5), RandomPolicy(pool, 5)
         rows = np.array([together(None, np.arange(3)) for _ in range(300)])
@@ -249,7 +241,7 @@ def test_random_actions_do_not_depend_on_the_batches() -> None:
     assert len(set(map(tuple, rows.T))) == 3  # each env has a stream of its own
 
 
-def test_random_actions_are_drawn_evenly() -> None:
+def test_random_actions_are_drawn_evenly():
     with DummyVectorEnv([partial(SpaceEnv, 0, "discrete-start")]) as pool:
         policy = RandomPolicy(pool, 0)
         actions = [policy(None, np.array([0]))[0] for _ in range(4000)]
@@ -259,7 +251,7 @@ def test_random_actions_are_drawn_evenly() -> None:
     assert np.abs(numbers - 800).max() < 127
 
 
-def test_a_random_policy_needs_declared_action_spaces() -> None:
+def test_a_random_policy_needs_declared_action_spaces():
     with (
         DummyVectorEnv([partial(UndeclaredEnv, 0, "alike")]) as pool,
         pytest.raises(ValueError, match="env 0 declares no action space"),
@@ -270,7 +262,7 @@ def test_a_random_policy_needs_declared_action_spaces() -> None:
 # ---------------------------------------------------------------------------------- faults
 
 
-def check_fresh(episodes: Iterable[Episode], *lengths: int) -> None:
+def check_fresh(episodes, *lengths):
     """Assert that they are two whole episodes of each env, one after the other."""
     for i, own in sorted(by_env(episodes).items()):
         assert [len(episode) for episode in own] == [lengths[i]] * 2
@@ -281,7 +273,7 @@ def check_fresh(episodes: Iterable[Episode], *lengths: int) -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_loop_that_was_left_early(place: str) -> None:
+def test_a_loop_that_was_left_early(place):
     with PLACES[place](counts(3, 3, 4, 5), wait_num=1) as pool:
         collector = AsyncCollector(pool, RandomPolicy(pool, 0))
         for _ in collector.episodes():
@@ -291,8 +283,8 @@ def test_a_loop_that_was_left_early(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_an_env_that_raises_ends_the_loop_and_the_next_goes_on(place: str) -> None:
-    def policy(obs: np.ndarray, env_ids: np.ndarray) -> list[str]:
+def test_an_env_that_raises_ends_the_loop_and_the_next_goes_on(place):
+    def policy(obs, env_ids):
         del env_ids
         return ["value" if row.tolist() == [1, 1, 2] else "" for row in obs]
 
@@ -304,7 +296,7 @@ def test_an_env_that_raises_ends_the_loop_and_the_next_goes_on(place: str) -> No
             check_fresh(collector.episodes(6), 5, 5, 5)
 
 
-def test_a_reset_that_raises_ends_the_loop() -> None:
+def test_a_reset_that_raises_ends_the_loop():
     with DummyVectorEnv([FailsToResetEnv] * 2) as pool:
         collector = AsyncCollector(pool, RandomPolicy(pool, 0))
         episodes = collector.episodes()
@@ -313,8 +305,8 @@ def test_a_reset_that_raises_ends_the_loop() -> None:
             next(episodes)
 
 
-def test_what_has_ended_is_yielded_before_the_error_of_a_policy() -> None:
-    def policy(obs: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+def test_what_has_ended_is_yielded_before_the_error_of_a_policy():
+    def policy(obs, env_ids):
         if (obs[:, 1] == 1).any():
             raise LookupError("the second episode")
         return 0 * env_ids
@@ -327,7 +319,7 @@ def test_what_has_ended_is_yielded_before_the_error_of_a_policy() -> None:
             next(episodes)
 
 
-def test_seeds_per_env() -> None:
+def test_seeds_per_env():
     with DummyVectorEnv([RandomEnv] * 2) as pool:
         first = by_env(AsyncCollector(pool, echo, seed=[4, None]).episodes(2))
         with pytest.raises(ValueError, match="got 3 seeds for 2 envs"):

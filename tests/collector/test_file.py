@@ -1,31 +1,20 @@
 """The file of episodes against what was put in."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from envpool_py import DummyVectorEnv
-from envpool_py.collector import (
-    AsyncCollector,
-    Episode,
-    EpisodeWriter,
-    RandomPolicy,
-    load,
-    save,
-)
+from envpool_py.collector import AsyncCollector, Episode, EpisodeWriter, RandomPolicy, load, save
 from envpool_py.collector.file import check_path
 from envpool_py.collector.growing import GrowingArray
 from tests.support.envs import SPACES, RandomEnv, SpaceEnv, VectorRewardEnv, draw
@@ -36,24 +25,24 @@ from tests.support.reference import in_columns
 DISCRETE = spaces.Discrete(2)
 
 
-def make_episodes(name: str, number: int = 5) -> tuple[list[Episode], spaces.Space]:
+def make_episodes(name, number=5):
     """Collect episodes of a SpaceEnv, with infos and extras, in the order in which they ended."""
     env_fns = [partial(SpaceEnv, i, name, 2 + i) for i in range(2)]
     with DummyVectorEnv(env_fns, wait_num=1) as pool:
         random = RandomPolicy(pool, 0)
 
-        def policy(obs: Any, env_ids: np.ndarray) -> Any:
+        def policy(obs, env_ids):
             return random(obs, env_ids), {"log/prob": env_ids / 8, "two": np.eye(2)[env_ids]}
 
         collector = AsyncCollector(pool, policy, seed=SEED, keep_infos=True)
         return list(collector.episodes(number)), pool.observation_space[0]
 
 
-def in_order(episodes: Iterable[Episode]) -> list[Episode]:
+def in_order(episodes):
     return sorted(episodes, key=lambda episode: (episode.env_id, episode.episode_id))
 
 
-def one_step(space: spaces.Space) -> Episode:
+def one_step(space):
     """Return an episode of one step in a space, which is that of its actions too."""
     rows = [draw(space, np.random.default_rng(k)) for k in range(2)]
     trees = in_columns(space, rows), in_columns(space, rows[:1])
@@ -74,9 +63,7 @@ KINDS += ("multi-binary", "text", "tuple", "nested")
         ("folder", {}, True),
     ],
 )
-def test_a_file_gives_back_what_was_put_in(
-    tmp_path: Path, file: str, name: str, options: dict, mmap: bool
-) -> None:
+def test_a_file_gives_back_what_was_put_in(tmp_path, file, name, options, mmap):
     episodes, space = make_episodes(name)
     save(tmp_path / file, episodes, space, space, {"what": [1, "x"]}, **options)
     found = load(tmp_path / file, mmap=mmap)
@@ -105,7 +92,7 @@ def test_a_file_gives_back_what_was_put_in(
             row += 1
 
 
-def test_a_file_is_read_by_numpy_alone(tmp_path: Path) -> None:
+def test_a_file_is_read_by_numpy_alone(tmp_path):
     episodes, space = make_episodes("nested")
     save(tmp_path / "a.npz", episodes, space, space)
     with np.load(tmp_path / "a.npz", allow_pickle=False) as file:
@@ -123,7 +110,7 @@ def test_a_file_is_read_by_numpy_alone(tmp_path: Path) -> None:
         assert np.array_equal(images, episode.observations["c"]["image"])
 
 
-def test_episodes_of_a_file_are_a_sequence(tmp_path: Path) -> None:
+def test_episodes_of_a_file_are_a_sequence(tmp_path):
     episodes, space = make_episodes("discrete")
     save(tmp_path / "a.npz", episodes, space, space)
     found = load(tmp_path / "a.npz")
@@ -136,14 +123,14 @@ def test_episodes_of_a_file_are_a_sequence(tmp_path: Path) -> None:
         found[5]
 
 
-def test_equal_episodes_make_equal_files(tmp_path: Path) -> None:
+def test_equal_episodes_make_equal_files(tmp_path):
     episodes, space = make_episodes("dict")
     save(tmp_path / "a.npz", episodes, space, space)
     save(tmp_path / "b.npz", reversed(episodes), space, space)
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
-def test_vector_rewards_and_no_seed_in_a_file(tmp_path: Path) -> None:
+def test_vector_rewards_and_no_seed_in_a_file(tmp_path):
     with DummyVectorEnv([partial(VectorRewardEnv, i, 3) for i in range(2)]) as pool:
         episodes = list(AsyncCollector(pool, RandomPolicy(pool, 0)).episodes(3))
         save(tmp_path / "a.npz", episodes, pool.observation_space[0], pool.action_space[0])
@@ -166,7 +153,7 @@ def test_vector_rewards_and_no_seed_in_a_file(tmp_path: Path) -> None:
         spaces.Dict({"a/b": DISCRETE, "a": spaces.Dict({"b": DISCRETE}), "~1": DISCRETE}),
     ],
 )
-def test_spaces_and_keys_survive_json_and_paths(tmp_path: Path, space: spaces.Space) -> None:
+def test_spaces_and_keys_survive_json_and_paths(tmp_path, space):
     episode = one_step(space)
     save(tmp_path / "a.npz", [episode], space, space)
     found = load(tmp_path / "a.npz")
@@ -182,7 +169,7 @@ def test_spaces_and_keys_survive_json_and_paths(tmp_path: Path, space: spaces.Sp
 
 
 @pytest.mark.parametrize("file", ["a.npz", "folder"])
-def test_what_was_written_is_there_before_the_writer_closes(tmp_path: Path, file: str) -> None:
+def test_what_was_written_is_there_before_the_writer_closes(tmp_path, file):
     episodes, space = make_episodes("nested")
     path = tmp_path / file
     with contextlib.suppress(LookupError), EpisodeWriter(path, space, space, {"a": 1}) as writer:
@@ -202,7 +189,7 @@ def test_what_was_written_is_there_before_the_writer_closes(tmp_path: Path, file
 
 
 @pytest.mark.parametrize("file", ["a.npz", "folder", "unfinished.npz"])
-def test_appending(tmp_path: Path, file: str) -> None:
+def test_appending(tmp_path, file):
     episodes, space = make_episodes("nested", 6)
     path = tmp_path / file
     with EpisodeWriter(path, space, space, {"a": 1, "b": 1}) as writer:
@@ -224,7 +211,7 @@ def test_appending(tmp_path: Path, file: str) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_nothing_that_is_there_is_overwritten_unasked(tmp_path: Path) -> None:
+def test_nothing_that_is_there_is_overwritten_unasked(tmp_path):
     episodes, space = make_episodes("discrete")
     path = tmp_path / "a.npz"
     path.symlink_to(tmp_path / "target.npz")
@@ -263,7 +250,7 @@ with DummyVectorEnv([partial(RandomEnv, i) for i in range(4)], wait_num=2) as po
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["a.npz", "folder"])
-def test_a_killed_program_leaves_its_episodes(tmp_path: Path, file: str) -> None:
+def test_a_killed_program_leaves_its_episodes(tmp_path, file):
     path = tmp_path / file
     program = [sys.executable, "-c", KILLED, str(path)]
     with subprocess.Popen([*program, "100000000"], cwd=ROOT, stdout=subprocess.PIPE) as process:
@@ -284,7 +271,7 @@ def test_a_killed_program_leaves_its_episodes(tmp_path: Path, file: str) -> None
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
-def test_half_an_episode_does_not_count(tmp_path: Path, keep: int) -> None:
+def test_half_an_episode_does_not_count(tmp_path, keep):
     """A kill between any two writes: some arrays have the episode, the index has not."""
     episodes, space = make_episodes("nested")
     with EpisodeWriter(tmp_path / "a", space, space) as writer:
@@ -292,7 +279,7 @@ def test_half_an_episode_does_not_count(tmp_path: Path, keep: int) -> None:
             writer.write(episode)
         real, writes = GrowingArray.put, []
 
-        def dies(array: GrowingArray, first: int, rows: np.ndarray) -> None:
+        def dies(array, first, rows):
             if len(writes) == keep:
                 raise KeyboardInterrupt
             writes.append(None)
@@ -307,7 +294,7 @@ def test_half_an_episode_does_not_count(tmp_path: Path, keep: int) -> None:
     assert fingerprint(load(tmp_path / "a")) == fingerprint([*episodes[:3], episodes[4]])
 
 
-def test_a_file_of_the_first_version(tmp_path: Path) -> None:
+def test_a_file_of_the_first_version(tmp_path):
     episodes, space = make_episodes("discrete")
     save(tmp_path / "a.npz", episodes, space, space)
     arrays = dict(np.load(tmp_path / "a.npz"))
@@ -336,9 +323,7 @@ def test_a_file_of_the_first_version(tmp_path: Path) -> None:
         ({"infos": ({}, {"a": Path("b")})}, TypeError, "env 0: the infos can't be written without"),
     ],
 )
-def test_an_episode_that_is_refused_leaves_no_trace(
-    tmp_path: Path, changes: dict[str, Any], error: type[Exception], text: str
-) -> None:
+def test_an_episode_that_is_refused_leaves_no_trace(tmp_path, changes, error, text):
     space = SPACES["tuple"]()
     good = one_step(space)
     again = replace(good, episode_id=1)
@@ -351,18 +336,18 @@ def test_an_episode_that_is_refused_leaves_no_trace(
 
 
 @pytest.mark.parametrize("name", ["mixed", "graph", "sequence", "one-of", "custom"])
-def test_spaces_without_a_form_of_arrays_are_refused(tmp_path: Path, name: str) -> None:
+def test_spaces_without_a_form_of_arrays_are_refused(tmp_path, name):
     space = SPACES[name]()
     with pytest.raises(TypeError, match="has no form of arrays"):
         EpisodeWriter(tmp_path / "a.npz", space, space)
     assert not list(tmp_path.iterdir())
 
 
-def head(**facts: Any) -> dict[str, np.ndarray]:
+def head(**facts):
     return {"metadata": np.array(json.dumps(facts))}
 
 
-def test_files_that_are_none_of_ours(tmp_path: Path) -> None:
+def test_files_that_are_none_of_ours(tmp_path):
     (tmp_path / "text.npz").write_text("no zip")
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     np.savez(tmp_path / "later.npz", **head(format="envpool_py episodes", version=99))
@@ -379,7 +364,7 @@ def test_files_that_are_none_of_ours(tmp_path: Path) -> None:
             load(tmp_path / name)
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
+def test_wrong_arguments(tmp_path):
     check_path(tmp_path / "a.npz")
     for path, error, text in [
         (tmp_path, IsADirectoryError, "is a directory"),

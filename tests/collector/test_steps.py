@@ -1,18 +1,14 @@
 """Episodes and batches of transitions of every kind of env; extras, infos and seeds."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
 from envpool_py import DummyVectorEnv
-from envpool_py.collector import AsyncCollector, RandomPolicy, Transitions
+from envpool_py.collector import AsyncCollector, RandomPolicy
 from envpool_py.wrappers import VectorEnvWrapper
 from tests.support.envs import (
     DTYPES,
@@ -30,7 +26,7 @@ from tests.support.places import PLACES, QUICK
 MODES = [None, "next_step", "same_step"]
 
 
-def check_steps(batches: Iterable[Transitions], env_fns: list[Callable[[], Any]]) -> int:
+def check_steps(batches, env_fns):
     """Step raw envs with the actions of the batches: all else must come out the same."""
     envs = [env_fn() for env_fn in env_fns]
     last = [env.reset(seed=SEED + i) for i, env in enumerate(envs)]
@@ -53,21 +49,21 @@ def check_steps(batches: Iterable[Transitions], env_fns: list[Callable[[], Any]]
     return sum(episodes)
 
 
-def assert_infos(found: dict[str, Any], expected: dict[str, Any], env_id: int) -> None:
+def assert_infos(found, expected, env_id):
     own = {key: value for key, value in found.items() if key not in ("env_id", "is_reset")}
     assert found["env_id"] == env_id
     assert own.keys() == expected.keys()
     assert all(map(equal, own.values(), expected.values()))
 
 
-def take(batches: Iterable[Transitions], number: int) -> list[Transitions]:
+def take(batches, number):
     return list(itertools.islice(batches, number))
 
 
 # -------------------------------------------------------------------------------- by hand
 
 BOXES = {f"box-{dtype}" for dtype in DTYPES}  # "every-dtype" has them
-SUBJECTS: dict[str, list[Any]] = {
+SUBJECTS = {
     **{name: [partial(SpaceEnv, i, name) for i in range(2)] for name in SPACES.keys() - BOXES},
     **{
         kind: [partial(UndeclaredEnv, i, kind) for i in range(2)]
@@ -87,15 +83,13 @@ IN_EVERY_MODE = ("nested", "mixed", "text", "box-scalar", "alike", "ragged", "ve
         *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
     ],
 )
-def test_every_kind_of_env_equals_hand_stepped_envs(
-    name: str, columns: bool, mode: str | None
-) -> None:
+def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
     env_fns = SUBJECTS[name]
 
-    def collector() -> AsyncCollector:
+    def collector():
         pool = DummyVectorEnv(env_fns, wait_num=1, columns=columns, autoreset_mode=mode)
         if None in pool.action_space:
-            policy: Any = lambda _, ids: [{"any": "thing", "env": int(i)} for i in ids]  # noqa: E731
+            policy = lambda _, ids: [{"any": "thing", "env": int(i)} for i in ids]  # noqa: E731
         else:
             policy = RandomPolicy(pool, 1)
         return AsyncCollector(pool, policy, seed=SEED, keep_infos=True)
@@ -120,7 +114,7 @@ def test_every_kind_of_env_equals_hand_stepped_envs(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", QUICK)
-def test_transitions_equal_hand_stepped_envs(place: str, mode: str | None) -> None:
+def test_transitions_equal_hand_stepped_envs(place, mode):
     env_fns = [partial(RandomEnv, i) for i in range(3)]
     for wait_num, batch_size in [(None, None), (None, 1), (2, 7), (2, None)]:
         with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=mode) as pool:
@@ -136,20 +130,20 @@ def test_transitions_equal_hand_stepped_envs(place: str, mode: str | None) -> No
 class Shifted(VectorEnvWrapper):
     """Adds to the observations."""
 
-    def observations(self, obs: Any) -> Any:
+    def observations(self, obs):
         return obs + 1000
 
 
 class ShiftedEnv(gym.ObservationWrapper):
     """As Shifted, for one env."""
 
-    def observation(self, observation: Any) -> Any:
+    def observation(self, observation):
         return observation + 1000
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_wrapped_pools(mode: str | None) -> None:
-    def policy(obs: np.ndarray, env_ids: np.ndarray) -> Any:
+def test_wrapped_pools(mode):
+    def policy(obs, env_ids):
         return 0 * env_ids, {"seen": obs}
 
     env_fns = [partial(RandomEnv, i) for i in range(3)]
@@ -166,7 +160,7 @@ def test_wrapped_pools(mode: str | None) -> None:
 # -------------------------------------------------------------------------- loop after loop
 
 
-def test_steps_go_on_after_a_loop_that_was_left() -> None:
+def test_steps_go_on_after_a_loop_that_was_left():
     env_fns = [partial(RandomEnv, i) for i in range(3)]
     with PLACES["shmem-fork-packed"](env_fns, wait_num=1) as pool:
         collector = AsyncCollector(pool, RandomPolicy(pool, 1), seed=SEED, keep_infos=True)
@@ -174,10 +168,10 @@ def test_steps_go_on_after_a_loop_that_was_left() -> None:
     check_steps(batches, env_fns)
 
 
-def test_steps_start_afresh_after_episodes_and_after_an_error() -> None:
+def test_steps_start_afresh_after_episodes_and_after_an_error():
     fail = [False]
 
-    def policy(_: np.ndarray, env_ids: np.ndarray) -> np.ndarray:
+    def policy(_, env_ids):
         if fail[0]:
             raise LookupError
         return 0 * env_ids
@@ -198,8 +192,8 @@ def test_steps_start_afresh_after_episodes_and_after_an_error() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode: str | None) -> None:
-    def policy(obs: np.ndarray, env_ids: np.ndarray) -> list[str]:
+def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode):
+    def policy(obs, env_ids):
         del env_ids
         return ["exit" if row.tolist() == [1, 1, 2] else "" for row in obs]
 
@@ -220,14 +214,14 @@ def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode: str | None
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_extras_and_infos_belong_to_their_rows(mode: str | None) -> None:
-    def policy(obs: np.ndarray, env_ids: np.ndarray, infos: Any) -> Any:
+def test_extras_and_infos_belong_to_their_rows(mode):
+    def policy(obs, env_ids, infos):
         assert [info["env_id"] for info in infos] == env_ids.tolist()
         assert [info["step"] for info in infos] == obs[:, 2].tolist()
         log_prob = -obs.sum(axis=1).astype(np.float32)
         return obs[:, 2], {"log_prob": log_prob, "hidden": np.stack([obs, obs + 1], axis=1)}
 
-    def check(obs: np.ndarray, actions: np.ndarray, extras: dict[str, np.ndarray]) -> None:
+    def check(obs, actions, extras):
         assert np.array_equal(actions, obs[:, 2])
         assert equal(extras["log_prob"], -obs.sum(axis=1).astype(np.float32))
         assert np.array_equal(extras["hidden"], np.stack([obs, obs + 1], axis=1))
@@ -251,7 +245,7 @@ def test_extras_and_infos_belong_to_their_rows(mode: str | None) -> None:
 class NeedsGradient:
     """As a torch tensor."""
 
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+    def __array__(self, *_, **__):
         raise RuntimeError("detach it")
 
 
@@ -268,9 +262,7 @@ class NeedsGradient:
     ],
 )
 @pytest.mark.parametrize("kind", ["episodes", "steps"])
-def test_wrong_extras_are_refused(
-    kind: str, extras: list[dict[str, Any]], error: type[Exception], message: str
-) -> None:
+def test_wrong_extras_are_refused(kind, extras, error, message):
     returned = iter(extras)
     with DummyVectorEnv([CountEnv] * 2) as pool:
         collector = AsyncCollector(pool, lambda _, ids: (0 * ids, next(returned)))
@@ -280,14 +272,14 @@ def test_wrong_extras_are_refused(
         assert next(collector.episodes()).extras == {}
 
 
-def test_which_policies_are_passed_the_infos() -> None:
+def test_which_policies_are_passed_the_infos():
     class Module:
         """As a torch module: what is called says nothing of the arguments of forward."""
 
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, *args, **kwargs):
             return self.forward(*args, **kwargs)
 
-        def forward(self, obs: np.ndarray, env_ids: np.ndarray, infos: Any) -> Any:
+        def forward(self, obs, env_ids, infos):
             assert len(obs) == len(infos)
             return 0 * env_ids
 
@@ -301,16 +293,14 @@ def test_which_policies_are_passed_the_infos() -> None:
 # ------------------------------------------------------------------------------------ seeds
 
 
-def seeds_of_episode(env_id: int, episode: int) -> tuple[int | None, dict[str, Any] | None]:
+def seeds_of_episode(env_id, episode):
     return (None if episode == 2 else 100 * env_id + episode), None
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", [None, SEED])
 @pytest.mark.parametrize("option", ["episode_seeds", "reset_fn"])
-def test_an_episode_has_the_seed_of_its_reset(
-    option: str, seed: int | None, mode: str | None
-) -> None:
+def test_an_episode_has_the_seed_of_its_reset(option, seed, mode):
     value = True if option == "episode_seeds" else seeds_of_episode
     env_fns = [partial(RandomEnv, i) for i in range(2)]
     with DummyVectorEnv(env_fns, wait_num=1, autoreset_mode=mode, **{option: value}) as pool:

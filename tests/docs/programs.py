@@ -1,9 +1,6 @@
 """Runs the programs of a page, the blocks of Python without prompts, in a process of their own."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 from tests.support.helpers import ROOT, run_python
 
@@ -21,14 +18,14 @@ for path in sys.argv[1:]:
 """
 
 
-def pages() -> list[str]:
+def pages():
     """The pages with programs, as paths from the top of the project."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     names = [str(page.relative_to(ROOT)) for page in found if programs(page)]
     return [name for name in names if name not in ELSEWHERE]
 
 
-def programs(page: Path) -> list[tuple[str, str]]:
+def programs(page):
     """The name and the code of each program; other programs of the page may import it by name."""
     text = page.read_text(encoding="utf-8")
     found = []
@@ -39,7 +36,7 @@ def programs(page: Path) -> list[tuple[str, str]]:
     return found
 
 
-def run(page: str, folder: Path) -> None:
+def run(page, folder):
     """Run the programs of a page in their order, with this working directory."""
     names = []
     for name, code in programs(ROOT / page):

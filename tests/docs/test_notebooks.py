@@ -1,9 +1,6 @@
 """The notebooks run from top to bottom."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +15,6 @@ nbclient.execute(nbformat.read(sys.argv[1], 4), timeout=150, kernel_name="python
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_notebook_runs(path: Path, tmp_path: Path) -> None:
+def test_the_notebook_runs(path, tmp_path):
     # Not in this process: nbclient leaves its event loop open.
     run_python("-c", RUN, path, cwd=tmp_path, env={**os.environ, "IPYTHONDIR": str(tmp_path)})

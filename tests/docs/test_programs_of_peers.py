@@ -1,9 +1,5 @@
 """The programs of the docs run, those that need another library."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.docs.programs import run
@@ -19,5 +15,5 @@ OF_PEERS = (
 
 
 @pytest.mark.parametrize("page", OF_PEERS)
-def test_the_programs_run(page: str, tmp_path: Path) -> None:
+def test_the_programs_run(page, tmp_path):
     run(page, tmp_path)

@@ -1,12 +1,8 @@
 """The writing guide: its words in every page, message and comment; the shape of pages."""
 
-from __future__ import annotations
-
 import io
 import re
 import tokenize
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -57,7 +53,7 @@ CODE = re.compile(r"`[^`]*`")
 CELL_END = re.compile(r"(?<!\\)\|")
 
 
-def prose(path: Path) -> Iterator[tuple[int, str]]:
+def prose(path):
     """Yield the lines of a page that are not code."""
     is_code = False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -66,7 +62,7 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def texts(path: Path) -> Iterator[tuple[int, str]]:
+def texts(path):
     """Yield the comments and strings of a module, docstrings included, each in one line."""
     kinds = {tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
     kinds.add(tokenize.COMMENT)
@@ -77,14 +73,14 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_pages(path: Path) -> None:
+def test_pages(path):
     found = [(number, line) for number, line in prose(path) if WORDS.search(line)]
     found += [(number, line) for number, line in prose(path) if SENTENCE.search(line)]
     assert not found
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_tables_come_after_code_and_have_short_cells(path: Path) -> None:
+def test_tables_come_after_code_and_have_short_cells(path):
     lines = path.read_text(encoding="utf-8").splitlines()
     code = [n for n, line in enumerate(lines, 1) if line.startswith("```") and "{" not in line]
     rows = [(number, line) for number, line in prose(path) if line.startswith("|")]
@@ -92,14 +88,14 @@ def test_tables_come_after_code_and_have_short_cells(path: Path) -> None:
     assert not [(number, cell) for number, row in rows for cell in long_cells(row)]
 
 
-def long_cells(row: str) -> list[str]:
+def long_cells(row):
     """Return the cells of a table's row that are paragraphs; code counts as one word."""
     cells = CELL_END.split(CODE.sub("code", row))
     words = {cell: [word for word in cell.split() if re.search(r"\w", word)] for cell in cells}
     return [cell for cell in cells if len(words[cell]) > MAX_CELL_WORDS]
 
 
-def test_messages_docstrings_and_comments() -> None:
+def test_messages_docstrings_and_comments():
     found = [
         (path.name, number, match[0])
         for path in MODULES
@@ -116,22 +112,22 @@ def test_messages_docstrings_and_comments() -> None:
 
 
 @pytest.mark.parametrize("text", ["It is made anew.", "who hands out rows", "Whoever asks"])
-def test_the_check_finds_them(text: str) -> None:
+def test_the_check_finds_them(text):
     assert WORDS.search(text)
 
 
-def test_the_check_finds_comments(tmp_path: Path) -> None:
+def test_the_check_finds_comments(tmp_path):
     path = tmp_path / "module.py"
     path.write_text("number = 1  # made anew\n", encoding="utf-8")
     assert [text for _, text in texts(path)] == ["# made anew"]
 
 
-def test_the_check_finds_long_cells() -> None:
+def test_the_check_finds_long_cells():
     twelve = "`a b` " + "word " * (MAX_CELL_WORDS - 1)
     assert not long_cells(f"| {twelve}| {twelve}|")
     assert len(long_cells(f"| {twelve}| {twelve}word |")) == 1
 
 
-def test_the_check_finds_sentences_but_no_questions() -> None:
+def test_the_check_finds_sentences_but_no_questions():
     assert SENTENCE.search("What comes back when.")
     assert not SENTENCE.search("What do I get?")

@@ -1,17 +1,10 @@
 """Envs stepped one by one, with Gymnasium's next-step autoreset: what a batch must equal."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 import gymnasium as gym
 import numpy as np
 
 from tests.support import envs
-from tests.support.reference import HandStepped, Row, check_obs, same
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from tests.support.reference import HandStepped, check_obs, same
 
 RAISE, DIE, HANG, WAIT = 1, 2, 3, 4
 DUMMY = {"backend": "dummy"}
@@ -23,16 +16,16 @@ class SeededEnv(envs.CountEnv):
     WAIT: it waits at the gate of its tag.
     """
 
-    def __init__(self, gates: Sequence[envs.Gate] = ()) -> None:
+    def __init__(self, gates=()):
         super().__init__()
         self.gates = gates
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         if self.resets == 0 and seed is not None:
             self.tag = seed
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         if action == RAISE:
             raise LookupError("boom")
         if action == DIE:
@@ -47,12 +40,12 @@ class SeededEnv(envs.CountEnv):
 class ByHand(HandStepped):
     """Envs with the seeds of `make`; the infos of their rows have `elapsed_step`."""
 
-    def __init__(self, make_env: Callable[[], Any], num_envs: int, seed: int) -> None:
+    def __init__(self, make_env, num_envs, seed):
         super().__init__([make_env] * num_envs, "next_step")
         self.seeds = dict(enumerate(range(seed, seed + num_envs)))
         self.elapsed = [0] * num_envs
 
-    def _reset(self, i: int, **kwargs: Any) -> Row:
+    def _reset(self, i, **kwargs):
         seed = self.seeds.pop(i, None)
         if kwargs.get("seed") is None:
             kwargs["seed"] = seed
@@ -60,7 +53,7 @@ class ByHand(HandStepped):
         self.elapsed[i] = row.info["elapsed_step"] = 0
         return row
 
-    def _step(self, i: int, action: Any) -> Row:
+    def _step(self, i, action):
         row = super()._step(i, action)
         if "elapsed_step" not in row.info:
             self.elapsed[i] += 1
@@ -68,7 +61,7 @@ class ByHand(HandStepped):
         return row
 
 
-def check(batch: tuple, rows: Sequence[Row], space: gym.Space) -> None:
+def check(batch, rows, space):
     """Assert that what `recv`, or with two parts `reset`, returned are these rows."""
     check_obs(batch[0], [row.obs for row in rows], space, columns=True)
     for part, name, dtype in zip(

@@ -1,9 +1,5 @@
 """The same calls on EnvPool itself: the same types, ids and reset rows."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import envpool as theirs
 import numpy as np
 import pytest
@@ -15,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision low
 TASKS = ("CartPole-v1", "Pendulum-v1", "MountainCar-v0")
 
 
-def types(value: Any) -> Any:
+def types(value):
     """Return the keys, dtypes and shapes in a tree."""
     if hasattr(value, "_fields"):
         value = value._asdict()
@@ -26,7 +22,7 @@ def types(value: Any) -> Any:
     return str(value.dtype), value.shape
 
 
-def sync(pool: Any) -> list[Any]:
+def sync(pool):
     actions = np.zeros((4, *pool.action_space.shape), pool.action_space.dtype)
     notes = [types(pool.reset()), pool.is_async, len(pool), types(pool.all_env_ids)]
     pool.send(actions, np.array([2, 0, 3, 1], np.int32))
@@ -46,7 +42,7 @@ def sync(pool: Any) -> list[Any]:
     return notes
 
 
-def partial(pool: Any) -> list[Any]:
+def partial(pool):
     pool.async_reset()
     batches = [pool.recv(), pool.recv()]
     ids = [batch[4]["env_id"] for batch in batches]
@@ -56,7 +52,7 @@ def partial(pool: Any) -> list[Any]:
     return [*notes, *map(types, [*batches, batch]), sorted(np.concatenate(ids).tolist())]
 
 
-def time_steps(pool: Any) -> list[Any]:
+def time_steps(pool):
     spec = pool.action_spec()
     notes = [types(pool.reset()), pool.observation_spec()._fields, spec.shape]
     actions = np.zeros((4, *spec.shape), spec.dtype)
@@ -73,7 +69,7 @@ def time_steps(pool: Any) -> list[Any]:
     ("calls", "env_type", "options"),
     [(sync, "gymnasium", {}), (partial, "gym", {"batch_size": 2}), (time_steps, "dm", {})],
 )
-def test_equal_to_envpool(calls: Any, env_type: str, options: dict[str, Any]) -> None:
+def test_equal_to_envpool(calls, env_type, options):
     options |= {"num_envs": 4, "num_threads": 2, "seed": 3, "max_episode_steps": 12}
     for task in TASKS:
         notes = []

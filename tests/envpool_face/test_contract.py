@@ -1,10 +1,7 @@
 """EnvPool's contract: order of rows, ids, partial batches, the autoreset row, elapsed steps."""
 
-from __future__ import annotations
-
 import functools
 import time
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -17,15 +14,12 @@ from tests.envpool_face.by_hand import DUMMY, WAIT, ByHand, SeededEnv, check
 from tests.support import envs
 from tests.support.reference import in_columns
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-BACKENDS: dict[str, dict[str, Any]] = {
+BACKENDS = {
     "dummy": DUMMY,
     "a process each": {"backend": "shmem", "context": "fork", "num_processes": None},
     "two processes": {"backend": "shmem", "context": "fork", "num_processes": 2},
 }
-ENVS: dict[str, Callable[[], Any]] = {
+ENVS = {
     "random": envs.RandomEnv,
     "dict": functools.partial(envs.SpaceEnv, 0, "dict"),
     "nested": functools.partial(envs.SpaceEnv, 0, "nested"),
@@ -38,7 +32,7 @@ CASES += [("nested", "two processes"), ("random", "a process each")]
 
 @pytest.mark.parametrize("size", [5, 3])
 @pytest.mark.parametrize(("name", "backend"), CASES)
-def test_equal_to_envs_stepped_by_hand(name: str, backend: str, size: int) -> None:
+def test_equal_to_envs_stepped_by_hand(name, backend, size):
     hand, rng = ByHand(ENVS[name], 5, seed=3), np.random.default_rng(0)
     pool = envpool.make(
         ENVS[name], num_envs=5, batch_size=size, seed=3, pool_options=BACKENDS[backend]
@@ -75,7 +69,7 @@ def test_equal_to_envs_stepped_by_hand(name: str, backend: str, size: int) -> No
     pool.close()
 
 
-def test_a_batch_has_the_envs_that_finished_first_in_that_order(gates: list[envs.Gate]) -> None:
+def test_a_batch_has_the_envs_that_finished_first_in_that_order(gates):
     make_env = functools.partial(SeededEnv, gates)
     pool = envpool.make(make_env, num_envs=4, batch_size=2, num_threads=4, seed=0)
     pool.reset(range(4))
@@ -93,7 +87,7 @@ def test_a_batch_has_the_envs_that_finished_first_in_that_order(gates: list[envs
     pool.close()
 
 
-def wait_for_rows(pool: Any, count: int) -> None:
+def wait_for_rows(pool, count):
     """Wait until so many rows are in the pipe, unread."""
     channel, chunks = pool.pool.engine.hosts.processes.channel, pool.pool.engine.arrivals.chunks
     while sum(map(len, chunks)) < TOKEN_BYTES * count:
@@ -102,7 +96,7 @@ def wait_for_rows(pool: Any, count: int) -> None:
 
 
 @pytest.fixture
-def four() -> Iterator[Any]:
+def four():
     """Four envs in one process, in batches of two."""
     options = {"backend": "shmem", "num_processes": 1}
     pool = envpool.make(SeededEnv, num_envs=4, batch_size=2, seed=0, pool_options=options)
@@ -110,7 +104,7 @@ def four() -> Iterator[Any]:
     pool.close()
 
 
-def step_all(pool: Any) -> tuple:
+def step_all(pool):
     """Have all four envs step, so that more rows are there than a batch holds; return two."""
     pool.reset(range(4))
     pool.send(np.zeros(4))
@@ -118,7 +112,7 @@ def step_all(pool: Any) -> tuple:
     return pool.recv()
 
 
-def test_rows_beyond_a_batch_begin_the_next(four: Any) -> None:
+def test_rows_beyond_a_batch_begin_the_next(four):
     first, second = step_all(four), four.recv()
     assert first[4]["env_id"].tolist() == [0, 1]
     assert second[4]["env_id"].tolist() == second[0][:, 0].tolist() == [2, 3]
@@ -132,7 +126,7 @@ def test_rows_beyond_a_batch_begin_the_next(four: Any) -> None:
     assert batch[4]["elapsed_step"].tolist() == [1, 2]
 
 
-def test_with_rows_left_a_batch_waits_for_the_missing_ones_alone(gates: list[envs.Gate]) -> None:
+def test_with_rows_left_a_batch_waits_for_the_missing_ones_alone(gates):
     make_env = functools.partial(SeededEnv, gates)
     pool = envpool.make(make_env, num_envs=4, batch_size=2, num_threads=4, seed=0)
     slow, fast = step_all(pool)[4]["env_id"].tolist()
@@ -145,7 +139,7 @@ def test_with_rows_left_a_batch_waits_for_the_missing_ones_alone(gates: list[env
     pool.close()
 
 
-def test_a_reset_drops_what_was_under_way(four: Any) -> None:
+def test_a_reset_drops_what_was_under_way(four):
     step_all(four)
     four.send(np.zeros(1), [1])
     obs, info = four.reset([2, 1])
@@ -160,14 +154,14 @@ def test_a_reset_drops_what_was_under_way(four: Any) -> None:
     assert len(four.reset()) == 2
 
 
-def test_seeds() -> None:
-    def streams(**options: Any) -> list[list[float]]:
+def test_seeds():
+    def streams(**options):
         pool = envpool.make(envs.RandomEnv, num_envs=3, pool_options=DUMMY, **options)
         found = pool.reset()[0], pool.reset()[0]
         pool.close()
         return [one.tolist() for one in found]
 
-    def by_hand(seeds: list[int]) -> list[list[float]]:
+    def by_hand(seeds):
         own = [envs.RandomEnv() for _ in seeds]
         first = [env.reset(seed=s)[0].tolist() for env, s in zip(own, seeds, strict=True)]
         return [first, [env.reset()[0].tolist() for env in own]]
@@ -178,7 +172,7 @@ def test_seeds() -> None:
     assert streams(seed=None) != streams(seed=None)
 
 
-def test_wrong_calls_and_calls_after_close(four: Any) -> None:
+def test_wrong_calls_and_calls_after_close(four):
     step_all(four)
     with pytest.raises(TypeError, match="options must be a dict or one for each env, got int 3"):
         four.reset(options=3)

@@ -1,9 +1,6 @@
 """The examples run and learn, and so do the programs of docs/coming_from.md, where installed."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import pytest
 
@@ -28,7 +25,7 @@ for args in runs:
 """
 
 
-def run(program: str | Path, *runs: str, timeout: float = 170, ours: bool = True) -> list[str]:
+def run(program, *runs, timeout=170, ours=True):
     """Return the last line that each run prints; warnings of other libraries are ignored."""
     env = {} if ours else {"PYTHONWARNINGS": "ignore"}
     path = ROOT / "examples" / program
@@ -36,25 +33,25 @@ def run(program: str | Path, *runs: str, timeout: float = 170, ours: bool = True
     return [one.rstrip().rpartition("\n")[2] for one in printed.split("end of run\n")[:-1]]
 
 
-def mean_returns(name: str, *runs: str, timeout: float = 170) -> list[float]:
+def mean_returns(name, *runs, timeout=170):
     """Run an example; return the last mean return that each run prints."""
     lines = run(name, *runs, timeout=timeout)
     return [float(re.search(r"mean return (\d+\.\d)$", line).group(1)) for line in lines]
 
 
-def test_ppo_over_partial_batches() -> None:
+def test_ppo_over_partial_batches():
     [found] = mean_returns("ppo_envpool.py", "--updates 6")
     assert found > 28  # random actions give 22
 
 
-def test_ppo_over_a_vector_env() -> None:
+def test_ppo_over_a_vector_env():
     runs = [f"--updates 3 --mode {mode}" for mode in ("sync", "async")]
     found = mean_returns("ppo_vector_env.py", *runs, f"{runs[0]} --vector gymnasium")
     assert found == [found[2]] * 3
     assert found[2] > 20
 
 
-def test_torchrl_takes_our_vector_env_as_it_takes_gymnasiums() -> None:
+def test_torchrl_takes_our_vector_env_as_it_takes_gymnasiums():
     runs = [f"--mode sync --vector {each}" for each in ("gymnasium", "ours")]
     gymnasiums, ours = run("torchrl_rollout.py", *runs, ours=False)
     assert re.match(r"400 steps  [1-9]\d* episodes  checksum ", gymnasiums)
@@ -62,7 +59,7 @@ def test_torchrl_takes_our_vector_env_as_it_takes_gymnasiums() -> None:
 
 
 @pytest.mark.parametrize("name", ["dqn_collector.py", "ppo_collector.py"])
-def test_the_examples_of_the_collector_learn_something(name: str) -> None:
+def test_the_examples_of_the_collector_learn_something(name):
     [line] = run(name, "--goal 60 --max-steps 40000")
     assert line.startswith("learnt after")
 
@@ -70,18 +67,18 @@ def test_the_examples_of_the_collector_learn_something(name: str) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("args", ["", "--sync"])
 @pytest.mark.parametrize("name", ["dqn_collector.py", "ppo_collector.py"])
-def test_the_examples_of_the_collector_learn_cartpole(name: str, args: str) -> None:
+def test_the_examples_of_the_collector_learn_cartpole(name, args):
     assert run(name, args)[0].startswith("learnt after")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["ppo_envpool.py", "ppo_vector_env.py"])
-def test_ppo_learns(name: str) -> None:
+def test_ppo_learns(name):
     [found] = mean_returns(name, "--updates 200", timeout=600)
     assert found > 250
 
 
-def test_each_library_has_two_programs_that_differ_in_the_import_alone() -> None:
+def test_each_library_has_two_programs_that_differ_in_the_import_alone():
     libraries = ("Gymnasium", "Stable-Baselines3", "EnvPool", "PufferLib", "Tianshou")
     assert list(BLOCKS) == [f"{one} {when}" for one in libraries for when in ("before", "after")]
     for name, code in BLOCKS.items():
@@ -94,7 +91,7 @@ def test_each_library_has_two_programs_that_differ_in_the_import_alone() -> None
 
 # PufferLib comes as a source package that is built for minutes.
 @pytest.mark.parametrize("name", [name for name in BLOCKS if name != "PufferLib before"])
-def test_the_program_runs(name: str, tmp_path: Path) -> None:
+def test_the_program_runs(name, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(BLOCKS[name], encoding="utf-8")
     run(program, "", ours=name.endswith("after"))

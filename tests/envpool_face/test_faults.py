@@ -1,9 +1,6 @@
 """A fault in one env: its error, the rows of the others, and what the env does after a reset."""
 
-from __future__ import annotations
-
 import functools
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,20 +9,15 @@ from gymnasium.error import ResetNeeded
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError, envpool
 from tests.envpool_face.by_hand import DIE, HANG, RAISE, WAIT, SeededEnv
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support import envs
-
 FAULTS = {RAISE: LookupError, DIE: WorkerDiedError, HANG: EnvTimeoutError}
 
 
 @pytest.fixture(params=[None, 2], ids=["sync", "partial"])
-def make(request: pytest.FixtureRequest, gates: list[envs.Gate]) -> Iterator[Any]:
+def make(request, gates):
     """Make a pool of four envs, each in a process of its own; with `action`, env 1 takes it."""
     made = []
 
-    def make(action: int, **options: Any) -> Any:
+    def make(action, **options):
         if action == HANG:
             options["step_timeout"] = 0.2
         pool = envpool.make(
@@ -46,10 +38,10 @@ def make(request: pytest.FixtureRequest, gates: list[envs.Gate]) -> Iterator[Any
         pool.close()
 
 
-def collect(pool: Any) -> tuple[dict[int, tuple], list[EnvError]]:
+def collect(pool):
     """Fetch until nothing is in flight: one row per env, and what was raised."""
-    rows: dict[int, tuple] = {}
-    errors: list[EnvError] = []
+    rows = {}
+    errors = []
     while pool.pool.waiting_id or pool._kept is not None:
         try:
             obs, reward, terminated, truncated, info = pool.recv()
@@ -65,7 +57,7 @@ def collect(pool: Any) -> tuple[dict[int, tuple], list[EnvError]]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: int) -> None:
+def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make, fault):
     pool = make(fault)
     rows, errors = collect(pool)
     assert [error.env_ids for error in errors] == [(1,)]
@@ -88,7 +80,7 @@ def test_the_fault_is_raised_once_and_a_reset_makes_all_good(make: Any, fault: i
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_restarted_env_is_a_truncated_row_and_then_a_reset(make: Any, fault: int) -> None:
+def test_a_restarted_env_is_a_truncated_row_and_then_a_reset(make, fault):
     pool = make(fault, on_error="restart", restart_backoff=0, reset_fn=lambda i, _: (i, None))
     for mine, other in (
         ((1, 0, False, True, True), (1, 2001, False, False, False)),
@@ -99,7 +91,7 @@ def test_a_restarted_env_is_a_truncated_row_and_then_a_reset(make: Any, fault: i
         pool.send(np.zeros(4))
 
 
-def test_after_a_timeout_a_batch_is_smaller(make: Any, gates: list[envs.Gate]) -> None:
+def test_after_a_timeout_a_batch_is_smaller(make, gates):
     pool = make(0, timeout=0.1)
     collect(pool)
     for again in (True, False):

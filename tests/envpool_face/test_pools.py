@@ -1,7 +1,5 @@
 """What users of other libraries type on every pool: their keywords and names."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_keyword_of_another_library_is_an_error_that_names_ours(name: str) -> None:
+def test_a_keyword_of_another_library_is_an_error_that_names_ours(name):
     text = f"^{name} is an argument of other libraries; {FOREIGN[name]}"
     with pytest.raises(TypeError, match=text):
         envpool_py.make("CartPole-v1", **{name: 2})
@@ -30,7 +28,7 @@ def test_a_keyword_of_another_library_is_an_error_that_names_ours(name: str) -> 
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_single_spaces_and_ids_of_the_last_batch(place: str) -> None:
+def test_single_spaces_and_ids_of_the_last_batch(place):
     with PLACES[place]([lambda i=i: envs.CountEnv(i) for i in range(4)], wait_num=2) as pool:
         assert pool.single_observation_space == envs.CountEnv().observation_space
         assert pool.single_action_space == envs.CountEnv().action_space

@@ -1,11 +1,8 @@
 """What make takes, and the types of what comes back."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 import dm_env
 import dm_env.specs
@@ -19,16 +16,13 @@ from tests.envpool_face.by_hand import DUMMY, ByHand, SeededEnv
 from tests.support import envs
 from tests.support.reference import same
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
 
 @pytest.fixture
-def make() -> Iterator[Callable[..., Any]]:
+def make():
     """Make pools that are closed at the end of the test."""
     made = []
 
-    def make(*args: Any, **options: Any) -> Any:
+    def make(*args, **options):
         made.append(envpool.make(*args, **{"pool_options": DUMMY, "seed": 1, **options}))
         return made[-1]
 
@@ -37,7 +31,7 @@ def make() -> Iterator[Callable[..., Any]]:
         pool.close()
 
 
-def test_actions_config_and_spec(make: Any) -> None:
+def test_actions_config_and_spec(make):
     pool = make("CartPole-v1", "gym", num_envs=3)
     given = {"num_envs": 3, "batch_size": 3, "num_threads": 0, "seed": 1, "env_seed": []}
     given |= {"thread_affinity_offset": -1, "max_num_players": 1, "gym_reset_return_info": True}
@@ -56,7 +50,7 @@ def test_actions_config_and_spec(make: Any) -> None:
         pool.step(np.array([0, 0.5, 1]))
 
 
-def test_gymnasium_takes_it_for_an_env_and_for_a_vector_env(make: Any) -> None:
+def test_gymnasium_takes_it_for_an_env_and_for_a_vector_env(make):
     pool = make("CartPole-v1", num_envs=3)
     assert gym.Wrapper(pool).env is pool
     assert pool.metadata["autoreset_mode"] is gym.vector.AutoresetMode.NEXT_STEP
@@ -74,7 +68,7 @@ class Labelled(gym.Wrapper):
     label = "x"
 
 
-def test_options_reach_the_envs_and_the_pool(make: Any) -> None:
+def test_options_reach_the_envs_and_the_pool(make):
     options = {**DUMMY, "wrappers": [Labelled]}
     pool = make("Pendulum-v1", num_envs=2, max_episode_steps=2, g=5.0, pool_options=options)
     assert pool.pool.get_env_attr("label") == ["x", "x"]
@@ -89,7 +83,7 @@ def test_options_reach_the_envs_and_the_pool(make: Any) -> None:
     assert make("CartPole-v1", num_envs=2, batch_size=0).config["batch_size"] == 2
 
 
-BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+BAD = [
     ({"env_type": "jax"}, ValueError, "'gymnasium', 'gym' or 'dm', got 'jax'"),
     ({"batch_size": 3}, ValueError, "batch_size should be in \\[1, 2\\], but got 3"),
     ({"batch_size": "1"}, TypeError, "batch_size must be an int or None, got '1'"),
@@ -106,16 +100,16 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("options", "error", "text"), BAD)
-def test_bad_arguments(options: Any, error: type[Exception], text: str) -> None:
+def test_bad_arguments(options, error, text):
     given = {"task_id": "CartPole-v1", "num_envs": 2, "pool_options": DUMMY}
     with pytest.raises(error, match=text):
         envpool.make(**given | options)
 
 
-def test_the_constructor_closes_the_pool_if_envs_differ() -> None:
-    made: list[int] = []
+def test_the_constructor_closes_the_pool_if_envs_differ():
+    made = []
 
-    def make_env() -> Any:
+    def make_env():
         made.append(1)
         env = SeededEnv()
         env.action_space.n = len(made)
@@ -128,14 +122,14 @@ def test_the_constructor_closes_the_pool_if_envs_differ() -> None:
 # ---------------------------------------------------------------------------------------- dm_env
 
 
-def test_without_dm_env_an_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dm_env_an_error_names_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "dm_env", None)
     monkeypatch.delitem(sys.modules, "envpool_py.envpool.dm", raising=False)
     with pytest.raises(ImportError, match="pip install dm-env"):
         envpool.make_dm("CartPole-v1")
 
 
-def test_time_steps(make: Any) -> None:
+def test_time_steps(make):
     make_env = functools.partial(gym.make, "Pendulum-v1", max_episode_steps=2)
     pool, by_hand = make(make_env, "dm", num_envs=2), ByHand(make_env, 2, seed=1)
     assert isinstance(pool, dm_env.Environment)
@@ -157,11 +151,11 @@ def test_time_steps(make: Any) -> None:
 class ToldEnv(SeededEnv):
     """Infos that some rows lack, and one that no field can have the name of."""
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         return *super().step(action)[:4], {"number": 7, "no-name": 1} if self.tag == 1 else {}
 
 
-def test_infos_are_fields_with_masks(make: Any) -> None:
+def test_infos_are_fields_with_masks(make):
     pool = make(ToldEnv, "dm", num_envs=3, seed=0)
     pool.reset()
     found = pool.step(np.zeros(3)).observation
@@ -187,7 +181,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_specs(make: Any, name: str) -> None:
+def test_specs(make, name):
     pool = make(functools.partial(envs.SpaceEnv, 0, name), "dm", num_envs=2)
     own, obs = pool.observation_spec(), pool.reset().observation
     if name == "dict":
@@ -201,8 +195,8 @@ def test_specs(make: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["joint-pos", "_v", "class", "env_id", "players"])
-def test_dm_refuses_keys_that_cannot_be_fields(key: str) -> None:
-    def make() -> gym.Env[Any, Any]:
+def test_dm_refuses_keys_that_cannot_be_fields(key):
+    def make():
         env = gym.Env()
         env.observation_space = gym.spaces.Dict({key: gym.spaces.Box(0, 9, (1,))})
         env.action_space = gym.spaces.Discrete(2)

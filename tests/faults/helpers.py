@@ -1,7 +1,5 @@
 """What the tests of faults share: the pools to run on, and ways to kill, to signal and to go on."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -11,11 +9,8 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-from envpool_py import BaseVectorEnv
 from tests.support import broken, envs
 from tests.support.helpers import ROOT, wait_until_blocked
 from tests.support.places import PLACES
@@ -24,7 +19,7 @@ FNS = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
 BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
 GOOD = [""] * 3
 SPACE = envs.CountEnv().observation_space
-RESTART: dict[str, Any] = {"on_error": "restart", "restart_backoff": 0.0}
+RESTART = {"on_error": "restart", "restart_backoff": 0.0}
 MODES = (None, "next_step", "same_step")
 
 # The places whose code differs. `SubprocVectorEnv` runs the code of `ShmemVectorEnv`, and the start
@@ -35,40 +30,40 @@ NEW = ("shmem-spawn-packed", "shmem-forkserver-packed")
 IN_CALLER = ("dummy", "shmem-fork-caller")
 
 # Where env 1 fails.
-WHERE: dict[str, Callable[[BaseVectorEnv, str], Any]] = {
+WHERE = {
     "step": lambda pool, name: pool.step(["", name, ""]),
     "reset": lambda pool, name: pool.reset(options=[None, {"fault": name}, None]),
     "call": lambda pool, name: pool.call("fault", name, id=[1]),
 }
 
 
-def count_fns(num: int) -> list[Callable[[], Any]]:
+def count_fns(num):
     """Return env_fns of CountEnvs with episodes of 50 steps."""
     return [functools.partial(envs.CountEnv, tag, 50) for tag in range(num)]
 
 
-def count_call(path: Path) -> int:
+def count_call(path):
     """Note this call in a file; return how many calls there were, in all processes together."""
     with path.open("ab") as file:
         file.write(b"x")
         return file.tell()
 
 
-def made(tag: int, path: Path, act: Callable[[int], Any]) -> envs.FaultEnv:
+def made(tag, path, act):
     """Make a FaultEnv; ``act`` is called first, with how often it has been made."""
     act(count_call(path))
     return envs.FaultEnv(tag)
 
 
 @contextlib.contextmanager
-def reset_pool(place: str, fns: Any = FNS, **options: Any) -> Iterator[BaseVectorEnv]:
+def reset_pool(place, fns=FNS, **options):
     """Make a pool at this place and reset it; it is closed at the end of the block."""
     with PLACES[place](fns, **options) as pool:
         pool.reset()
         yield pool
 
 
-def state_of(pid: int) -> str:
+def state_of(pid):
     """Return the letter for the state of a process: T stopped, Z zombie, X gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -76,25 +71,25 @@ def state_of(pid: int) -> str:
         return "X"
 
 
-def running(pid: int) -> bool:
+def running(pid):
     """Tell whether a process still runs: a zombie does not."""
     return state_of(pid) not in "ZX"
 
 
-def kill(pool: BaseVectorEnv, i: int) -> None:
+def kill(pool, i):
     """Kill the worker process of env ``i`` and wait until it has ended."""
     process = pool.workers[i].process
     process.kill()
     process.join()
 
 
-def mates_of(pool: BaseVectorEnv, i: int) -> list[int]:
+def mates_of(pool, i):
     """Return the envs that share the process of env ``i``, itself included."""
     pids = pool.apply(lambda _: os.getpid())
     return [j for j in range(len(pool)) if pids[j] == pids[i]]
 
 
-def goes_on(pool: BaseVectorEnv, ids: list[int]) -> None:
+def goes_on(pool, ids):
     """Assert that these envs reset and step, and that the rows are their own and fresh."""
     pool.cancel()
     episodes = pool.get_env_attr("episode", ids)
@@ -106,7 +101,7 @@ def goes_on(pool: BaseVectorEnv, ids: list[int]) -> None:
 
 
 @contextlib.contextmanager
-def handling(number: int, handler: Any) -> Iterator[None]:
+def handling(number, handler):
     """Handle a signal by ``handler`` within the block."""
     before = signal.signal(number, handler)
     try:
@@ -115,20 +110,20 @@ def handling(number: int, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def raising(error: BaseException) -> Callable[..., None]:
+def raising(error):
     """Return a signal handler that raises this."""
 
-    def handle(*_: object) -> None:
+    def handle(*_):
         raise error
 
     return handle
 
 
-def signalling(number: int = signal.SIGUSR1) -> Callable[[], None]:
+def signalling(number=signal.SIGUSR1):
     """Return a function that waits until the main thread blocks in a call, and signals it."""
     main = threading.main_thread()
 
-    def send() -> None:
+    def send():
         wait_until_blocked(main)
         signal.pthread_kill(main.ident, number)
 
@@ -136,7 +131,7 @@ def signalling(number: int = signal.SIGUSR1) -> Callable[[], None]:
 
 
 @contextlib.contextmanager
-def limited(kind: int, value: int) -> Iterator[None]:
+def limited(kind, value):
     """Set a resource limit of this process within the block."""
     before = resource.getrlimit(kind)
     resource.setrlimit(kind, (value, before[1]))
@@ -146,7 +141,7 @@ def limited(kind: int, value: int) -> Iterator[None]:
         resource.setrlimit(kind, before)
 
 
-def run_script(folder: Path, text: str, *args: str) -> subprocess.CompletedProcess:
+def run_script(folder, text, *args):
     """Run a program in a new session; return how it ended, with what it wrote as text."""
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))

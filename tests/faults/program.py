@@ -1,7 +1,5 @@
 """A program with pools, which ends as its argument says; `test_programs.py` runs it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,7 +7,6 @@ import signal
 import sys
 from pathlib import Path
 
-from envpool_py import BaseVectorEnv
 from envpool_py.worker import processes
 from tests.faults import helpers
 from tests.support.helpers import wait_until
@@ -19,7 +16,7 @@ FAULTS = {"hang": ["stubborn"], "killed": ["", "stubborn", "gil", "stop"]}
 """What the envs do: the first kind of fault has a child process, whose id is in a file."""
 
 
-def started(place: str, how: str, path: Path) -> tuple[BaseVectorEnv, list[int]]:
+def started(place, how, path):
     """Make a pool, have its envs fail, and return it with the ids of its processes."""
     faults = FAULTS.get(how, ["", ""])
     pool = PLACES[place]((helpers.BROKEN * 2)[: len(faults)])

@@ -1,7 +1,5 @@
 """Construction: a pool that cannot be made says why, and leaves nothing."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import gc
@@ -12,23 +10,12 @@ import resource
 import signal
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from envpool_py import BaseVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
-from tests.faults.helpers import (
-    FNS,
-    IN_CALLER,
-    NEW,
-    count_fns,
-    kill,
-    limited,
-    reset_pool,
-    running,
-)
+from envpool_py import EnvError, ShmemVectorEnv, WorkerDiedError
+from tests.faults.helpers import FNS, IN_CALLER, NEW, count_fns, kill, limited, reset_pool, running
 from tests.support import broken, envs
 from tests.support.helpers import descriptors, no_process_left, shared_memory, wait_until
 from tests.support.places import PLACES, slow
@@ -45,7 +32,7 @@ from tests.support.places import PLACES, slow
         (1, {"num_processes": 1, "caller_steps": True}, 0, [1]),
     ],
 )
-def test_where_envs_are(num_envs: int, options: dict, here: int, shares: list[int]) -> None:
+def test_where_envs_are(num_envs, options, here, shares):
     with ShmemVectorEnv(count_fns(num_envs), context="fork", **options) as pool:
         pids = pool.call("pid")
     assert [pid == os.getpid() for pid in pids] == [i >= num_envs - here for i in range(num_envs)]
@@ -53,7 +40,7 @@ def test_where_envs_are(num_envs: int, options: dict, here: int, shares: list[in
 
 
 @pytest.mark.parametrize("method", ["fork", *slow("spawn", "forkserver")])
-def test_the_start_method_is_the_one_asked_for(method: str) -> None:
+def test_the_start_method_is_the_one_asked_for(method):
     with ShmemVectorEnv([envs.CountEnv], context=multiprocessing.get_context(method)) as pool:
         assert method in repr(pool)
         assert pool.reset()[0].tolist() == [[0, 0, 0]]
@@ -65,7 +52,7 @@ def test_the_start_method_is_the_one_asked_for(method: str) -> None:
 
 
 # What an env_fn does, and the error.
-FAILS: dict[str, tuple[Any, type[EnvError], str]] = {
+FAILS = {
     "raise": (
         functools.partial(envs.raise_in_constructor, "not today"),
         EnvError,
@@ -90,12 +77,10 @@ FAILS: dict[str, tuple[Any, type[EnvError], str]] = {
         *slow(*((place, how, 1) for place in NEW for how in ("raise", "die"))),
     ],
 )
-def test_a_constructor_that_fails_half_way_leaves_nothing(
-    place: str, how: str, bad: int, tmp_path: Path
-) -> None:
+def test_a_constructor_that_fails_half_way_leaves_nothing(place, how, bad, tmp_path):
     path = tmp_path / "closed"
     path.touch()
-    fns: list[Any] = [functools.partial(envs.CloseEnv, tag, str(path)) for tag in range(3)]
+    fns = [functools.partial(envs.CloseEnv, tag, str(path)) for tag in range(3)]
     fns[bad], kind, text = FAILS[how]
     before = len(descriptors())
     with no_process_left(), pytest.raises(kind, match=text.format(bad)) as caught:
@@ -113,10 +98,10 @@ def test_a_constructor_that_fails_half_way_leaves_nothing(
         assert sorted(path.read_text().split()) == [str(i) for i in range(bad)]
 
 
-def test_a_process_that_its_server_has_reaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_its_server_has_reaped(monkeypatch):
     """One that ends at once may be gone before there is a descriptor for it."""
 
-    def gone(pid: int) -> int:
+    def gone(pid):
         raise ProcessLookupError(errno.ESRCH, f"no process {pid}")
 
     monkeypatch.setattr("os.pidfd_open", gone)
@@ -130,8 +115,8 @@ def test_a_process_that_its_server_has_reaped(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("short_grace")
-def test_an_env_fn_that_hangs_can_be_interrupted(tmp_path: Path, beside: Callable) -> None:
-    def interrupt() -> None:
+def test_an_env_fn_that_hangs_can_be_interrupted(tmp_path, beside):
+    def interrupt():
         assert wait_until(lambda: path.exists() and path.read_text())
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -142,10 +127,8 @@ def test_an_env_fn_that_hangs_can_be_interrupted(tmp_path: Path, beside: Callabl
     assert not running(int(path.read_text()))
 
 
-def test_an_env_fn_that_takes_long_is_named(
-    gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch, beside: Callable
-) -> None:
-    def late() -> Any:
+def test_an_env_fn_that_takes_long_is_named(gates, monkeypatch, beside):
+    def late():
         gates[1].wait()
         return envs.CountEnv(1)
 
@@ -165,11 +148,11 @@ def test_an_env_fn_that_takes_long_is_named(
 
 
 @pytest.fixture
-def python_warns_of_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+def python_warns_of_forks(monkeypatch):
     """Have ``os.fork`` warn as it does from Python 3.12 on where a second thread runs."""
     fork = os.fork
 
-    def warning_fork() -> int:
+    def warning_fork():
         text = f"This process (pid={os.getpid()}) is multi-threaded, use of fork() may lead to ..."
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return fork()
@@ -177,7 +160,7 @@ def python_warns_of_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fork", warning_fork)
 
 
-def warnings_of(act: Callable[[], Any]) -> list[str]:
+def warnings_of(act):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         act()
@@ -186,9 +169,9 @@ def warnings_of(act: Callable[[], Any]) -> list[str]:
 
 @pytest.mark.usefixtures("python_warns_of_forks")
 @pytest.mark.parametrize("place", ["shmem-fork", "dummy", *slow(NEW[1])])
-def test_one_warning_for_each_pool_that_is_forked_beside_threads(place: str) -> None:
+def test_one_warning_for_each_pool_that_is_forked_beside_threads(place):
     """Finding 31: Python warns of each process; the pool warns once, and names the remedy."""
-    pools: list[BaseVectorEnv] = []
+    pools = []
     for _ in range(2):
         found = warnings_of(lambda: pools.append(PLACES[place](FNS)))
         assert len(found) == (place == "shmem-fork")
@@ -209,11 +192,11 @@ def test_one_warning_for_each_pool_that_is_forked_beside_threads(place: str) -> 
 @pytest.mark.parametrize(
     ("place", "step_timeout"), [("shmem-fork", None), ("shmem-fork-packed", 60.0)]
 )
-def test_a_limit_on_open_files(place: str, step_timeout: float | None) -> None:
+def test_a_limit_on_open_files(place, step_timeout):
     """Wherever the descriptors end, the constructor says so, or works; and nothing is left."""
     PLACES[place](count_fns(3)).close()  # for the resources that are allocated once and kept
     opened = set(descriptors())
-    refused: list[str] = []
+    refused = []
     for more in range(1, 32):
         free = [fd for fd in range(200) if fd not in opened]
         with no_process_left(), limited(resource.RLIMIT_NOFILE, free[more]):
@@ -234,7 +217,7 @@ def test_a_limit_on_open_files(place: str, step_timeout: float | None) -> None:
     ("place", "memfd"),
     [("shmem-fork-packed", True), ("shmem-fork-packed", False), *slow((NEW[1], True))],
 )
-def test_shared_memory_is_refused(place: str, memfd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shared_memory_is_refused(place, memfd, monkeypatch):
     if not memfd:  # a file in the temporary folder takes its place
         monkeypatch.delattr("os.memfd_create")
     error = pytest.raises(MemoryError, match=r"cannot get \d+ bytes of shared memory for observ")
@@ -242,7 +225,7 @@ def test_shared_memory_is_refused(place: str, memfd: bool, monkeypatch: pytest.M
         PLACES[place]([broken.WideEnv] * 2)
 
 
-def test_shared_memory_has_no_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_shared_memory_has_no_name(monkeypatch, tmp_path):
     """More than the 64 MB of /dev/shm in a container, and neither there nor in a folder."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not there"))
     before = shared_memory()
@@ -253,7 +236,7 @@ def test_shared_memory_has_no_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         assert not any(name in maps for name in shared_memory() - before)
 
 
-def test_no_port_is_open() -> None:
+def test_no_port_is_open():
     """Neither the program nor a process of the pool has a socket that a network reaches."""
     with PLACES["shmem-fork-packed"](count_fns(3)) as pool:
         rows = [

@@ -1,13 +1,9 @@
 """The table of faults: where and how an env fails, what the caller gets, and the others go on."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re
 import time
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +38,7 @@ ORDINARY = ("value", "slot", "memory", "recursion", "os")
 TEXT_ALONE = ("unpicklable", "two-argument")
 """Those that cannot reach another process as objects."""
 
-RAISES: list[Any] = [
+RAISES = [
     *(("shmem-fork-packed", "step", name) for name in envs.RAISE),
     *(("dummy", "step", name) for name in ("value", "exit", "stop")),
     *((place, where, "value") for where in ("reset", "call") for place in EACH),
@@ -52,7 +48,7 @@ RAISES: list[Any] = [
 
 
 @pytest.mark.parametrize(("place", "where", "name"), RAISES)
-def test_an_env_raises(place: str, where: str, name: str) -> None:
+def test_an_env_raises(place, where, name):
     original = envs.RAISE[name]()
     text = f"env 1: {where} raised {type(original).__name__}: {original}"
     hand = HandStepped(FNS)
@@ -86,7 +82,7 @@ def test_an_env_raises(place: str, where: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("place", EACH)
-def test_several_raise_at_once(place: str) -> None:
+def test_several_raise_at_once(place):
     with reset_pool(place) as pool:
         with pytest.raises(EnvError) as caught:
             pool.step(["value", "", "os"])
@@ -102,7 +98,7 @@ def test_several_raise_at_once(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", EACH)
-def test_an_error_of_named_ids_leaves_the_others_alone(place: str) -> None:
+def test_an_error_of_named_ids_leaves_the_others_alone(place):
     with reset_pool(place, wait_num=1) as pool:
         pool.send(["", "value", ""])
         assert pool.step(None, id=[2])[0].tolist() == [[2, 0, 1]]
@@ -116,8 +112,8 @@ def test_an_error_of_named_ids_leaves_the_others_alone(place: str) -> None:
         goes_on(pool, [0, 1, 2])
 
 
-def test_a_seed_that_an_env_refuses() -> None:
-    def reset(_: Any, row: tuple) -> tuple:
+def test_a_seed_that_an_env_refuses():
+    def reset(_, row):
         return row if row[1]["seed"] is None else envs.raise_in_constructor("no seeds here")
 
     refuses = functools.partial(envs.ChangedEnv, 1, reset=reset)
@@ -129,7 +125,7 @@ def test_a_seed_that_an_env_refuses() -> None:
 
 
 @pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(NEW[1])])
-def test_pools_inside_envs(place: str) -> None:
+def test_pools_inside_envs(place):
     with reset_pool(place) as pool:
         for kind in ("shmem", "dummy"):
             assert pool.apply(broken.inner_rows, kind, "", id=1) == [[[0, 0, 1], [0, 0, 1]]]
@@ -155,7 +151,7 @@ DEATHS = {
     "unreadable": UNREADABLE,
     "cut": "was killed by SIGKILL",
 }
-DIES: list[Any] = [
+DIES = [
     *(("shmem-fork", "step", name) for name in list(DEATHS)[:7]),
     *slow(*(("shmem-fork", "step", name) for name in list(DEATHS)[7:])),
     *(("shmem-fork", where, "SIGKILL") for where in ("reset", "call")),
@@ -167,7 +163,7 @@ DIES: list[Any] = [
 
 
 @pytest.mark.parametrize(("place", "where", "name"), DIES)
-def test_a_process_ends(place: str, where: str, name: str, tmp_path: Path) -> None:
+def test_a_process_ends(place, where, name, tmp_path):
     path = tmp_path / "pid"
     text = f"the worker process {DEATHS[name]}"
     with reset_pool(place, BROKEN) as pool:
@@ -201,7 +197,7 @@ def test_a_process_ends(place: str, where: str, name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_pipe_that_all_processes_share_is_corrupt() -> None:
+def test_the_pipe_that_all_processes_share_is_corrupt():
     """Nobody can tell who wrote, or whose row was lost: every env in flight gets the error."""
     text = "was killed: something wrote into the pipe of the results"
     with reset_pool("shmem-fork", BROKEN) as pool:
@@ -218,7 +214,7 @@ def test_the_pipe_that_all_processes_share_is_corrupt() -> None:
 # --------------------------------------------------------------------------- what passes
 
 
-def test_large_actions_and_infos_at_once() -> None:
+def test_large_actions_and_infos_at_once():
     megabytes = [np.full(8 << 20, tag, np.uint8) for tag in range(3)]
     with reset_pool("shmem-fork-packed", BROKEN) as pool:
         for _ in range(2):

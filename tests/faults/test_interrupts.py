@@ -1,7 +1,5 @@
 """A signal handler that raises, at any moment of any call, leaves the pool usable and truthful."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import itertools
@@ -10,16 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
 
 import envpool_py
-from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError
+from envpool_py import EnvError, WorkerDiedError
 from tests.faults.helpers import (
     BROKEN,
     EACH,
@@ -49,7 +45,7 @@ class SignalsEnv(envs.CountEnv):
     main = os.getpid()
     ASKS = 99
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         if action == self.ASKS:
             os.kill(self.main, signal.SIGALRM)
         return super().step(action)
@@ -62,11 +58,11 @@ class SignalsEnv(envs.CountEnv):
         *((place, True, EnvError) for place in IN_CALLER),
     ],
 )
-def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
+def test_a_signal_handler_raises(place, as_list, kind):
     """A TimeoutError is an OSError, which nothing may take for a broken pipe."""
     error = EnvError("env 0 of another pool", (0,)) if kind is EnvError else kind("mine")
 
-    def given(first: int) -> Any:
+    def given(first):
         return [first, 0, 0] if as_list else np.array([first, 0, 0])
 
     with reset_pool(place, [functools.partial(SignalsEnv, tag) for tag in range(3)]) as pool:
@@ -85,7 +81,7 @@ def test_a_signal_handler_raises(place: str, as_list: bool, kind: type) -> None:
 class AlarmingValue:
     """Sends a signal to its own process when it is pickled."""
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         signal.raise_signal(signal.SIGUSR1)
         return AlarmingValue, ()
 
@@ -98,7 +94,7 @@ class AlarmingValue:
     ],
     ids=["unpickled", "pickled"],
 )
-def test_a_signal_handler_raises_while_a_value_is(ask: Callable) -> None:
+def test_a_signal_handler_raises_while_a_value_is(ask):
     error = TimeoutError("mine")
     with reset_pool("shmem-fork-packed", BROKEN) as pool, handling(signal.SIGUSR1, raising(error)):
         with pytest.raises(TimeoutError) as caught:
@@ -107,12 +103,12 @@ def test_a_signal_handler_raises_while_a_value_is(ask: Callable) -> None:
         goes_on(pool, [0, 1, 2])
 
 
-def test_a_signal_handler_raises_amid_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_handler_raises_amid_a_message(monkeypatch):
     """Half a message cannot be completed: its process is ended, and the others go on."""
     with reset_pool("shmem-fork", BROKEN) as pool:
         write, victim = os.write, pool.engine.hosts.of(1).stream.fd
 
-        def half(fd: int, data: Any) -> int:
+        def half(fd, data):
             if fd == victim:
                 write(fd, bytes(data)[: len(data) // 2])
                 raise TimeoutError("mine")
@@ -127,7 +123,7 @@ def test_a_signal_handler_raises_amid_a_message(monkeypatch: pytest.MonkeyPatch)
         goes_on(pool, [0, 2])
 
 
-def test_a_signal_handler_raises_while_a_message_waits(beside: Callable) -> None:
+def test_a_signal_handler_raises_while_a_message_waits(beside):
     """The bytes that a stopped process does not take wait in the outbox, and are not cut."""
     handler = raising(TimeoutError("mine"))
     with reset_pool("shmem-fork", BROKEN) as pool, handling(signal.SIGUSR1, handler):
@@ -145,19 +141,11 @@ def test_a_signal_handler_raises_while_a_message_waits(beside: Callable) -> None
 # ------------------------------------------------------------------------------- at any moment
 
 
-def short_fns(num: int) -> list[Callable[[], Any]]:
+def short_fns(num):
     return [functools.partial(envs.CountEnv, tag, 2) for tag in range(num)]
 
 
-def each_moment(
-    call: Callable[[], Any],
-    files: tuple[str, ...] = ("",),
-    *,
-    event: str = "line",
-    step: int = 1,
-    visits: int = 10**9,
-    kind: type[BaseException] = KeyboardInterrupt,
-) -> Iterator[int]:
+def each_moment(call, files=("",), *, event="line", step=1, visits=10**9, kind=KeyboardInterrupt):
     """Interrupt a call at each ``step``-th line (or opcode) in these files of the package.
 
     There a signal handler raises, and what it raises must come out; then the test may look. A line
@@ -165,7 +153,7 @@ def each_moment(
     """
     counted, pid = tuple(str(PACKAGE / file) for file in files), os.getpid()
 
-    def trace(frame: Any, kind_of_event: str, arg: Any) -> Any:  # noqa: ARG001 - of a tracer
+    def trace(frame, kind_of_event, arg):  # noqa: ARG001 - of a tracer
         nonlocal left
         if not frame.f_code.co_filename.startswith(counted) or os.getpid() != pid:
             return None
@@ -180,7 +168,7 @@ def each_moment(
         return trace
 
     for number in itertools.count(1, step):
-        seen: collections.Counter[tuple[str, int]] = collections.Counter()
+        seen = collections.Counter()
         left, came_out = number, False
         before, error = sys.gettrace(), kind("of the handler")
         with handling(signal.SIGUSR1, raising(error)):
@@ -200,7 +188,7 @@ def each_moment(
     assert number > 30, "the tracer has seen hardly a line"
 
 
-ASKED: dict[str, Callable[[BaseVectorEnv], Any]] = {
+ASKED = {
     "step": lambda pool: pool.step([5, 6, 7]),
     "step(array)": lambda pool: pool.step(np.array([5, 6, 7])),
     "send and recv": lambda pool: pool.send([5, 6], [2, 0]) or pool.recv(),
@@ -213,7 +201,7 @@ ASKED: dict[str, Callable[[BaseVectorEnv], Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ASKED)
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "shmem-fork-caller"])
-def test_a_call_may_be_interrupted_at_any_moment(place: str, name: str) -> None:
+def test_a_call_may_be_interrupted_at_any_moment(place, name):
     """A row that is stale, lost or another env's is seen: it holds the env, episode and step."""
     wait_num = 1 if name in ("send and recv", "drain") else None
     with reset_pool(place, short_fns(3), wait_num=wait_num, autoreset_mode="same_step") as pool:
@@ -230,8 +218,8 @@ def test_a_call_may_be_interrupted_at_any_moment(place: str, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_restart_may_be_interrupted_at_any_line() -> None:
-    def restart() -> None:
+def test_a_restart_may_be_interrupted_at_any_line():
+    def restart():
         kill(pool, 1)
         pool.restart([1])
 
@@ -244,12 +232,12 @@ def test_a_restart_may_be_interrupted_at_any_line() -> None:
 
 
 @pytest.mark.slow
-def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing() -> None:
+def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
     # The fixture of all tests sees what is left.
     files = ("pool.py", "engine.py", "assembly.py", "worker/placement.py", "worker/processes.py")
-    made: list[BaseVectorEnv] = []
+    made = []
 
-    def make() -> None:
+    def make():
         made.append(PLACES["shmem-fork"](short_fns(2), autoreset_mode="same_step"))
 
     for _ in each_moment(make, files, visits=2):
@@ -257,17 +245,17 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing() -> None:
     made[0].close()
 
 
-def list_env(tag: int) -> envs.ChangedEnv:
+def list_env(tag):
     """Make an env whose observations are lists, with an object in its infos."""
 
-    def change(row: tuple) -> tuple:
+    def change(row):
         return row[0].tolist(), *row[1:-1], {**row[-1], "card": envs.Card("hearts", tag)}
 
     steps = {"step": lambda _env, _action, row: change(row), "reset": lambda _env, row: change(row)}
     return envs.ChangedEnv(tag, 1, **steps)
 
 
-def mixed_env(tag: int) -> envs.SpaceEnv:
+def mixed_env(tag):
     return envs.SpaceEnv(tag, "mixed", length=1)
 
 
@@ -280,9 +268,7 @@ def mixed_env(tag: int) -> envs.SpaceEnv:
         ("shmem-fork-caller", mixed_env, ValueError),
     ],
 )
-def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(
-    place: str, make: Callable[[int], Any], kind: type[Exception]
-) -> None:
+def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(place, make, kind):
     """Finding 11: such an error is neither swallowed nor taken for one of the env."""
     files = "spaces.py", "row_writer.py", "obs_writer.py", "checks.py", "worker/executor.py"
     fns = [functools.partial(make, tag) for tag in range(2)]
@@ -299,7 +285,7 @@ def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(
 
 # -------------------------------------------------------------- finding 23: while an env waits
 
-WAITING: dict[str, Callable[[BaseVectorEnv], Any]] = {
+WAITING = {
     "recv": lambda pool: pool.send_reset([1]) or pool.recv(),
     "get_env_attr": lambda pool: pool.get_env_attr("tag", [1]),
 }
@@ -312,10 +298,10 @@ WAITING: dict[str, Callable[[BaseVectorEnv], Any]] = {
         *(("shmem-fork-packed", name, by) for name in WAITING for by in ("thread", "ctrl-c")),
     ],
 )
-def test_a_back_off_ends_at_once(place: str, name: str, by: str, beside: Callable) -> None:
+def test_a_back_off_ends_at_once(place, name, by, beside):
     """Finding 23: by close() of another thread or of a signal handler, and by Ctrl-C."""
 
-    def close() -> None:
+    def close():
         wait_until_blocked(threading.main_thread())
         pool.close()
 
@@ -337,7 +323,7 @@ def test_a_back_off_ends_at_once(place: str, name: str, by: str, beside: Callabl
 
 # ------------------------------------------------------------------- finding 28: one call at a time
 
-SECOND: list[tuple[str, tuple]] = [
+SECOND = [
     *((name, ([0], [0])) for name in ("step", "send")),
     *((name, ([0],)) for name in ("reset", "send_reset", "restart")),
     *((name, ()) for name in ("recv", "drain", "cancel")),
@@ -346,20 +332,19 @@ SECOND: list[tuple[str, tuple]] = [
 
 
 @pytest.mark.parametrize(
-    ("place", "by"),
-    [("dummy", "handler"), ("shmem-fork", "thread"), ("shmem-fork", "handler")],
+    ("place", "by"), [("dummy", "handler"), ("shmem-fork", "thread"), ("shmem-fork", "handler")]
 )
-def test_a_second_call_is_refused(place: str, by: str, gates: Any, beside: Callable) -> None:
-    refused: list[tuple[str, tuple]] = []
+def test_a_second_call_is_refused(place, by, gates, beside):
+    refused = []
 
-    def call(*_: object) -> None:
+    def call(*_):
         for name, arguments in SECOND:
             try:
                 getattr(pool, name)(*arguments)
             except AlreadyPendingCallError:
                 refused.append((name, arguments))
 
-    def interfere() -> None:
+    def interfere():
         with gates[1].held():
             call() if by == "thread" else signalling()()
 

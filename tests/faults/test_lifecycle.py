@@ -1,7 +1,5 @@
 """Start and end: a pool gives back all that it takes, whichever way it ends."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import multiprocessing
@@ -11,15 +9,11 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import BaseVectorEnv
 from envpool_py.worker import processes
 from envpool_py.worker.channel import Channel
 from tests.faults import helpers
@@ -40,9 +34,7 @@ from tests.support.reference import HandStepped, Pending, check, check_reset
         *slow(*((place, True, False) for place in NEW)),
     ],
 )
-def test_close_closes_every_env_once_and_ends_every_process(
-    place: str, fails: bool, raises: bool, tmp_path: Path
-) -> None:
+def test_close_closes_every_env_once_and_ends_every_process(place, fails, raises, tmp_path):
     path = tmp_path / "closed"
     fns = [functools.partial(envs.CloseEnv, i, str(path), fails and i == 1) for i in range(3)]
     with warnings.catch_warnings(record=True) as caught, no_process_left():
@@ -67,7 +59,7 @@ def test_close_closes_every_env_once_and_ends_every_process(
 
 @pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize("place", ["shmem-fork", *slow("shmem-spawn")])
-def test_close_ends_what_does_not_end(place: str, tmp_path: Path) -> None:
+def test_close_ends_what_does_not_end(place, tmp_path):
     """One env ignores SIGTERM and has a child process, one is stopped, one is quick."""
     path = tmp_path / "pid"
     pool = PLACES[place](BROKEN)
@@ -91,12 +83,10 @@ def test_close_ends_what_does_not_end(place: str, tmp_path: Path) -> None:
         ("shmem-fork-packed", {}, True),
     ],
 )
-def test_another_thread_may_close_the_pool(
-    place: str, options: dict, hangs: bool, gates: Any, beside: Callable, monkeypatch: Any
-) -> None:
+def test_another_thread_may_close_the_pool(place, options, hangs, gates, beside, monkeypatch):
     """Finding 28: of all calls, close() is the one that may come while another is under way."""
 
-    def close() -> None:
+    def close():
         with gates[1].held():
             wait_until_blocked(threading.main_thread())
             closing = beside(pool.close)
@@ -126,8 +116,8 @@ def test_another_thread_may_close_the_pool(
         *((place, 2, True) for place in ("dummy", "shmem-fork-packed", "shmem-fork-caller")),
     ],
 )
-def test_a_signal_handler_may_close_the_pool(place: str, sender: int, raises: bool) -> None:
-    def handle(*_: object) -> None:
+def test_a_signal_handler_may_close_the_pool(place, sender, raises):
+    def handle(*_):
         pool.close()
         if raises:
             raise InterruptedError("as a program that is to end")
@@ -143,16 +133,14 @@ def test_a_signal_handler_may_close_the_pool(place: str, sender: int, raises: bo
                 pool.workers[2].get_env_attr("metadata")
 
 
-def test_close_waits_for_a_thread_that_reads_what_has_come(
-    monkeypatch: pytest.MonkeyPatch, beside: Callable
-) -> None:
+def test_close_waits_for_a_thread_that_reads_what_has_come(monkeypatch, beside):
     """Two threads must not work on the same messages."""
     inside, go_on = threading.Event(), threading.Event()
-    at_work: list[threading.Thread] = []
-    together: list[int] = []
+    at_work = []
+    together = []
     collect = Channel.collect
 
-    def slow_collect(channel: Channel, chunks: list[bytes]) -> bool:
+    def slow_collect(channel, chunks):
         at_work.append(threading.current_thread())
         together.append(len(set(at_work)))
         if not inside.is_set():
@@ -162,12 +150,12 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(
         at_work.remove(threading.current_thread())
         return found
 
-    def step() -> None:
+    def step():
         with pytest.raises(ClosedEnvironmentError):  # noqa: PT012 - one of many steps
             while True:
                 pool.step(GOOD)
 
-    def is_waiting() -> bool:
+    def is_waiting():
         stack = traceback.walk_stack(sys._current_frames().get(closer.ident))
         return "await_end" in [frame.f_code.co_name for frame, _ in stack]
 
@@ -187,7 +175,7 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(NEW[1])])
-def test_only_an_unclosed_pool_is_collected_with_a_warning(place: str) -> None:
+def test_only_an_unclosed_pool_is_collected_with_a_warning(place):
     for closes in (True, False):
         pool = PLACES[place](count_fns(2))
         name = type(pool).__name__
@@ -208,8 +196,8 @@ def test_only_an_unclosed_pool_is_collected_with_a_warning(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(*NEW)])
-def test_a_pool_made_in_a_thread_outlives_it(place: str) -> None:
-    made: list[BaseVectorEnv] = []
+def test_a_pool_made_in_a_thread_outlives_it(place):
+    made = []
     thread = threading.Thread(target=lambda: made.append(PLACES[place](count_fns(2))))
     thread.start()
     thread.join()
@@ -222,8 +210,8 @@ def test_a_pool_made_in_a_thread_outlives_it(place: str) -> None:
     ("place", "closes"),
     [("shmem-fork-packed", False), ("shmem-fork-packed", True), *slow(*((p, True) for p in NEW))],
 )
-def test_a_forked_copy_of_a_pool_does_not_harm_it(place: str, closes: bool) -> None:
-    def use_the_copy() -> None:
+def test_a_forked_copy_of_a_pool_does_not_harm_it(place, closes):
+    def use_the_copy():
         nonlocal pool
         if closes:
             pool.close()
@@ -242,8 +230,8 @@ def test_a_forked_copy_of_a_pool_does_not_harm_it(place: str, closes: bool) -> N
 
 
 @pytest.mark.parametrize("end", ["closed", "unclosed", "hanging"])
-def test_a_pool_made_in_a_forked_child(end: str) -> None:
-    def use() -> None:
+def test_a_pool_made_in_a_forked_child(end):
+    def use():
         processes.GRACE = 0.1
         pool = PLACES["shmem-fork-packed"](FNS)
         pool.reset()
@@ -255,7 +243,7 @@ def test_a_pool_made_in_a_forked_child(end: str) -> None:
         if end == "closed":
             pool.close()
 
-    kept: list[BaseVectorEnv] = []
+    kept = []
     reader, writer = multiprocessing.Pipe(duplex=False)
     with reader, writer:
         process = multiprocessing.get_context("fork").Process(target=use)
@@ -271,7 +259,7 @@ def test_a_pool_made_in_a_forked_child(end: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_envs_in_two_processes() -> None:
+def test_a_thousand_envs_in_two_processes():
     fns, ids = count_fns(1000), range(1000)
     before = len(descriptors())
     hand, pending = HandStepped(fns), Pending(helpers.SPACE)

@@ -1,16 +1,11 @@
 """`on_error="restart"`: an env that fails is recreated and reported once; the others go on."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import select
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,14 +20,14 @@ from tests.support import envs
 from tests.support.places import PLACES, slow
 
 
-def check_lost(batch: tuple, k: int, obs: list[int], text: str) -> None:
+def check_lost(batch, k, obs, text):
     """Assert that row `k` is that of a lost episode whose last observation was `obs`."""
     values = batch[0][k].tolist(), *(part[k] for part in batch[1:4])
     assert values == (obs, 0.0, False, True)
     assert text in batch[4][k]["env_error"]
 
 
-def check_begun(batch: tuple, k: int, obs: list[int]) -> None:
+def check_begun(batch, k, obs):
     """Assert that row `k` is that of an automatic reset with this observation."""
     values = batch[0][k].tolist(), *(part[k] for part in batch[1:4])
     assert values == (obs, 0.0, False, False)
@@ -49,9 +44,9 @@ LOSSES = [
 
 
 @pytest.mark.parametrize(("place", "mode", "how"), LOSSES)
-def test_a_lost_step_is_a_truncated_row(place: str, mode: str | None, how: str) -> None:
+def test_a_lost_step_is_a_truncated_row(place, mode, how):
     """With all envs of its process, if env 0 kills that or somebody else does."""
-    calls: list[tuple[int, EnvError]] = []
+    calls = []
     options = {"autoreset_mode": mode, "on_restart": lambda i, e: calls.append((i, e)), **RESTART}
     with reset_pool(place, **options) as pool:
         lost = [0] if how == "value" else helpers.mates_of(pool, 0)
@@ -92,7 +87,7 @@ def test_a_lost_step_is_a_truncated_row(place: str, mode: str | None, how: str) 
             assert isinstance(calls[n][1], EnvError)
 
 
-def test_every_env_of_a_dead_process_is_reported_once() -> None:
+def test_every_env_of_a_dead_process_is_reported_once():
     text = "the worker process was killed by SIGKILL"
     with reset_pool("shmem-fork", num_processes=1, **RESTART) as pool:
         check_lost(pool.step(["SIGKILL"], [1]), 0, [1, 0, 0], f"env 1: {text}")
@@ -111,7 +106,7 @@ def test_every_env_of_a_dead_process_is_reported_once() -> None:
         assert len(set(pool.call("pid"))) == 1
 
 
-def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_step() -> None:
+def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_step():
     options = {"num_processes": 1, "autoreset_mode": "next_step", **RESTART}
     with reset_pool("shmem-fork", **options) as pool:
         pool.step(GOOD)
@@ -126,7 +121,7 @@ def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_step() -> N
         assert [info.get("is_reset", False) for info in batch[4]] == [False, False, True]
 
 
-def test_a_cancelled_reset_does_not_lose_the_report() -> None:
+def test_a_cancelled_reset_does_not_lose_the_report():
     with reset_pool("shmem-fork", **RESTART) as pool:
         kill(pool, 1)
         pool.step(["", ""], [0, 2])
@@ -136,7 +131,7 @@ def test_a_cancelled_reset_does_not_lose_the_report() -> None:
 
 
 @pytest.mark.parametrize("place", EACH)
-def test_what_the_caller_does_to_a_batch_does_not_reach_the_last_observation(place: str) -> None:
+def test_what_the_caller_does_to_a_batch_does_not_reach_the_last_observation(place):
     with PLACES[place](FNS, copy=False, **RESTART) as pool:
         obs, _ = pool.reset()
         if place != "dummy":  # there it is the very memory, as copy=False says
@@ -146,7 +141,7 @@ def test_what_the_caller_does_to_a_batch_does_not_reach_the_last_observation(pla
 
 @pytest.mark.parametrize("columns", [False, True])
 @pytest.mark.parametrize("space", ["mixed", "nested", "text", "discrete"])
-def test_the_last_observation_of_any_space(space: str, columns: bool, tmp_path: Path) -> None:
+def test_the_last_observation_of_any_space(space, columns, tmp_path):
     fns = failing(tmp_path, {1: (1, "raise")}, space)
     want, _ = fns[1]().reset(seed=5)
     with PLACES["shmem-fork-packed"](fns, columns=columns, **RESTART) as pool:
@@ -163,7 +158,7 @@ def test_the_last_observation_of_any_space(space: str, columns: bool, tmp_path: 
 
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
-def test_an_automatic_reset_that_fails_is_tried_again(place: str, mode: str) -> None:
+def test_an_automatic_reset_that_fails_is_tried_again(place, mode):
     """Nothing is lost: the ended row comes whole, and then comes that of the reset."""
     with reset_pool(place, [envs.FailsToResetEnv], autoreset_mode=mode, **RESTART) as pool:
         for ends in (False, False, False, True):
@@ -177,7 +172,7 @@ def test_an_automatic_reset_that_fails_is_tried_again(place: str, mode: str) -> 
 # ------------------------------------------------------------- resets, env_fns, starts that fail
 
 
-def fail(how: str) -> None:
+def fail(how):
     if how == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     raise ConnectionAbortedError("not yet")
@@ -187,10 +182,8 @@ def fail(how: str) -> None:
 @pytest.mark.parametrize(
     ("place", "how"), [("dummy", "raise"), *((PROCESSES[1], how) for how in ("raise", "die"))]
 )
-def test_a_failed_reset_is_tried_again_within_the_budget(
-    place: str, how: str, times: int, tmp_path: Path
-) -> None:
-    def reset(_: Any, row: tuple) -> tuple:
+def test_a_failed_reset_is_tried_again_within_the_budget(place, how, times, tmp_path):
+    def reset(_, row):
         if helpers.count_call(tmp_path / "resets") <= times:
             fail(how)
         return row
@@ -213,10 +206,10 @@ def test_a_failed_reset_is_tried_again_within_the_budget(
         assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
-def fails_twice(path: Path, how: str) -> list[Callable[[], Any]]:
+def fails_twice(path, how):
     """Return two env_fns, of which the second fails the second and third time it is called."""
 
-    def act(times: int) -> None:
+    def act(times):
         if 1 < times < 4:
             fail(how)
 
@@ -226,7 +219,7 @@ def fails_twice(path: Path, how: str) -> list[Callable[[], Any]]:
 @pytest.mark.parametrize("budget", [1, 2, 3])
 @pytest.mark.parametrize("fault", ["SIGKILL", "value"])
 @pytest.mark.parametrize("how", ["raise", "die"])
-def test_making_the_env_may_fail_too(how: str, fault: str, budget: int, tmp_path: Path) -> None:
+def test_making_the_env_may_fail_too(how, fault, budget, tmp_path):
     """Each recreation that fails counts once."""
     fns = fails_twice(tmp_path, how)
     with reset_pool("shmem-fork", fns, **RESTART, max_restarts=budget) as pool:
@@ -246,8 +239,8 @@ def test_making_the_env_may_fail_too(how: str, fault: str, budget: int, tmp_path
         assert pool.step(["", ""])[0][:, 2].tolist() == [1, 1]
 
 
-def test_an_error_of_the_callback_passes() -> None:
-    def refuse(i: int, error: EnvError) -> None:
+def test_an_error_of_the_callback_passes():
+    def refuse(i, error):
         raise RuntimeError(f"{i}: not mine") from error
 
     with reset_pool("shmem-fork-packed", **RESTART, on_restart=refuse) as pool:
@@ -260,7 +253,7 @@ def test_an_error_of_the_callback_passes() -> None:
 # ------------------------------------------------------------------------------- back-off
 
 
-def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
     monkeypatch.setattr("envpool_py.recovery.LONGEST_BACKOFF", 0.05)
     with reset_pool("dummy", on_error="restart", restart_backoff=0.02) as pool:
         for delay in (0.0, 0.02, 0.04, 0.05, 0.05):
@@ -271,7 +264,7 @@ def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("place", EACH)
-def test_a_back_off_blocks_only_its_own_env(place: str) -> None:
+def test_a_back_off_blocks_only_its_own_env(place):
     options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
     with reset_pool(place, wait_num=1, **options) as pool:
         pool.send(["value"], [1])
@@ -300,7 +293,7 @@ def test_a_back_off_blocks_only_its_own_env(place: str) -> None:
 
 
 @pytest.mark.usefixtures("short_grace")
-def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs() -> None:
+def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs():
     with reset_pool("shmem-fork-packed", on_error="restart", restart_backoff=20.0) as pool:
         pool.step(["", "value", ""])
         pool.reset([1])  # the first restart is at once
@@ -315,7 +308,7 @@ def test_a_restart_after_a_cancelled_back_off_spares_the_other_envs() -> None:
 # --------------------------------------------------------------- processes that are slow to start
 
 
-def made_at_the_gate(gate: envs.Gate, path: Path) -> Callable[[], Any]:
+def made_at_the_gate(gate, path):
     """Return an env_fn that waits at the gate, but for the first time it is called."""
     act = lambda times: times > 1 and gate.wait()  # noqa: E731
     return functools.partial(helpers.made, 0, path / "made", act)
@@ -324,10 +317,8 @@ def made_at_the_gate(gate: envs.Gate, path: Path) -> Callable[[], Any]:
 @pytest.mark.parametrize(
     ("place", "mode"), [*(("shmem-fork", mode) for mode in MODES), *slow(("shmem-spawn", None))]
 )
-def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
-    place: str, mode: str | None, gates: list[envs.Gate], tmp_path: Path
-) -> None:
-    calls: list[int] = []
+def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(place, mode, gates, tmp_path):
+    calls = []
     fns = [made_at_the_gate(gates[0], tmp_path), FNS[1]]
     options = {"autoreset_mode": mode, "wait_num": 1, "on_restart": lambda i, _: calls.append(i)}
     with reset_pool(place, fns, **RESTART, **options) as pool:
@@ -350,14 +341,14 @@ def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(
 
 
 def test_a_process_that_starts_while_another_is_handled_is_not_forgotten(
-    gates: list[envs.Gate], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    gates, tmp_path, monkeypatch
+):
     fns = [made_at_the_gate(gates[0], tmp_path), *FNS[1:]]
     with reset_pool("shmem-fork", fns, **RESTART, autoreset_mode="same_step") as pool:
-        engine: Any = pool.engine
+        engine = pool.engine
         forget_forms = engine.batches.forget_forms
 
-        def handled(ids: list[int]) -> None:
+        def handled(ids):
             if ids == [1]:  # the first of the quick ones is there, and is handled
                 gates[0].release()
                 for i in (0, 2):
@@ -377,12 +368,10 @@ def test_a_process_that_starts_while_another_is_handled_is_not_forgotten(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 99])
-def test_an_env_fn_that_hangs_in_a_restart_spends_the_budget_of_its_env(
-    times: int, tmp_path: Path
-) -> None:
+def test_an_env_fn_that_hangs_in_a_restart_spends_the_budget_of_its_env(times, tmp_path):
     """Finding 26, with the other env of the process."""
 
-    def act(called: int) -> None:
+    def act(called):
         while 1 < called <= 1 + times:
             signal.pause()
 

@@ -1,10 +1,7 @@
 """PettingZoo envs that fail, or whose process dies: findings 2 and 5."""
 
-from __future__ import annotations
-
 import functools
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,16 +17,13 @@ from tests.pettingzoo.envs import BURNS, PlainMeadowEnv, TableEnv
 from tests.support.places import PLACES
 from tests.support.reference import alike as same
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.slow
 
 SEED = 11
 LEGAL = {"hunter_0": 0, "fawn_0": 0, "hunter_1": 0}
 
 
-def make_table() -> PettingZooEnv:
+def make_table():
     return PettingZooEnv(TableEnv())
 
 
@@ -38,7 +32,7 @@ def make_table() -> PettingZooEnv:
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize(("mode", "seeds"), [*((mode, False) for mode in MODES), (None, True)])
-def test_a_terminated_agent_ends_no_episode(restarts: bool, mode: str | None, seeds: bool) -> None:
+def test_a_terminated_agent_ends_no_episode(restarts, mode, seeds):
     schedules = [functools.partial(of_episode, SEED + i) for i in range(3)]
     hands = [AECByHand(TableEnv(), mode, seeds=schedule) for schedule in schedules]
     options = {"episode_seeds": True, "autoreset_mode": mode, **(RESTART if restarts else {})}
@@ -60,7 +54,7 @@ def test_a_terminated_agent_ends_no_episode(restarts: bool, mode: str | None, se
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_row_that_is_not_returned_yet_ends_no_episode(mode: str | None) -> None:
+def test_a_row_that_is_not_returned_yet_ends_no_episode(mode):
     env, steps = make_table(), 1
     env.reset(seed=SEED)
     while not env.step(0)[2]:
@@ -68,7 +62,7 @@ def test_a_row_that_is_not_returned_yet_ends_no_episode(mode: str | None) -> Non
     options = {"episode_seeds": True, "autoreset_mode": mode, **RESTART}
     with PLACES["shmem-fork"]([make_table] * 2, num_processes=1, **options) as pool:
 
-        def lose(i: int, action: int | None) -> None:
+        def lose(i, action):
             assert pool.step([action], [i])[3].tolist() == [True]
             if mode is None:
                 pool.reset([i])
@@ -95,7 +89,7 @@ def test_a_row_that_is_not_returned_yet_ends_no_episode(mode: str | None) -> Non
 @pytest.mark.parametrize(
     ("mode", "at"), [(None, 2), (None, 12), ("next_step", 36), ("same_step", 36)]
 )
-def test_an_env_of_turns_is_restored(mode: str | None, at: int) -> None:
+def test_an_env_of_turns_is_restored(mode, at):
     hands = [AECByHand(TableEnv(), mode) for _ in range(2)]
     options = {"autoreset_mode": mode, "on_error": "replay"}
     with PLACES["shmem-fork"]([make_table] * 2, **options) as pool:
@@ -105,7 +99,7 @@ def test_an_env_of_turns_is_restored(mode: str | None, at: int) -> None:
 
 
 @pytest.mark.parametrize(("mode", "at"), [(None, 2), ("next_step", 14), ("same_step", 14)])
-def test_an_env_of_rounds_is_restored(mode: str | None, at: int) -> None:
+def test_an_env_of_rounds_is_restored(mode, at):
     hands = [ParallelByHand(PlainMeadowEnv(), mode) for _ in range(2)]
     options = {"autoreset_mode": mode, "on_error": "replay"}
     with ParallelVectorEnv([PlainMeadowEnv] * 2, **options) as pool:
@@ -116,7 +110,7 @@ def test_an_env_of_rounds_is_restored(mode: str | None, at: int) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
-def test_a_record_is_replayed(place: str, mode: str | None, tmp_path: Path) -> None:
+def test_a_record_is_replayed(place, mode, tmp_path):
     record = tmp_path / "record"
     hands = [AECByHand(TableEnv(), mode) for _ in range(2)]
     with PLACES[place]([make_table] * 2, autoreset_mode=mode, record=record) as pool:
@@ -129,7 +123,7 @@ def test_a_record_is_replayed(place: str, mode: str | None, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("after_a_death", [False, True])
-def test_the_row_of_a_lost_episode_of_turns(mode: str | None, after_a_death: bool) -> None:
+def test_the_row_of_a_lost_episode_of_turns(mode, after_a_death):
     place = "dummy" if after_a_death else "shmem-fork"
     with PLACES[place]([make_table], autoreset_mode=mode, on_error="restart") as pool:
         pool.reset(seed=3)
@@ -154,7 +148,7 @@ LOST += [("dummy", "replay", "next_step"), ("shmem", "replay", "same_step")]
 
 
 @pytest.mark.parametrize(("backend", "on_error", "mode"), LOST)
-def test_the_row_of_a_lost_episode_of_rounds(backend: str, on_error: str, mode: str | None) -> None:
+def test_the_row_of_a_lost_episode_of_rounds(backend, on_error, mode):
     fns, options = [PlainMeadowEnv] * 2, {"autoreset_mode": mode, "on_error": on_error}
     with ParallelVectorEnv(fns, backend, **options) as pool:
         pool.reset(seed=1)
@@ -183,11 +177,11 @@ def test_the_row_of_a_lost_episode_of_rounds(backend: str, on_error: str, mode: 
         assert pool.step([LEGAL], [1])[4]["env_error"].tolist() == [None]
 
 
-def blind(env: PlainMeadowEnv) -> None:
+def blind(env):
     env.see = lambda agent: np.zeros(2, np.float32)  # noqa: ARG005
 
 
-def test_an_error_names_the_env_and_the_others_continue() -> None:
+def test_an_error_names_the_env_and_the_others_continue():
     with ParallelVectorEnv([PlainMeadowEnv] * 3) as pool:
         pool.reset(seed=1)
         pool.apply(blind, id=1)

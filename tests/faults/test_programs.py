@@ -1,7 +1,5 @@
 """Programs of their own: however a program ends, none of its processes is left."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path
@@ -33,7 +31,7 @@ PROCESSES = ("shmem-fork", "shmem-spawn", "shmem-forkserver")
         ("interrupted twice", FORK, 0, "", 2),
     ],
 )
-def test_no_process_outlives_its_program(how, places, code, errors, num, tmp_path: Path) -> None:
+def test_no_process_outlives_its_program(how, places, code, errors, num, tmp_path):
     """One program serves all places: its start takes longer than all that happens in it."""
     program = Path(__file__).with_name("program.py").read_text()
     done = run_script(tmp_path, program, how, ",".join(places), str(tmp_path))
@@ -104,7 +102,7 @@ CTRL_C = """
 """
 
 
-def test_ctrl_c_while_a_pool_is_constructed_is_never_swallowed(tmp_path: Path) -> None:
+def test_ctrl_c_while_a_pool_is_constructed_is_never_swallowed(tmp_path):
     """Finding 30: a second thread runs, as torch and logging have some."""
     done = run_script(tmp_path, CTRL_C)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -136,6 +134,6 @@ REGISTERED = """
 """
 
 
-def test_envs_registered_in_the_main_module(tmp_path: Path) -> None:
+def test_envs_registered_in_the_main_module(tmp_path):
     done = run_script(tmp_path, REGISTERED)
     assert (done.returncode, done.stdout) == (0, "[[3.0], [3.0]] [[4.0], [4.0]]\n" * 3), done.stderr

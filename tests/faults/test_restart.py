@@ -1,19 +1,14 @@
 """`restart`: envs and ended processes are recreated, and go on with their schedule of seeds."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 
-from envpool_py import BaseVectorEnv, EnvError, WorkerDiedError
+from envpool_py import EnvError, WorkerDiedError
 from envpool_py.seeding import of_episode
 from envpool_py.worker import processes
 from envpool_py.worker.channel import is_readable
@@ -24,7 +19,7 @@ from tests.support.places import PLACES, slow
 
 
 @pytest.mark.parametrize("place", EACH)
-def test_a_restarted_env_is_new_and_the_others_are_not(place: str) -> None:
+def test_a_restarted_env_is_new_and_the_others_are_not(place):
     with reset_pool(place) as pool:
         pool.step(GOOD)
         pool.set_env_attr("mark", 7)
@@ -54,7 +49,7 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place: str) -> None:
         *(("shmem-fork-packed", "hangs", on_error) for on_error in ("restart", "replay")),
     ],
 )
-def test_a_process_is_started_again_with_all_its_envs(place: str, how: str, on_error: str) -> None:
+def test_a_process_is_started_again_with_all_its_envs(place, how, on_error):
     """One that has ended, which a call may have seen or not, or one that a cancelled step fills."""
     with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
@@ -84,7 +79,7 @@ def test_a_process_is_started_again_with_all_its_envs(place: str, how: str, on_e
         assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
 
 
-def test_a_process_is_started_again_before_all_its_errors_were_raised() -> None:
+def test_a_process_is_started_again_before_all_its_errors_were_raised():
     with reset_pool("shmem-fork", num_processes=1) as pool:
         pool.send(["SIGKILL", "", ""])
         with pytest.raises(WorkerDiedError, match="env 0: the worker process was killed"):
@@ -99,7 +94,7 @@ def test_a_process_is_started_again_before_all_its_errors_were_raised() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["raise", "restart"])
-def test_a_row_that_had_arrived_is_whole_after_a_restart(on_error: str) -> None:
+def test_a_row_that_had_arrived_is_whole_after_a_restart(on_error):
     with reset_pool("shmem-fork", num_processes=1, wait_num=1, on_error=on_error) as pool:
         pool.send(["", ""], [1, 2])
         pool.step(None, [2])  # the row of env 1 has arrived before it
@@ -116,7 +111,7 @@ def test_a_row_that_had_arrived_is_whole_after_a_restart(on_error: str) -> None:
         assert infos[0]["action"] == "", "a text is pickled beside the row"
 
 
-def test_an_env_whose_cancelled_step_ends_keeps_its_process(monkeypatch: Any) -> None:
+def test_an_env_whose_cancelled_step_ends_keeps_its_process(monkeypatch):
     with reset_pool("shmem-fork-packed") as pool:
         pids = pool.call("pid")
         pool.send(GOOD)
@@ -137,13 +132,13 @@ def test_an_env_whose_cancelled_step_ends_keeps_its_process(monkeypatch: Any) ->
             assert pool.call("pid") == pids
 
 
-def once(times: int) -> None:
+def once(times):
     if times > 1:
         raise OSError(f"made {times} times")
 
 
 @pytest.mark.parametrize("place", EACH)
-def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Path) -> None:
+def test_an_env_fn_that_fails_the_second_time_is_named(place, tmp_path):
     fns = [FNS[0], functools.partial(helpers.made, 1, tmp_path / "made", once)]
     with reset_pool(place, fns) as pool:
         pool.send([""] * 2)
@@ -154,7 +149,7 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place: str, tmp_path: Pat
         assert pool.reset(0)[0].shape == (1, 3)
 
 
-def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
+def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path):
     fns = [*FNS[:2], functools.partial(helpers.made, 2, tmp_path / "made", once)]
     with reset_pool("shmem-fork-packed", fns) as pool:
         pool.send(GOOD)
@@ -168,7 +163,7 @@ def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path: Path) -> None:
         helpers.goes_on(pool, [0, 1])
 
 
-def test_a_restart_by_hand_renews_the_budget_of_the_whole_process() -> None:
+def test_a_restart_by_hand_renews_the_budget_of_the_whole_process():
     """Finding 24: the envs that share the process are recreated too."""
     with reset_pool("shmem-fork", num_processes=1, max_restarts=1, **RESTART) as pool:
         for _ in range(2):
@@ -188,10 +183,10 @@ def test_a_restart_by_hand_renews_the_budget_of_the_whole_process() -> None:
 # ------------------------------- finding 2: the schedule of seeds goes on in a new process
 
 SEED = 11
-POLICIES: dict[str, dict[str, Any]] = {"by hand": {}, "restart": RESTART}
+POLICIES = {"by hand": {}, "restart": RESTART}
 
 
-def episode_of(i: int, seed: int | None) -> int:
+def episode_of(i, seed):
     """Return the number of the episode of env ``i`` that has this seed."""
     return [of_episode(SEED + i, number) for number in range(50)].index(seed)
 
@@ -199,12 +194,12 @@ def episode_of(i: int, seed: int | None) -> int:
 class ScheduleEnv(envs.CountEnv):
     """Remembers the seeds of its resets; the next one does as ``fault`` says."""
 
-    def __init__(self, tag: int, gate: envs.Gate | None = None) -> None:
+    def __init__(self, tag, gate=None):
         super().__init__(tag, length=1)
         self.gate, self.fault = gate, ""
-        self.seeds: list[int | None] = []
+        self.seeds = []
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         self.seeds.append(seed)
         fault, self.fault = self.fault, ""
         if fault == "wait":
@@ -217,7 +212,7 @@ class ScheduleEnv(envs.CountEnv):
 
 
 @contextlib.contextmanager
-def scheduled(place: str, policy: str, gates: Any = (None,) * 3, **options: Any) -> Any:
+def scheduled(place, policy, gates=(None,) * 3, **options):
     """Make a pool of ScheduleEnvs, whose first episodes have begun."""
     fns = [functools.partial(ScheduleEnv, i, gates[i]) for i in range(3)]
     with PLACES[place](fns, episode_seeds=True, **POLICIES[policy], **options) as pool:
@@ -225,7 +220,7 @@ def scheduled(place: str, policy: str, gates: Any = (None,) * 3, **options: Any)
         yield pool
 
 
-def recreated(pool: BaseVectorEnv, policy: str) -> list[int]:
+def recreated(pool, policy):
     """Kill the process of env 1, have it recreated, reset; return each env's episode."""
     kill(pool, 1)
     if policy == "by hand":
@@ -237,9 +232,7 @@ def recreated(pool: BaseVectorEnv, policy: str) -> list[int]:
 @pytest.mark.parametrize(
     ("place", "policy"), [("shmem-fork", "by hand"), *((PROCESSES[1], one) for one in POLICIES)]
 )
-def test_a_cancelled_request_that_began_an_episode_counts(
-    place: str, policy: str, mode: str | None, gates: list[envs.Gate]
-) -> None:
+def test_a_cancelled_request_that_began_an_episode_counts(place, policy, mode, gates):
     with scheduled(place, policy, gates, autoreset_mode=mode) as pool:
         if mode == "next_step":
             assert pool.step([0], [1])[2].tolist() == [True]
@@ -255,7 +248,7 @@ def test_a_cancelled_request_that_began_an_episode_counts(
 
 @pytest.mark.parametrize("mode", MODES[1:])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(policy: str, mode: str) -> None:
+def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(policy, mode):
     with scheduled("shmem-fork-packed", policy, autoreset_mode=mode) as pool:
         pool.set_env_attr("fault", "raise", [1])
         assert pool.step([0], [1])[2].tolist() == [True]
@@ -273,7 +266,7 @@ def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(policy: str, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_episodes_whose_resets_were_not_answered_come_again(policy: str) -> None:
+def test_episodes_whose_resets_were_not_answered_come_again(policy):
     """Env 2 ends the process, in which the other two have carried out their resets."""
     with scheduled("shmem-fork", policy, num_processes=1) as pool:
         pool.set_env_attr("fault", "die", [2])
@@ -289,10 +282,8 @@ def test_episodes_whose_resets_were_not_answered_come_again(policy: str) -> None
 # The handler may raise while the env opens the file of its gate: Python can only warn of that file.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
-def test_an_interrupted_reset_counts_if_it_reached_the_env(
-    place: str, gates: list[envs.Gate], beside: Callable
-) -> None:
-    def interrupt() -> None:
+def test_an_interrupted_reset_counts_if_it_reached_the_env(place, gates, beside):
+    def interrupt():
         with gates[2].held():
             helpers.signalling()()
 

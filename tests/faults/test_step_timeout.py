@@ -1,12 +1,9 @@
 """`step_timeout`: the error names an env that hangs and shows its stack; the others go on."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,7 +23,7 @@ LIMIT = 0.5
 """Seconds; long enough for an env that does not hang, on a busy machine too."""
 
 
-def look_soon(pool: BaseVectorEnv, limit: float = LIMIT) -> None:
+def look_soon(pool, limit=LIMIT):
     """Have a pool, made with a long step_timeout, look for what takes longer than the limit."""
     dog = pool.engine.hosts.processes.watchdog
     dog.limit, dog._next_look = limit, 0.0
@@ -49,7 +46,7 @@ HANGS = {
         *slow(*((place, "step", "hang") for place in NEW)),
     ],
 )
-def test_an_env_that_hangs_is_named_with_its_stack(place: str, where: str, name: str) -> None:
+def test_an_env_that_hangs_is_named_with_its_stack(place, where, name):
     did, stack = HANGS[name]
     # A new interpreter has its time for the first request, however busy the machine.
     with reset_pool(place, BROKEN, step_timeout=60.0) as pool:
@@ -82,7 +79,7 @@ def test_an_env_that_hangs_is_named_with_its_stack(place: str, where: str, name:
 
 
 @pytest.mark.slow
-def test_a_request_that_was_cancelled_may_still_be_the_one_that_hangs(beside: Callable) -> None:
+def test_a_request_that_was_cancelled_may_still_be_the_one_that_hangs(beside):
     handler = helpers.raising(InterruptedError("mine"))
     with reset_pool("shmem-fork", BROKEN, step_timeout=60.0) as pool:
         with helpers.handling(signal.SIGUSR1, handler):
@@ -102,9 +99,7 @@ def test_a_request_that_was_cancelled_may_still_be_the_one_that_hangs(beside: Ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stuck", [0, 2])
-def test_the_env_that_hangs_comes_before_those_that_die_with_it(
-    stuck: int, gates: list[envs.Gate]
-) -> None:
+def test_the_env_that_hangs_comes_before_those_that_die_with_it(stuck, gates):
     """The actions go through the shared memory: the rows of a process come all at once."""
     fns = [functools.partial(envs.GateEnv, tag, gates[tag], 100) for tag in range(3)]
     with reset_pool("shmem-fork", fns, num_processes=1, step_timeout=LIMIT) as pool:
@@ -124,9 +119,7 @@ def test_the_env_that_hangs_comes_before_those_that_die_with_it(
     ("num_processes", "actions", "rows", "late"),
     [(3, ["hang", "", "gil"], [1], {0, 2}), (1, ["", "gil", ""], [0], {1})],
 )
-def test_rows_that_are_there_are_kept(
-    num_processes: int, actions: list[str], rows: list[int], late: set[int]
-) -> None:
+def test_rows_that_are_there_are_kept(num_processes, actions, rows, late):
     options = {"step_timeout": LIMIT, "num_processes": num_processes, "wait_num": 1}
     with reset_pool("shmem-fork", BROKEN, **options) as pool:
         pool.send(actions)
@@ -147,7 +140,7 @@ def test_rows_that_are_there_are_kept(
         goes_on(pool, [0, 1, 2])
 
 
-def test_the_time_until_an_env_has_its_turn_does_not_count(gates: list[envs.Gate]) -> None:
+def test_the_time_until_an_env_has_its_turn_does_not_count(gates):
     """Four envs of one process: the heartbeat names each in its turn, with when that began."""
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(4)]
     with reset_pool("shmem-fork", fns, step_timeout=60.0, num_processes=1) as pool:
@@ -162,7 +155,7 @@ def test_the_time_until_an_env_has_its_turn_does_not_count(gates: list[envs.Gate
         assert pool.drain()[0][:, 2].tolist() == [1, 1, 1, 1]
 
 
-def test_when_a_process_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_process_is_overdue(monkeypatch):
     """By a clock and heartbeats of the test's own; every look comes 1.1 limits after the last."""
     now = 100.0
     monkeypatch.setattr("envpool_py.watchdog.time", SimpleNamespace(monotonic=lambda: now))
@@ -172,7 +165,7 @@ def test_when_a_process_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
     beats = [Heartbeat(row) for row in heartbeats]
     sent = [1, 1]
 
-    def look() -> list[tuple[int, int | None]]:
+    def look():
         nonlocal now
         now += 1.1
         return [tuple(overdue) for overdue in dog.look(lambda: sent)]
@@ -199,7 +192,7 @@ def test_when_a_process_is_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
     dog.close()
 
 
-def test_a_process_that_waits_for_the_parent_is_not_stuck() -> None:
+def test_a_process_that_waits_for_the_parent_is_not_stuck():
     large = "size:5000000"  # more than a stream between two processes can hold
     with reset_pool("shmem-fork-packed", BROKEN, step_timeout=60.0) as pool:
         pool.send([large] * 3)
@@ -210,7 +203,7 @@ def test_a_process_that_waits_for_the_parent_is_not_stuck() -> None:
             goes_on(pool, [0, 1, 2])
 
 
-def test_who_does_not_take_it() -> None:
+def test_who_does_not_take_it():
     with pytest.raises(TypeError, match="DummyVectorEnv does not take step_timeout; an env that"):
         DummyVectorEnv(FNS, step_timeout=1.0)
     with pytest.raises(TypeError, match="ThreadWorker does not take step_timeout"):

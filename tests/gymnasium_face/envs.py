@@ -1,21 +1,15 @@
 """Envs of these tests."""
 
-from __future__ import annotations
-
 import copy
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
 from tests.support import envs
-
-if TYPE_CHECKING:
-    from tests.support.envs import Gate
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 
@@ -28,13 +22,13 @@ class RandomEnv(gym.Env):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012
 
-    def __init__(self, space: gym.Space = BOX, action: gym.Space | None = None) -> None:
+    def __init__(self, space=BOX, action=None):
         self.observation_space = copy.deepcopy(space)  # each env samples from its own
         self.action_space = spaces.Discrete(5) if action is None else action
         self.render_mode = "rgb_array"
         self.level = 1
 
-    def info(self) -> dict[str, Any]:
+    def info(self):
         rng = self.np_random
         every = {
             "int": int(rng.integers(9)),
@@ -50,13 +44,13 @@ class RandomEnv(gym.Env):
         }
         return {key: value for key, value in every.items() if rng.random() < 0.4}
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         if seed is not None:
             self.observation_space.seed(seed)
         return self.observation_space.sample(), {**self.info(), "options": options}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         rng = self.np_random
         ends = rng.random() < 0.2, rng.random() < 0.1
         info = self.info()
@@ -64,25 +58,25 @@ class RandomEnv(gym.Env):
             info["action"] = str(action)  # of one number, whether NumPy's scalar or array
         return self.observation_space.sample(), float(rng.random()), *map(bool, ends), info
 
-    def render(self) -> np.ndarray:
+    def render(self):
         return np.full((4, 4, 3), self.level, np.uint8)
 
 
 class Trouble(envs.CountEnv):
     """Does what the action says: 0 nothing, 1 raises, 2 ends the process, 3 waits at its gate."""
 
-    def __init__(self, tag: int, gate: Gate) -> None:
+    def __init__(self, tag, gate):
         super().__init__(tag, 10**6)
         self.gate, self.naps = gate, 0
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         if options and options.get("wait") == self.tag:
             self.gate.wait()
         if options and options.get("bad") == self.tag:
             raise KeyError("reset")
         return super().reset(seed=seed)
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         if action == 1:
             raise LookupError(f"no such step {self.t + 1}")
         if action == 2:
@@ -91,20 +85,20 @@ class Trouble(envs.CountEnv):
             self.gate.wait()
         return super().step(action)
 
-    def meet(self) -> int:
+    def meet(self):
         self.gate.wait()
         return self.tag
 
-    def jump(self, held: str) -> None:
+    def jump(self, held):
         """Wait until the file has gone; then be ten steps further."""
         while Path(held).exists():
             time.sleep(1e-3)
         self.t += 10
 
-    def nap(self) -> None:
+    def nap(self):
         self.naps += 1
         time.sleep(0.05)
 
-    def die(self, tag: int) -> None:
+    def die(self, tag):
         if self.tag == tag:
             os._exit(7)

@@ -4,11 +4,8 @@ The cases are those of Gymnasium's own tests of its vector envs, without what te
 compares step by step.
 """
 
-from __future__ import annotations
-
 import functools
 import re
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -24,11 +21,8 @@ from tests.gymnasium_face.envs import BOX, RandomEnv
 from tests.support import envs as support
 from tests.support.reference import same
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
-
-def cart_pole(seed: int = 0) -> gym.Env:
+def cart_pole(seed=0):
     env = gym.make("CartPole-v1")
     env.reset(seed=seed)
     return env
@@ -37,16 +31,16 @@ def cart_pole(seed: int = 0) -> gym.Env:
 CARTS = [functools.partial(cart_pole, seed) for seed in range(3)]
 
 
-def of(*own: gym.Space) -> list[Callable[[], Any]]:
+def of(*own):
     return [functools.partial(RandomEnv, space) for space in own]
 
 
 @pytest.fixture
-def maker() -> Iterator[Callable[..., VectorEnv]]:
+def maker():
     """Make vector envs, without processes if possible, that are closed at the end of the test."""
     made = []
 
-    def make(env_fns: Any = CARTS, **options: Any) -> VectorEnv:
+    def make(env_fns=CARTS, **options):
         if not options:
             env_fns = DummyVectorEnv(env_fns, **VectorEnv.pool_options({}))
         else:
@@ -61,7 +55,7 @@ def maker() -> Iterator[Callable[..., VectorEnv]]:
 
 
 @pytest.fixture
-def carts(maker: Any) -> VectorEnv:
+def carts(maker):
     """Three CartPoles that have been reset."""
     made = maker()
     made.reset(seed=7)
@@ -71,7 +65,7 @@ def carts(maker: Any) -> VectorEnv:
 # -------------------------------------------------------------------- construction, attributes
 
 
-def test_attributes(maker: Any) -> None:
+def test_attributes(maker):
     envs = maker(autoreset_mode="SameStep")
     assert isinstance(envs, gym.vector.VectorEnv)
     assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
@@ -87,7 +81,7 @@ CUSTOM = spaces.Box(0, np.repeat([1, 2, 3], 5).reshape(3, 5), (3, 5)), WIDER[0]
 
 
 @pytest.mark.parametrize("mode", ["different", CUSTOM], ids=["different", "own"])
-def test_observation_modes(maker: Any, mode: Any) -> None:
+def test_observation_modes(maker, mode):
     with pytest.raises(RuntimeError):
         VectorEnv(of(*UNEQUAL), context="fork", observation_mode=mode)
     envs = maker(of(*WIDER), observation_mode=mode)
@@ -97,13 +91,13 @@ def test_observation_modes(maker: Any, mode: Any) -> None:
     assert envs.step([0, 0, 0])[0] in envs.observation_space
 
 
-def of_actions(*spaces: gym.Space) -> list[Callable[[], Any]]:
+def of_actions(*spaces):
     return [functools.partial(RandomEnv, BOX, space) for space in spaces]
 
 
 CARDS = support.Cards(5)
 PENDING = "a VectorEnv waits for all envs"
-WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+WRONG = [
     ({"env_fns": of(*UNEQUAL)}, RuntimeError, "shapes and dtypes must agree"),
     ({"env_fns": of(BOX, spaces.Dict(x=BOX))}, RuntimeError, "shapes and dtypes must agree"),
     ({"env_fns": of(spaces.Dict(x=CARDS))}, ValueError, "pass `shared_memory=False`"),
@@ -127,12 +121,12 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("options", "error", "text"), WRONG)
-def test_wrong_arguments(options: Any, error: type[Exception], text: str) -> None:
+def test_wrong_arguments(options, error, text):
     with pytest.raises(error, match=text):
         VectorEnv(**{"env_fns": CARTS, "context": "fork", **options})
 
 
-def test_a_pool_has_its_own_options() -> None:
+def test_a_pool_has_its_own_options():
     with DummyVectorEnv([support.CountEnv] * 2) as pool:
         for options in ({"autoreset_mode": "SameStep"}, {"num_processes": 2}, {"context": "fork"}):
             with pytest.raises(ValueError, match="options to the pool"):
@@ -146,12 +140,12 @@ def test_a_pool_has_its_own_options() -> None:
 # ------------------------------------------------------------------------------- wrong calls
 
 
-def masked(mask: Any) -> Callable[[Any], Any]:
+def masked(mask):
     return lambda envs: envs.reset(options={"reset_mask": mask})
 
 
 MASK = "`options['reset_mask']` must"
-MISUSE: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
+MISUSE = [
     (lambda e: e.reset(seed=[1, 2]), ValueError, "match num_envs=3 but got length=2."),
     (lambda e: e.reset(seed="abc"), TypeError, "seed must be an int"),
     (lambda e: e.reset(options=3), TypeError, "options must be a dict or one for each"),
@@ -189,14 +183,14 @@ MISUSE: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
 ]
 
 
-def test_wrong_calls_say_what_is_wrong_and_leave_nothing_pending(carts: VectorEnv) -> None:
+def test_wrong_calls_say_what_is_wrong_and_leave_nothing_pending(carts):
     for call, error, text in MISUSE:
         with pytest.raises(error, match=re.escape(text)):
             call(carts)
         assert len(carts.step([0, 1, 0])) == 5, text
 
 
-def test_stepping_an_ended_env_that_nobody_resets(maker: Any) -> None:
+def test_stepping_an_ended_env_that_nobody_resets(maker):
     fns = [functools.partial(support.CountEnv, tag, 2 + tag) for tag in range(3)]
     envs = maker(fns, autoreset_mode="Disabled")
     envs.reset()
@@ -210,7 +204,7 @@ def test_stepping_an_ended_env_that_nobody_resets(maker: Any) -> None:
     assert envs.step([0] * 3)[2].tolist() == [False, True, False]
 
 
-BEGIN: dict[str, Callable[[Any], Any]] = {
+BEGIN = {
     "reset_async": lambda e: e.reset_async(),
     "step_async": lambda e: e.step_async([0, 0, 0]),
     "call_async": lambda e: e.call_async("gravity"),
@@ -219,7 +213,7 @@ BEGIN: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("pending", ["reset", "step", "call"])
-def test_a_second_call_while_one_is_pending(carts: VectorEnv, pending: str) -> None:
+def test_a_second_call_while_one_is_pending(carts, pending):
     for close in (False, True):
         BEGIN[f"{pending}_async"](carts)
         for name, begin in BEGIN.items():
@@ -237,7 +231,7 @@ def test_a_second_call_while_one_is_pending(carts: VectorEnv, pending: str) -> N
 
 
 @pytest.mark.parametrize("by_pool", [False, True])
-def test_calls_after_close(carts: VectorEnv, by_pool: bool) -> None:
+def test_calls_after_close(carts, by_pool):
     (carts.pool if by_pool else carts).close()
     calls = [*BEGIN.values(), lambda e: e.step([0] * 3), lambda e: e.render()]
     for call in [*calls, lambda e: e.reset_wait(), lambda e: e.call_wait()]:
@@ -250,7 +244,7 @@ def test_calls_after_close(carts: VectorEnv, by_pool: bool) -> None:
 # ------------------------------------------------------------------------- calls and attributes
 
 
-def test_call_get_attr_set_attr(carts: VectorEnv) -> None:
+def test_call_get_attr_set_attr(carts):
     assert carts.call("gravity") == (9.8,) * 3
     assert carts.call("get_wrapper_attr", "gravity") == (9.8,) * 3
     carts.set_attr("gravity", [9.81, 3.72, 8.87])
@@ -261,7 +255,7 @@ def test_call_get_attr_set_attr(carts: VectorEnv) -> None:
     assert carts.get_attr("mood") == (1, "a", None)
 
 
-def test_seeds_and_generators(maker: Any) -> None:
+def test_seeds_and_generators(maker):
     envs = maker()
     assert envs.np_random_seed == (0, 1, 2)  # of the resets that CARTS make
     envs.reset(seed=7)
@@ -270,7 +264,7 @@ def test_seeds_and_generators(maker: Any) -> None:
     assert all(isinstance(one, np.random.Generator) for one in envs.np_random)
 
 
-def test_resets_at_unusual_times(maker: Any) -> None:
+def test_resets_at_unusual_times(maker):
     envs = maker([functools.partial(support.CountEnv, 0, 1)] * 2)
     assert envs.step([0, 0])[0][:, 2].tolist() == [1, 1]  # without a reset
     assert envs.reset(options={"reset_mask": np.array([True, False])})[0][:, 2].tolist() == [0, 1]
@@ -279,9 +273,9 @@ def test_resets_at_unusual_times(maker: Any) -> None:
     assert envs.step([0, 0])[0][:, 2].tolist() == [1, 1]
 
 
-def test_final_observations_have_the_dtype_of_the_space(maker: Any) -> None:
+def test_final_observations_have_the_dtype_of_the_space(maker):
     class Plain(RandomEnv):
-        def step(self, action: Any) -> tuple:  # noqa: ARG002 - Gymnasium's
+        def step(self, action):  # noqa: ARG002 - Gymnasium's
             return 2, 0.0, True, False, {}
 
     envs = maker([functools.partial(Plain, spaces.Discrete(3))], autoreset_mode="SameStep")

@@ -1,11 +1,7 @@
 """Equal to Gymnasium's SyncVectorEnv, step by step: every space, autoreset mode and pool."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -26,17 +22,17 @@ SPACES["tuple"] = spaces.Tuple(
 SPACES["empty"] = spaces.Dict({})
 
 
-def env_fns(space: gym.Space, action: gym.Space | None = None) -> list:
+def env_fns(space, action=None):
     return [functools.partial(RandomEnv, space, action)] * NUM_ENVS
 
 
-def in_process(fns: list, mode: AutoresetMode, **options: Any) -> VectorEnv:
+def in_process(fns, mode, **options):
     """Make our envs without processes; `tests/backends` shows that these make no difference."""
     pool = DummyVectorEnv(fns, **VectorEnv.pool_options({"autoreset_mode": mode}))
     return VectorEnv(pool, **options)
 
 
-def run(ours: Any, theirs: Any, steps: int = 30) -> int:
+def run(ours, theirs, steps=30):
     """Step both, compare everything, close ours, and return how many episodes ended."""
     mode = theirs.metadata["autoreset_mode"]
     rng = np.random.default_rng(0)
@@ -71,7 +67,7 @@ def run(ours: Any, theirs: Any, steps: int = 30) -> int:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_every_space_of_observations_and_actions(name: str) -> None:
+def test_every_space_of_observations_and_actions(name):
     # Gymnasium's own envs cannot take the actions of an empty Dict.
     fns = env_fns(SPACES[name], None if name == "empty" else SPACES[name])
     for mode in AutoresetMode:
@@ -86,7 +82,7 @@ def test_every_space_of_observations_and_actions(name: str) -> None:
         assert run(ours, theirs) > 5
 
 
-POOLS: dict[str, tuple[Any, dict[str, Any]]] = {
+POOLS = {
     "plain": (DummyVectorEnv, {}),
     "shmem": (ShmemVectorEnv, {"context": "fork"}),
     "caller": (
@@ -99,7 +95,7 @@ POOLS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_over_any_pool(pool: str) -> None:
+def test_over_any_pool(pool):
     make, options = POOLS[pool]
     for name, mode, copy in (
         ("one-of", AutoresetMode.SAME_STEP, True),
@@ -111,7 +107,7 @@ def test_over_any_pool(pool: str) -> None:
         assert run(ours, SyncVectorEnv(fns, autoreset_mode=mode)) > 5
 
 
-def test_vector_rewards_that_no_space_declares() -> None:
+def test_vector_rewards_that_no_space_declares():
     fns = [functools.partial(envs.VectorRewardEnv, tag) for tag in range(NUM_ENVS)]
     ours, by_hand = in_process(fns, AutoresetMode.NEXT_STEP), [fn() for fn in fns]
     ours.reset()
@@ -124,7 +120,7 @@ def test_vector_rewards_that_no_space_declares() -> None:
     ours.close()
 
 
-def test_a_batch_is_the_callers_own_with_copy_alone() -> None:
+def test_a_batch_is_the_callers_own_with_copy_alone():
     ours = VectorEnv(env_fns(SPACES["scalar"]), context="fork")
     first = ours.reset(seed=0)[0]
     kept = first.copy()

@@ -1,13 +1,10 @@
 """After a timeout, an exception or a killed process, the next reset and step are right."""
 
-from __future__ import annotations
-
 import functools
 import multiprocessing
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,10 +18,6 @@ from tests.gymnasium_face.envs import Trouble
 from tests.support import envs as support
 from tests.support.helpers import wait_until, wait_until_blocked
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
 NUM_ENVS = 3
 NOTHING = [0] * NUM_ENVS
 PACKED = pytest.mark.parametrize("options", [{}, {"num_processes": 1}], ids=["each", "packed"])
@@ -33,11 +26,11 @@ LATE = multiprocessing.TimeoutError
 
 
 @pytest.fixture
-def make(gates: list[support.Gate]) -> Iterator[Callable[..., VectorEnv]]:
+def make(gates):
     """Make vector envs that must work, and be closed, at the end of the test."""
-    made: list[VectorEnv] = []
+    made = []
 
-    def make(pool: Any = None, **options: Any) -> VectorEnv:
+    def make(pool=None, **options):
         fns = [functools.partial(Trouble, tag, gates[tag]) for tag in range(NUM_ENVS)]
         over = VectorEnv.pool_options({})
         envs = VectorEnv(pool(fns, **over)) if pool else VectorEnv(fns, context="fork", **options)
@@ -60,13 +53,13 @@ def make(gates: list[support.Gate]) -> Iterator[Callable[..., VectorEnv]]:
             envs.step(NOTHING)
 
 
-def steps(batch: tuple) -> list[int]:
+def steps(batch):
     """Return how far each env is in its episode; the rows are those of the right envs."""
     assert batch[0][:, 0].tolist() == list(range(NUM_ENVS))
     return batch[0][:, 2].tolist()
 
 
-def kill(envs: VectorEnv, i: int) -> None:
+def kill(envs, i):
     process = envs.pool.engine.hosts.processes.hosts[i].process
     os.kill(process.pid, signal.SIGKILL)
     process.join()
@@ -76,7 +69,7 @@ def kill(envs: VectorEnv, i: int) -> None:
 
 
 @PACKED
-def test_a_step_that_is_late(make: Any, gates: Any, options: dict) -> None:
+def test_a_step_that_is_late(make, gates, options):
     envs = make(**options)
     for timeout in (0, 0.05):
         envs.step_async([0, 3, 0])
@@ -94,8 +87,8 @@ def test_a_step_that_is_late(make: Any, gates: Any, options: dict) -> None:
             assert steps(envs.step(NOTHING)) == [2, 2, 2]
 
 
-def test_an_interrupted_env_of_this_process_returns_no_earlier_row() -> None:
-    def step(_: Any, action: int, row: tuple) -> tuple:
+def test_an_interrupted_env_of_this_process_returns_no_earlier_row():
+    def step(_, action, row):
         if action:
             signal.raise_signal(signal.SIGUSR1)
         return row
@@ -114,7 +107,7 @@ def test_an_interrupted_env_of_this_process_returns_no_earlier_row() -> None:
     envs.close()
 
 
-def test_a_reset_that_is_late(make: Any, gates: Any) -> None:
+def test_a_reset_that_is_late(make, gates):
     envs = make()
     for again in (True, False):
         envs.reset_async(options={"wait": 2})
@@ -124,12 +117,12 @@ def test_a_reset_that_is_late(make: Any, gates: Any) -> None:
         assert steps(envs.step(NOTHING)) == [1, 1, 1]
 
 
-def test_a_wait_of_no_length_returns_what_is_there(make: Any) -> None:
+def test_a_wait_of_no_length_returns_what_is_there(make):
     envs = make()
     envs.step_async(NOTHING)
     chunks, channel = envs.pool.engine.arrivals.chunks, envs.pool.engine.hosts.processes.channel
 
-    def all_there() -> bool:
+    def all_there():
         channel.collect(chunks)
         return sum(map(len, chunks)) == 8 * NUM_ENVS
 
@@ -137,7 +130,7 @@ def test_a_wait_of_no_length_returns_what_is_there(make: Any) -> None:
     assert steps(envs.step_wait(timeout=0)) == [1, 1, 1]
 
 
-def test_close_while_an_env_is_at_work(gates: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_while_an_env_is_at_work(gates, monkeypatch):
     monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.2)
     fns = [functools.partial(Trouble, tag, gates[tag]) for tag in range(2)]
     envs = VectorEnv(fns, context="fork")
@@ -151,10 +144,10 @@ def test_close_while_an_env_is_at_work(gates: Any, monkeypatch: pytest.MonkeyPat
         assert pool.is_closed
 
 
-def test_no_row_in_time_of_a_pool_without_columns(gates: Any) -> None:
+def test_no_row_in_time_of_a_pool_without_columns(gates):
     space = gym.spaces.Dict(x=gym.spaces.Box(0, 10**6, (3,), np.int64))
 
-    def env_fn() -> gym.Env:
+    def env_fn():
         env = Trouble(0, gates[0])
         return gym.wrappers.TransformObservation(env, lambda obs: {"x": obs}, space)
 
@@ -179,7 +172,7 @@ FAULTS = {
 
 @PACKED
 @pytest.mark.parametrize("action", FAULTS)
-def test_one_env_fails(make: Any, options: dict, action: int) -> None:
+def test_one_env_fails(make, options, action):
     envs = make(**options, step_timeout=0.3 if action == 3 else None)
     alone = action == 1 or not options  # else the process of all envs ends
     error, text = FAULTS[action]
@@ -198,7 +191,7 @@ def test_one_env_fails(make: Any, options: dict, action: int) -> None:
         assert steps(envs.step(NOTHING)) == [3, 1, 3]
 
 
-def test_one_env_fails_while_another_steps(make: Any, gates: Any) -> None:
+def test_one_env_fails_while_another_steps(make, gates):
     envs = make()
     envs.step_async([1, 3, 0])
     with gates[1].held(), pytest.raises(LookupError):
@@ -206,7 +199,7 @@ def test_one_env_fails_while_another_steps(make: Any, gates: Any) -> None:
     assert steps(envs.reset()) == [0, 0, 0]
 
 
-def test_envs_fail_at_once_in_a_reset_and_between_two_calls(make: Any) -> None:
+def test_envs_fail_at_once_in_a_reset_and_between_two_calls(make):
     envs = make()
     with pytest.raises(LookupError) as caught:
         envs.step([1, 0, 1])
@@ -226,7 +219,7 @@ def test_envs_fail_at_once_in_a_reset_and_between_two_calls(make: Any) -> None:
     assert steps(envs.reset(options=ONE))[1] == 0
 
 
-def test_restarts_by_the_pool(make: Any) -> None:
+def test_restarts_by_the_pool(make):
     envs = make(on_error="restart", restart_backoff=0)
     envs.step(NOTHING)
     batch = envs.step([0, 2, 0])
@@ -247,7 +240,7 @@ def test_restarts_by_the_pool(make: Any) -> None:
 # ------------------------------------------------------------------------------------ calls
 
 
-def test_envs_are_in_their_calls_while_the_caller_is_at_work(make: Any, gates: Any) -> None:
+def test_envs_are_in_their_calls_while_the_caller_is_at_work(make, gates):
     envs = make()
     for late in (True, False):
         envs.call_async("meet")
@@ -261,7 +254,7 @@ def test_envs_are_in_their_calls_while_the_caller_is_at_work(make: Any, gates: A
 
 
 @PACKED
-def test_a_call_that_is_late_is_carried_out(make: Any, tmp_path: Path, options: dict) -> None:
+def test_a_call_that_is_late_is_carried_out(make, tmp_path, options):
     envs = make(on_error="replay", restart_backoff=0, **options)
     held = tmp_path / "held"
     for k in (1, 2):
@@ -279,7 +272,7 @@ def test_a_call_that_is_late_is_carried_out(make: Any, tmp_path: Path, options: 
     assert batch[4]["_env_replayed"].tolist() == [True, bool(options), bool(options)]
 
 
-def test_envs_of_this_process_drop_a_call_that_is_late(make: Any) -> None:
+def test_envs_of_this_process_drop_a_call_that_is_late(make):
     envs = make(DummyVectorEnv)
     envs.call_async("nap")
     with pytest.raises(LATE):
@@ -290,7 +283,7 @@ def test_envs_of_this_process_drop_a_call_that_is_late(make: Any) -> None:
     assert envs.call_wait(20) == (None, None, None)
 
 
-def test_a_process_that_ends_in_a_call(make: Any) -> None:
+def test_a_process_that_ends_in_a_call(make):
     envs = make()
     envs.call_async("die", 1)
     with pytest.raises(WorkerDiedError, match="exited with code 7"):
@@ -304,13 +297,13 @@ def test_a_process_that_ends_in_a_call(make: Any) -> None:
 
 
 @pytest.mark.parametrize("call", ["step", "call"])
-def test_an_interrupted_wait(make: Any, gates: Any, beside: Any, call: str) -> None:
+def test_an_interrupted_wait(make, gates, beside, call):
     envs = make()
 
-    def ring(*_: Any) -> None:
+    def ring(*_):
         raise TimeoutError("of the caller's own")
 
-    def interrupt() -> None:
+    def interrupt():
         with gates[0].held(), gates[1].held(), gates[2].held():
             wait_until_blocked(threading.main_thread())
             os.kill(os.getpid(), signal.SIGUSR1)

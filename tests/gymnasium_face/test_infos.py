@@ -1,9 +1,5 @@
 """Infos as arrays with masks: nothing is lost, whatever the envs return."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 
@@ -11,7 +7,7 @@ from envpool_py.gymnasium.infos import combine
 from tests.support.reference import same
 
 # What test_equal_to_sync.py has not.
-EQUAL: list[list[dict[str, Any]]] = [
+EQUAL = [
     [{}, {}],
     [{"a": np.bool_(True)}, {}],
     [{"a": 1j}, {"a": np.complex64(2)}],
@@ -25,7 +21,7 @@ EQUAL: list[list[dict[str, Any]]] = [
 ]
 
 
-def test_equal_to_gymnasium() -> None:
+def test_equal_to_gymnasium():
     for infos in EQUAL:
         envs, combined = gym.vector.VectorEnv(), {}
         envs.num_envs = len(infos)
@@ -35,7 +31,7 @@ def test_equal_to_gymnasium() -> None:
 
 
 BIG = 2**53 + 1
-PROMOTED: list[tuple[list[Any], np.ndarray]] = [
+PROMOTED = [
     ([1, 0.5], np.array([1.0, 0.5])),
     ([0.5, 1], np.array([0.5, 1.0])),
     ([True, 5], np.array([1, 5])),
@@ -52,13 +48,13 @@ PROMOTED: list[tuple[list[Any], np.ndarray]] = [
 ]
 
 
-def test_numbers_of_several_types() -> None:
+def test_numbers_of_several_types():
     for values, expected in PROMOTED:
         got = combine({i: {"a": value} for i, value in enumerate(values)}, 2)
         assert same(got, {"a": expected, "_a": np.array([True, True])}), values
 
 
-def test_arrays_of_several_shapes_and_dtypes() -> None:
+def test_arrays_of_several_shapes_and_dtypes():
     short, long, fine = np.arange(2), np.arange(3), np.array([0.5, 1.5])
     got = combine({0: {"a": short, "b": short}, 2: {"a": long, "b": fine}}, 3)
     assert list(map(id, got["a"])) == [id(short), id(None), id(long)]

@@ -1,22 +1,18 @@
 """make_vec, beside gymnasium.make_vec."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import gymnasium as gym
 import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeAwareObservation
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
-from envpool_py.gymnasium import VectorEnv, make_vec
+from envpool_py.gymnasium import make_vec
 from tests.support.reference import same
 
 FORK = {"context": "fork"}
 
 
-def assert_equal(ours: VectorEnv, theirs: gym.vector.VectorEnv) -> None:
+def assert_equal(ours, theirs):
     assert same(ours.reset(seed=2), theirs.reset(seed=2))
     theirs.action_space.seed(0)
     for _ in range(15):
@@ -27,7 +23,7 @@ def assert_equal(ours: VectorEnv, theirs: gym.vector.VectorEnv) -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "sync", gym.VectorizeMode.ASYNC])
-def test_equal_to_gymnasiums(mode: Any) -> None:
+def test_equal_to_gymnasiums(mode):
     options = FORK if mode and mode != "sync" else None
     # With the module that registers the id, which Gymnasium imports.
     name = "gymnasium.envs.classic_control:CartPole-v1"
@@ -38,10 +34,10 @@ def test_equal_to_gymnasiums(mode: Any) -> None:
     assert_equal(ours, gym.make_vec("CartPole-v1", 3, "sync", max_episode_steps=9))
 
 
-def test_wrappers_and_vector_kwargs() -> None:
+def test_wrappers_and_vector_kwargs():
     options = {"autoreset_mode": "SameStep", "copy": False, "max_concurrency": 1, **FORK}
     options |= {"daemon": True, "worker": None}
-    more: Any = {"wrappers": (TimeAwareObservation,), "g": 1.0, "max_episode_steps": 5}
+    more = {"wrappers": (TimeAwareObservation,), "g": 1.0, "max_episode_steps": 5}
     ours = make_vec("Pendulum-v1", 3, "async", options, **more)
     assert ours.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
     assert ours.copy is False
@@ -51,7 +47,7 @@ def test_wrappers_and_vector_kwargs() -> None:
     assert_equal(ours, theirs)
 
 
-def test_a_spec_makes_the_same_again() -> None:
+def test_a_spec_makes_the_same_again():
     first = make_vec("Pendulum-v1", 2, "sync", {"autoreset_mode": "Disabled"}, g=2.0)
     again = make_vec(first.spec)
     assert again.get_attr("g") == (2.0, 2.0)
@@ -63,7 +59,7 @@ def test_a_spec_makes_the_same_again() -> None:
     assert gym.spec("Pendulum-v1").kwargs == {}
 
 
-BAD: list[tuple[tuple[Any, ...], type[Exception], str]] = [
+BAD = [
     (("CartPole-v1", 2, "vector_entry_point"), ValueError, "Invalid vectorization mode: 'vec"),
     (("NoSuchEnv-v0", 2), gym.error.Error, "NoSuchEnv"),
     ((3, 2), gym.error.Error, "Invalid id type"),
@@ -74,7 +70,7 @@ BAD: list[tuple[tuple[Any, ...], type[Exception], str]] = [
 ]
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments():
     for args, error, text in BAD:
         with pytest.raises(error, match=text):
             make_vec(*args)

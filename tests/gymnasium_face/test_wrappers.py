@@ -1,10 +1,7 @@
 """Every wrapper of gymnasium.wrappers.vector gives the same over ours as over SyncVectorEnv."""
 
-from __future__ import annotations
-
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,9 +14,6 @@ from tests.gymnasium_face.envs import RandomEnv
 from tests.gymnasium_face.test_equal_to_sync import NUM_ENVS, in_process
 from tests.support.reference import same
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 PUSH = spaces.Box(-2, 2, (2,), np.float32)
 SPACES = {
     "box": spaces.Box(-1, 1, (4,), np.float64),
@@ -27,7 +21,7 @@ SPACES = {
     "dict": spaces.Dict({"a": spaces.Box(-1, 1, (2,)), "b": spaces.Discrete(3)}),
 }
 double = functools.partial(operator.mul, 2)
-WRAPPERS: dict[str, tuple[str, dict[str, Any]]] = {
+WRAPPERS = {
     "TransformObservation": ("box", {"func": double}),
     "VectorizeTransformObservation": (
         "box",
@@ -60,7 +54,7 @@ CONVERSIONS = {"ArrayConversion", "JaxToNumpy", "JaxToTorch", "NumpyToTorch"}
 """What needs torch or jax, which these tests do not import: they convert what they are given."""
 
 
-def both(space: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> tuple[Any, Any]:
+def both(space, mode=AutoresetMode.NEXT_STEP):
     fns = [functools.partial(RandomEnv, SPACES[space], PUSH)] * NUM_ENVS
     return in_process(fns, mode), SyncVectorEnv(fns, autoreset_mode=mode)
 
@@ -69,7 +63,7 @@ def both(space: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> tuple[Any
 @pytest.mark.filterwarnings(
     "ignore:.*(autoreset|observation space|precision lowered).*:UserWarning"
 )
-def test_equal_over_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_over_ours(name, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     space, options = WRAPPERS[name]
     wrap = functools.partial(getattr(wrappers, name), **options)
@@ -107,7 +101,7 @@ def test_equal_over_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         theirs.close()
 
 
-def test_the_statistics_of_a_partial_reset() -> None:
+def test_the_statistics_of_a_partial_reset():
     ours = wrappers.RecordEpisodeStatistics(both("box", AutoresetMode.DISABLED)[0])
     ours.reset(seed=0)
     total = ours.step(ours.action_space.sample())[1]
@@ -116,8 +110,8 @@ def test_the_statistics_of_a_partial_reset() -> None:
     ours.close()
 
 
-def test_record_video(tmp_path: Path) -> None:
-    frames: list[list[np.ndarray]] = []
+def test_record_video(tmp_path):
+    frames = []
     for k, envs in enumerate(both("box")):
         video = wrappers.RecordVideo(envs, str(tmp_path / str(k)), episode_trigger=bool)
         video.reset(seed=0)

@@ -1,18 +1,14 @@
 """Minari gives back what a file of episodes holds."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import minari
 import numpy as np
 import pytest
 
 from envpool_py import DummyVectorEnv
-from envpool_py.collector import AsyncCollector, Episodes, RandomPolicy, load, save
+from envpool_py.collector import AsyncCollector, RandomPolicy, load, save
 from tests.support.envs import CountEnv, SpaceEnv
 from tests.support.episodes import SEED, equal, rows_of
 
@@ -21,15 +17,15 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari.utils")
 
 
 @pytest.fixture(autouse=True)
-def minari_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def minari_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
 
-def collected(path: Path, env_fns: list[Any], **options: Any) -> Episodes:
+def collected(path, env_fns, **options):
     with DummyVectorEnv(env_fns, wait_num=1, episode_seeds=True) as pool:
         random = RandomPolicy(pool, 0)
 
-        def policy(obs: Any, env_ids: np.ndarray) -> Any:
+        def policy(obs, env_ids):
             return random(obs, env_ids), {"value": env_ids / 8}
 
         episodes = AsyncCollector(pool, policy, seed=SEED, **options).episodes(5)
@@ -38,7 +34,7 @@ def collected(path: Path, env_fns: list[Any], **options: Any) -> Episodes:
 
 
 @pytest.mark.parametrize("name", ["box-uint8", "discrete", "text", "nested"])
-def test_minari_gives_back_what_the_file_holds(tmp_path: Path, name: str) -> None:
+def test_minari_gives_back_what_the_file_holds(tmp_path, name):
     episodes = collected(tmp_path / "a.npz", [partial(SpaceEnv, i, name, 2 + i) for i in range(2)])
     episodes.to_minari("tests/episodes-v0", algorithm_name="random")
     found = minari.load_dataset("tests/episodes-v0")
@@ -57,14 +53,14 @@ def test_minari_gives_back_what_the_file_holds(tmp_path: Path, name: str) -> Non
         assert np.array_equal(ours.extras["value"], theirs.infos["extras"]["value"])
 
 
-def as_arrays(tree: Any) -> Any:
+def as_arrays(tree):
     """Minari has the texts of a column as a list."""
     if isinstance(tree, dict):
         return {key: as_arrays(part) for key, part in tree.items()}
     return tuple(map(as_arrays, tree)) if isinstance(tree, tuple) else np.asarray(tree)
 
 
-def test_infos_in_minari(tmp_path: Path) -> None:
+def test_infos_in_minari(tmp_path):
     env_fns = [partial(CountEnv, i, 3) for i in range(2)]
     episodes = collected(tmp_path / "a.npz", env_fns, keep_infos=True)
     # Resets tell "seed" and "options", steps "action".

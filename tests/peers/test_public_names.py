@@ -1,7 +1,5 @@
 """The public names are those of the API pages, and none is lost."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil
@@ -16,7 +14,7 @@ PUBLIC = ["envpool_py", *(f"envpool_py.{name}" for name in _PARTS)]
 DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
 
 
-def documented() -> dict[str, object]:
+def documented():
     """Return what the API pages document, by full name."""
     found = {}
     for page in sorted((ROOT / "docs").rglob("*.md")):
@@ -30,14 +28,14 @@ def documented() -> dict[str, object]:
     return found
 
 
-def test_what_the_api_pages_name_exists_and_has_a_docstring() -> None:
+def test_what_the_api_pages_name_exists_and_has_a_docstring():
     found = documented()
     assert len(found) > 20
     assert not [name for name, each in found.items() if not inspect.getdoc(each)]
 
 
 @pytest.mark.parametrize("module", PUBLIC)
-def test_every_public_name_is_on_an_api_page(module: str) -> None:
+def test_every_public_name_is_on_an_api_page(module):
     shown = list(documented().values())
     for found in [each for each in shown if inspect.ismodule(each)]:
         shown += [getattr(found, name) for name in getattr(found, "__all__", ())]

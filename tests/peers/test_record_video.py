@@ -1,10 +1,6 @@
 """Videos and grids show the frames of the envs; files are read with another reader (OpenCV)."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -18,11 +14,11 @@ from tests.support.envs import CountEnv
 class Painted(CountEnv):
     """Shows its tag and its step as the two colours of a frame, of 32 x 48 or of another size."""
 
-    def __init__(self, tag: int, mode: str | None = "rgb_array", size: Any = (32, 48)) -> None:
+    def __init__(self, tag, mode="rgb_array", size=(32, 48)):
         super().__init__(tag, 4, mode)
         self.size = size
 
-    def render(self) -> Any:
+    def render(self):
         if self.render_mode is None:
             return None
         frame = np.zeros((*self.size, 3), np.uint8)
@@ -30,11 +26,11 @@ class Painted(CountEnv):
         return frame
 
 
-def fns(count: int = 3) -> list:
+def fns(count=3):
     return [lambda i=i: Painted(i) for i in range(count)]
 
 
-def colours(image: np.ndarray, count: int, columns: int = 2) -> list[tuple[int, int]]:
+def colours(image, count, columns=2):
     """Return the tag and the step that each tile shows."""
     found = []
     for place in range(count):
@@ -44,7 +40,7 @@ def colours(image: np.ndarray, count: int, columns: int = 2) -> list[tuple[int, 
     return found
 
 
-def frames(path: Path) -> list[np.ndarray]:
+def frames(path):
     file, found = cv2.VideoCapture(str(path)), []
     while True:
         there, image = file.read()
@@ -54,7 +50,7 @@ def frames(path: Path) -> list[np.ndarray]:
         found.append(image[..., ::-1].astype(int))
 
 
-def test_a_grid_tiles_the_frames_of_all_or_some() -> None:
+def test_a_grid_tiles_the_frames_of_all_or_some():
     with DummyVectorEnv(fns(3)) as pool:
         pool.reset()
         pool.step([0, 0], [0, 2])
@@ -73,7 +69,7 @@ def test_a_grid_tiles_the_frames_of_all_or_some() -> None:
         assert not image[40:].any()
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_what_is_refused(tmp_path):
     with DummyVectorEnv([lambda: Painted(0), lambda: Painted(1, mode=None)]) as pool:
         pool.reset()
         with pytest.raises(ValueError, match="env 1: render returned NoneType.*rgb_array"):
@@ -85,7 +81,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-def test_a_video_has_the_frames_of_its_episode(mode: str | None, tmp_path: Path) -> None:
+def test_a_video_has_the_frames_of_its_episode(mode, tmp_path):
     pool = ShmemVectorEnv(fns(3), num_processes=2, autoreset_mode=mode)
     with RecordVideo(pool, str(tmp_path), episode_trigger=lambda n: n == 1) as envs:
         envs.reset()
@@ -100,7 +96,7 @@ def test_a_video_has_the_frames_of_its_episode(mode: str | None, tmp_path: Path)
     assert found == [[(0, t), (1, t), (2, t)] for t in range(last + 1)]
 
 
-def test_a_video_of_some_envs_by_steps(tmp_path: Path) -> None:
+def test_a_video_of_some_envs_by_steps(tmp_path):
     with RecordVideo(
         DummyVectorEnv(fns(3), autoreset_mode="same_step"),
         str(tmp_path),
@@ -122,7 +118,7 @@ def test_a_video_of_some_envs_by_steps(tmp_path: Path) -> None:
     assert cv2.VideoCapture(str(path)).get(cv2.CAP_PROP_FPS) == 20
 
 
-def test_partial_batches_keep_the_last_image_of_the_others(tmp_path: Path) -> None:
+def test_partial_batches_keep_the_last_image_of_the_others(tmp_path):
     pool = DummyVectorEnv(fns(4), wait_num=2, autoreset_mode="same_step")
     first = {"step_trigger": lambda step: step == 1, "video_length": 2}
     with RecordVideo(pool, str(tmp_path), **first) as envs:
@@ -135,7 +131,7 @@ def test_partial_batches_keep_the_last_image_of_the_others(tmp_path: Path) -> No
     assert shown[1] == [(0, 1), (1, 1), (2, 1), (3, 1)]
 
 
-def test_a_video_that_close_did_not_finish_warns(tmp_path: Path) -> None:
+def test_a_video_that_close_did_not_finish_warns(tmp_path):
     pool = DummyVectorEnv(fns(1))
     envs = RecordVideo(pool, str(tmp_path))
     envs.reset()

@@ -4,12 +4,8 @@ Every row of the buffer is compared with envs stepped by hand; in sync mode the 
 compared with what the same Collector gathers from Tianshou's own pool.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,15 +31,15 @@ pytestmark = [
 NUM = 4
 
 
-def make_fns(as_dict: bool = False) -> list[Callable[[], Any]]:
+def make_fns(as_dict=False):
     return [functools.partial(envs.LedgerEnv, tag, as_dict) for tag in range(NUM)]
 
 
-def counts_of(obs: Any) -> np.ndarray:
+def counts_of(obs):
     return np.asarray(obs.counts if hasattr(obs, "counts") else obs)
 
 
-def choose(counts: np.ndarray) -> np.ndarray:
+def choose(counts):
     """Return the actions that follow these observations."""
     return (counts[..., :3].sum(-1) * 3 + counts[..., 3] + 1).astype(np.int64) % 7
 
@@ -51,13 +47,13 @@ def choose(counts: np.ndarray) -> np.ndarray:
 class CountingPolicy(Policy):
     """Acts on what it sees, and keeps a state, which the AsyncCollector of 2.0.1 needs."""
 
-    def forward(self, batch: Any, state: Any = None, **_: Any) -> Any:
+    def forward(self, batch, state=None, **_):
         obs = counts_of(batch.obs)
         count = np.zeros(len(obs)) if state is None else np.asarray(state.count) + 1
         return Batch(act=choose(obs), state=Batch(count=count), policy=Batch(seen=obs[..., 0]))
 
 
-def collector_of(pool: Any, kind: Any = None) -> tuple[Any, Any]:
+def collector_of(pool, kind=None):
     raw = envs.LedgerEnv(0)
     policy = CountingPolicy(action_space=raw.action_space, observation_space=raw.observation_space)
     buffer = VectorReplayBuffer(800, NUM)
@@ -66,7 +62,7 @@ def collector_of(pool: Any, kind: Any = None) -> tuple[Any, Any]:
     return collector, buffer
 
 
-def check_rows(buffer: Any, *, chosen: bool = True) -> int:
+def check_rows(buffer, *, chosen=True):
     """Step envs by hand with the actions in the buffer; return how many rows are equal: all."""
     total = 0
     for i, part in enumerate(buffer.buffers):
@@ -105,7 +101,7 @@ COLLECT = [
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_collector(place: str) -> None:
+def test_collector(place):
     for collect, as_dict in COLLECT:
         found = []
         for make in (PLACES[place], theirs.DummyVectorEnv):
@@ -125,7 +121,7 @@ def test_collector(place: str) -> None:
             assert np.array_equal(*pair)
 
 
-def test_collector_goes_on_where_it_stopped_and_closes_the_pool() -> None:
+def test_collector_goes_on_where_it_stopped_and_closes_the_pool():
     pool = PLACES["shmem-fork-packed"](make_fns())
     collector, buffer = collector_of(pool)
     collector.collect(n_step=20)
@@ -141,8 +137,8 @@ def test_collector_goes_on_where_it_stopped_and_closes_the_pool() -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_collector_at_random_is_reproducible(place: str) -> None:
-    def actions(seed: int) -> list[int]:
+def test_collector_at_random_is_reproducible(place):
+    def actions(seed):
         with PLACES[place](make_fns()) as pool:
             collector, buffer = collector_of(pool)
             pool.seed(seed)  # after the collector has taken its copy of the spaces
@@ -155,7 +151,7 @@ def test_collector_at_random_is_reproducible(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_async_collector(place: str) -> None:
+def test_async_collector(place):
     for options, collect in (
         ({"wait_num": 1}, {"n_step": 100}),
         ({"wait_num": 3}, {"n_episode": 12}),
@@ -178,7 +174,7 @@ def test_async_collector(place: str) -> None:
             assert check_rows(buffer) == again.n_collected_steps
 
 
-def test_collector_refuses_an_async_pool() -> None:
+def test_collector_refuses_an_async_pool():
     with PLACES["dummy"](make_fns(), wait_num=2) as pool:
         collector, _ = collector_of(pool)
         with pytest.raises(ValueError, match="AsyncCollector"):
@@ -186,7 +182,7 @@ def test_collector_refuses_an_async_pool() -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_our_pools_have_every_attribute_of_theirs(place: str) -> None:
+def test_our_pools_have_every_attribute_of_theirs(place):
     reference = theirs.DummyVectorEnv(make_fns())
     public = {name for name in dir(reference) if not name.startswith("_")}
     reference.close()

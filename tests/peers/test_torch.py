@@ -1,7 +1,5 @@
 """PyTorch: tensors as actions, and its threads in worker processes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -11,7 +9,7 @@ from tests.support.places import PLACES, QUICK
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_whatever_an_action_raises_at_the_door_nothing_is_sent(place: str) -> None:
+def test_whatever_an_action_raises_at_the_door_nothing_is_sent(place):
     with PLACES[place]([envs.CountEnv] * 2) as pool:
         pool.reset()
         with pytest.raises(RuntimeError, match="grad"):
@@ -21,9 +19,7 @@ def test_whatever_an_action_raises_at_the_door_nothing_is_sent(place: str) -> No
 
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_worker_processes_compute_with_one_thread_unless_told_otherwise(
-    context: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_processes_compute_with_one_thread_unless_told_otherwise(context, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for options, threads in (({}, 1), ({"num_threads": 2}, 2)):
         with SubprocVectorEnv([envs.CountEnv], context=context, **options) as pool:

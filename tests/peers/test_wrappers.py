@@ -1,9 +1,6 @@
 """The wrappers beside Tianshou's own, in one process, on the same envs."""
 
-from __future__ import annotations
-
 import sys
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -25,13 +22,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def env_of(action_space: spaces.Space) -> gym.Env:
+def env_of(action_space):
     env = gym.Env()
     env.observation_space, env.action_space = spaces.Discrete(1), action_space
     return env
 
 
-def plane(dtype: type) -> gym.Env:
+def plane(dtype):
     low, high = np.array([-1 / 3, 0.1], dtype), np.array([0.7, 1e6], dtype)
     return env_of(spaces.Box(low, high, dtype=dtype))
 
@@ -44,7 +41,7 @@ ACTIONS = [
 ]
 
 
-def test_actions() -> None:
+def test_actions():
     for name, *args in ACTIONS:
         own, other = getattr(ours, name)(*args), getattr(theirs, name)(*args)
         assert own.action_space == other.action_space
@@ -57,7 +54,7 @@ def test_actions() -> None:
             np.testing.assert_array_equal(own.action(action), other.action(np.array(action)))
 
 
-def test_truncated_as_terminated() -> None:
+def test_truncated_as_terminated():
     rows = []
     for wrapper in (ours.TruncatedAsTerminated, theirs.TruncatedAsTerminated):
         env = wrapper(gym.make("CartPole-v1", max_episode_steps=5))
@@ -71,7 +68,7 @@ def test_truncated_as_terminated() -> None:
 # ------------------------------------------------------------------------ statistics, normalising
 
 
-def test_running_mean_std() -> None:
+def test_running_mean_std():
     rng = np.random.default_rng(0)
     own, other = ours.RunningMeanStd(), TheirRunningMeanStd()
     for name in ("mean", "var", "count", "clip_max", "eps"):
@@ -86,7 +83,7 @@ def test_running_mean_std() -> None:
         assert own.count == other.count
 
 
-def both(space: str) -> list[Any]:
+def both(space):
     """Make our wrapped pool and theirs."""
     fns = env_fns(space)
     return [
@@ -95,16 +92,11 @@ def both(space: str) -> list[Any]:
     ]
 
 
-CALLS: list[tuple[Any, ...]] = [
-    ("reset",),
-    ("step", [0] * 4),
-    ("reset", [1, 3]),
-    ("step", [1, 0], [2, 0]),
-]
+CALLS = [("reset",), ("step", [0] * 4), ("reset", [1, 3]), ("step", [1, 0], [2, 0])]
 
 
 @pytest.mark.parametrize("space", ["float64", "float32", "uint8"])
-def test_normalised_rows(space: str) -> None:
+def test_normalised_rows(space):
     own, other = both(space)
     # float32: their statistics, and so their results, are of that precision.
     tolerance = (
@@ -127,7 +119,7 @@ def test_normalised_rows(space: str) -> None:
     other.close()
 
 
-def test_their_statistics_serve_in_our_wrapper_and_ours_in_theirs() -> None:
+def test_their_statistics_serve_in_our_wrapper_and_ours_in_theirs():
     own, other = both("float64")
     statistics = TheirRunningMeanStd(), ours.RunningMeanStd()
     own.set_obs_rms(statistics[0])
@@ -141,18 +133,18 @@ def test_their_statistics_serve_in_our_wrapper_and_ours_in_theirs() -> None:
 # ------------------------------------------------------------------------- Tianshou's collectors
 
 
-def policy() -> Any:
+def policy():
     """Make a policy whose action is the sign of the observation's sum."""
 
     class Sign(Policy):
-        def forward(self, batch: Any, state: Any = None, **_: Any) -> Any:
+        def forward(self, batch, state=None, **_):
             act = (batch.obs.reshape(len(batch.obs), -1).sum(axis=1) > 0).astype(int)
             return Batch(act=act, state=state)
 
     return Sign(action_space=spaces.Discrete(2))
 
 
-def test_a_collector_over_normalised_observations() -> None:
+def test_a_collector_over_normalised_observations():
     buffers = []
     for venv in both("float64"):
         venv.seed([3, 4, 5, 6])

@@ -31,26 +31,24 @@ class ByHand:
     made within the step before.
     """
 
-    def __init__(
-        self, env: Any, autoreset: str | None = None, acts: Any = None, **options: Any
-    ) -> None:
+    def __init__(self, env, autoreset=None, acts=None, **options):
         self.env, self.autoreset, self.acts = env, autoreset, acts
         self.seeds, self.skip = options.get("seeds"), options.get("skip")
         self.agents = list(env.possible_agents)
         self.episodes = 0
 
     @property
-    def over(self) -> bool:
+    def over(self):
         return not self.env.agents
 
-    def reset(self, seed: int | None = None) -> Row:
+    def reset(self, seed=None):
         self.terminated, self.truncated = (dict.fromkeys(self.agents, False) for _ in range(2))
         row = self.begin(self.seeds(self.episodes) if self.seeds else seed)
         self.episodes += 1
         row.info["is_reset"] = True
         return row
 
-    def step(self, actions: Any) -> Row:
+    def step(self, actions):
         if self.over and self.autoreset == "next_step":
             return self.reset()
         row = self.move(actions)
@@ -59,12 +57,12 @@ class ByHand:
             return row._replace(obs=first.obs, info=self.joined(row, first.info))
         return row
 
-    def note(self, terminated: dict[str, Any], truncated: dict[str, Any]) -> None:
+    def note(self, terminated, truncated):
         for agent in self.agents:
             self.terminated[agent] |= bool(terminated.get(agent, False))
             self.truncated[agent] |= bool(truncated.get(agent, False))
 
-    def draw(self, agent: str, mask: Any, rng: np.random.Generator) -> Any:
+    def draw(self, agent, mask, rng):
         """Draw a legal action."""
         space = self.env.action_space(agent)
         if self.acts:
@@ -77,11 +75,11 @@ class ByHand:
 class AECByHand(ByHand):
     """A turn-based env."""
 
-    def begin(self, seed: int | None) -> Row:
+    def begin(self, seed):
         self.env.reset(seed=seed)
         return self.look({})
 
-    def move(self, action: Any) -> Row:
+    def move(self, action):
         self.env.step(action)
         rewards, final = dict(self.env.rewards), {}
         first = row = self.look(rewards)
@@ -95,20 +93,20 @@ class AECByHand(ByHand):
             row.info.update(final_rewards=final, **self.facts())
         return row
 
-    def joined(self, last: Row, first: dict[str, Any]) -> dict[str, Any]:
+    def joined(self, last, first):
         """Join the info of an episode's last row and that of the next one's first."""
         return told({**first, "final_obs": last.obs, "final_info": last.info, "is_reset": None})
 
     @property
-    def dead(self) -> bool:
+    def dead(self):
         env, agent = self.env, self.env.agent_selection
         return not self.over and bool(env.terminations[agent] or env.truncations[agent])
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self):
         flags = [np.array(list(own.values())) for own in (self.terminated, self.truncated)]
         return {"env_done": self.over, "terminations": flags[0], "truncations": flags[1]}
 
-    def look(self, rewards: dict[str, float]) -> Row:
+    def look(self, rewards):
         env = self.env
         self.note(env.terminations, env.truncations)
         vector = np.array([float(rewards.get(agent, 0)) for agent in self.agents])
@@ -129,7 +127,7 @@ class AECByHand(ByHand):
         self.seen = Row(obs, vector, bool(terminated), bool(truncated), info)
         return self.seen
 
-    def choose(self, row: Row, rng: np.random.Generator) -> Any:
+    def choose(self, row, rng):
         """Draw an action of the agent of this row; None if it is dead."""
         if self.over or self.dead:
             return None
@@ -139,22 +137,22 @@ class AECByHand(ByHand):
 class ParallelByHand(ByHand):
     """A parallel env."""
 
-    def begin(self, seed: int | None) -> Row:
+    def begin(self, seed):
         obs, infos = self.env.reset(seed=seed)
         return self.row(obs, {}, infos, ())
 
-    def move(self, actions: dict[str, Any]) -> Row:
+    def move(self, actions):
         acted = list(self.env.agents)
         assert set(actions) == set(acted)
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
         self.note(terminated, truncated)
         return self.row(obs, rewards, infos, acted)
 
-    def joined(self, last: Row, first: dict[str, Any]) -> dict[str, Any]:
+    def joined(self, last, first):
         ended = {key: last.info[key] for key in ("valid", "env_done", "is_reset")}
         return {**first, **ended, "final_obs": last.obs, "final_infos": last.info["agent_infos"]}
 
-    def row(self, obs: dict, rewards: dict, infos: dict, acted: Any) -> Row:
+    def row(self, obs, rewards, infos, acted):
         alive = {agent: agent in self.env.agents for agent in self.agents}
         seen, masks, kept = {}, {}, {}
         for agent in self.agents:
@@ -179,15 +177,13 @@ class ParallelByHand(ByHand):
         paid = {agent: float(rewards.get(agent, 0)) for agent in self.agents}
         return Row(seen, paid, dict(self.terminated), dict(self.truncated), told(info))
 
-    def choose(self, row: Row, rng: np.random.Generator) -> dict[str, Any]:
+    def choose(self, row, rng):
         """Draw an action for each live agent."""
         masks = row.info.get("action_mask", {})
         return {agent: self.draw(agent, masks.get(agent), rng) for agent in self.env.agents}
 
 
-def drive(
-    pool: Any, hands: list[Any], num_steps: int, events: Any = None, *, seed: int | None = 7
-) -> list[Any]:
+def drive(pool, hands, num_steps, events=None, *, seed=7):
     """Reset all envs and step each so often; compare every row; return the batches.
 
     What was returned has to be the same after the next step. ``events`` are called after so many
@@ -219,24 +215,24 @@ def drive(
     return batches
 
 
-def row_of(batch: Any, k: int) -> Row:
+def row_of(batch, k):
     *values, info = [pick(part, k) for part in batch]
     return Row(*values, told({**info, **HIDDEN}))
 
 
-def told(info: dict[str, Any]) -> dict[str, Any]:
+def told(info):
     """Return the info without what is None."""
     return {key: part for key, part in info.items() if part is not None}
 
 
-def copied(obs: Any) -> Any:
+def copied(obs):
     return map_tree(lambda part: np.array(part)[()], obs)  # a scalar has no dimension
 
 
-def zeros(space: Any) -> Any:
+def zeros(space):
     parts = getattr(space, "spaces", space)
     return map_tree(lambda part: np.zeros(part.shape, part.dtype), parts)
 
 
-def pick(tree: Any, k: int) -> Any:
+def pick(tree, k):
     return map_tree(lambda part: part[k], tree)

@@ -1,10 +1,7 @@
 """What the envs of these tests need: no screen, and patience with their own warnings."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ THEIRS = ("pkg_resources", "render method without", "pygame", "render.mode", "[O
 THEIRS += ("Agent", "[Aa]ction")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     texts = ("ignore::DeprecationWarning", *(f"ignore:.*{text}" for text in THEIRS))
     for item in items:
         if HERE in item.path.parents:
@@ -29,12 +26,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def sides(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def sides(monkeypatch):
     """All that comes by pickle beside the rows of the block."""
-    found: list[Any] = []
+    found = []
     take = ProcessHost.take_item
 
-    def record(host: ProcessHost, token: int, kind: str) -> Any:
+    def record(host, token, kind):
         item = take(host, token, kind)
         if not token & ASK:
             found.append(item)

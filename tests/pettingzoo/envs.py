@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pettingzoo
@@ -17,7 +17,7 @@ BURNS = 2
 """The level at which a step of a `MeadowEnv` or a `TableEnv` raises."""
 
 
-def draw_mask(rng: np.random.Generator, n: int) -> np.ndarray:
+def draw_mask(rng, n):
     mask = rng.random(n) < 0.6
     mask[rng.integers(n)] = True
     return mask.astype(np.int8)
@@ -44,20 +44,20 @@ class MeadowEnv(ParallelEnv):
     }
     acts: ClassVar = {"hunter": spaces.Discrete(4), "fawn": spaces.Discrete(3)}
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, **changes):
         self.rng = np.random.default_rng(0)
         self.level = 1
         self.buffer = np.zeros(3, np.float32)
         self.acts = copy.deepcopy(self.acts)  # no other env draws from them
         vars(self).update(changes)
 
-    def observation_space(self, agent: str) -> spaces.Space:
+    def observation_space(self, agent):
         return self.seen[agent if agent in self.seen else agent[:-2]]
 
-    def action_space(self, agent: str) -> spaces.Space:
+    def action_space(self, agent):
         return self.acts[agent if agent in self.acts else agent[:-2]]
 
-    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+    def reset(self, seed=None, options=None):
         if seed is not None:
             self.rng = np.random.default_rng(seed)
         self.t, self.total = 0, int((options or {}).get("total", 0))
@@ -65,7 +65,7 @@ class MeadowEnv(ParallelEnv):
         self.first_death, self.end = 3 + int(self.rng.integers(2)), 8 + int(self.rng.integers(2))
         return {a: self.see(a) for a in self.agents}, {a: self.tell(a) for a in self.agents}
 
-    def see(self, agent: str) -> Any:
+    def see(self, agent):
         if agent.startswith("hunter"):
             self.buffer[:] = [self.t, self.total, self.rng.random()]
             # One buffer for both hunters would be no observation: it is theirs until they act.
@@ -73,15 +73,15 @@ class MeadowEnv(ParallelEnv):
         seen = self.rng.integers(-9, 9, (2, 2)).astype(np.int16)
         return {"observation": seen, "action_mask": draw_mask(self.rng, 3)}
 
-    def tell(self, agent: str) -> dict:
+    def tell(self, agent):
         if agent.startswith("hunter"):
             return {"action_mask": draw_mask(self.rng, 4), "t": self.t}
         return {}
 
-    def state(self) -> np.ndarray:
+    def state(self):
         return np.array([self.t, self.total, self.end], np.float64)
 
-    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+    def step(self, actions):
         assert set(actions) == set(self.agents), "actions must be those of the live agents"
         if self.level == BURNS:
             raise ValueError("the meadow burns")
@@ -101,7 +101,7 @@ class MeadowEnv(ParallelEnv):
         self.agents = [agent for agent in self.agents if not over[agent]]
         return obs, rewards, terminated, truncated, infos
 
-    def render(self) -> np.ndarray:
+    def render(self):
         return np.full((4, 6, 3), self.t, np.uint8)
 
 
@@ -111,31 +111,31 @@ class PlainMeadowEnv(MeadowEnv):
     seen: ClassVar = dict.fromkeys(("hunter", "fawn"), MeadowEnv.seen["hunter"])
     acts: ClassVar = dict.fromkeys(("hunter", "fawn"), MeadowEnv.acts["hunter"])
 
-    def see(self, agent: str) -> np.ndarray:  # noqa: ARG002
+    def see(self, agent):  # noqa: ARG002
         return np.array([self.t, self.total, self.rng.random()], np.float32)
 
-    def tell(self, agent: str) -> dict:  # noqa: ARG002
+    def tell(self, agent):  # noqa: ARG002
         return {"action_mask": draw_mask(self.rng, 4), "t": self.t}
 
 
 class TableEnv(parallel_to_aec_wrapper):
     """A plain meadow in turns: one buffer for what all agents see; dead agents' moves pay too."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(PlainMeadowEnv())
         self.metadata, self.level = {"name": "table_v0"}, 1
         self.buffer = np.zeros(3, np.float32)
-        self.seeds: list[int | None] = []
+        self.seeds = []
 
-    def reset(self, seed: int | None = None, options: dict | None = None) -> None:
+    def reset(self, seed=None, options=None):
         self.seeds.append(seed)
         super().reset(seed, options)
 
-    def observe(self, agent: str) -> Any:
+    def observe(self, agent):
         self.buffer[:] = super().observe(agent)
         return self.buffer
 
-    def step(self, action: Any) -> None:
+    def step(self, action):
         if self.level == BURNS:
             raise ValueError("the table burns")
         earlier = {**self._cumulative_rewards, self.agent_selection: 0.0}
@@ -156,20 +156,20 @@ class EchoEnv(ParallelEnv):
     possible_agents: ClassVar = ["echo_0", "echo_1"]
     space = spaces.Text(8, min_length=0)
 
-    def observation_space(self, agent: str) -> spaces.Space:  # noqa: ARG002
+    def observation_space(self, agent):  # noqa: ARG002
         return self.space
 
     action_space = observation_space
 
-    def of_all(self, value: Any) -> dict:
+    def of_all(self, value):
         return dict.fromkeys(self.possible_agents, value)
 
-    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+    def reset(self, seed=None, options=None):
         del seed, options
         self.agents, self.t = list(self.possible_agents), 0
         return self.of_all(""), self.of_all({})
 
-    def step(self, actions: dict) -> tuple[dict, dict, dict, dict, dict]:
+    def step(self, actions):
         assert ("echo_0" in actions) == (self.t < 2)
         self.t += 1
         heard = {"echo_0": actions["echo_1"], "echo_1": actions.get("echo_0", "")}
@@ -181,7 +181,7 @@ class EchoEnv(ParallelEnv):
 
 KAZ = "butterfly/knights_archers_zombies-v11"
 OWN = {"meadow": MeadowEnv, "plain_meadow": PlainMeadowEnv, "table": TableEnv}
-KWARGS: dict[str, dict[str, Any]] = {
+KWARGS = {
     KAZ: {"line_death": True, "spawn_delay": 4, "max_cycles": 60},
     "butterfly/pistonball-v6": {"n_pistons": 5, "max_cycles": 6},
     "sisl/multiwalker-v9": {"max_cycles": 30},
@@ -192,7 +192,7 @@ ACTS = {KAZ: [1, 0, 1, 1, 4], "classic/tictactoe-v3": range(9)}
 others; moves that are not legal end a game."""
 
 
-def make_env(kind: str, name: str) -> Any:
+def make_env(kind, name):
     """Make an env; ``kind``, of those that are not our own, is "aec" or "parallel"."""
     if name in OWN:
         return OWN[name]()

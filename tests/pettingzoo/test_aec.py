@@ -1,11 +1,8 @@
 """``PettingZooEnv`` by itself: spaces, attributes, what it refuses, and wrappers inside of it."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import pickle
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -24,11 +21,11 @@ from tests.pettingzoo.envs import MeadowEnv, PlainMeadowEnv, TableEnv, make_aec,
 from tests.support.reference import alike as same
 
 
-def tictactoe(**options: Any) -> PettingZooEnv:
+def tictactoe(**options):
     return PettingZooEnv(make_aec("classic/tictactoe-v3"), **options)
 
 
-def mask_of_two_parts() -> TableEnv:
+def mask_of_two_parts():
     env, mask = TableEnv(), spaces.Tuple([spaces.MultiBinary(2), spaces.MultiBinary(3)])
     seen = spaces.Dict(observation=spaces.Discrete(3), action_mask=mask)
     acts = spaces.MultiDiscrete([2, 3])
@@ -46,7 +43,7 @@ def mask_of_two_parts() -> TableEnv:
         (mask_of_two_parts, False),  # it is no array, and stays in the observation
     ],
 )
-def test_spaces_describe_what_is_returned(make: Any, has_mask: bool) -> None:
+def test_spaces_describe_what_is_returned(make, has_mask):
     env = PettingZooEnv(make(), heterogeneous=True)
     obs, _ = env.reset(seed=1)
     assert env.observation_space.contains(obs)
@@ -58,7 +55,7 @@ def test_spaces_describe_what_is_returned(make: Any, has_mask: bool) -> None:
     env.close()
 
 
-def test_spaces_are_pettingzoos_when_called() -> None:
+def test_spaces_are_pettingzoos_when_called():
     env = tictactoe()
     assert env.action_space.n == 9
     assert env.action_space("player_1") is env.env.action_space("player_1")
@@ -72,7 +69,7 @@ def test_spaces_are_pettingzoos_when_called() -> None:
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda space: pickle.loads(pickle.dumps(space))])
-def test_spaces_can_be_sent(clone: Any) -> None:
+def test_spaces_can_be_sent(clone):
     env = PettingZooEnv(MeadowEnv(), heterogeneous=True)
     for space in (env.action_space, env.observation_space, tictactoe().action_space):
         space.seed(3)
@@ -83,7 +80,7 @@ def test_spaces_can_be_sent(clone: Any) -> None:
         assert same(sent.sample(), space.sample())
 
 
-def test_an_episode() -> None:
+def test_an_episode():
     env = tictactoe()
     assert isinstance(env, pettingzoo.AECEnv)
     assert env.agents == env.possible_agents == ["player_1", "player_2"]
@@ -104,7 +101,7 @@ def test_an_episode() -> None:
         env.step(None)
 
 
-def test_seeds_and_attributes_in_a_pool() -> None:
+def test_seeds_and_attributes_in_a_pool():
     raw = TableEnv()
     raw.reset(seed=9)
     raw.reset()
@@ -117,7 +114,7 @@ def test_seeds_and_attributes_in_a_pool() -> None:
         assert [type(env) for env in pool.get_env_attr("unwrapped")] == [PlainMeadowEnv] * 2
 
 
-def test_a_loop_over_agent_iter_is_pettingzoos() -> None:
+def test_a_loop_over_agent_iter_is_pettingzoos():
     env = PettingZooEnv(TableEnv())
     env.reset(seed=1)
     turns = 0
@@ -131,7 +128,7 @@ def test_a_loop_over_agent_iter_is_pettingzoos() -> None:
     assert env.step(0) is not None
 
 
-def named(*agents: Any) -> PettingZooEnv:
+def named(*agents):
     env = TableEnv()
     env.possible_agents = list(agents)
     return PettingZooEnv(env)
@@ -154,7 +151,7 @@ def named(*agents: Any) -> PettingZooEnv:
         (functools.partial(named, "a", "a"), ValueError, "a name stands twice"),
     ],
 )
-def test_what_is_refused(env_fn: Any, error: Any, text: str) -> None:
+def test_what_is_refused(env_fn, error, text):
     with pytest.raises(error, match=f"env 1: .*{text}") as caught:
         DummyVectorEnv([tictactoe, env_fn])
     assert isinstance(caught.value, EnvError)
@@ -166,22 +163,22 @@ def test_what_is_refused(env_fn: Any, error: Any, text: str) -> None:
 class Own(wrappers.BaseWrapper):
     """Has all that a row is made of in its own way, from its first step on also an attribute."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         found = super().__getattr__(name)
         return {agent: {"told": True} for agent in found} if name == "infos" else found
 
-    def reset(self, seed: int | None = None, options: dict | None = None) -> None:
+    def reset(self, seed=None, options=None):
         super().reset(seed, options)
         self.__dict__.pop("rewards", None)
 
-    def step(self, action: Any) -> None:
+    def step(self, action):
         super().step(action)
         self.rewards = dict.fromkeys(self.env.agents, 7)
 
-    def observe(self, agent: str) -> Any:
+    def observe(self, agent):
         return 2 * super().observe(agent)
 
-    def last(self, observe: bool = True) -> tuple:
+    def last(self, observe=True):
         seen, reward, *rest = super().last(observe)
         return seen, reward - 1, *rest
 
@@ -189,20 +186,20 @@ class Own(wrappers.BaseWrapper):
 class Counting(wrappers.BaseWrapper):
     """Counts what is asked of the env."""
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env):
         super().__init__(env)
-        self.calls: list[tuple] = []
+        self.calls = []
 
-    def observe(self, agent: str) -> Any:
+    def observe(self, agent):
         self.calls.append(("observe", agent))
         return super().observe(agent)
 
-    def step(self, action: Any) -> None:
+    def step(self, action):
         self.calls.append(("step", action))
         super().step(action)
 
 
-def theirs(env: Any) -> Any:
+def theirs(env):
     """Wrap an env as the envs of PettingZoo are."""
     return wrappers.OrderEnforcingWrapper(wrappers.AssertOutOfBoundsWrapper(env))
 
@@ -217,7 +214,7 @@ def theirs(env: Any) -> Any:
         lambda: wrappers.TerminateIllegalWrapper(Counting(TableEnv()), -1),
     ],
 )
-def test_custom_wrappers_are_not_passed_by(make: Any) -> None:
+def test_custom_wrappers_are_not_passed_by(make):
     hand, env = AECByHand(make()), PettingZooEnv(make())
     rng = np.random.default_rng(0)
     for seed in range(2):
@@ -231,14 +228,14 @@ def test_custom_wrappers_are_not_passed_by(make: Any) -> None:
     assert getattr(env, "calls", None) == getattr(hand.env, "calls", None)
 
 
-def test_the_wrappers_that_come_with_an_env_are_passed_by() -> None:
+def test_the_wrappers_that_come_with_an_env_are_passed_by():
     for name in ("classic/tictactoe-v3", "simple_spread"):
         env = make_aec(name)
         env.reset(seed=0)
         assert vars(Direct(env)) is vars(env.unwrapped)
 
 
-def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on() -> None:
+def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on():
     env = PettingZooEnv(theirs(TableEnv()))
     env.reset(seed=0)
     env.env.env = Own(env.env.env)
@@ -250,7 +247,7 @@ def test_a_wrapper_that_is_put_in_later_is_seen_from_the_next_reset_on() -> None
 @pytest.mark.parametrize(
     "make", [lambda: make_aec("simple_spread"), lambda: parallel_to_aec(MeadowEnv())]
 )
-def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) -> None:
+def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make):
     raw, ours = (aec_to_parallel(Counting(theirs(make()))) for _ in range(2))
     rng = np.random.default_rng(0)
     for seed in range(2):
@@ -265,7 +262,7 @@ def test_a_converted_env_makes_the_same_calls_and_returns_the_same(make: Any) ->
     assert ours.aec_env.calls == raw.aec_env.calls
 
 
-def test_converted_envs_are_stepped_through_their_wrappers() -> None:
+def test_converted_envs_are_stepped_through_their_wrappers():
     assert converted_step(MeadowEnv()) is None
     converted = make_parallel("simple_spread")
     converted.reset(seed=0)

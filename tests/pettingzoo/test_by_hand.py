@@ -1,9 +1,6 @@
 """``PettingZooEnv`` and ``ParallelVectorEnv`` against raw envs stepped by hand, row by row."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +12,7 @@ from tests.pettingzoo.envs import ACTS, KAZ, make_aec, make_parallel
 
 NUM = 3
 MODES = (None, "next_step", "same_step")
-PLACES: dict[str, dict[str, Any]] = {
+PLACES = {
     "dummy": {},
     "shmem": {"num_processes": 2},
     "spawn": {"num_processes": 1, "context": "spawn"},
@@ -48,16 +45,14 @@ ROUNDS = [
 ]
 
 
-def wrapped(name: str, dead_steps: str) -> Any:
+def wrapped(name, dead_steps):
     mixed = name in ("simple_adversary", "meadow")
     return PettingZooEnv(make_aec(name), dead_steps=dead_steps, heterogeneous=mixed)
 
 
 @pytest.mark.parametrize("dead_steps", ["caller", "skip"])
 @pytest.mark.parametrize(("place", "name", "mode", "steps"), TURNS)
-def test_turns(
-    place: str, name: str, mode: str | None, steps: int, dead_steps: str, sides: list[Any]
-) -> None:
+def test_turns(place, name, mode, steps, dead_steps, sides):
     # What is converted from a parallel env is by hand converted likewise.
     raw = [wrapped(name, "caller").env for _ in range(NUM)]
     skip = dead_steps == "skip"
@@ -75,7 +70,7 @@ def test_turns(
 
 
 @pytest.mark.parametrize(("place", "name", "mode", "steps"), ROUNDS)
-def test_rounds(place: str, name: str, mode: str | None, steps: int, sides: list[Any]) -> None:
+def test_rounds(place, name, mode, steps, sides):
     hands = [ParallelByHand(make_parallel(name), mode, ACTS.get(name)) for _ in range(NUM)]
     backend = "dummy" if place == "dummy" else "shmem"
     fns = [functools.partial(make_parallel, name)] * NUM

@@ -1,9 +1,6 @@
 """``SB3MultiAgentVecEnv``: rows against raw envs stepped by hand, and MaskablePPO on it."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -31,7 +28,7 @@ NUM = 3
         (KAZ, "shmem"),
     ],
 )
-def test_rows_are_those_of_the_raw_envs(name: str, backend: str, sides: list[Any]) -> None:
+def test_rows_are_those_of_the_raw_envs(name, backend, sides):
     hands = [ParallelByHand(make_parallel(name), "same_step", ACTS.get(name)) for _ in range(NUM)]
     agents = hands[0].agents
     absent = zeros(hands[0].env.observation_space(agents[0]))
@@ -82,13 +79,13 @@ def test_rows_are_those_of_the_raw_envs(name: str, backend: str, sides: list[Any
 
 
 @pytest.fixture
-def venv() -> Any:
+def venv():
     made = SB3MultiAgentVecEnv([PlainMeadowEnv] * 2, "dummy", on_error="restart")
     yield made
     made.close()
 
 
-def test_rows_are_mapped_to_their_envs(venv: Any) -> None:
+def test_rows_are_mapped_to_their_envs(venv):
     assert isinstance(venv, VecEnv)
     own = PlainMeadowEnv.seen["fawn"], PlainMeadowEnv.acts["fawn"]
     assert (venv.observation_space, venv.action_space) == own
@@ -114,7 +111,7 @@ def test_rows_are_mapped_to_their_envs(venv: Any) -> None:
     assert same(venv.env_method("action_masks", indices=[5])[0], venv.action_masks()[5])
 
 
-def test_seeds_and_options_serve_one_reset(venv: Any) -> None:
+def test_seeds_and_options_serve_one_reset(venv):
     venv.seed(3)
     venv.set_options([{"total": 5}, None])
     first = venv.reset()
@@ -133,7 +130,7 @@ def test_seeds_and_options_serve_one_reset(venv: Any) -> None:
     assert len(set(venv.seed())) == 2, "drawn at random"
 
 
-def test_wrong_calls(venv: Any) -> None:
+def test_wrong_calls(venv):
     with pytest.raises(gym.error.ResetNeeded):
         venv.step(np.zeros(8, int))
     venv.reset()
@@ -153,7 +150,7 @@ def test_wrong_calls(venv: Any) -> None:
         SB3MultiAgentVecEnv([MeadowEnv] * 2, "dummy")
 
 
-def test_an_error_ends_the_episode_of_its_env(venv: Any) -> None:
+def test_an_error_ends_the_episode_of_its_env(venv):
     venv.reset()
     venv.step(np.zeros(8, int))
     venv.set_attr("level", BURNS, indices=[4])
@@ -166,7 +163,7 @@ def test_an_error_ends_the_episode_of_its_env(venv: Any) -> None:
     venv.step(np.zeros(8, int))
 
 
-def test_maskable_ppo_learns_from_the_legal_actions() -> None:
+def test_maskable_ppo_learns_from_the_legal_actions():
     venv = SB3MultiAgentVecEnv([PlainMeadowEnv] * 4, num_processes=2)
     torch.set_num_threads(1)  # networks as small as these only lose by more
     options = {"n_steps": 32, "batch_size": 512, "n_epochs": 2, "seed": 1, "device": "cpu"}

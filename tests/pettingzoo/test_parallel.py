@@ -1,9 +1,6 @@
 """``ParallelVectorEnv`` beside its rows: groups, states, seeds, requests, and what it refuses."""
 
-from __future__ import annotations
-
 import functools
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -21,13 +18,13 @@ BACKENDS = ("dummy", "shmem")
 
 
 @pytest.fixture
-def pool() -> Any:
+def pool():
     with ParallelVectorEnv([MeadowEnv] * 3, num_processes=2) as made:
         yield made
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_agents_of_equal_spaces_lie_side_by_side(backend: str) -> None:
+def test_agents_of_equal_spaces_lie_side_by_side(backend):
     with ParallelVectorEnv([MeadowEnv] * 3, backend) as pool:
         assert pool.groups == {"hunter": ("hunter_0", "hunter_1"), "fawn": ("fawn_0", "fawn_1")}
         obs, info = pool.reset(seed=1)
@@ -56,7 +53,7 @@ def test_agents_of_equal_spaces_lie_side_by_side(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_texts_and_what_an_env_returns_for_the_dead(backend: str) -> None:
+def test_texts_and_what_an_env_returns_for_the_dead(backend):
     with ParallelVectorEnv([EchoEnv] * 2, backend) as pool:
         obs, _ = pool.reset(seed=1)
         assert obs["echo_0"].tolist() == ["", ""]
@@ -72,7 +69,7 @@ def test_texts_and_what_an_env_returns_for_the_dead(backend: str) -> None:
             assert not info["valid"]["echo_0"].any()
 
 
-def test_a_converted_env() -> None:
+def test_a_converted_env():
     env_fn = functools.partial(make_parallel, "simple_spread")
     with ParallelVectorEnv([env_fn] * 2, "dummy") as pool:
         assert pool.get_env_attr("max_cycles") == [8, 8]
@@ -83,7 +80,7 @@ def test_a_converted_env() -> None:
         assert pool.group(pool.reset(seed=1)[0]).shape == (2, 3, 18)
 
 
-def test_spaces_and_what_is_shown(pool: Any) -> None:
+def test_spaces_and_what_is_shown(pool):
     assert pool.observation_space("hunter_0") == MeadowEnv().observation_space("hunter_0")
     assert pool.action_space("fawn_1") == spaces.Discrete(3)
     assert pool.action_space("fawn_1") is pool.action_space("fawn_1")
@@ -99,8 +96,8 @@ def test_spaces_and_what_is_shown(pool: Any) -> None:
     assert "need a reset: never reset</th><td>envs 0 to 2" in shown
 
 
-def test_seeds_reach_envs_and_action_spaces(pool: Any) -> None:
-    def drawn() -> list[list[int]]:
+def test_seeds_reach_envs_and_action_spaces(pool):
+    def drawn():
         own = [pool.action_space(a) for a in pool.possible_agents]
         return [[int(space.sample()) for _ in range(9)] for space in own]
 
@@ -118,7 +115,7 @@ def test_seeds_reach_envs_and_action_spaces(pool: Any) -> None:
     assert drawn() == first
 
 
-def test_it_offers_what_a_pool_offers(pool: Any) -> None:
+def test_it_offers_what_a_pool_offers(pool):
     obs, _ = pool.reset([2, 0], options=[{"total": 3}, None])
     assert obs["hunter_1"][:, 1].tolist() == [3, 0]
     assert pool.call("see", "fawn_0", id=[2])[0]["observation"].shape == (2, 2)
@@ -149,7 +146,7 @@ def test_it_offers_what_a_pool_offers(pool: Any) -> None:
     assert measured.is_closed
 
 
-def test_forms_of_actions_and_an_empty_batch(pool: Any) -> None:
+def test_forms_of_actions_and_an_empty_batch(pool):
     pool.reset(seed=1)
     pool.step({"hunter_0": [0, 1, 2], "hunter_1": np.array([0, 1, 2]), "fawn_0": (0, 1, 2)})
     pool.step([{**LEGAL, "fawn_1": None}] * 3)
@@ -178,7 +175,7 @@ BAD_ACTIONS = [
 ]
 
 
-def test_bad_actions_are_refused_before_any_env_steps(pool: Any) -> None:
+def test_bad_actions_are_refused_before_any_env_steps(pool):
     pool.reset(seed=1)
     for actions, error, text in BAD_ACTIONS:
         with pytest.raises(error) as caught:
@@ -190,7 +187,7 @@ def test_bad_actions_are_refused_before_any_env_steps(pool: Any) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("copy", [True, False])
-def test_states_and_views_of_the_block(backend: str, copy: bool) -> None:
+def test_states_and_views_of_the_block(backend, copy):
     options = {"state_in_info": True, "copy": copy}
     with ParallelVectorEnv([PlainMeadowEnv] * 2, backend, **options) as pool:
         raw = PlainMeadowEnv()
@@ -210,7 +207,7 @@ def test_states_and_views_of_the_block(backend: str, copy: bool) -> None:
         assert pool.state_space == MeadowEnv.state_space
 
 
-def test_envs_that_take_no_step(pool: Any) -> None:
+def test_envs_that_take_no_step(pool):
     with pytest.raises(ResetNeeded, match="envs 0 to 2: no agent is alive; reset before step"):
         pool.step([LEGAL] * 3)
     pool.send_reset(seed=1)
@@ -249,12 +246,12 @@ AGENTS = ["hunter_0", "fawn_0", "hunter_1", "fawn_9"]
         ({"possible_agents": []}, "env 1: env_fn raised ValueError: meadow_v0 has no possible_ag"),
     ],
 )
-def test_envs_with_other_agents_or_spaces_are_refused(changes: dict, text: str) -> None:
+def test_envs_with_other_agents_or_spaces_are_refused(changes, text):
     with pytest.raises(ValueError, match=text):
         ParallelVectorEnv([MeadowEnv, lambda: MeadowEnv(**changes)], "dummy")
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments():
     for env_fn, text in (
         (TableEnv, "meadow_v0 is turn-based .* put PettingZooEnv around it"),
         (lambda: gym.make("CartPole-v1"), ".* which is neither a PettingZoo AECEnv nor a"),
@@ -271,7 +268,7 @@ def test_wrong_arguments() -> None:
         ParallelVectorEnv([MeadowEnv], "dummy", columns=True)
 
 
-def make_high() -> PlainMeadowEnv:
+def make_high():
     """Zeros, which absent agents have, are not in its space; nor is what it sees later."""
     space = spaces.Box(1, 9, (3,), np.float32)
     env = PlainMeadowEnv(seen={"hunter": space, "fawn": space})
@@ -279,7 +276,7 @@ def make_high() -> PlainMeadowEnv:
     return env
 
 
-def test_what_agents_see_is_validated() -> None:
+def test_what_agents_see_is_validated():
     with ParallelVectorEnv([make_high], validate="always") as pool:
         obs, _ = pool.reset()
         assert not obs["fawn_1"].any()

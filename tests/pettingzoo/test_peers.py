@@ -1,11 +1,8 @@
 """PettingZoo's own tests on our envs and pools, and Tianshou's collecting over them."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +31,7 @@ PARALLELS = ["simple_spread", "simple_adversary", "sisl/multiwalker-v9", KAZ, "c
 
 
 @pytest.mark.parametrize("name", [*PARALLELS, "classic/tictactoe-v3", "table"])
-def test_a_wrapped_env_is_a_pettingzoo_env(name: str) -> None:
+def test_a_wrapped_env_is_a_pettingzoo_env(name):
     env = PettingZooEnv(make_aec(name), heterogeneous=True)
     api_test(env, num_cycles=30)
     env.close()
@@ -46,13 +43,13 @@ class View(ParallelEnv):
 
     render_mode = None
 
-    def __init__(self, pool: ParallelVectorEnv) -> None:
+    def __init__(self, pool):
         self.pool = pool
         self.possible_agents, self.metadata = pool.possible_agents, pool.metadata
         self.observation_space, self.action_space = pool.observation_space, pool.action_space
-        self.agents: list[str] = []
+        self.agents = []
 
-    def recv(self) -> tuple[dict, ...]:
+    def recv(self):
         before, row = self.agents, row_of(self.pool.recv(), 0)
         self.agents = [agent for agent, alive in row.info["alive"].items() if alive]
         there = [a for a in self.possible_agents if a in before or a in self.agents]
@@ -64,25 +61,25 @@ class View(ParallelEnv):
         facts = ({a: own[a].item() for a in there} for own in row[1:4])
         return {a: row.obs[a] for a in there}, *facts, infos
 
-    def reset(self, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+    def reset(self, seed=None, options=None):
         self.agents = []
         self.pool.send_reset([0], seed=None if seed is None else [seed], options=options)
         obs, _, _, _, infos = self.recv()
         return obs, infos
 
-    def step(self, actions: dict) -> tuple[dict, ...]:
+    def step(self, actions):
         self.pool.send([actions], [0])
         return self.recv()
 
-    def state(self) -> Any:
+    def state(self):
         return self.pool.state([0])[0]
 
 
 @pytest.mark.parametrize("name", PARALLELS)
-def test_an_env_of_the_pool_is_a_pettingzoo_env(name: str) -> None:
+def test_an_env_of_the_pool_is_a_pettingzoo_env(name):
     with contextlib.ExitStack() as stack:
 
-        def view() -> View:
+        def view():
             pool = ParallelVectorEnv([lambda: make_parallel(name)] * 2, "dummy")
             return View(stack.enter_context(pool))
 
@@ -91,7 +88,7 @@ def test_an_env_of_the_pool_is_a_pettingzoo_env(name: str) -> None:
         api_test(parallel_to_aec(view()), num_cycles=15)
 
 
-def collected(pool: Any, env: Any) -> Any:
+def collected(pool, env):
     """Return the buffer of a few steps of two players who choose at random."""
     np.random.seed(1)  # noqa: NPY002 - what Tianshou's random player draws from
     players = [MARLRandomDiscreteMaskedOffPolicyAlgorithm(action_space=env.action_space)] * 2
@@ -105,7 +102,7 @@ def collected(pool: Any, env: Any) -> Any:
 @pytest.mark.skipif(not HAS_TIANSHOU, reason="tianshou 2.0.1 asks for Python 3.11")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("kind", [DummyVectorEnv, ShmemVectorEnv])
-def test_the_buffer_of_tianshous_collector(kind: Any) -> None:
+def test_the_buffer_of_tianshous_collector(kind):
     ours, theirs = (
         lambda cls=cls: cls(make_aec("classic/tictactoe-v3"))
         for cls in (PettingZooEnv, TheirPettingZooEnv)

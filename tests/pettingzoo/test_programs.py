@@ -1,13 +1,9 @@
 """Whole programs: the examples, ``envpool-py collect``, and what an import brings."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import runpy
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,20 +26,20 @@ if sys.version_info >= (3, 11):  # tianshou 2.0.1 asks for it
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(("line", "last"), EXAMPLES)
-def test_example(line: str, last: str, capsys: Any, monkeypatch: Any) -> None:
+def test_example(line, last, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", line.split())
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # else it keeps a thread
     runpy.run_path(str(ROOT / "examples" / f"{sys.argv[0]}.py"), run_name="__main__")
     assert re.match(last, capsys.readouterr().out.splitlines()[-1])
 
 
-def collect(name: str, path: Path, *more: str) -> list[Any]:
+def collect(name, path, *more):
     args = ["--episodes", "7", "--num-envs", "3", "--seed", "5", "--out", str(path), *more]
     assert main(["collect", name, *args]) == 0
     return list(load(path))
 
 
-def test_collected_episodes_are_those_of_the_raw_env(tmp_path: Path) -> None:
+def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
     episodes = collect("classic/connect_four-v3", tmp_path / "a.npz")
     assert len(episodes) == 7
     raw = make_aec("classic/connect_four-v3")
@@ -75,16 +71,14 @@ def test_collected_episodes_are_those_of_the_raw_env(tmp_path: Path) -> None:
         ("classic/tictactoe-v99", (), 2, "no env is named 'classic/tictactoe-v99'"),
     ],
 )
-def test_names(
-    name: str, more: tuple, status: int, text: str, tmp_path: Path, capsys: Any, monkeypatch: Any
-) -> None:
+def test_names(name, more, status, text, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     args = ["--episodes", "1", "--num-envs", "1", "--env-kwarg", "max_cycles=4", *more]
     assert main(["collect", name, *args]) == status
     assert text in capsys.readouterr()[status // 2]
 
 
-def test_an_import_brings_pettingzoo_alone(monkeypatch: Any) -> None:
+def test_an_import_brings_pettingzoo_alone(monkeypatch):
     brought = run_python("-c", "import sys, envpool_py.pettingzoo; print(*sys.modules)").split()
     top = {name.split(".")[0] for name in brought}
     assert "pettingzoo" in top

@@ -1,11 +1,7 @@
 """The asynchronous pool: which rows come when. Envs wait at gates, so every race is a made one."""
 
-from __future__ import annotations
-
 import functools
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +22,7 @@ COUNT_FNS = [functools.partial(envs.CountEnv, tag, 1000) for tag in range(4)]
 class Run:
     """A pool of gated envs, each in its own process, with its oracle, after the first reset."""
 
-    def __init__(self, gates: Sequence[envs.Gate], **options: Any) -> None:
+    def __init__(self, gates, **options):
         fns = [functools.partial(envs.GateEnv, tag, gate, 1000) for tag, gate in enumerate(gates)]
         self.pool = PLACES["shmem-fork"](fns, **options)
         # The oracle's envs are never told to block.
@@ -34,17 +30,17 @@ class Run:
         self.pending = Pending(SPACE)
         check_reset(self.pool.reset(), self.hand.reset(), SPACE)
 
-    def send(self, actions: Sequence[int], ids: Sequence[int]) -> None:
+    def send(self, actions, ids):
         self.expect(actions, ids)
         self.pool.send(actions, ids)
 
-    def expect(self, actions: Sequence[int], ids: Sequence[int]) -> None:
+    def expect(self, actions, ids):
         self.pending.add(self.hand.step(map(np.int64, actions), ids))
 
-    def recv(self) -> list[int]:
+    def recv(self):
         return self.pending.take(self.pool.recv())
 
-    def wait(self, ids: Sequence[int]) -> None:
+    def wait(self, ids):
         """Take these rows, in this order."""
         rows = [self.pending.rows.pop(i) for i in ids]
         check(self.pool.step(None, id=ids), rows, SPACE)
@@ -56,7 +52,7 @@ class Run:
 @pytest.mark.parametrize(
     "make", [PLACES["dummy"], functools.partial(PLACES["shmem-fork"], num_processes=1)]
 )
-def test_rows_come_in_the_order_in_which_envs_finished(make: Any) -> None:
+def test_rows_come_in_the_order_in_which_envs_finished(make):
     # One process steps its envs in the order asked, so that is the order of finishing.
     hand = HandStepped(COUNT_FNS)
     with make(COUNT_FNS, wait_num=4, timeout=20.0) as pool:
@@ -66,7 +62,7 @@ def test_rows_come_in_the_order_in_which_envs_finished(make: Any) -> None:
             check(pool.step(actions, ids), hand.step(actions, ids), SPACE)
 
 
-def test_the_env_that_finishes_first_comes_first(gates: list[envs.Gate]) -> None:
+def test_the_env_that_finishes_first_comes_first(gates):
     run = Run(gates, wait_num=1)
     with run.pool:
         run.send([BLOCK] * 4, [0, 1, 2, 3])
@@ -75,7 +71,7 @@ def test_the_env_that_finishes_first_comes_first(gates: list[envs.Gate]) -> None
             assert run.recv() == [i]
 
 
-def test_the_dummy_pool_steps_as_many_as_are_asked_for() -> None:
+def test_the_dummy_pool_steps_as_many_as_are_asked_for():
     with DummyVectorEnv(COUNT_FNS, wait_num=2) as pool:
         pool.reset()
         pool.send([GO] * 4)
@@ -90,7 +86,7 @@ def test_the_dummy_pool_steps_as_many_as_are_asked_for() -> None:
 # --------------------------------------------------------------------------------- timeouts
 
 
-def test_a_timeout_returns_what_is_there(gates: list[envs.Gate]) -> None:
+def test_a_timeout_returns_what_is_there(gates):
     run = Run(gates)
     with run.pool as pool:
         assert (pool.timeout, pool.is_async, pool.wait_num) == (None, False, 4)
@@ -98,19 +94,17 @@ def test_a_timeout_returns_what_is_there(gates: list[envs.Gate]) -> None:
         assert (pool.timeout, pool.is_async, pool.wait_num) == (0.05, True, 4)
         run.send([BLOCK, GO, GO, GO], [0, 1, 2, 3])
         with gates[0].held():
-            rows: list[int] = []
+            rows = []
             while len(rows) < 3:
                 rows += run.recv()
             assert sorted(rows) == [1, 2, 3]
         assert run.recv() == [0]
 
 
-def test_a_first_row_and_named_ids_are_waited_for_without_a_timeout(
-    gates: list[envs.Gate], beside: Callable
-) -> None:
+def test_a_first_row_and_named_ids_are_waited_for_without_a_timeout(gates, beside):
     run = Run(gates, wait_num=2, timeout=0.01)
 
-    def let_go(*ids: int) -> None:
+    def let_go(*ids):
         for i in ids:
             with gates[i].held():
                 wait_until_blocked(threading.main_thread())  # for longer than the timeout
@@ -125,7 +119,7 @@ def test_a_first_row_and_named_ids_are_waited_for_without_a_timeout(
         run.pending.take(run.pool.drain())
 
 
-def test_a_strict_timeout_may_return_nothing(gates: list[envs.Gate]) -> None:
+def test_a_strict_timeout_may_return_nothing(gates):
     run = Run(gates, wait_num=1, timeout=0.01, strict_timeout=True)
     with run.pool as pool:
         run.send([BLOCK, BLOCK], [0, 1])
@@ -137,7 +131,7 @@ def test_a_strict_timeout_may_return_nothing(gates: list[envs.Gate]) -> None:
             assert sorted(pool.waiting_id) == [0, 1, 2]
             pool.timeout = None
         gates[2].release()
-        rows: list[int] = []
+        rows = []
         while len(rows) < 3:
             rows += run.recv()
         assert sorted(rows) == [0, 1, 2]
@@ -146,7 +140,7 @@ def test_a_strict_timeout_may_return_nothing(gates: list[envs.Gate]) -> None:
 # ----------------------------------------------------------------------------------- resets
 
 
-def test_a_slow_reset_overlaps_with_stepping(gates: list[envs.Gate]) -> None:
+def test_a_slow_reset_overlaps_with_stepping(gates):
     run = Run(gates, wait_num=2)
     with run.pool as pool:
         options = {"block": True}
@@ -171,11 +165,11 @@ def test_a_slow_reset_overlaps_with_stepping(gates: list[envs.Gate]) -> None:
 
 
 @pytest.mark.parametrize("place", LOCAL)
-def test_an_env_in_flight_takes_nothing_else(place: str) -> None:
+def test_an_env_in_flight_takes_nothing_else(place):
     with PLACES[place](COUNT_FNS) as pool:
         pool.reset()
         pool.send([GO], [1])
-        asks: list[Callable[[], Any]] = [
+        asks = [
             lambda: pool.step([GO], [1]),
             lambda: pool.send([GO, GO], [0, 1]),
             lambda: pool.reset([1]),
@@ -201,7 +195,7 @@ def test_an_env_in_flight_takes_nothing_else(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_the_rows_that_an_error_kept_back(place: str) -> None:
+def test_the_rows_that_an_error_kept_back(place):
     with PLACES[place]([functools.partial(envs.FaultEnv, tag) for tag in range(4)]) as pool:
         pool.reset()
         with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
@@ -231,12 +225,12 @@ def test_the_rows_that_an_error_kept_back(place: str) -> None:
         assert pool.step([""] * 4)[0][:, 2].tolist() == [1] * 4
 
 
-def test_an_interrupt_as_rows_are_returned_asks_for_a_reset(monkeypatch: Any) -> None:
+def test_an_interrupt_as_rows_are_returned_asks_for_a_reset(monkeypatch):
     with DummyVectorEnv(COUNT_FNS) as pool:
         pool.reset()
         returned = pool.engine.states.returned
 
-        def interrupted(*args: Any) -> None:
+        def interrupted(*args):
             monkeypatch.undo()
             returned(*args)
             raise KeyboardInterrupt
@@ -250,7 +244,7 @@ def test_an_interrupt_as_rows_are_returned_asks_for_a_reset(monkeypatch: Any) ->
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_cancel_drops_what_is_in_flight(place: str) -> None:
+def test_cancel_drops_what_is_in_flight(place):
     with PLACES[place](COUNT_FNS) as pool:
         pool.reset()
         pool.cancel()  # nothing in flight

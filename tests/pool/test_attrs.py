@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envpool_py import BaseVectorEnv, EnvError
+from envpool_py import EnvError
 from tests.support import envs
 from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES, QUICK, slow
 
@@ -26,31 +25,31 @@ NUM = 3
 class Tagger(gym.Wrapper):
     """A wrapper that adds an attribute and a method, and declares another action space."""
 
-    def __init__(self, env: gym.Env, label: str) -> None:
+    def __init__(self, env, label):
         super().__init__(env)
         self.label = label
         self.action_space = spaces.MultiDiscrete([3, 4])
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         return super().step(int(action[0] * 4 + action[1]))
 
-    def labelled(self, text: str) -> str:
+    def labelled(self, text):
         return f"{self.label}{text}"
 
 
-def wrapped(tag: int = 0) -> gym.Env:
+def wrapped(tag=0):
     """Wrap a StoreEnv in a TimeLimit, in a Tagger."""
     return Tagger(gym.wrappers.TimeLimit(envs.StoreEnv(tag, length=50), 3), f"env{tag}-")
 
 
 @pytest.fixture(params=BACKENDS)
-def pool(request: pytest.FixtureRequest) -> Iterator[BaseVectorEnv]:
+def pool(request):
     fns = [functools.partial(wrapped, tag) for tag in range(NUM)]
     with PLACES[request.param](fns) as pool:
         yield pool
 
 
-def test_attributes_are_those_that_get_wrapper_attr_finds(pool: BaseVectorEnv) -> None:
+def test_attributes_are_those_that_get_wrapper_attr_finds(pool):
     raws = [wrapped(tag) for tag in range(NUM)]
     own = ["tag", "setting", "label", "read_only", "episode", "action_space"]
     for name in [*own, "_max_episode_steps", "_elapsed_steps"]:
@@ -63,7 +62,7 @@ def test_attributes_are_those_that_get_wrapper_attr_finds(pool: BaseVectorEnv) -
     assert pool.get_env_attr("t") == pool.get_env_attr("_elapsed_steps") == [1, 1, 1]
 
 
-def test_what_is_set_is_used_by_the_layer_that_has_it(pool: BaseVectorEnv) -> None:
+def test_what_is_set_is_used_by_the_layer_that_has_it(pool):
     raw = wrapped(1)
     pool.set_env_attr("never seen", None)
     values = {"tag": 44, "label": "new-", "_max_episode_steps": 9, "never seen": [1, 2]}
@@ -84,13 +83,13 @@ def test_what_is_set_is_used_by_the_layer_that_has_it(pool: BaseVectorEnv) -> No
     assert pool.call("labelled", "y") == ["new-y", "new-y", "xy"]
 
 
-def test_errors_of_attributes_need_no_reset(pool: BaseVectorEnv) -> None:
+def test_errors_of_attributes_need_no_reset(pool):
     pool.reset()
     with pytest.raises(LookupError, match="env 0: call raised LookupError: oh") as caught:
         pool.call("fail", "oh")
     assert caught.value.request == "call"
     missing = "AttributeError: .*nothing"
-    refused: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    refused = [
         (lambda: pool.get_env_attr("nothing", [1, 2]), AttributeError, missing),
         (lambda: pool.call("nothing", 5, id=1), AttributeError, missing),
         (lambda: pool.set_env_attr("read_only", 5, 1), AttributeError, "read_only"),
@@ -109,7 +108,7 @@ def test_errors_of_attributes_need_no_reset(pool: BaseVectorEnv) -> None:
 
 
 @pytest.mark.parametrize("place", PROCESSES[-1:])
-def test_what_cannot_leave_its_process_or_reach_it(place: str) -> None:
+def test_what_cannot_leave_its_process_or_reach_it(place):
     with PLACES[place]([functools.partial(envs.StoreEnv, tag) for tag in range(2)]) as pool:
         pool.reset()
         for ask in (
@@ -127,7 +126,7 @@ def test_what_cannot_leave_its_process_or_reach_it(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", [*QUICK, *slow("shmem-spawn-packed")])
-def test_apply_calls_the_function_where_the_env_is(place: str) -> None:
+def test_apply_calls_the_function_where_the_env_is(place):
     with PLACES[place]([functools.partial(envs.CountEnv, tag) for tag in range(3)]) as pool:
         found = pool.apply(lambda env, plus, times: (env.tag + plus) * times, 1, times=2)
         assert found == [2, 4, 6]
@@ -143,22 +142,22 @@ class GreedyEnv(envs.CountEnv):
 
     bag: Any = None
 
-    def reset(self, *, options: dict | None = None, extra: Any = None, **kwargs: Any) -> tuple:
+    def reset(self, *, options=None, extra=None, **kwargs):
         obs, info = super().reset(options=options, **kwargs)
         given = options or extra
         return obs, info if given is None else {**info, "found": self.take(given)}
 
-    def take(self, bag: dict[str, list] | None = None) -> list:
+    def take(self, bag=None):
         bag = bag or self.bag
         bag["items"].append(self.tag)
         return list(bag["items"])
 
 
-def found(infos: Any) -> list:
+def found(infos):
     return [info["found"] for info in infos]
 
 
-def sent_reset(pool: BaseVectorEnv, bag: dict[str, list]) -> list:
+def sent_reset(pool, bag):
     pool.send_reset(options=bag)
     bag["items"].append("late")
     infos = pool.drain()[4]
@@ -166,7 +165,7 @@ def sent_reset(pool: BaseVectorEnv, bag: dict[str, list]) -> list:
     return sorted(found(infos))
 
 
-def set_attribute(pool: BaseVectorEnv, bag: dict[str, list]) -> list:
+def set_attribute(pool, bag):
     pool.set_env_attr("bag", bag)
     bag["items"].append("late")
     assert pool.get_env_attr("bag") == [{"items": []}] * 3
@@ -174,7 +173,7 @@ def set_attribute(pool: BaseVectorEnv, bag: dict[str, list]) -> list:
     return pool.call("take")
 
 
-REQUESTS: list[Callable[[BaseVectorEnv, Any], list]] = [
+REQUESTS = [
     lambda pool, bag: found(pool.reset(options=bag)[1]),
     lambda pool, bag: found(pool.reset(options=[dict(bag)] * 3)[1]),
     lambda pool, bag: found(pool.reset(extra=bag)[1]),
@@ -188,8 +187,8 @@ REQUESTS: list[Callable[[BaseVectorEnv, Any], list]] = [
 
 
 @pytest.mark.parametrize("place", LOCAL)
-def test_every_env_has_its_own_copy_of_an_argument(place: str) -> None:
-    bag: dict[str, list] = {"items": []}
+def test_every_env_has_its_own_copy_of_an_argument(place):
+    bag = {"items": []}
     with PLACES[place]([functools.partial(GreedyEnv, tag) for tag in range(3)]) as pool:
         for ask in REQUESTS:
             assert ask(pool, bag) == ask(pool, bag) == [[0], [1], [2]]

@@ -1,7 +1,5 @@
 """Calls and constructors that are refused: clearly, before an env is touched; the pool goes on."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import gc
@@ -13,7 +11,6 @@ import threading
 import types
 from collections.abc import Callable
 from operator import methodcaller
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -34,7 +31,7 @@ Call = Callable[[BaseVectorEnv], Any]
 
 # ------------------------------------------------- calls; `tests/unit` has every form of arguments
 
-IDS: list[tuple[Any, type[Exception], str]] = [
+IDS = [
     (3, IndexError, "env id 3 is out of range: this pool has envs 0 to 2"),
     ([1, 1], ValueError, "env id 1 is given twice"),
     ([0.0, 1.0], TypeError, "float|0.0"),
@@ -42,7 +39,7 @@ IDS: list[tuple[Any, type[Exception], str]] = [
 ]
 
 
-def takes_ids(ids: Any) -> list[Call]:
+def takes_ids(ids):
     actions = [2] * np.size(ids)
     calls = [methodcaller(name, actions, ids) for name in ("step", "send")]
     calls += [methodcaller(name, ids) for name in ("reset", "send_reset", "cancel", "restart")]
@@ -51,7 +48,7 @@ def takes_ids(ids: Any) -> list[Call]:
     return [*calls, methodcaller("set_env_attr", "tag", 9, ids)]
 
 
-REFUSED: list[tuple[Call, Any, str]] = [
+REFUSED = [
     *(
         (methodcaller(name, actions), (TypeError, ValueError), "action")
         for name in ("step", "send")
@@ -74,7 +71,7 @@ REFUSED: list[tuple[Call, Any, str]] = [
 
 
 @pytest.mark.parametrize("place", LOCAL)
-def test_a_call_that_is_refused_reaches_no_env(place: str) -> None:
+def test_a_call_that_is_refused_reaches_no_env(place):
     with PLACES[place](FNS) as pool:
         pool.reset()
         for ids, error, text in IDS:
@@ -94,7 +91,7 @@ def test_a_call_that_is_refused_reaches_no_env(place: str) -> None:
         assert pool.step(None, id=[2, 1, 0])[0].tolist() == [[2, 0, 1], [1, 0, 1], [0, 0, 1]]
 
 
-def test_ids_by_the_names_of_gymnasium_and_tianshou() -> None:
+def test_ids_by_the_names_of_gymnasium_and_tianshou():
     with DummyVectorEnv(FNS) as pool:
         for ids in (2, [2, 0], slice(None, None, -1), None):
             listed = np.arange(3)[ids].ravel().tolist() if ids is not None else [0, 1, 2]
@@ -104,7 +101,7 @@ def test_ids_by_the_names_of_gymnasium_and_tianshou() -> None:
 
 
 @pytest.mark.parametrize("place", LOCAL)
-def test_a_step_before_the_first_reset(place: str) -> None:
+def test_a_step_before_the_first_reset(place):
     with PLACES[place](FNS) as pool:
         pool.reset([1])
         for ask in (pool.step, pool.send):
@@ -116,11 +113,11 @@ def test_a_step_before_the_first_reset(place: str) -> None:
         assert pool.step([2, 2, 2])[0][:, 2].tolist() == [1, 1, 1]
 
 
-def test_use_after_close() -> None:
+def test_use_after_close():
     pool = DummyVectorEnv(FNS)
     pool.close()
     names = ("reset", "recv", "send_reset", "drain", "seed", "render", "cancel", "restart")
-    uses: list[Call] = [
+    uses = [
         *map(methodcaller, (*names, "__enter__", "stats")),
         *(methodcaller(name, [2, 2, 2]) for name in ("step", "send")),
         *(methodcaller(name, "tag") for name in ("get_env_attr", "call", "apply")),
@@ -141,7 +138,7 @@ class OwnVectorEnv(ShmemVectorEnv):
 
 
 @pytest.mark.parametrize("kind", [DummyVectorEnv, OwnVectorEnv])
-def test_a_pool_cannot_be_copied(kind: type[BaseVectorEnv]) -> None:
+def test_a_pool_cannot_be_copied(kind):
     with kind(FNS) as pool:
         pool.reset()
         for make_copy in (copy.copy, copy.deepcopy, pickle.dumps):
@@ -150,7 +147,7 @@ def test_a_pool_cannot_be_copied(kind: type[BaseVectorEnv]) -> None:
         assert pool.step([0] * 3)[0][:, 2].tolist() == [1, 1, 1]
 
 
-def test_a_forked_copy_says_that_it_is_one() -> None:
+def test_a_forked_copy_says_that_it_is_one():
     with PLACES["shmem-fork-packed"](FNS) as pool:
         pool.reset()
         pid = os.fork()
@@ -166,10 +163,8 @@ def test_a_forked_copy_says_that_it_is_one() -> None:
         assert pool.reset()[0].shape == (3, 3)
 
 
-def test_an_unclosed_pool_is_closed_where_warnings_are_errors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    unraisable: list[str] = []
+def test_an_unclosed_pool_is_closed_where_warnings_are_errors(monkeypatch):
+    unraisable = []
     monkeypatch.setattr(sys, "unraisablehook", lambda it: unraisable.append(str(it.exc_value)))
     pool = ShmemVectorEnv(FNS)
     del pool
@@ -177,7 +172,7 @@ def test_an_unclosed_pool_is_closed_where_warnings_are_errors(
     assert unraisable == ["unclosed ShmemVectorEnv"]  # and no process is left: see conftest
 
 
-def test_an_unpicklable_action_is_named_by_its_env() -> None:
+def test_an_unpicklable_action_is_named_by_its_env():
     fns = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
     with SubprocVectorEnv(fns, num_processes=1) as pool:
         pool.reset()
@@ -188,7 +183,7 @@ def test_an_unpicklable_action_is_named_by_its_env() -> None:
 
 # ------------------------------------------------------------------------- construction
 
-OPTIONS: list[tuple[dict[str, Any], Any, str]] = [
+OPTIONS = [
     ({"context": "thread"}, ValueError, "thread"),
     ({"context": 5}, TypeError, "context.*5|5"),
     ({"num_processes": 0}, ValueError, "num_processes.*0"),
@@ -201,16 +196,16 @@ OPTIONS: list[tuple[dict[str, Any], Any, str]] = [
 
 
 @pytest.mark.parametrize("kind", [DummyVectorEnv, SubprocVectorEnv, ShmemVectorEnv])
-def test_wrong_arguments_of_the_constructor(kind: Callable[..., Any]) -> None:
-    built: list[int] = []
-    env_fns: list[Any] = [functools.partial(built.append, 1)] * 3
+def test_wrong_arguments_of_the_constructor(kind):
+    built = []
+    env_fns = [functools.partial(built.append, 1)] * 3
     for options, error, text in OPTIONS[3 if kind is DummyVectorEnv else 0 :]:
         with no_process_left(), pytest.raises(error, match=text):
             kind(env_fns, **options)
     assert built == []
 
 
-def with_other_actions() -> gym.Env:
+def with_other_actions():
     env = envs.CountEnv(2)
     env.action_space = envs.box("float32")
     return env
@@ -219,7 +214,7 @@ def with_other_actions() -> gym.Env:
 ONE = envs.CountEnv()
 # As PettingZoo's parallel envs: the space of each agent is what a method returns.
 AGENTS_ENV = type("AgentsEnv", (), dict.fromkeys(["reset", "step", "observation_space"], print))
-NO_ENVS: list[tuple[Callable[[], Any], str]] = [
+NO_ENVS = [
     (int, "env 1: .*env_fn returned int, which has no reset and no step"),
     (functools.partial(types.SimpleNamespace, step=print), "env 1: .*which has no reset"),
     (functools.partial(types.SimpleNamespace, reset=print), "env 1: .*which has no step"),
@@ -231,7 +226,7 @@ NO_ENVS: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize("place", LOCAL)
-def test_an_env_fn_that_returns_no_env_or_another_kind_of_env(place: str) -> None:
+def test_an_env_fn_that_returns_no_env_or_another_kind_of_env(place):
     for make, text in NO_ENVS:
         fns = [envs.CountEnv, make, make]
         # Under fork, envs 1 and 2 are the same instance only where they share a process.
@@ -244,7 +239,7 @@ def test_an_env_fn_that_returns_no_env_or_another_kind_of_env(place: str) -> Non
 
 
 @pytest.mark.parametrize("place", LOCAL)
-def test_spaces_may_differ_in_their_bounds_alone(place: str) -> None:
+def test_spaces_may_differ_in_their_bounds_alone(place):
     lower = [gym.spaces.Box(-1 - tag, 10**6, (3,), np.int64) for tag in range(3)]
     fns = [functools.partial(envs.ChangedEnv, tag, space=lower[tag]) for tag in range(3)]
     with PLACES[place](fns) as pool:
@@ -256,13 +251,13 @@ def test_spaces_may_differ_in_their_bounds_alone(place: str) -> None:
 
 
 @pytest.mark.parametrize("context", ["fork", *slow("spawn", "forkserver")])
-def test_env_fns_are_pickled_only_where_the_start_method_needs_it(context: str) -> None:
+def test_env_fns_are_pickled_only_where_the_start_method_needs_it(context):
     lock, level = threading.Lock(), 3
 
     class LocalEnv(envs.CountEnv):
         """Known by no import."""
 
-    def locked() -> gym.Env:
+    def locked():
         with lock:
             return LocalEnv(level)
 
@@ -286,7 +281,7 @@ UNGUARDED = """
 
 
 @pytest.mark.slow
-def test_no_main_guard(tmp_path: Path) -> None:
+def test_no_main_guard(tmp_path):
     done = run_script(tmp_path, UNGUARDED)
     assert done.returncode == 1
     text = r"WorkerDiedError: env [01]: the worker process exited with code 1"  # both do

@@ -1,7 +1,5 @@
 """`make`, what `"auto"` chooses, and what processes are given."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import os
@@ -10,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -28,7 +24,7 @@ CHEAP, HALF, IDLE = auto.Probe(1e-5, 1e-5), auto.Probe(5.5e-5, 5.5e-5), auto.Pro
 BUSY = auto.Probe(1e-3, 1e-3)
 
 
-def two_cores(monkeypatch: pytest.MonkeyPatch, measured: auto.Probe) -> None:
+def two_cores(monkeypatch, measured):
     """Have two cores, and every env measured as this."""
     monkeypatch.setattr(auto, "usable_cores", lambda: [0, 1])
     monkeypatch.setattr(auto, "probe", lambda *_: measured)
@@ -37,13 +33,13 @@ def two_cores(monkeypatch: pytest.MonkeyPatch, measured: auto.Probe) -> None:
 # ---------------------------------------------------------------------------------- the probe
 
 
-def waits(_: Any, __: Any, row: tuple) -> tuple:
+def waits(_, __, row):
     """Wait, for a simulator say, and leave the processor to others."""
     time.sleep(0.005)
     return row
 
 
-def computes(_: Any, __: Any, row: tuple) -> tuple:
+def computes(_, __, row):
     """Take a millisecond of the processor, of the thread that steps."""
     end = time.thread_time() + 0.001
     while time.thread_time() < end:
@@ -51,14 +47,14 @@ def computes(_: Any, __: Any, row: tuple) -> tuple:
     return row
 
 
-def test_an_env_that_waits_gets_a_process_of_its_own() -> None:
+def test_an_env_that_waits_gets_a_process_of_its_own():
     waiting = functools.partial(envs.ChangedEnv, step=waits)
     with ShmemVectorEnv([waiting] * 5, num_processes="auto") as pool:
         assert len(set(pool.apply(lambda _: os.getpid()))) == 5
         assert "num_processes=5" in repr(pool)
 
 
-def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine() -> None:
+def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine():
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})  # which others take most of
     hog = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
@@ -77,8 +73,8 @@ def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine() -> None:
                 each.kill()
 
 
-def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path: Path) -> None:
-    def made() -> CountingEnv:
+def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path):
+    def made():
         with (tmp_path / "pids").open("a") as file:
             file.write(f"{os.getpid()}\n")
         return CountingEnv()
@@ -93,9 +89,7 @@ def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "step", [lambda *_: os.kill(os.getpid(), signal.SIGKILL), lambda *_: time.sleep(600)]
 )
-def test_an_env_that_cannot_be_measured_has_a_process_of_its_own(
-    step: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_env_that_cannot_be_measured_has_a_process_of_its_own(step, monkeypatch):
     monkeypatch.setattr("envpool_py.auto.LONGEST_PROBE", 0.3)
     options = {"env_kwargs": {"step": step}, "on_error": "restart", "step_timeout": 0.3}
     with make(envs.ChangedEnv, 3, **options) as pool:
@@ -108,7 +102,7 @@ def test_an_env_that_cannot_be_measured_has_a_process_of_its_own(
 
 
 SHARE, NONE = ("shmem", 1, None, True), ("dummy", None, None, False)
-CHOICES: list[tuple[auto.Probe, int, tuple[float, float] | None, tuple]] = [
+CHOICES = [
     # An env, how many, the microseconds of a policy for each batch and row, what is chosen.
     (auto.Probe(1e-6, 1e-6), 8, None, NONE),
     (CHEAP, 64, None, SHARE),
@@ -133,9 +127,7 @@ CHOICES: list[tuple[auto.Probe, int, tuple[float, float] | None, tuple]] = [
 
 
 @pytest.mark.parametrize(("measured", "num_envs", "policy", "expected"), CHOICES)
-def test_the_choice(
-    measured: auto.Probe, num_envs: int, policy: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_choice(measured, num_envs, policy, expected, monkeypatch):
     two_cores(monkeypatch, measured)
     wait_num, seconds = None, None
     if policy is not None:
@@ -153,7 +145,7 @@ SPREAD = "ShmemVectorEnv(num_envs=64, num_processes=2)"
 SHARED = "ShmemVectorEnv(num_envs=64, num_processes=1, caller_steps=True)"
 FEW, FEW_SPREAD = "DummyVectorEnv(num_envs=2)", "ShmemVectorEnv(num_envs=2, num_processes=2)"
 # An env, the options of `make`, and the repr of the pool.
-MADE: list[tuple[auto.Probe, dict[str, Any], str]] = [
+MADE = [
     (CHEAP, {}, SHARED),
     *((CHEAP, o, SPREAD) for o in ({"caller_steps": False}, RESTART, {"on_error": "replay"})),
     *((CHEAP, o, SPREAD) for o in ({"step_timeout": 9.0}, {"num_processes": 2})),
@@ -173,18 +165,13 @@ MADE: list[tuple[auto.Probe, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("measured", "options", "expected"), MADE, ids=str)
-def test_what_make_chooses(
-    measured: auto.Probe,
-    options: dict[str, Any],
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_make_chooses(measured, options, expected, monkeypatch):
     two_cores(monkeypatch, measured)
     with make(CountingEnv, **{"num_envs": 64, **options}, context="fork") as pool:
         assert repr(pool).replace(LEFT_OUT, "").replace(", context='fork'", "") == expected
 
 
-BAD: list[tuple[tuple, dict[str, Any], type[Exception], str]] = [
+BAD = [
     ((CountingEnv, 8), {"wait_num": "auto"}, ValueError, "say what your policy takes"),
     ((CountingEnv, 8), {"policy_us": 3}, ValueError, 'only used with wait_num="auto"'),
     ((CountingEnv, 8), {"wait_num": "auto", "policy_row_us": -1}, ValueError, "0 or more, got -1"),
@@ -199,9 +186,7 @@ BAD: list[tuple[tuple, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("args", "options", "error", "message"), BAD)
-def test_bad_arguments(
-    args: tuple, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
+def test_bad_arguments(args, options, error, message):
     with pytest.raises(error, match=message):
         make(*args, **options)
 
@@ -209,13 +194,13 @@ def test_bad_arguments(
 # -------------------------------------------------------------------------------- what is made
 
 
-def to_integers(env: Any) -> Any:
+def to_integers(env):
     return gym.wrappers.TransformReward(env, round)
 
 
 @pytest.mark.parametrize("backend", ["auto", "dummy", "subproc"])
-def test_make_equals_envs_made_by_hand(backend: str) -> None:
-    options: dict[str, Any] = {"env_kwargs": {"g": 5.0}, "wrappers": [to_integers]}
+def test_make_equals_envs_made_by_hand(backend):
+    options = {"env_kwargs": {"g": 5.0}, "wrappers": [to_integers]}
     with make("gymnasium:Pendulum-v1", 3, backend=backend, **options) as pool:
         raw = [to_integers(gym.make("Pendulum-v1", g=5.0)) for _ in range(3)]
         obs, _ = pool.reset(seed=4)
@@ -227,14 +212,14 @@ def test_make_equals_envs_made_by_hand(backend: str) -> None:
         np.testing.assert_array_equal(reward, [row[1] for row in rows])
 
 
-def test_make_resets_at_the_end_and_returns_arrays() -> None:
-    counted: dict[str, Any] = {
+def test_make_resets_at_the_end_and_returns_arrays():
+    counted = {
         "length": 2,
         "step": lambda _, __, row: ({"count": row[0]}, *row[1:]),
         "reset": lambda _, row: ({"count": row[0]}, row[1]),
         "space": gym.spaces.Dict(count=envs.CountEnv().observation_space),
     }
-    options: dict[str, Any] = {"backend": "dummy", "env_kwargs": counted}
+    options = {"backend": "dummy", "env_kwargs": counted}
     with make(envs.ChangedEnv, 3, **options) as pool:
         assert pool.reset()[0]["count"].tolist() == [[0, 0, 0]] * 3
         pool.step([0] * 3)
@@ -251,11 +236,11 @@ def test_make_resets_at_the_end_and_returns_arrays() -> None:
 class LimitsEnv(CountingEnv):
     """Returns the limits of its process."""
 
-    def limits(self) -> tuple[str | None, list[int]]:
+    def limits(self):
         return os.environ.get("OMP_NUM_THREADS"), sorted(os.sched_getaffinity(0))
 
 
-def test_the_threads_and_cores_of_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threads_and_cores_of_worker_processes(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores = usable_cores()
     own = [[core] for core in cores * 3]
@@ -269,8 +254,8 @@ def test_the_threads_and_cores_of_worker_processes(monkeypatch: pytest.MonkeyPat
     assert usable_cores() == cores
 
 
-def test_a_refused_memfd_is_replaced_by_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> int:
+def test_a_refused_memfd_is_replaced_by_a_file(monkeypatch):
+    def refused(*_):
         raise PermissionError(errno.EPERM, "seccomp")
 
     monkeypatch.setattr(shm.os, "memfd_create", refused)
@@ -341,6 +326,6 @@ REFUSAL = "worker processes need os.fork.* which this platform lacks; use DummyV
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["as in the issue", "windows"])
-def test_a_platform_without_worker_processes(platform: str, tmp_path: object) -> None:
+def test_a_platform_without_worker_processes(platform, tmp_path):
     printed = run_python("-c", HIDE + USE, platform, f"{tmp_path}/record", env={"PATH": ""})
     assert [bool(re.fullmatch(REFUSAL, line)) for line in printed.splitlines()] == [True] * 5

@@ -3,19 +3,15 @@
 `tests/backends/test_matrix.py` has calls of `reset` and `seed` in any order, and each mode's rows.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError
+from envpool_py import DummyVectorEnv, EnvError
 from tests.support import envs
 from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES
 from tests.support.reference import same
@@ -24,12 +20,12 @@ NUM = 4
 FNS = [functools.partial(envs.RandomEnv, tag) for tag in range(NUM)]
 
 
-def test_action_spaces_are_seeded_with_their_envs() -> None:
+def test_action_spaces_are_seeded_with_their_envs():
     with DummyVectorEnv(FNS) as pool:
         # Tianshou's Collector keeps the list of spaces from its construction on.
         kept = pool.action_space
 
-        def samples() -> list[list[Any]]:
+        def samples():
             return [[space.sample() for _ in range(20)] for space in kept]
 
         pool.seed(11)
@@ -43,7 +39,7 @@ def test_action_spaces_are_seeded_with_their_envs() -> None:
         assert samples() == by_seed
 
 
-def first_obs(pool: BaseVectorEnv, steps: list[int], seed: int) -> list[np.ndarray]:
+def first_obs(pool, steps, seed):
     """First observations of successive episodes, `steps[k]` steps after each other."""
     found = [pool.reset(seed=seed)[0]]
     for count in steps:
@@ -53,7 +49,7 @@ def first_obs(pool: BaseVectorEnv, steps: list[int], seed: int) -> list[np.ndarr
     return found
 
 
-def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before() -> None:
+def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before():
     found = []
     for place in BACKENDS:
         with PLACES[place](FNS, episode_seeds=True) as pool:
@@ -66,10 +62,10 @@ def test_with_episode_seeds_an_episode_does_not_depend_on_what_came_before() -> 
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place: str) -> None:
+def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place):
     base = np.int64(70)
 
-    def closure(env_id: int, episode: int) -> tuple[Any, dict | None]:
+    def closure(env_id, episode):
         return base + env_id if episode < 2 else None, None if episode else {"first": True}
 
     with PLACES[place]([envs.CountEnv] * NUM, reset_fn=closure) as pool:
@@ -82,7 +78,7 @@ def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place: str) -> None:
 
 # ------------------------------------------------------------------- automatic resets that raise
 
-FAULTS: dict[str, Callable[[], Any]] = {
+FAULTS = {
     "raises": lambda: envs.raise_in_constructor("no such episode"),
     "exits": sys.exit,
     "brings no info": lambda: None,
@@ -98,13 +94,11 @@ FAULTS: dict[str, Callable[[], Any]] = {
     ],
 )
 @pytest.mark.parametrize("bad", [2, 3])
-def test_the_error_of_a_same_step_reset_comes_after_the_ended_row(
-    place: str, fault: str, bad: int
-) -> None:
-    def reset(env: envs.CountEnv, row: tuple) -> tuple:
+def test_the_error_of_a_same_step_reset_comes_after_the_ended_row(place, fault, bad):
+    def reset(env, row):
         return row[0], FAULTS[fault]() if (env.tag, env.resets) == (1, bad) else {}
 
-    def step(_: Any, action: Any, row: tuple) -> tuple:
+    def step(_, action, row):
         return *row[:2], row[2] or row[3], False, {"action": action} if bad == 2 else {}
 
     fns = [functools.partial(envs.ChangedEnv, i, 3, step=step, reset=reset) for i in range(3)]
@@ -138,7 +132,7 @@ def test_the_error_of_a_same_step_reset_comes_after_the_ended_row(
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_next_step_reset_that_raises_is_the_error_of_that_step(place: str) -> None:
+def test_a_next_step_reset_that_raises_is_the_error_of_that_step(place):
     fns = [functools.partial(envs.FailsToResetEnv, tag, 1) for tag in range(2)]
     with PLACES[place](fns, autoreset_mode="next_step") as pool:
         pool.reset()
@@ -151,15 +145,15 @@ def test_a_next_step_reset_that_raises_is_the_error_of_that_step(place: str) -> 
 
 
 @pytest.mark.parametrize("as_list", [False, True])
-def test_an_ended_row_that_an_interrupt_swallowed_does_not_answer_a_reset(as_list: bool) -> None:
-    def reset(env: envs.CountEnv, row: tuple) -> tuple:
+def test_an_ended_row_that_an_interrupt_swallowed_does_not_answer_a_reset(as_list):
+    def reset(env, row):
         if env.resets == 2:
             raise KeyboardInterrupt
         return envs.raise_in_constructor("no third reset") if env.resets == 3 else row
 
     fns = [functools.partial(envs.ChangedEnv, tag, 2, reset=reset) for tag in range(2)]
     actions = np.array([5, 5], dtype=np.int64)
-    given: Any = actions.tolist() if as_list else actions
+    given = actions.tolist() if as_list else actions
     with DummyVectorEnv(fns, autoreset_mode="same_step") as pool:
         pool.reset()
         pool.step(given)

@@ -4,12 +4,8 @@ An env gives plain rows first, so that they go the quick way, then one of anothe
 ones again. `tests/unit/test_spaces.py` has every cast of an observation.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -27,23 +23,23 @@ SPACE = gym.spaces.Box(-1e6, 1e6, (3,), np.float32)
 PLAIN = "plain"
 
 
-def obs(change: Callable[[np.ndarray], Any]) -> Callable[[tuple], tuple]:
+def obs(change):
     return lambda row: (change(row[0]), *row[1:])
 
 
-def reward(value: Any) -> Callable[[tuple], tuple]:
+def reward(value):
     return lambda row: (row[0], value, *row[2:])
 
 
-def flags(terminated: Any, truncated: Any) -> Callable[[tuple], tuple]:
+def flags(terminated, truncated):
     return lambda row: (*row[:2], terminated, truncated, row[4])
 
 
-def info(value: Any) -> Callable[[tuple], tuple]:
+def info(value):
     return lambda row: (*row[:4], value)
 
 
-def read_only(array: np.ndarray) -> np.ndarray:
+def read_only(array):
     array.setflags(write=False)
     return array
 
@@ -52,7 +48,7 @@ class Info(dict):
     """An info that is more than a dict."""
 
 
-FORMS: dict[str, Callable[[tuple], Any]] = {
+FORMS = {
     "a list": list,
     "big endian": obs(lambda array: array.astype(">f4")),
     "wider": obs(lambda array: array + np.float64(0.1)),
@@ -79,7 +75,7 @@ FORMS: dict[str, Callable[[tuple], Any]] = {
     "a subclass of dict": info(Info(a=1)),
 }
 # ... and rows of which the pool says what is wrong with them
-WRONG: dict[str, tuple[Callable[[tuple], Any], str]] = {
+WRONG = {
     "longer": (obs(lambda array: np.append(array, array)), r"obs has shape \(6,\)"),
     "broadcastable": (obs(lambda array: array[:1]), r"obs has shape \(1,\)"),
     "scalar": (obs(lambda _: np.float32(3)), r"obs has shape \(\)"),
@@ -99,7 +95,7 @@ WRONG: dict[str, tuple[Callable[[tuple], Any], str]] = {
 }
 LOCKED = {"a lock in the info": (info({"lock": threading.Lock()}), "cannot be pickled")}
 """Wrong where the row leaves its process."""
-WRONG_RESETS: dict[str, tuple[Callable[[tuple], Any], str]] = {
+WRONG_RESETS = {
     "obs alone": (lambda row: row[0], r"reset\(\) must return \(obs, info\), got ndarray"),
     "info list": (lambda row: (row[0], [row[1]]), "got info a list of 1"),
     "info None": (lambda row: (row[0], None), "got info NoneType"),
@@ -110,18 +106,18 @@ WRONG_RESETS: dict[str, tuple[Callable[[tuple], Any], str]] = {
 }
 
 
-def changed_step(_: Any, name: str, row: tuple) -> Any:
+def changed_step(_, name, row):
     plain = row[0].astype(np.float32), row[1], False, False, {}
     change = FORMS.get(name) or {**WRONG, **LOCKED}.get(name, (tuple,))[0]
     return change(plain)
 
 
-def changed_reset(_: Any, row: tuple) -> Any:
+def changed_reset(_, row):
     name = (row[1].pop("options") or {}).get("spoil")
     return WRONG_RESETS[name][0](row) if name else (row[0], {})
 
 
-def make(tag: int) -> envs.ChangedEnv:
+def make(tag):
     """Make an env whose actions, and option `spoil` of a reset, are names of the tables above."""
     env = envs.ChangedEnv(tag, step=changed_step, reset=changed_reset, space=SPACE)
     del env.action_space
@@ -134,7 +130,7 @@ FNS = [functools.partial(make, tag) for tag in range(3)]
 @pytest.mark.parametrize(
     ("place", "mode"), [*((place, "same_step") for place in QUICK), ("dummy", "next_step")]
 )
-def test_a_row_of_another_form_among_plain_ones(place: str, mode: str) -> None:
+def test_a_row_of_another_form_among_plain_ones(place, mode):
     hand = HandStepped(FNS, mode)
     with PLACES[place](FNS, autoreset_mode=mode) as pool:
         check_reset(pool.reset(), hand.reset(), SPACE)
@@ -144,7 +140,7 @@ def test_a_row_of_another_form_among_plain_ones(place: str, mode: str) -> None:
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_a_row_that_is_wrong_among_plain_ones(place: str) -> None:
+def test_a_row_that_is_wrong_among_plain_ones(place):
     hand = HandStepped(FNS)
     with PLACES[place](FNS) as pool:
         check_reset(pool.reset(), hand.reset(), SPACE)
@@ -166,7 +162,7 @@ def test_a_row_that_is_wrong_among_plain_ones(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_reset_that_is_wrong(place: str) -> None:
+def test_a_reset_that_is_wrong(place):
     with PLACES[place](FNS) as pool:
         pool.reset()
         for name, (_, text) in WRONG_RESETS.items():
@@ -181,7 +177,7 @@ def test_a_reset_that_is_wrong(place: str) -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_final_observations_that_are_objects_in_part_fit_their_space(place: str) -> None:
+def test_final_observations_that_are_objects_in_part_fit_their_space(place):
     vector = gym.spaces.Box(-1, 99, (2,), np.float32)
     env_fn = functools.partial(
         envs.ChangedEnv,
@@ -204,9 +200,9 @@ def test_final_observations_that_are_objects_in_part_fit_their_space(place: str)
 )
 @pytest.mark.parametrize("place", LOCAL)
 def test_one_element_is_a_scalar_reward_unless_a_space_declares_its_shape(
-    place: str, shape: tuple[int, ...], declared: bool, row: tuple[int, ...]
-) -> None:
-    def rewarded() -> envs.ChangedEnv:
+    place, shape, declared, row
+):
+    def rewarded():
         reward = np.full(shape, 2.5, np.float32)
         env = envs.ChangedEnv(step=lambda env, action, row: (row[0], reward, *row[2:]))  # noqa: ARG005
         if declared:
@@ -226,14 +222,14 @@ def test_one_element_is_a_scalar_reward_unless_a_space_declares_its_shape(
 class InfoEnv(envs.CountEnv):
     """Its infos are of several forms, in a random order."""
 
-    def __init__(self, tag: int) -> None:
+    def __init__(self, tag):
         super().__init__(tag, length=2)
         self.rng, self.count = np.random.default_rng(tag), 0
 
-    def info(self) -> dict[str, Any]:
+    def info(self):
         self.count += 1
         x = float(self.rng.normal())
-        kinds: list[dict[str, Any]] = [
+        kinds = [
             {"x": x, "n": self.count, "alive": x > 0},
             {"x": np.float64(x), "speed": np.float32(x), "at": np.array([x, -x])},
             {},
@@ -243,21 +239,21 @@ class InfoEnv(envs.CountEnv):
         ]
         return kinds[int(self.rng.choice([0, 0, 0, 0, 1, 1, 2, 3, 4, 5]))]
 
-    def reset(self, **kwargs: Any) -> Any:
+    def reset(self, **kwargs):
         return super().reset(**kwargs)[0], self.info()
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         return *super().step(action)[:4], self.info()
 
 
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
 @pytest.mark.parametrize("place", PROCESSES[-1:])
-def test_forms_that_change_from_row_to_row(place: str, mode: str | None) -> None:
+def test_forms_that_change_from_row_to_row(place, mode):
     fns = [functools.partial(InfoEnv, tag) for tag in range(4)]
     Session(PLACES[place], fns, mode).run(script(1, rounds=8))
 
 
-def numbers(count: int) -> dict[str, Any]:
+def numbers(count):
     return {f"number {n}": count * 10.0 + n for n in range(10)}
 
 
@@ -269,15 +265,15 @@ SCALARS = functools.partial(
 """Makes an env with ten numbers in each info."""
 
 
-def check_infos(infos: Any, count: int) -> None:
+def check_infos(infos, count):
     assert list(infos) == [{**numbers(count), "env_id": i} for i in range(len(infos))]
 
 
-def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
+def test_nothing_is_pickled_once_the_form_is_known(monkeypatch):
+    taken = []
     read = ProcessHost.read
 
-    def counting(self: Any) -> bool:
+    def counting(self):
         found = read(self)
         taken.extend(self.items)
         return found
@@ -290,7 +286,7 @@ def test_nothing_is_pickled_once_the_form_is_known(monkeypatch: pytest.MonkeyPat
     assert taken == []
 
 
-def test_forms_outlive_rows_that_are_cancelled_and_processes_that_end() -> None:
+def test_forms_outlive_rows_that_are_cancelled_and_processes_that_end():
     with ShmemVectorEnv([SCALARS] * 2, num_processes=1, wait_num=1) as pool:
         pool.reset()
         for count in (2, 4, 6):
@@ -317,7 +313,7 @@ def test_forms_outlive_rows_that_are_cancelled_and_processes_that_end() -> None:
 NUM = 6
 
 
-def row_of(obs: Any, k: int) -> Any:
+def row_of(obs, k):
     """Return row `k` of observations in columns, without a copy."""
     if isinstance(obs, dict):
         return {key: row_of(part, k) for key, part in obs.items()}
@@ -326,15 +322,15 @@ def row_of(obs: Any, k: int) -> Any:
 
 @pytest.mark.parametrize("place", BACKENDS)
 @pytest.mark.parametrize(("name", "columns"), [("box-int64", False), ("mixed", True)])
-def test_rows_hold_until_their_env_is_sent_on(place: str, name: str, columns: bool) -> None:
+def test_rows_hold_until_their_env_is_sent_on(place, name, columns):
     rng = np.random.default_rng(0)
     fns = [functools.partial(envs.SpaceEnv, tag, name, 1000) for tag in range(NUM)]
     hand = HandStepped(fns)
     action = envs.draw(hand.envs[0].action_space, rng)
-    held: dict[int, Any] = {}
-    addresses: set[int] = set()
+    held = {}
+    addresses = set()
 
-    def keep(obs: Any, infos: Any) -> None:
+    def keep(obs, infos):
         if not columns:
             addresses.add(obs.__array_interface__["data"][0])
         held.update((info["env_id"], row_of(obs, k)) for k, info in enumerate(infos))
@@ -361,7 +357,7 @@ def test_rows_hold_until_their_env_is_sent_on(place: str, name: str, columns: bo
     assert len(addresses) <= NUM + 1  # the same memory again and again
 
 
-def test_whole_batches_are_views_and_any_other_is_not() -> None:
+def test_whole_batches_are_views_and_any_other_is_not():
     with ShmemVectorEnv([envs.CountEnv] * 3, num_processes=1, copy=False) as pool:
         first, _ = pool.reset()
         part, _ = pool.reset([2, 0])

@@ -37,11 +37,11 @@ class PoolMachine(RuleBasedStateMachine):
     place = ""
     options: dict[str, Any] = {}  # noqa: RUF012
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.open()
 
-    def open(self) -> None:
+    def open(self):
         fns = [functools.partial(envs.FaultEnv, tag) for tag in range(NUM)]
         limit = {} if self.place == "dummy" else {"step_timeout": LIMIT}
         self.pool = PLACES[self.place](fns, wait_num=1, **limit, **self.options)
@@ -52,35 +52,35 @@ class PoolMachine(RuleBasedStateMachine):
         # Whether its process was killed while it was in flight: its row may have been there.
         self.killed = [False] * NUM
 
-    def those(self, *states: int) -> list[int]:
+    def those(self, *states):
         return [i for i in range(NUM) if self.state[i] in states]
 
-    def steps(self, i: int) -> bool:
+    def steps(self, i):
         """Tell whether a step of this env would be carried out."""
         return self.state[i] == READY
 
-    def free(self, ids: list[int]) -> list[int]:
+    def free(self, ids):
         return [i for i in ids if self.state[i] in (NEVER, READY, FAILED)]
 
-    def mates(self, i: int) -> list[int]:
+    def mates(self, i):
         return [j for j in range(NUM) if self.pids[j] == self.pids[i]]
 
     @rule(ids=IDS, faults=st.lists(st.sampled_from(["", "", "value"]), min_size=NUM, max_size=NUM))
-    def send(self, ids: list[int], faults: list[str]) -> None:
+    def send(self, ids, faults):
         ids = [i for i in ids if self.state[i] == READY]
         self.pool.send([faults[i] for i in ids], ids)
         for i in ids:
             self.state[i], self.fault[i] = FLYING, faults[i]
 
     @rule(ids=IDS)
-    def send_reset(self, ids: list[int]) -> None:
+    def send_reset(self, ids):
         ids = self.free(ids)
         self.pool.send_reset(ids)
         for i in ids:
             self.state[i], self.fault[i] = RESETTING, ""
 
     @rule(i=ONE)
-    def send_what_is_refused(self, i: int) -> None:
+    def send_what_is_refused(self, i):
         wrong = {NEVER: ResetNeeded, FAILED: ResetNeeded, DEAD: WorkerDiedError}
         wrong |= {FLYING: AlreadyPendingCallError, RESETTING: AlreadyPendingCallError}
         if self.state[i] in wrong:
@@ -88,7 +88,7 @@ class PoolMachine(RuleBasedStateMachine):
                 self.pool.send([""], [i])
 
     @rule(ids=IDS)
-    def reset(self, ids: list[int]) -> None:
+    def reset(self, ids):
         ids = self.free(ids)
         obs, infos = self.pool.reset(ids)
         assert [info["env_id"] for info in infos] == ids
@@ -96,24 +96,24 @@ class PoolMachine(RuleBasedStateMachine):
             self.began(i, obs[k].tolist(), infos[k])
 
     @rule(ids=IDS)
-    def call(self, ids: list[int]) -> None:
+    def call(self, ids):
         ids = self.free(ids)
         assert self.pool.get_env_attr("tag", ids) == ids
 
     @rule(ids=IDS)
-    def cancel(self, ids: list[int]) -> None:
+    def cancel(self, ids):
         """Cancel what is in flight: how far those envs have come is not known."""
         self.pool.cancel(ids)
         for i in ids:
             if self.state[i] in (FLYING, RESETTING):
                 self.abandoned(i)
 
-    def abandoned(self, i: int) -> None:
+    def abandoned(self, i):
         self.state[i], self.fault[i] = FAILED, ""
         self.episode[i] = int(self.pool.get_env_attr("episode", [i])[0])
 
     @rule(timeout=st.sampled_from([None, 0.001]), wait_num=st.integers(1, NUM))
-    def recv(self, timeout: float | None, wait_num: int) -> None:
+    def recv(self, timeout, wait_num):
         self.pool.timeout, self.pool.wait_num = timeout, wait_num
         flying = len(self.those(FLYING, RESETTING))
         if not flying:
@@ -123,13 +123,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.fetch(self.pool.recv, 1 if timeout else min(wait_num, flying))
 
     @rule()
-    def drain(self) -> None:
+    def drain(self):
         while self.pool.waiting_id:
             self.fetch(self.pool.drain, 1)
         assert all(self.killed[i] for i in self.those(FLYING, RESETTING))
         assert len(self.pool.drain()[1]) == 0
 
-    def fetch(self, take: Any, least: int) -> None:
+    def fetch(self, take, least):
         try:
             batch = take()
         except EnvError as error:
@@ -140,13 +140,13 @@ class PoolMachine(RuleBasedStateMachine):
         for obs, _, _, truncated, info in zip(*batch, strict=True):
             self.row(info["env_id"], obs.tolist(), bool(truncated), info)
 
-    def failed(self, i: int) -> None:
+    def failed(self, i):
         # One of a process that has ended is named whether or not its own row came before.
         if self.state[i] == FLYING and not self.killed[i]:
             assert self.fault[i] == "value"
             self.state[i] = FAILED
 
-    def row(self, i: int, obs: list[int], truncated: bool, info: dict[str, Any]) -> None:
+    def row(self, i, obs, truncated, info):
         assert not self.fault[i]
         assert not truncated
         if self.state[i] == RESETTING:
@@ -158,13 +158,13 @@ class PoolMachine(RuleBasedStateMachine):
             self.state[i] = READY
             assert obs == [i, self.episode[i], self.t[i]]
 
-    def began(self, i: int, obs: list[int], info: dict[str, Any]) -> None:
+    def began(self, i, obs, info):
         assert "env_error" not in info
         self.episode[i], self.t[i], self.state[i] = self.episode[i] + 1, 0, READY
         assert obs == [i, self.episode[i], 0]
 
     @rule(i=ONE, in_flight=st.booleans())
-    def kill(self, i: int, in_flight: bool) -> None:
+    def kill(self, i, in_flight):
         """Kill a process, between two requests of its envs or while some are in flight."""
         if self.place == "dummy":  # its envs have no process to kill
             return
@@ -179,7 +179,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.drain()
         self.have_died(self.mates(i))
 
-    def have_died(self, mates: list[int]) -> None:
+    def have_died(self, mates):
         for j in mates:
             self.killed[j] = False
             self.state[j] = DEAD
@@ -187,7 +187,7 @@ class PoolMachine(RuleBasedStateMachine):
                 self.pool.get_env_attr("tag", [j])
 
     @rule(i=ONE)
-    def hang(self, i: int) -> None:
+    def hang(self, i):
         """Let an env hang, alone, and its time run out."""
         self.drain()
         if self.place == "dummy" or not self.steps(i):
@@ -204,7 +204,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.have_died(mates)
 
     @rule(i=ONE)
-    def restart(self, i: int) -> None:
+    def restart(self, i):
         if self.state[i] in (FLYING, RESETTING):
             with pytest.raises(AlreadyPendingCallError):
                 self.pool.restart([i])
@@ -215,11 +215,11 @@ class PoolMachine(RuleBasedStateMachine):
             self.made(j)
             self.pids[j] = self.pool.call("pid", id=[j])[0]
 
-    def made(self, i: int) -> None:
+    def made(self, i):
         self.state[i], self.episode[i], self.t[i], self.fault[i] = NEVER, -1, 0, ""
 
     @rule()
-    def close(self) -> None:
+    def close(self):
         """Close whatever is under way, and begin again with a new pool."""
         self.pool.close()
         for ask in (self.pool.recv, self.pool.reset, self.pool.drain):
@@ -229,7 +229,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.close()
         self.open()
 
-    def teardown(self) -> None:
+    def teardown(self):
         self.pool.close()
 
 
@@ -238,27 +238,27 @@ class RestartingMachine(PoolMachine):
 
     options = {"on_error": "restart", "max_restarts": None, "restart_backoff": 0.0}  # noqa: RUF012
 
-    def open(self) -> None:
+    def open(self):
         super().open()
         # Lost while idle: what comes next has to say so. None: the order of things decides.
-        self.unreported: list[bool | None] = [False] * NUM
+        self.unreported = [False] * NUM
 
-    def steps(self, i: int) -> bool:
+    def steps(self, i):
         return super().steps(i) and self.unreported[i] is False
 
-    def send(self, ids: list[int], faults: list[str]) -> None:
+    def send(self, ids, faults):
         faults = ["value" if self.unreported[i] else faults[i] for i in range(NUM)]
         super().send(ids, faults)
 
-    def failed(self, i: int) -> None:
+    def failed(self, i):
         raise AssertionError(f"env {i} raises")
 
-    def abandoned(self, i: int) -> None:
+    def abandoned(self, i):
         if self.fault[i] or self.unreported[i]:
             self.unreported[i] = None
         super().abandoned(i)
 
-    def row(self, i: int, obs: list[int], truncated: bool, info: dict[str, Any]) -> None:
+    def row(self, i, obs, truncated, info):
         killed = self.killed[i]
         if not truncated:
             again = killed and "env_error" in info  # a reset that was lost, and tried again
@@ -276,7 +276,7 @@ class RestartingMachine(PoolMachine):
         self.state[i] = FAILED
         self.unreported[i] = None if killed else False
 
-    def began(self, i: int, obs: list[int], info: dict[str, Any]) -> None:
+    def began(self, i, obs, info):
         if self.unreported[i] is None:
             self.episode[i] = -1 if obs[1] == 0 else self.episode[i]
         else:
@@ -285,7 +285,7 @@ class RestartingMachine(PoolMachine):
         self.unreported[i] = False
         super().began(i, obs, {})
 
-    def have_died(self, mates: list[int]) -> None:
+    def have_died(self, mates):
         with contextlib.suppress(WorkerDiedError):  # unless it has been noticed
             self.pool.get_env_attr("tag", mates)
         self.pids = self.pool.call("pid")
@@ -298,7 +298,7 @@ class RestartingMachine(PoolMachine):
 
 @pytest.mark.parametrize("machine", [PoolMachine, RestartingMachine])
 @pytest.mark.parametrize("place", ["dummy", *slow("shmem-fork-packed")])
-def test_any_order_of_requests(place: str, machine: type[PoolMachine]) -> None:
+def test_any_order_of_requests(place, machine):
     chosen = type("Machine", (machine,), {"place": place})
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     run_state_machine_as_test(

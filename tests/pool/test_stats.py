@@ -1,13 +1,10 @@
 """What a pool says of itself, against what envs note, and what a batch costs the caller."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -28,20 +25,20 @@ class TimedEnv(gym.Env[Any, Any]):
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self) -> None:
-        self.took: dict[str, list[float]] = {"step": [], "reset": []}
+    def __init__(self):
+        self.took = {"step": [], "reset": []}
 
-    def _spend(self, what: str, seconds: float) -> Any:
+    def _spend(self, what, seconds):
         begun = time.perf_counter()
         time.sleep(seconds)
         self.took[what].append(time.perf_counter() - begun)
         return np.zeros(2, np.float32)
 
-    def reset(self, **kwargs: Any) -> Any:
+    def reset(self, **kwargs):
         super().reset(**kwargs)
         return self._spend("reset", 0.003), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         del action
         count = len(self.took["step"]) + 1
         obs = self._spend("step", 0.004 if count % 10 == 0 else 0.001)
@@ -53,7 +50,7 @@ class TimedEnv(gym.Env[Any, Any]):
     ("place", "mode"),
     [*((place, "next_step") for place in BACKENDS), ("dummy", None), (LOCAL[1], "same_step")],
 )
-def test_what_envs_took(place: str, mode: str | None) -> None:
+def test_what_envs_took(place, mode):
     begun = time.perf_counter()
     with PLACES[place]([TimedEnv] * 3, autoreset_mode=mode, measure=True) as pool:
         pool.reset()
@@ -86,7 +83,7 @@ def test_what_envs_took(place: str, mode: str | None) -> None:
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_counts_that_are_cleared_and_those_of_envs_that_raise_or_are_recreated(place: str) -> None:
+def test_counts_that_are_cleared_and_those_of_envs_that_raise_or_are_recreated(place):
     with PLACES[place]([CountingEnv] * 3, measure=True) as pool:
         empty = pool.stats()
         assert np.isnan(empty.batch_fill)
@@ -107,13 +104,13 @@ def test_counts_that_are_cleared_and_those_of_envs_that_raise_or_are_recreated(p
 
 
 @pytest.mark.parametrize("place", QUICK)
-def test_a_measured_pool_gives_the_same_rows(place: str) -> None:
+def test_a_measured_pool_gives_the_same_rows(place):
     fns = [functools.partial(envs.BufferEnv, tag, 2) for tag in range(3)]
     Session(PLACES[place], fns, "next_step", measure=True).run(script(2))
 
 
-def test_a_new_process_counts_on() -> None:
-    options: dict[str, Any] = {"num_processes": 1, "measure": True, "on_error": "restart"}
+def test_a_new_process_counts_on():
+    options = {"num_processes": 1, "measure": True, "on_error": "restart"}
     with ShmemVectorEnv([CountingEnv] * 2, **options) as pool:
         pool.reset()
         pool.step([0, 0])
@@ -126,8 +123,8 @@ def test_a_new_process_counts_on() -> None:
         assert stats.restarts.tolist() == [1, 1]
 
 
-def test_refusals() -> None:
-    pool: BaseVectorEnv = DummyVectorEnv([CountingEnv])
+def test_refusals():
+    pool = DummyVectorEnv([CountingEnv])
     with pool, pytest.raises(RuntimeError, match="measure=True"):
         pool.stats()
     pool = BaseVectorEnv([CountingEnv], ThreadWorker, measure=True)
@@ -135,7 +132,7 @@ def test_refusals() -> None:
         pool.stats()
 
 
-def test_a_notebook_shows_the_states_of_the_envs() -> None:
+def test_a_notebook_shows_the_states_of_the_envs():
     with DummyVectorEnv([functools.partial(envs.FaultEnv, i) for i in range(4)]) as pool:
         pool.reset([0, 1, 2])
         pool.send([""], [2])
@@ -162,11 +159,11 @@ BARE = functools.partial(
 """Makes an env without infos, whose episode does not end."""
 
 
-def calls_of(act: Callable[[], Any]) -> list[str]:
+def calls_of(act):
     """Return the Python functions that are called in this thread."""
-    called: list[str] = []
+    called = []
 
-    def note(frame: Any, event: str, arg: Any) -> None:  # noqa: ARG001 - the signature of a profiler
+    def note(frame, event, arg):  # noqa: ARG001 - the signature of a profiler
         if event == "call":
             called.append(frame.f_code.co_name)
 
@@ -182,7 +179,7 @@ def calls_of(act: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(("wait_num", "limit"), [(NUM_ENVS, 26), (NUM_ENVS // 2, 28)])
-def test_calls_of_a_step(wait_num: int, limit: int) -> None:
+def test_calls_of_a_step(wait_num, limit):
     with ShmemVectorEnv([BARE] * NUM_ENVS, num_processes=2, wait_num=wait_num) as pool:
         pool.reset(seed=0)
         counts = []
@@ -196,13 +193,11 @@ def test_calls_of_a_step(wait_num: int, limit: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_resets_are_one_message_for_each_process(
-    seed: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resets_are_one_message_for_each_process(seed, monkeypatch):
     written = []
     write = os.write
 
-    def count(fd: int, data: bytes) -> int:
+    def count(fd, data):
         written.append(len(data))
         return write(fd, data)
 

@@ -3,8 +3,6 @@
 `tests/unit/test_checks.py` has what `validate` finds wrong with a row.
 """
 
-from __future__ import annotations
-
 import array
 import fcntl
 import functools
@@ -12,8 +10,6 @@ import inspect
 import select
 import termios
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +24,7 @@ from tests.support.places import BACKENDS, LOCAL, PLACES, QUICK
 MODES = (None, "next_step", "same_step")
 
 
-def line() -> int:
+def line():
     """Return the number of the line that calls this."""
     return inspect.currentframe().f_back.f_lineno
 
@@ -36,13 +32,13 @@ def line() -> int:
 # -------------------------------------------------------------- a step after the episode's end
 
 
-def short(*lengths: int) -> list[Callable[[], Any]]:
+def short(*lengths):
     return [functools.partial(envs.CountEnv, tag, length) for tag, length in enumerate(lengths)]
 
 
 @pytest.mark.filterwarnings("error:.* stepped after:UserWarning")
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_step_after_the_end_is_warned_of_once(place: str) -> None:
+def test_a_step_after_the_end_is_warned_of_once(place):
     with PLACES[place](short(9, 2, 3, 9)) as pool:
         pool.reset()
         for _ in range(2):
@@ -66,7 +62,7 @@ def test_a_step_after_the_end_is_warned_of_once(place: str) -> None:
 @pytest.mark.filterwarnings("error:.* stepped after:UserWarning")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", QUICK)
-def test_envs_that_are_reset_are_not_warned_of(place: str, mode: str | None) -> None:
+def test_envs_that_are_reset_are_not_warned_of(place, mode):
     with PLACES[place](short(2, 3, 4), autoreset_mode=mode) as pool:
         pool.reset()
         for _ in range(7):
@@ -77,7 +73,7 @@ def test_envs_that_are_reset_are_not_warned_of(place: str, mode: str | None) -> 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_worker_of_your_own_warns_too(mode: str | None) -> None:
+def test_a_worker_of_your_own_warns_too(mode):
     with (
         BaseVectorEnv(short(1), ThreadWorker, autoreset_mode=mode) as pool,
         warnings.catch_warnings(record=True) as caught,
@@ -94,7 +90,7 @@ def test_a_worker_of_your_own_warns_too(mode: str | None) -> None:
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
 # A space, an observation that is not in it, and what is said of it.
-WRONG: dict[str, tuple[spaces.Space, Any, str]] = {
+WRONG = {
     "nan": (BOX, NAN, r"obs\[1, 0\] is nan"),
     "a dict's leaf": (
         spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Tuple((BOX,))}),
@@ -105,15 +101,15 @@ WRONG: dict[str, tuple[spaces.Space, Any, str]] = {
 }
 
 
-def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]:
+def shows(name, reset=99, step=99):
     """Return two env_fns; env 1 shows what is wrong from that reset and that step on."""
     space, wrong, _ = WRONG[name]
     good = envs.draw(space, np.random.default_rng(0))
 
-    def on_reset(env: envs.CountEnv, row: tuple) -> tuple:
+    def on_reset(env, row):
         return wrong if env.tag and env.resets >= reset else good, row[1]
 
-    def on_step(env: envs.CountEnv, _: Any, row: tuple) -> tuple:
+    def on_step(env, _, row):
         return wrong if env.tag and env.steps >= step else good, *row[1:]
 
     make = functools.partial(envs.ChangedEnv, length=3, step=on_step, reset=on_reset, space=space)
@@ -121,7 +117,7 @@ def shows(name: str, reset: int = 99, step: int = 99) -> list[Callable[[], Any]]
 
 
 @pytest.mark.parametrize(("place", "name"), [*((p, "nan") for p in BACKENDS), (LOCAL[1], "text")])
-def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
+def test_the_first_rows_are_warned_of(place, name):
     text = f'env 1: {WRONG[name][2]}(.|\n)*; pass validate="off" to silence this'
     with PLACES[place](shows(name, reset=1)) as pool:
         with warnings.catch_warnings():
@@ -137,21 +133,21 @@ def test_the_first_rows_are_warned_of(place: str, name: str) -> None:
         pool.step([0, 0])
 
 
-def nan(_: Any, __: Any, row: tuple) -> tuple:
+def nan(_, __, row):
     return row[0], float("nan"), *row[2:]
 
 
-def low(by: int) -> Callable[[], Any]:
+def low(by):
     """Return an env_fn whose env observes so much less than its space has."""
 
-    def lower(_: Any, *row: Any) -> tuple:
+    def lower(_, *row):
         return row[-1][0] - [by, 0, 0], *row[-1][1:]
 
     return functools.partial(envs.ChangedEnv, step=lower, reset=lower)
 
 
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_warning_about_rows_names_all_envs_and_the_line(place: str) -> None:
+def test_a_warning_about_rows_names_all_envs_and_the_line(place):
     silence = 'pass validate="off" to silence this'
     nans = functools.partial(envs.ChangedEnv, step=nan)
     with (
@@ -176,7 +172,7 @@ def test_a_warning_about_rows_names_all_envs_and_the_line(place: str) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 @pytest.mark.parametrize("place", BACKENDS)
-def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
+def test_always_is_an_error_of_that_env(place, name):
     with PLACES[place](shows(name, reset=2, step=2), validate="always") as pool:
         pool.reset()
         pool.step([0, 0])
@@ -188,7 +184,7 @@ def test_always_is_an_error_of_that_env(place: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("validate", "since"), [("off", 1), ("first", 2)])
-def test_later_rows_pass_and_with_off_all(validate: str, since: int) -> None:
+def test_later_rows_pass_and_with_off_all(validate, since):
     with PLACES["dummy"](shows("nan", reset=since, step=since), validate=validate) as pool:
         for n in range(1, 3):
             assert np.isnan(pool.reset()[0][1]).any() == (n >= since)
@@ -197,7 +193,7 @@ def test_later_rows_pass_and_with_off_all(validate: str, since: int) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES[1:])
-def test_automatic_resets_are_looked_at_too(mode: str) -> None:
+def test_automatic_resets_are_looked_at_too(mode):
     with PLACES["dummy"](shows("nan", 2), validate="always", autoreset_mode=mode) as pool:
         pool.reset()
         for _ in range(3):
@@ -206,30 +202,28 @@ def test_automatic_resets_are_looked_at_too(mode: str) -> None:
             pool.step([0, 0])
 
 
-def unread(fd: int) -> int:
+def unread(fd):
     """The bytes that wait in a pipe."""
     size = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, size)
     return size[0]
 
 
-def test_what_is_warned_of_comes_with_its_row(
-    gates: list[envs.Gate], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_warned_of_comes_with_its_row(gates, monkeypatch):
     """Also when that row is written after the parent was woken, before it reads."""
 
-    def late_nan(*row: Any) -> tuple:
+    def late_nan(*row):
         gates[1].wait()
         return nan(*row)
 
     fns = [envs.CountEnv, functools.partial(envs.ChangedEnv, 1, step=late_nan)]
     with PLACES["shmem-fork"](fns) as pool:
         pool.reset()
-        hosts: Any = pool.engine.hosts
+        hosts = pool.engine.hosts
         channel = hosts.processes.channel
         collect = channel.collect
 
-        def read_late(chunks: list[bytes]) -> bool:
+        def read_late(chunks):
             monkeypatch.undo()
             gates[1].release()
             select.select([hosts.of(1).stream.fd], [], [])  # the complaint is there

@@ -1,41 +1,35 @@
 """A local Ray with few resources, and actors that serve one pool after another."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import ray
 
 from envpool_py.ray import actors as module
 from envpool_py.ray.actor import EnvActor
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-_idle: list[tuple[Any, int]] = []
+_idle = []
 _open, _closed = module.Actors._open, module.ActorHost._closed
 
 
 class KeptEnvActor(EnvActor):
     """An actor that can begin afresh: to start a process takes a second of CPU time."""
 
-    def again(self, ids: Sequence[int]) -> None:
+    def again(self, ids):
         super().__init__(ids)
 
-    def pid(self) -> int:
+    def pid(self):
         return os.getpid()
 
 
-def _open_with_kept(self: Any) -> None:
+def _open_with_kept(self):
     _open(self)
     shared = self.hosts[0]._shared
     make = shared.make
 
-    def take(ids: Sequence[int]) -> Any:
+    def take(ids):
         if not _idle or shared.step_timeout is not None:
             return make(ids)
         actor, _ = _idle.pop()
@@ -45,7 +39,7 @@ def _open_with_kept(self: Any) -> None:
     shared.make = take
 
 
-def _keep(self: Any, reply: Any) -> bytes:
+def _keep(self, reply):
     if self._shared.step_timeout is not None:  # something watches it
         return _closed(self, reply)
     self.ended = True
@@ -54,7 +48,7 @@ def _keep(self: Any, reply: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def local_ray() -> Iterator[None]:
+def local_ray():
     """Have a Ray that takes little memory, whose actors are kept when a pool has closed its envs.
 
     A pool whose actor died, hung or has a ``step_timeout`` ends it as usual.
@@ -78,10 +72,10 @@ def local_ray() -> Iterator[None]:
         _idle.clear()
 
 
-def actors() -> set[int]:
+def actors():
     """Return the processes of actors with envs, of this process's Ray, that no pool has closed."""
 
-    def parent_of(pid: str) -> str:
+    def parent_of(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
 
     found = set()

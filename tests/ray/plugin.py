@@ -3,11 +3,8 @@
 `tests/conftest.py` has pytest import this where `-m` or the command line asks for Ray's tests.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +13,6 @@ from tests.ray.cluster import actors, local_ray
 from tests.support import envs, places
 from tests.support.helpers import ROOT, descriptors, wait_until
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 PLACE = places.Place(RayVectorEnv, {"envs_per_actor": 2, "num_cpus": 0.01}, 3)
 """Two actors, one of them with two envs."""
 
@@ -26,7 +20,7 @@ PLACE = places.Place(RayVectorEnv, {"envs_per_actor": 2, "num_cpus": 0.01}, 3)
 class Places(dict):
     """The place of Ray, also by the names of others."""
 
-    def __missing__(self, name: str) -> places.Place:
+    def __missing__(self, name):
         return PLACE
 
 
@@ -34,7 +28,7 @@ places.PLACES = Places(ray=PLACE)
 places.QUICK = places.PROCESSES = places.BACKENDS = ("ray",)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+def pytest_collection_modifyitems(items, config):
     """Keep the tests of Ray, and those of any backend; let Ray's own warnings pass."""
     kept, left_out = [], []
     for item in items:
@@ -48,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 
 @pytest.fixture(scope="session", autouse=True)
-def ray_is_there() -> Iterator[None]:
+def ray_is_there():
     """Start Ray, and have it open what it keeps open, before a test looks at what it leaves."""
     with local_ray():
         with PLACE([envs.CountEnv] * 2) as pool:
@@ -56,14 +50,14 @@ def ray_is_there() -> Iterator[None]:
         yield
 
 
-def there() -> set[object]:
+def there():
     """Return what a test must not leave; Ray opens and closes sockets as it pleases."""
     files = {what for what in descriptors().values() if not what.startswith("socket")}
     return {*actors(), *files, *threading.enumerate()}
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_on_ray(ray_is_there: None) -> Iterator[None]:
+def nothing_left_on_ray(ray_is_there):
     """Check that the test leaves no actor, no descriptor and no thread."""
     del ray_is_there
     gc.freeze()  # not to be looked through again after each test

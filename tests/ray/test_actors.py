@@ -3,8 +3,6 @@
 The tests of every backend run on Ray too, by `tests/ray/plugin.py`.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal
@@ -14,7 +12,6 @@ import threading
 import time
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -22,13 +19,7 @@ import pytest
 import ray
 from gymnasium.error import ResetNeeded
 
-from envpool_py import (
-    DummyVectorEnv,
-    EnvTimeoutError,
-    RayEnvWorker,
-    RayVectorEnv,
-    WorkerDiedError,
-)
+from envpool_py import DummyVectorEnv, EnvTimeoutError, RayEnvWorker, RayVectorEnv, WorkerDiedError
 from envpool_py.ray import actor
 from envpool_py.testing import EnvWorkerContract
 from tests.ray.cluster import actors
@@ -39,7 +30,7 @@ from tests.support.helpers import ROOT, wait_until
 FNS = [partial(envs.FaultEnv, tag) for tag in range(4)]
 
 
-def kill(pool: RayVectorEnv, number: int) -> None:
+def kill(pool, number):
     """Kill the process of an actor, and wait for its end."""
     (pid,) = pool.apply(lambda _: os.getpid(), id=2 * number)
     os.kill(pid, signal.SIGKILL)
@@ -62,19 +53,19 @@ class TestContract(EnvWorkerContract):
         ({"num_cpus": 5}, UserWarning, "room for 0 of 1 actors now, .*; pass a larger envs_per_"),
     ],
 )
-def test_wrong_options(options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_wrong_options(options, error, text):
     with pytest.raises(error, match=text):
         RayVectorEnv([envs.CountEnv], **options)
 
 
-def test_auto_starts_as_many_actors_as_there_is_room_for() -> None:
+def test_auto_starts_as_many_actors_as_there_is_room_for():
     with RayVectorEnv([envs.CountEnv] * 6, num_cpus=1.5) as pool:
         assert "num_actors=2" in repr(pool)
         assert [len(host.ids) for host in pool.engine.hosts.processes.hosts] == [3, 3]
         assert pool.reset()[0].shape == (6, 3)
 
 
-def test_large_observations_go_through_the_object_store() -> None:
+def test_large_observations_go_through_the_object_store():
     large = partial(
         envs.ChangedEnv,
         step=lambda _, action, row: (np.full((200, 300, 3), action, np.uint8), *row[1:]),
@@ -91,7 +82,7 @@ def test_large_observations_go_through_the_object_store() -> None:
 # ---------------------------------------------------------------------------------- deaths
 
 
-def test_a_death_names_the_envs_and_the_node_and_the_others_go_on() -> None:
+def test_a_death_names_the_envs_and_the_node_and_the_others_go_on():
     node = ray.get_runtime_context().get_node_id()[:8]
     text = rf"env 2: the actor on node .*\({node}\) died"
     with PLACE(FNS) as pool:
@@ -113,7 +104,7 @@ def test_a_death_names_the_envs_and_the_node_and_the_others_go_on() -> None:
 
 
 @pytest.mark.parametrize("mode", [None, "same_step"])
-def test_with_restart_every_env_of_a_dead_actor_is_reported_once(mode: str | None) -> None:
+def test_with_restart_every_env_of_a_dead_actor_is_reported_once(mode):
     with PLACE(FNS, on_error="restart", autoreset_mode=mode) as pool:
         pool.reset()
         pool.step([""] * 4)
@@ -134,8 +125,8 @@ def test_with_restart_every_env_of_a_dead_actor_is_reported_once(mode: str | Non
 
 
 @pytest.mark.parametrize("on_error", ["restart", "replay"])
-def test_episode_seeds_hold_over_the_death_of_an_actor(on_error: str) -> None:
-    def episodes(make: Any, *, killed: bool = False, **options: Any) -> list[list[Any]]:
+def test_episode_seeds_hold_over_the_death_of_an_actor(on_error):
+    def episodes(make, *, killed=False, **options):
         """Return the first observations of each env's episodes."""
         fns = [partial(envs.RandomEnv, tag) for tag in range(4)]
         with make(fns, episode_seeds=True, autoreset_mode="next_step", **options) as pool:
@@ -158,7 +149,7 @@ def test_episode_seeds_hold_over_the_death_of_an_actor(on_error: str) -> None:
         assert left[:count] == right[:count]
 
 
-def test_an_env_fn_that_raises_is_named_and_no_actor_is_left() -> None:
+def test_an_env_fn_that_raises_is_named_and_no_actor_is_left():
     broken = partial(envs.raise_in_constructor, "no env")
     with pytest.raises(ValueError, match="env 1: env_fn raised ValueError: no env"):
         RayVectorEnv([envs.CountEnv, broken], envs_per_actor=2, num_cpus=0.01)
@@ -168,7 +159,7 @@ def test_an_env_fn_that_raises_is_named_and_no_actor_is_left() -> None:
 # ------------------------------------------------------------------------- hangs and interrupts
 
 
-def test_a_stuck_env_is_named_with_its_stack_and_its_actor_restarted() -> None:
+def test_a_stuck_env_is_named_with_its_stack_and_its_actor_restarted():
     with PLACE(FNS, on_error="restart", step_timeout=0.5) as pool:
         pool.reset()
         pool.step([""] * 4)
@@ -188,10 +179,10 @@ def test_a_stuck_env_is_named_with_its_stack_and_its_actor_restarted() -> None:
 class HoldsTheGil(envs.CountEnv):
     """A step that holds the GIL for good; its actor waits for a tenth of the time."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
 
-        def later(seconds: float, *, exit: bool) -> None:  # noqa: A002 - as in faulthandler
+        def later(seconds, *, exit):  # noqa: A002 - as in faulthandler
             assert seconds >= 5
             faulthandler.dump_traceback_later(seconds / 10, exit=exit)
 
@@ -200,7 +191,7 @@ class HoldsTheGil(envs.CountEnv):
             dump_traceback_later=later, cancel_dump_traceback_later=cancel
         )
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         del action
         import re  # noqa: PLC0415
 
@@ -208,14 +199,14 @@ class HoldsTheGil(envs.CountEnv):
         raise AssertionError
 
 
-def test_an_env_that_holds_the_gil_is_ended_too() -> None:
+def test_an_env_that_holds_the_gil_is_ended_too():
     with PLACE([HoldsTheGil], step_timeout=0.1) as pool:
         pool.reset()
         with pytest.raises(WorkerDiedError):
             pool.step([0])
 
 
-def test_close_ends_actors_that_hang_within_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_ends_actors_that_hang_within_a_bounded_time(monkeypatch):
     monkeypatch.setattr("envpool_py.worker.processes.GRACE", 0.3)
     pool = PLACE(FNS, wait_num=1)
     pool.reset()
@@ -229,12 +220,12 @@ def test_close_ends_actors_that_hang_within_a_bounded_time(monkeypatch: pytest.M
 class Slow(envs.CountEnv):
     """A step takes as many tenths of a second as the action says."""
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         time.sleep(action / 10)
         return super().step(action)
 
 
-def test_an_interrupted_call_asks_for_a_reset_and_its_late_rows_are_dropped() -> None:
+def test_an_interrupted_call_asks_for_a_reset_and_its_late_rows_are_dropped():
     with PLACE([Slow] * 4) as pool:
         pool.reset()
         timer = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
@@ -271,7 +262,7 @@ if sys.argv[2] == "shutdown":
 """
 
 
-def test_no_actor_outlives_its_driver() -> None:
+def test_no_actor_outlives_its_driver():
     address = ray.get_runtime_context().gcs_address
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     before = actors()

@@ -1,10 +1,7 @@
 """What is built on pools gives over actors what it gives in process; the docs, example, cluster."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -23,45 +20,41 @@ from tests.support.episodes import check_by_hand
 from tests.support.helpers import ROOT, run_python
 from tests.support.reference import same
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
 CARTPOLE = [partial(gym.make, "CartPole-v1", disable_env_checker=True)] * 4
 ACTIONS = np.random.default_rng(0).integers(2, size=(40, 4))
 SAME_STEP = {"autoreset_mode": "same_step"}
 
 
-def drive(stepped: Any, **options: Any) -> Iterator[Any]:
+def drive(stepped, **options):
     yield stepped.reset(**options)
     for action in ACTIONS:
         yield stepped.step(action)
     stepped.close()
 
 
-def sb3(make: Callable[..., Any]) -> Iterator[Any]:
+def sb3(make):
     venv = PoolVecEnv(make(CARTPOLE, **SAME_STEP))
     venv.seed(1)
     return drive(venv)
 
 
-def gymnasium(make: Callable[..., Any]) -> Iterator[Any]:
+def gymnasium(make):
     return drive(VectorEnv(make(CARTPOLE, **SAME_STEP, columns=True)), seed=1)
 
 
-def by_name(make: Callable[..., Any]) -> dict[str, Any]:
+def by_name(make):
     """Return the options of a function that makes a pool by the name of a backend."""
     if make is DummyVectorEnv:
         return {"backend": "dummy"}
     return {"backend": "ray", "num_cpus": 0.01, "num_processes": 2}
 
 
-def as_envpool(make: Callable[..., Any]) -> Iterator[Any]:
+def as_envpool(make):
     options = {"num_envs": 4, "seed": 1, "pool_options": by_name(make)}
     return drive(envpool.make_gymnasium("CartPole-v1", **options))
 
 
-def parallel(make: Callable[..., Any]) -> Iterator[Any]:
+def parallel(make):
     with ParallelVectorEnv([MeadowEnv] * 3, **by_name(make)) as pool:
         yield pool.reset(seed=4)
         spaces = {agent: pool.action_space(agent) for agent in pool.possible_agents}
@@ -74,14 +67,14 @@ def parallel(make: Callable[..., Any]) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("face", [sb3, gymnasium, as_envpool, parallel])
-def test_rows_are_those_of_envs_in_process(face: Callable[..., Iterator[Any]]) -> None:
+def test_rows_are_those_of_envs_in_process(face):
     ours, theirs = list(face(PLACE)), list(face(DummyVectorEnv))
     assert len(ours) > 5
     for left, right in zip(ours, theirs, strict=True):
         assert same(left, right)
 
 
-def test_collect_on_the_command_line(tmp_path: Path) -> None:
+def test_collect_on_the_command_line(tmp_path):
     out = str(tmp_path / "a.npz")
     limits = ["--num-envs", "4", "--wait-num", "2", "--steps", "200", "--seed", "3"]
     backend = ["--backend", "ray", "--num-processes", "2"]
@@ -90,11 +83,11 @@ def test_collect_on_the_command_line(tmp_path: Path) -> None:
     assert main(["collect", "CartPole-v1", *limits, "--address", "auto"]) == 2
 
 
-def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
+def test_the_program_of_the_page_runs(tmp_path):
     run("docs/ray.md", tmp_path)
 
 
-def test_the_example_shows_the_nodes_and_the_speed() -> None:
+def test_the_example_shows_the_nodes_and_the_speed():
     address = ray.get_runtime_context().gcs_address
     options = ["--num-envs", "4", "--envs-per-actor", "2", "--num-cpus", "0.01", "--seconds", "0.2"]
     example = ROOT / "examples" / "ray_cluster.py"
@@ -156,5 +149,5 @@ print("done", flush=True)
 """
 
 
-def test_a_node_that_goes_and_a_node_that_comes() -> None:
+def test_a_node_that_goes_and_a_node_that_comes():
     assert run_python("-c", CLUSTER, env=os.environ).split()[-1] == "done"

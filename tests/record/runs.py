@@ -1,11 +1,8 @@
 """Runs that the tests of records and replays repeat, and envs that fail once in them."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
-from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,46 +11,40 @@ from envpool_py import EnvError
 from envpool_py.worker import DummyEnvWorker
 from tests.support import envs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from envpool_py import BaseVectorEnv
-
 RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
 
 
 class Run:
     """A pool whose batches are kept, those of resets and the errors too."""
 
-    def __init__(self, pool: BaseVectorEnv) -> None:
+    def __init__(self, pool):
         self.pool = pool
-        self.batches: list[Any] = []
+        self.batches = []
 
-    def reset(self, *args: Any, **kwargs: Any) -> None:
+    def reset(self, *args, **kwargs):
         obs, infos = self._asked(self.pool.reset, *args, **kwargs)
         flags = np.zeros(len(infos), dtype=bool)
         rewards = np.zeros((len(infos), *self.pool.engine.block.spec.reward))
         self.keep((obs, rewards, flags, flags, infos))
 
-    def step(self, *args: Any) -> tuple:
+    def step(self, *args):
         return self.keep(self._asked(self.pool.step, *args))
 
-    def recv(self) -> tuple:
+    def recv(self):
         return self.keep(self._asked(self.pool.recv))
 
-    def keep(self, batch: tuple) -> tuple:
+    def keep(self, batch):
         self.batches.append(batch)
         return batch
 
-    def _asked(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _asked(self, call, *args, **kwargs):
         try:
             return call(*args, **kwargs)
         except EnvError as error:
             self.batches.append(error)
             raise
 
-    def drive(self, steps: int, act: Callable[[int, int], Any] | None = None) -> None:
+    def drive(self, steps, act=None):
         """Step every env so often, sync or async; reset the envs that end, if the pool does not.
 
         ``act(i, n)`` is the action of step ``n`` of env ``i``; without it they are drawn.
@@ -76,7 +67,7 @@ class Run:
             if self.pool.autoreset_mode is None and len(ended):
                 self.reset([ids[k] for k in ended])
 
-    def rows_of(self, i: int) -> list[tuple]:
+    def rows_of(self, i):
         """Return the rows of env ``i``, in order."""
         return [
             tuple(part[k] for part in batch)
@@ -92,12 +83,12 @@ class Once(gym.Wrapper):
     A file says that it has; so a new process knows as well.
     """
 
-    def __init__(self, env: gym.Env, path: str, at: int, fault: str) -> None:
+    def __init__(self, env, path, at, fault):
         super().__init__(env)
         self.path, self.at, self.fault = path, at, fault
         self.steps = self.resets = 0
 
-    def _fail(self) -> None:
+    def _fail(self):
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
@@ -108,25 +99,25 @@ class Once(gym.Wrapper):
             signal.pause()
         raise ValueError("once")
 
-    def reset(self, **kwargs: Any) -> tuple:
+    def reset(self, **kwargs):
         self.resets += 1
         if -self.resets == self.at:
             self._fail()
         return super().reset(**kwargs)
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         self.steps += 1
         if self.steps == self.at:
             self._fail()
         return super().step(action)
 
 
-def make(tag: int, name: str, path: str, at: int, fault: str) -> gym.Env:
+def make(tag, name, path, at, fault):
     env = envs.RandomEnv(tag) if name == "random" else envs.SpaceEnv(tag, name)
     return Once(env, path, at, fault) if fault else env
 
 
-def failing(path: Path, faults: dict[int, tuple[int, str]], name: str = "random") -> list[Any]:
+def failing(path, faults, name="random"):
     """Return three env_fns; ``faults`` says where, and how, an env fails once."""
     return [
         functools.partial(make, tag, name, str(path / f"{tag}"), *faults.get(tag, (0, "")))
@@ -137,5 +128,5 @@ def failing(path: Path, faults: dict[int, tuple[int, str]], name: str = "random"
 class PlainWorker(DummyEnvWorker):
     """A custom worker: nothing but `send`, `recv` and `close`."""
 
-    def recv(self) -> Any:
+    def recv(self):
         return super().recv()

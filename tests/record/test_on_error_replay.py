@@ -1,11 +1,8 @@
 """`on_error="replay"`: a lost env is restored to its step; the run equals an undisturbed one."""
 
-from __future__ import annotations
-
 import functools
 import os
 import signal
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,20 +14,17 @@ from tests.support.broken import sleep_indefinitely
 from tests.support.places import PLACES
 from tests.support.reference import same
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-REPLAY: dict[str, Any] = {"on_error": "replay", "restart_backoff": 0.0}
+REPLAY = {"on_error": "replay", "restart_backoff": 0.0}
 FAULTY = [functools.partial(envs.FaultEnv, tag, 4) for tag in range(3)]
 
 
-def rows(pool: BaseVectorEnv, steps: int) -> tuple[list[list[Any]], dict[int, list[str]]]:
+def rows(pool, steps):
     """Step every env so often; return its rows, and for each env what its infos say of replays."""
     run = Run(pool)
     run.reset(seed=5)
     run.drive(steps)
     found = [run.rows_of(i) for i in range(3)]
-    replayed: dict[int, list[str]] = {}
+    replayed = {}
     for i, own in enumerate(found):
         for *_, info in own:
             assert info.get("env_error") is None
@@ -40,9 +34,7 @@ def rows(pool: BaseVectorEnv, steps: int) -> tuple[list[list[Any]], dict[int, li
     return found, replayed
 
 
-def check_undisturbed(
-    path: Path, place: str, faults: dict, steps: int = 24, name: str = "random", **options: Any
-) -> None:
+def check_undisturbed(path, place, faults, steps=24, name="random", **options):
     """Assert that a run with these faults has the rows of one without, and says what it did."""
     fns = failing(path, faults, name)
     with PLACES[place](fns, **options, **REPLAY) as pool:
@@ -55,14 +47,14 @@ def check_undisturbed(
         assert replayed[i][0].startswith(f"env {i}: ")
 
 
-def odd_resets(env_id: int, episode: int) -> tuple:
+def odd_resets(env_id, episode):
     """Seed only every other episode."""
     return (env_id + episode if episode % 2 else None), {"scale": 1.0 + episode}
 
 
 # What fails once, in which step or, if negative, in which reset.
 TWO = {0: (6, "SIGKILL"), 2: (9, "raise")}
-RUNS: list[tuple[str, dict, dict]] = [
+RUNS = [
     ("dummy", {1: (9, "raise"), 2: (4, "raise")}, {"episode_seeds": True}),
     ("shmem-fork", {0: (6, "os._exit"), 1: (9, "raise"), 2: (12, "SIGSEGV")}, {"wait_num": 2}),
     ("shmem-fork-packed", TWO, {"wait_num": 2}),
@@ -75,14 +67,12 @@ RUNS: list[tuple[str, dict, dict]] = [
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("place", "faults", "options"), RUNS)
-def test_the_run_is_as_if_nothing_had_happened(
-    place: str, faults: dict, options: dict, mode: str | None, tmp_path: Path
-) -> None:
+def test_the_run_is_as_if_nothing_had_happened(place, faults, options, mode, tmp_path):
     check_undisturbed(tmp_path, place, faults, autoreset_mode=mode, **options)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reset_that_raises_once(mode: str | None, tmp_path: Path) -> None:
+def test_a_reset_that_raises_once(mode, tmp_path):
     faults = {1: (-3, "raise")}
     if mode != "same_step":
         check_undisturbed(tmp_path, "shmem-fork", faults, autoreset_mode=mode)
@@ -93,7 +83,7 @@ def test_a_reset_that_raises_once(mode: str | None, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nested", "text", "every-dtype", "sequence", "custom"])
-def test_every_kind_of_action(name: str, tmp_path: Path) -> None:
+def test_every_kind_of_action(name, tmp_path):
     check_undisturbed(tmp_path, "shmem-fork-packed", {1: (3, "SIGKILL")}, 4, name)
     with PLACES["dummy"](failing(tmp_path, {0: (3, "raise")}, name), **REPLAY) as pool:
         pool.reset(seed=1)
@@ -103,13 +93,13 @@ def test_every_kind_of_action(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_env_that_hangs_once(tmp_path: Path) -> None:
+def test_an_env_that_hangs_once(tmp_path):
     options = {"step_timeout": 0.6, "autoreset_mode": "next_step"}
     check_undisturbed(tmp_path, "shmem-fork-packed", {1: (5, "hang")}, 10, **options)
 
 
 @pytest.mark.parametrize("place", PROCESSES)
-def test_idle_envs_of_a_dead_process_are_restored(place: str, tmp_path: Path) -> None:
+def test_idle_envs_of_a_dead_process_are_restored(place, tmp_path):
     fns = failing(tmp_path, {})
     with PLACES[place](fns, **REPLAY) as pool, PLACES["dummy"](fns) as undisturbed:
         pool.set_env_attr("mark", 3)
@@ -131,7 +121,7 @@ def test_idle_envs_of_a_dead_process_are_restored(place: str, tmp_path: Path) ->
         assert "killed by SIGKILL" in infos[0]["env_replayed"]
 
 
-def test_a_mate_that_is_reset_first_does_not_take_the_past_with_it(tmp_path: Path) -> None:
+def test_a_mate_that_is_reset_first_does_not_take_the_past_with_it(tmp_path):
     with PLACES["dummy"](failing(tmp_path, {})) as undisturbed:
         undisturbed.reset(seed=1)
         steps = [undisturbed.step([0], [0]) for _ in range(4)]
@@ -150,17 +140,15 @@ def test_a_mate_that_is_reset_first_does_not_take_the_past_with_it(tmp_path: Pat
         assert "killed by SIGKILL" in batch[4][0]["env_replayed"]
 
 
-def test_an_env_that_is_tried_again_when_its_process_ends_is_restored_once_more(
-    tmp_path: Path,
-) -> None:
+def test_an_env_that_is_tried_again_when_its_process_ends_is_restored_once_more(tmp_path):
     """The process ended in a request of its mate that is new: its own was not at fault."""
     there = tmp_path / "there"
 
-    def first() -> Once:
+    def first():
         """Make an env whose step raises, then hangs, then does neither."""
         number = count_call(tmp_path / "made")
 
-        def step(_: Any, __: Any, row: tuple) -> tuple:
+        def step(_, __, row):
             if number == 2:
                 there.touch()
                 sleep_indefinitely()
@@ -190,8 +178,8 @@ def test_an_env_that_is_tried_again_when_its_process_ends_is_restored_once_more(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("fault", ["value", "SIGKILL"])
-def test_an_env_that_fails_again_is_restarted(fault: str, mode: str | None) -> None:
-    calls: list[int] = []
+def test_an_env_that_fails_again_is_restarted(fault, mode):
+    calls = []
     options = {"autoreset_mode": mode, "on_restart": lambda i, _: calls.append(i)}
     with reset_pool("shmem-fork", FAULTY, **options, **REPLAY) as pool:
         pool.step(["", "", ""])
@@ -208,7 +196,7 @@ def test_an_env_that_fails_again_is_restarted(fault: str, mode: str | None) -> N
         assert calls == [1, 1]
 
 
-def test_the_budget_holds() -> None:
+def test_the_budget_holds():
     with reset_pool("dummy", FAULTY, max_restarts=3, **REPLAY) as pool:
         assert "env_error" in pool.step(["", "value", ""])[4][1]
         pool.reset([1])
@@ -216,7 +204,7 @@ def test_the_budget_holds() -> None:
             pool.step(["", "value", ""])  # it is restored once, and not recreated once more
 
 
-def test_an_env_whose_seed_nobody_knows_is_restarted(tmp_path: Path) -> None:
+def test_an_env_whose_seed_nobody_knows_is_restarted(tmp_path):
     fns = failing(tmp_path, {1: (3, "SIGKILL")})
     with reset_pool("shmem-fork-packed", fns, **REPLAY) as pool:
         pool.step([0, 0, 0])
@@ -229,10 +217,10 @@ def test_an_env_whose_seed_nobody_knows_is_restarted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(part: int) -> None:
-    made: list[envs.CountEnv] = []
+def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(part):
+    made = []
 
-    def step(env: envs.CountEnv, _: Any, row: tuple) -> tuple:
+    def step(env, _, row):
         """Raise in the second step of the first env; change a part of the rows of the others."""
         changed = list(row)
         if env is not made[0]:
@@ -241,7 +229,7 @@ def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(part: int) 
             raise ValueError("once")
         return tuple(changed)
 
-    def make_env() -> envs.CountEnv:
+    def make_env():
         made.append(envs.ChangedEnv(step=step))
         return made[-1]
 
@@ -252,7 +240,7 @@ def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(part: int) 
         assert "replay: step 1 since its last reset by the pool gave another row" in error
 
 
-def test_an_env_with_a_cancelled_step_is_not_restored(tmp_path: Path) -> None:
+def test_an_env_with_a_cancelled_step_is_not_restored(tmp_path):
     with PLACES["shmem-fork"](failing(tmp_path, {}), **REPLAY) as pool:
         pool.reset(seed=1)
         pool.send([0], [1])
@@ -265,9 +253,7 @@ def test_an_env_with_a_cancelled_step_is_not_restored(tmp_path: Path) -> None:
         assert batch[3][1]
 
 
-def test_a_past_may_be_too_long_and_a_seeded_reset_begins_a_new_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_past_may_be_too_long_and_a_seeded_reset_begins_a_new_one(monkeypatch, tmp_path):
     monkeypatch.setattr("envpool_py.record.history.MAX_STEPS", 5)
     faults = {0: (8, "raise"), 1: (4, "raise"), 2: (12, "raise")}
     with PLACES["dummy"](failing(tmp_path, faults), **REPLAY) as pool:
@@ -280,9 +266,7 @@ def test_a_past_may_be_too_long_and_a_seeded_reset_begins_a_new_one(
         assert "env_replayed" in infos[3][2]
 
 
-def test_an_env_cancelled_before_it_is_restored_is_new(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_env_cancelled_before_it_is_restored_is_new(tmp_path, monkeypatch):
     options = {"num_processes": 1, "wait_num": 1, "on_error": "replay", "restart_backoff": 60.0}
     with PLACES["shmem-fork"](failing(tmp_path, {1: (1, "raise")}), **options) as pool:
         pool.reset(seed=1)
@@ -305,14 +289,14 @@ def test_an_env_cancelled_before_it_is_restored_is_new(
 class NoReplayWorker(PlainWorker):
     """Does not know the request that restores an env."""
 
-    def recv(self) -> Any:
+    def recv(self):
         if self._request is not None and self._request.kind == "run":
             raise NotImplementedError("run")
         return super().recv()
 
 
 @pytest.mark.parametrize(("worker", "restores"), [(PlainWorker, True), (NoReplayWorker, False)])
-def test_custom_workers(worker: type, restores: bool, tmp_path: Path) -> None:
+def test_custom_workers(worker, restores, tmp_path):
     with BaseVectorEnv(failing(tmp_path, {1: (3, "raise")}), worker, **REPLAY) as pool:
         pool.reset(seed=5)
         batches = [pool.step([0, 0, 0]) for _ in range(3)]
@@ -321,7 +305,7 @@ def test_custom_workers(worker: type, restores: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_restart_by_hand_makes_new_envs(dies: bool) -> None:
+def test_restart_by_hand_makes_new_envs(dies):
     with PLACES["shmem-fork-packed"](FAULTY, **REPLAY) as pool:
         pool.reset(seed=1)
         pool.step(["", "", ""])

@@ -1,7 +1,5 @@
 """`record="FILE"`: all finished rows are in the file, whatever happens; reading it is safe."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os
@@ -11,7 +9,6 @@ import signal
 import stat
 import struct
 import zlib
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -27,11 +24,8 @@ from tests.record.runs import RANDOM, PlainWorker
 from tests.support import envs
 from tests.support.places import PLACES
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def short_run(path: Path, steps: int = 2) -> list[list]:
+def short_run(path, steps=2):
     """Record a few steps; return the observations."""
     with DummyVectorEnv(RANDOM, record=path) as pool:
         found = [pool.reset(seed=3)[0].tolist()]
@@ -39,7 +33,7 @@ def short_run(path: Path, steps: int = 2) -> list[list]:
     return found
 
 
-def repeated(path: Path, **options: Any) -> list[list]:
+def repeated(path, **options):
     """Return the observations of a replay."""
     return [batch[0].tolist() for batch in envpool_py.replay(path, RANDOM, **options)]
 
@@ -47,7 +41,7 @@ def repeated(path: Path, **options: Any) -> list[list]:
 # ------------------------------------------------------------------------------------ the file
 
 
-def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+def test_only_its_owner_may_read_it(tmp_path):
     umask = os.umask(0)
     try:
         short_run(tmp_path / "run")
@@ -56,10 +50,10 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o600
 
 
-def test_a_file_that_is_there_or_appears_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_there_or_appears_is_left_alone(tmp_path):
     made = []
 
-    def make() -> envs.CountEnv:
+    def make():
         made.append(1)
         (tmp_path / "new").write_text("precious")
         return envs.CountEnv()
@@ -76,7 +70,7 @@ def test_a_file_that_is_there_or_appears_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-def test_without_a_record_nothing_observes_the_pool() -> None:
+def test_without_a_record_nothing_observes_the_pool():
     with DummyVectorEnv(RANDOM, on_error="restart", episode_seeds=True) as pool:
         assert pool.engine.observers == []
 
@@ -84,17 +78,17 @@ def test_without_a_record_nothing_observes_the_pool() -> None:
 class OwnPool(BaseVectorEnv):
     """A custom pool with a custom worker."""
 
-    def __init__(self, env_fns: Any, **options: Any) -> None:
+    def __init__(self, env_fns, **options):
         super().__init__(env_fns, PlainWorker, **options)
 
 
-def test_custom_pools_and_workers(tmp_path: Path) -> None:
+def test_custom_pools_and_workers(tmp_path):
     with OwnPool(RANDOM, wait_num=2, autoreset_mode="same_step", record=tmp_path / "run") as pool:
         found = [pool.reset(seed=3)[0], pool.step([1, 1, 1])[0], pool.drain()[0]]
     assert [obs.tolist() for obs in found] == repeated(tmp_path / "run", backend=OwnPool)
 
 
-def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path):
     with DummyVectorEnv(RANDOM, record=tmp_path / "run") as pool:
         found = [pool.reset(seed=3)[0].tolist()]
         size = (tmp_path / "run").stat().st_size + 200
@@ -123,7 +117,7 @@ VALUES = [
 ]  # fmt: skip
 
 
-def test_plain_values_come_back_unchanged() -> None:
+def test_plain_values_come_back_unchanged():
     for value in VALUES:
         back = plain.decode(plain.encode(value))
         assert type(back) is type(value)
@@ -131,14 +125,14 @@ def test_plain_values_come_back_unchanged() -> None:
         assert data_equivalence(back, value, exact=True), value
 
 
-def test_what_only_pickle_could_take_is_refused() -> None:
+def test_what_only_pickle_could_take_is_refused():
     record = np.zeros(2, [("a", int)])
     for value in (object(), {1, 2}, envs.Card("a", 1), np.array([None]), record, len):
         with pytest.raises(TypeError, match="it holds a "):
             plain.encode([value])
 
 
-def test_cut_or_spoilt_plain_values_are_errors() -> None:
+def test_cut_or_spoilt_plain_values_are_errors():
     data = plain.encode({"a": [1, 2.5, "x", b"y", np.arange(3), np.float32(1), None, (2 + 1j,)]})
     for end in range(len(data)):
         with pytest.raises(ValueError, match="no plain value"):
@@ -147,7 +141,7 @@ def test_cut_or_spoilt_plain_values_are_errors() -> None:
         plain.decode(b"[" * 100_000)
 
 
-def test_what_can_not_be_recorded_names_its_env(tmp_path: Path) -> None:
+def test_what_can_not_be_recorded_names_its_env(tmp_path):
     fns = [functools.partial(envs.SpaceEnv, tag, "custom") for tag in range(2)]
     card = envs.Card("a", 1)
     with PLACES["shmem-fork-packed"](fns, record=tmp_path / "run") as pool:
@@ -185,7 +179,7 @@ for batch in envpool_py.replay(sys.argv[1], fns, deaths=sys.argv[2] == "deaths")
 
 
 @pytest.mark.slow
-def test_what_was_finished_and_the_call_that_killed_the_program_are_there(tmp_path: Path) -> None:
+def test_what_was_finished_and_the_call_that_killed_the_program_are_there(tmp_path):
     for what, code in [("run", -signal.SIGSEGV), ("replay", 0), ("deaths", -signal.SIGSEGV)]:
         done = run_script(tmp_path, CRASH, str(tmp_path / "run"), what)
         assert done.returncode == code
@@ -194,7 +188,7 @@ def test_what_was_finished_and_the_call_that_killed_the_program_are_there(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_file_cut_anywhere_reads_as_what_came_before(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_reads_as_what_came_before(tmp_path):
     found = short_run(tmp_path / "run")
     data = (tmp_path / "run").read_bytes()
     # Where the second chunk begins.
@@ -219,7 +213,7 @@ def test_a_file_cut_anywhere_reads_as_what_came_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_spoilt_byte_is_an_error_or_the_end(tmp_path: Path) -> None:
+def test_a_spoilt_byte_is_an_error_or_the_end(tmp_path):
     short_run(tmp_path / "run", 1)
     data = bytearray((tmp_path / "run").read_bytes())
     whole = [repr(event) for event in recording.read_events(tmp_path / "run")]
@@ -227,7 +221,7 @@ def test_a_spoilt_byte_is_an_error_or_the_end(tmp_path: Path) -> None:
         data[at] ^= 0x41
         (tmp_path / "bad").write_bytes(data)
         data[at] ^= 0x41
-        events: list[str] = []
+        events = []
         try:
             events.extend(repr(event) for event in recording.read_events(tmp_path / "bad"))
         except ValueError as error:
@@ -236,7 +230,7 @@ def test_a_spoilt_byte_is_an_error_or_the_end(tmp_path: Path) -> None:
         assert events == whole[: len(events)]
 
 
-def test_no_record(tmp_path: Path) -> None:
+def test_no_record(tmp_path):
     (tmp_path / "other").write_bytes(b"PK\x03\x04 whatever")
     with pytest.raises(ValueError, match="other: not a record of a pool"):
         repeated(tmp_path / "other")
@@ -247,14 +241,14 @@ def test_no_record(tmp_path: Path) -> None:
 class Malice:
     """Leaves a trace when it is unpickled."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = str(path)
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self):
         return (open, (self.path, "w"))
 
 
-def test_a_pickle_in_the_file_is_never_loaded(tmp_path: Path) -> None:
+def test_a_pickle_in_the_file_is_never_loaded(tmp_path):
     short_run(tmp_path / "run")
     good = (tmp_path / "run").read_bytes()
     bomb = pickle.dumps(Malice(tmp_path / "trace"))

@@ -1,10 +1,7 @@
 """`replay`: a recorded run is repeated row for row; the error says which row differs."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -18,20 +15,16 @@ from tests.support.helpers import descriptors
 from tests.support.places import PLACES
 from tests.support.reference import same
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 FAULTY = [functools.partial(envs.FaultEnv, tag, 3) for tag in range(3)]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     """Where a run is recorded."""
     return tmp_path / "run"
 
 
-def comparable(outcome: Any) -> Any:
+def comparable(outcome):
     """Return a batch, or what must be equal of two errors."""
     if not isinstance(outcome, EnvError):
         return outcome
@@ -39,9 +32,9 @@ def comparable(outcome: Any) -> Any:
     return [str(outcome).splitlines()[0], outcome.env_ids, classes]
 
 
-def outcomes(again: envpool_py.Replay) -> list[Any]:
+def outcomes(again):
     """Return the batches and the errors of a replay."""
-    found: list[Any] = []
+    found = []
     while True:
         try:
             found.append(next(again))
@@ -51,7 +44,7 @@ def outcomes(again: envpool_py.Replay) -> list[Any]:
             found.append(error)
 
 
-def check_replay(run: Run, path: Path, fns: Any, **options: Any) -> None:
+def check_replay(run, path, fns, **options):
     """Assert that a replay has the batches and the errors of the run."""
     again = envpool_py.replay(path, fns, **options)
     assert same(list(map(comparable, run.batches)), list(map(comparable, outcomes(again))))
@@ -60,7 +53,7 @@ def check_replay(run: Run, path: Path, fns: Any, **options: Any) -> None:
 
 
 @contextlib.contextmanager
-def repeated(path: Path, place: str, fns: Any = RANDOM, **options: Any) -> Iterator[Run]:
+def repeated(path, place, fns=RANDOM, **options):
     """Record what the block does with a pool; a replay has the same batches and errors."""
     with PLACES[place](fns, record=path, **options) as pool:
         run = Run(pool)
@@ -79,9 +72,7 @@ def repeated(path: Path, place: str, fns: Any = RANDOM, **options: Any) -> Itera
         ("shmem-fork-caller", 2, "next_step", {}),
     ],
 )
-def test_every_row_comes_again(
-    place: str, wait_num: int | None, mode: str | None, options: dict, path: Path
-) -> None:
+def test_every_row_comes_again(place, wait_num, mode, options, path):
     with repeated(path, place, wait_num=wait_num, autoreset_mode=mode) as run:
         run.reset(seed=7, options=[{"scale": 2.0}, None, {"scale": 0.5}])
         run.drive(25)
@@ -99,7 +90,7 @@ def test_every_row_comes_again(
         *(("one-of", False), ("tuple", True), ("nested", True), ("every-dtype", True)),
     ],
 )
-def test_every_kind_of_space(name: str, columns: bool, path: Path) -> None:
+def test_every_kind_of_space(name, columns, path):
     fns = [functools.partial(envs.SpaceEnv, tag, name) for tag in range(3)]
     with repeated(path, "dummy", fns, columns=columns, autoreset_mode="same_step") as run:
         run.reset(seed=1)
@@ -110,14 +101,14 @@ def test_every_kind_of_space(name: str, columns: bool, path: Path) -> None:
 RNG = np.random.default_rng()
 
 
-def moody(env_id: int, episode: int) -> tuple:
+def moody(env_id, episode):
     """Return other seeds each time."""
     return int(RNG.integers(1 << 40)), {"scale": 1.0 + env_id + episode}
 
 
 @pytest.mark.parametrize("schedule", [{"episode_seeds": True}, {"reset_fn": moody}], ids=list)
 @pytest.mark.parametrize("mode", MODES)
-def test_seeds_of_episodes_come_again(mode: str | None, schedule: dict, path: Path) -> None:
+def test_seeds_of_episodes_come_again(mode, schedule, path):
     with repeated(path, "shmem-fork-packed", autoreset_mode=mode, **schedule) as run:
         run.reset()  # the caller has not chosen these seeds
         run.drive(15)
@@ -127,8 +118,8 @@ def test_seeds_of_episodes_come_again(mode: str | None, schedule: dict, path: Pa
     assert not any("reset_fn" in key for info in infos for key in info)
 
 
-def test_a_reset_fn_whose_result_is_not_recorded_must_be_given(path: Path) -> None:
-    def reset_fn(env_id: int, episode: int) -> tuple:
+def test_a_reset_fn_whose_result_is_not_recorded_must_be_given(path):
+    def reset_fn(env_id, episode):
         return 3, {"scale": 2.0, "odd": {env_id, episode}}  # a record can hold no set
 
     with PLACES["dummy"](RANDOM, reset_fn=reset_fn, record=path) as pool:
@@ -147,14 +138,14 @@ class ScaledEnv(envs.RandomEnv):
 
     scale = 1.0
 
-    def draw(self, times: int) -> None:
+    def draw(self, times):
         self.np_random.random(times)
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         return super().step(action * self.scale)
 
 
-def test_attributes_calls_and_seeds_are_done_again(path: Path) -> None:
+def test_attributes_calls_and_seeds_are_done_again(path):
     fns = [functools.partial(ScaledEnv, tag) for tag in range(3)]
     with repeated(path, "shmem-fork-packed", fns) as run:
         run.pool.seed(3)
@@ -167,7 +158,7 @@ def test_attributes_calls_and_seeds_are_done_again(path: Path) -> None:
         run.step([1, 1, 1])
 
 
-def test_a_function_that_was_applied_is_warned_of(path: Path) -> None:
+def test_a_function_that_was_applied_is_warned_of(path):
     with PLACES["dummy"](RANDOM, record=path) as pool:
         pool.apply(lambda env: env.tag)
         pool.reset(seed=1)
@@ -176,10 +167,10 @@ def test_a_function_that_was_applied_is_warned_of(path: Path) -> None:
 
 
 @pytest.mark.parametrize("wait_num", [None, 1])
-def test_one_env_alone(wait_num: int | None, path: Path) -> None:
+def test_one_env_alone(wait_num, path):
     made = []
 
-    def make(tag: int) -> Any:
+    def make(tag):
         made.append(tag)
         return RANDOM[tag]()
 
@@ -194,7 +185,7 @@ def test_one_env_alone(wait_num: int | None, path: Path) -> None:
     assert same(run.rows_of(1), again.rows_of(1))
 
 
-def test_until_leaves_the_pool_open(path: Path) -> None:
+def test_until_leaves_the_pool_open(path):
     with repeated(path, "dummy") as run:
         run.reset(seed=7)
         run.drive(10)
@@ -208,7 +199,7 @@ def test_until_leaves_the_pool_open(path: Path) -> None:
 # --------------------------------------------------------------------------------------- errors
 
 
-def test_an_exception_is_raised_again(path: Path) -> None:
+def test_an_exception_is_raised_again(path):
     with repeated(path, "shmem-fork-packed", FAULTY) as run:
         run.reset(seed=1)
         run.step(["", "", ""])
@@ -228,7 +219,7 @@ def test_an_exception_is_raised_again(path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "death"), [("shmem-fork-packed", "SIGKILL"), ("shmem-fork", "os._exit")]
 )
-def test_a_death_is_raised_and_not_carried_out(place: str, death: str, path: Path) -> None:
+def test_a_death_is_raised_and_not_carried_out(place, death, path):
     with repeated(path, place, FAULTY) as run:
         run.reset(seed=1)
         with pytest.raises(WorkerDiedError):
@@ -247,7 +238,7 @@ def test_a_death_is_raised_and_not_carried_out(place: str, death: str, path: Pat
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("on_error", ["restart", "replay"])
-def test_a_run_with_restarts_comes_again(on_error: str, mode: str | None, path: Path) -> None:
+def test_a_run_with_restarts_comes_again(on_error, mode, path):
     faults = {2: "value", 4: "os", 6: "SIGKILL", 9: "slot", 12: "os._exit"}
     options = {"on_error": on_error, "restart_backoff": 0.0, "autoreset_mode": mode}
     with repeated(path, "shmem-fork-packed", FAULTY, **options) as run:
@@ -256,7 +247,7 @@ def test_a_run_with_restarts_comes_again(on_error: str, mode: str | None, path: 
 
 
 @pytest.mark.parametrize("at", [-1, 3])  # in the first reset, in the third step
-def test_episode_seeds_go_on_behind_a_death(at: int, path: Path) -> None:
+def test_episode_seeds_go_on_behind_a_death(at, path):
     fns = failing(path.parent, {1: (at, "os._exit")})
     options = {"episode_seeds": True, "on_error": "restart", "autoreset_mode": "same_step"}
     with repeated(path, "shmem-fork", fns, **options) as run:
@@ -266,7 +257,7 @@ def test_episode_seeds_go_on_behind_a_death(at: int, path: Path) -> None:
 
 
 @pytest.mark.parametrize(("place", "backend"), [("shmem-fork-caller", "dummy"), ("dummy", "shmem")])
-def test_a_cancelled_step(place: str, backend: str, path: Path) -> None:
+def test_a_cancelled_step(place, backend, path):
     with repeated(path, place) as run:
         run.reset(seed=1)
         run.pool.send([1, 2, 3])
@@ -277,7 +268,7 @@ def test_a_cancelled_step(place: str, backend: str, path: Path) -> None:
     check_replay(run, path, RANDOM, backend=backend)
 
 
-def test_a_cancelled_step_that_killed_its_process(path: Path) -> None:
+def test_a_cancelled_step_that_killed_its_process(path):
     with repeated(path, "shmem-fork-packed", FAULTY) as run:
         run.reset(seed=1)
         run.pool.send(["SIGKILL"], [1])
@@ -292,10 +283,10 @@ def test_a_cancelled_step_that_killed_its_process(path: Path) -> None:
 # -------------------------------------------------------------------------------------- differing
 
 
-def drifting(drift: dict[str, int]) -> list[Any]:
+def drifting(drift):
     """Return three env_fns; step 2 of episode 1 of env 1 is as ``drift`` says."""
 
-    def step(env: envs.CountEnv, _: Any, row: tuple) -> tuple:
+    def step(env, _, row):
         if (env.tag, env.episode, env.t) != (1, 1, 2):
             return row
         if "raise" in drift:
@@ -317,8 +308,8 @@ def drifting(drift: dict[str, int]) -> list[Any]:
         ({"raise": 1}, {}, r"it did not raise .*KeyError"),
     ],
 )
-def test_the_error_says_what_differs(before: dict, after: dict, text: str, path: Path) -> None:
-    drift: dict[str, int] = dict(before)
+def test_the_error_says_what_differs(before, after, text, path):
+    drift = dict(before)
     fns = drifting(drift)
     with PLACES["dummy"](fns, record=path, autoreset_mode="next_step") as pool:
         pool.reset(seed=1)
@@ -349,9 +340,7 @@ def test_the_error_says_what_differs(before: dict, after: dict, text: str, path:
         ({"step_timeout": 1}, TypeError, "DummyVectorEnv does not take step_timeout"),
     ],
 )
-def test_wrong_arguments(
-    arguments: dict[str, Any], error: type[Exception], text: str, path: Path
-) -> None:
+def test_wrong_arguments(arguments, error, text, path):
     with PLACES["dummy"](RANDOM, record=path) as pool:
         pool.reset(seed=1)
     with pytest.raises(error, match=text):

@@ -1,29 +1,25 @@
 """The VecEnvs under test: in this process, and in others."""
 
-from __future__ import annotations
-
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 import envpool_py.sb3 as own
 
 #: ``SubprocVecEnv`` is the same class with another pool, which has the same processes and memory.
-BACKENDS: dict[str, Callable[..., own.PoolVecEnv]] = {
+BACKENDS = {
     "dummy": own.DummyVecEnv,
     "shmem": functools.partial(own.ShmemVecEnv, start_method="fork", num_processes=2),
 }
 
 
 @pytest.fixture(autouse=True)
-def closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def closed_in_the_end(monkeypatch):
     """Close all VecEnvs that the test has made."""
-    made: list[own.PoolVecEnv] = []
+    made = []
     begin = own.PoolVecEnv.__init__
 
-    def noted(venv: own.PoolVecEnv, pool: Any) -> None:
+    def noted(venv, pool):
         made.append(venv)
         begin(venv, pool)
 
@@ -35,7 +31,7 @@ def closed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
+def one_thread():
     """Two cores are there for all; and sums come out the same."""
     import torch  # noqa: PLC0415 - the quick tests read this file too, and must not import it
 
@@ -46,6 +42,6 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(params=BACKENDS)
-def make(request: pytest.FixtureRequest) -> Callable[..., own.PoolVecEnv]:
+def make(request):
     """Make a VecEnv, of each backend in turn."""
     return BACKENDS[request.param]

@@ -1,11 +1,8 @@
 """Envs of the tests of the SB3 face, importable by name."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import sys
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -40,25 +37,23 @@ class WalkEnv(gym.Env):
 
     metadata = {"render_modes": ["rgb_array", "ansi"], "render_fps": 7}  # noqa: RUF012
 
-    def __init__(
-        self, obs: Any = "box", action: str = "discrete", render_mode: str | None = None
-    ) -> None:
+    def __init__(self, obs="box", action="discrete", render_mode=None):
         self.drawn_from = SPACES[obs] if isinstance(obs, str) else obs
         # Stable-Baselines3's VecNormalize writes into the space it is given.
         self.observation_space = copy.deepcopy(self.drawn_from)
         self.action_space = copy.deepcopy(ACTIONS[action])
         self.render_mode = render_mode
         self.tag = 0
-        self.log: list[tuple] = []
+        self.log = []
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.log.append((seed, options))
         self.left = int(self.np_random.integers(1, 7))
         task = int(self.np_random.integers(100))
         return self._obs(), {"task": task, "options": options, "from": "reset"}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         self.left -= 1
         ended, kind = self.left == 0, int(self.np_random.integers(3))
         reward = float(self.np_random.normal()) + float(np.sum(action)) / 3
@@ -66,28 +61,28 @@ class WalkEnv(gym.Env):
         # Terminated, truncated, or both at once.
         return self._obs(), reward, ended and kind != 1, ended and kind != 0, info
 
-    def _obs(self) -> Any:
+    def _obs(self):
         return draw(self.drawn_from, self.np_random)
 
-    def render(self) -> Any:
+    def render(self):
         return np.full((4, 6, 3), 10 * self.tag, np.uint8)
 
     # What is called and read from outside.
 
-    def add(self, number: int, *, times: int = 1) -> int:
+    def add(self, number, *, times=1):
         return self.tag + number * times
 
-    def told(self, method: str, id: int, indices_: int = 0) -> tuple:  # noqa: A002
+    def told(self, method, id, indices_=0):  # noqa: A002
         return method, id, indices_
 
-    def loaded(self, *names: str) -> list[str]:
+    def loaded(self, *names):
         return [name for name in names if name in sys.modules]
 
 
 RGB = functools.partial(WalkEnv, render_mode="rgb_array")
 
 
-def walkers(n: int = 3, **kwargs: Any) -> list[Any]:
+def walkers(n=3, **kwargs):
     """Functions that make ``n`` envs."""
     return [functools.partial(WalkEnv, **kwargs)] * n
 
@@ -95,25 +90,25 @@ def walkers(n: int = 3, **kwargs: Any) -> list[Any]:
 class Native(own.VecEnv):
     """Steps all its envs at once, in NumPy; an env is one number that falls to 0."""
 
-    def __init__(self, num_envs: int) -> None:
+    def __init__(self, num_envs):
         self.state = np.zeros((num_envs, 1), np.float32)
         super().__init__(num_envs, spaces.Box(0, 9, (1,), np.float32), spaces.Discrete(2))
 
-    def reset(self) -> Any:
+    def reset(self):
         self.state[:] = self._seeds[0] or 9
         self._reset_seeds()
         return self.state.copy()
 
-    def step_async(self, actions: Any) -> None:
+    def step_async(self, actions):
         self.state -= actions[:, None] + 1
 
-    def step_wait(self) -> Any:
+    def step_wait(self):
         dones = self.state[:, 0] <= 0
         infos = [{"terminal_observation": obs} if obs <= 0 else {} for obs in self.state.copy()]
         self.state[dones] = 9
         return self.state.copy(), np.ones(self.num_envs, np.float32), dones, infos
 
-    def get_attr(self, attr_name: str, indices: Any = None) -> list:
+    def get_attr(self, attr_name, indices=None):
         return [vars(self).get(attr_name) for _ in self._get_indices(indices)]
 
     env_is_wrapped = get_attr

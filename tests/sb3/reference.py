@@ -1,14 +1,10 @@
 """Step by step against Stable-Baselines3's own classes."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 
 
-def assert_same(ours: Any, theirs: Any, where: str = "") -> None:
+def assert_same(ours, theirs, where=""):
     """Equal in structure, type of number and every bit; times apart, which no two runs share."""
     if isinstance(theirs, dict):
         assert set(ours) == set(theirs), where
@@ -38,7 +34,7 @@ DIFFERENT = {"venv", "t_start", "reset_infos", "stacked_obs"}
 """Attributes that two instances do not share; wrappers of theirs keep stale reset_infos."""
 
 
-def assert_same_attributes(ours: Any, theirs: Any) -> None:
+def assert_same_attributes(ours, theirs):
     """Ours has all public attributes that theirs has, with the same values."""
     for name in vars(theirs).keys() - INTERNAL:
         if name[0] != "_":
@@ -47,7 +43,7 @@ def assert_same_attributes(ours: Any, theirs: Any) -> None:
                 assert_same(getattr(ours, name), getattr(theirs, name), name)
 
 
-def asked(venv: Any) -> list[Any]:
+def asked(venv):
     """What every request to the envs returns."""
     venv.set_attr("mark", 4, indices=0)
     return [
@@ -60,14 +56,14 @@ def asked(venv: Any) -> list[Any]:
     ]
 
 
-def innermost(venv: Any) -> Any:
+def innermost(venv):
     """The VecEnv within all wrappers."""
     while "venv" in vars(venv):
         venv = venv.venv
     return venv
 
 
-def walk_together(ours: Any, theirs: Any, steps: int = 60, seed: int = 3) -> int:
+def walk_together(ours, theirs, steps=60, seed=3):
     """Seed, reset and step both alike, and compare all they have; the number of episodes."""
     assert list(ours.seed(seed)) == list(theirs.seed(seed))
     for venv in (ours, theirs):

@@ -1,13 +1,9 @@
 """The algorithms of Stable-Baselines3 and sb3-contrib, over our VecEnvs; and the examples."""
 
-from __future__ import annotations
-
 import functools
 import re
 import runpy
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +27,7 @@ SMALL = {"device": "cpu", "seed": 0}
 OFF_POLICY = {**SMALL, "learning_starts": 60, "batch_size": 16, "buffer_size": 500, "train_freq": 4}
 N = 4
 # The class, its settings, and the actions it takes.
-ALGORITHMS: dict[str, tuple[Any, dict[str, Any], str]] = {
+ALGORITHMS = {
     "PPO": (PPO, {**SMALL, "n_steps": 32, "batch_size": 32, "n_epochs": 2}, "discrete"),
     "A2C": (A2C, {**SMALL, "n_steps": 8}, "box"),
     "DQN": (DQN, {**OFF_POLICY, "target_update_interval": 40}, "discrete"),
@@ -40,21 +36,21 @@ ALGORITHMS: dict[str, tuple[Any, dict[str, Any], str]] = {
 STEPS = 256
 
 
-def model_of(name: str, venv: Any) -> Any:
+def model_of(name, venv):
     """A new model, of a small network."""
     algorithm, settings, _ = ALGORITHMS[name]
     return algorithm("MlpPolicy", venv, policy_kwargs={"net_arch": [8]}, **settings)
 
 
-def walkers(action: str = "discrete", n: int = N) -> list[Any]:
+def walkers(action="discrete", n=N):
     return [lambda: own.Monitor(WalkEnv(action=action))] * n
 
 
-def weights(model: Any) -> dict[str, np.ndarray]:
+def weights(model):
     return {name: value.numpy().copy() for name, value in model.policy.state_dict().items()}
 
 
-def wrapped(venv: Any, packages: tuple) -> Any:
+def wrapped(venv, packages):
     """A VecEnv in these packages' VecFrameStack, VecNormalize and VecCheckNan."""
     kinds = (("VecFrameStack", 2), ("VecNormalize",), ("VecCheckNan", True))
     for package, (name, *args) in zip(packages, kinds, strict=False):
@@ -73,9 +69,7 @@ def wrapped(venv: Any, packages: tuple) -> Any:
         ("SAC", "dummy", (own, sb3)),
     ],
 )
-def test_one_seed_gives_the_weights_that_theirs_gives(
-    name: str, backend: str, packages: tuple
-) -> None:
+def test_one_seed_gives_the_weights_that_theirs_gives(name, backend, packages):
     """Bit for bit: over ours in any wrapping, and over theirs in theirs."""
     action = ALGORITHMS[name][2]
     venv = wrapped(BACKENDS[backend](walkers(action)), packages)
@@ -89,7 +83,7 @@ def test_one_seed_gives_the_weights_that_theirs_gives(
     assert returns[0] == returns[1] != []
 
 
-def test_learn_save_load_evaluate(tmp_path: Path) -> None:
+def test_learn_save_load_evaluate(tmp_path):
     make = BACKENDS["shmem"]
     venv = own.VecNormalize(make(walkers()))
     evaluated = own.VecNormalize(make(walkers(n=2)), training=False, norm_reward=False)
@@ -114,7 +108,7 @@ def test_learn_save_load_evaluate(tmp_path: Path) -> None:
     assert model.predict(restored.reset())[0].shape == (2,)
 
 
-def test_masked_actions(make: Any) -> None:
+def test_masked_actions(make):
     """The mask allows one action of three, the only one that is rewarded."""
     venv = make([lambda: own.Monitor(InvalidActionEnvDiscrete(3, 8, n_invalid_actions=2))] * 3)
     model = MaskablePPO("MlpPolicy", venv, n_steps=32, batch_size=32, n_epochs=2, **SMALL)
@@ -122,7 +116,7 @@ def test_masked_actions(make: Any) -> None:
     assert evaluate_masked(model, venv, n_eval_episodes=3)[0] == 8
 
 
-def test_hindsight(make: Any) -> None:
+def test_hindsight(make):
     env_fns = [functools.partial(BitFlippingEnv, 4, continuous=True)] * 2
     settings = {**OFF_POLICY, "replay_buffer_class": HerReplayBuffer}
     ours, theirs = (
@@ -132,7 +126,7 @@ def test_hindsight(make: Any) -> None:
     assert_same(weights(ours), weights(theirs))
 
 
-def test_images_are_transposed_by_itself() -> None:
+def test_images_are_transposed_by_itself():
     """Stable-Baselines3 puts its own wrapper around images, unless ours is there."""
     images = functools.partial(WalkEnv, spaces.Box(0, 255, (36, 36, 1), np.uint8))
     settings = {**SMALL, "n_steps": 8, "batch_size": 8, "n_epochs": 1}
@@ -160,9 +154,7 @@ COMPARISON += ("--only", "SB3 DummyVecEnv", "ShmemVecEnv, 2 processes")
         pytest.param("ppo", (), r"mean return (4[5-9]|500)", 1, marks=pytest.mark.soak),
     ],
 )
-def test_an_example(
-    name: str, args: tuple, text: str, times: int, monkeypatch: Any, capsys: Any
-) -> None:
+def test_an_example(name, args, text, times, monkeypatch, capsys):
     """In this process, which has torch; as programs they would import it in every worker."""
     monkeypatch.setattr(sys, "argv", [name, *args])
     runpy.run_path(str(ROOT / "examples" / f"sb3_{name}.py"))["main"]()

@@ -1,11 +1,7 @@
 """check_env raises and warns where Stable-Baselines3's does, and nowhere else."""
 
-from __future__ import annotations
-
 import re
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -27,28 +23,28 @@ ZERO = np.zeros(3, np.float32)
 ROW = (ZERO, 1.0, False, False, {})
 
 
-def env(space: Any = BOX, *value: Any, **other: Any) -> type[gym.Env]:
+def env(space=BOX, *value, **other):
     """An env that observes this value, or else what it draws from its space."""
     obs = (lambda _: value[0]) if value else (lambda self: draw(space, self.np_random))
     return changed(observation_space=space, obs=obs, **other)
 
 
-def giving(*result: Any) -> Callable[..., Any]:
+def giving(*result):
     return lambda *_, **__: result
 
 
-def box(shape: tuple, low: float = -1, high: float = 1, dtype: Any = np.float32) -> Any:
+def box(shape, low=-1, high=1, dtype=np.float32):
     return spaces.Box(low, high, shape, dtype)
 
 
-def goal(compute_reward: Any) -> type[gym.Env]:
+def goal(compute_reward):
     return type("Goal", (BitFlippingEnv,), {"compute_reward": compute_reward})
 
 
 class Late(Good):
     """Its fourth reward is no number."""
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         obs, reward, *rest = super().step(action)
         return (obs, np.nan if self.t == 4 else reward, *rest)
 
@@ -61,7 +57,7 @@ FROM_2 = spaces.MultiDiscrete([3, 3], start=[0, 2])
 SEQUENCE = spaces.Sequence(BOX)
 HELD = np.zeros(3, np.float32)
 
-CASES: list[tuple[Callable[[], Any], str]] = [
+CASES = [
     # Errors.
     (object, "must inherit from gymnasium.Env, got object"),
     (changed(observation_space=[1, 2]), r"observation_space: it must be one of .*, got \[1, 2\]"),
@@ -119,7 +115,7 @@ CASES: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
-def outcome(check: Callable[..., None], env: Any, **kwargs: Any) -> tuple[Any, list[str]]:
+def outcome(check, env, **kwargs):
     """What a check raises, and its warnings."""
     error = None
     with warnings.catch_warnings(record=True) as caught:
@@ -133,7 +129,7 @@ def outcome(check: Callable[..., None], env: Any, **kwargs: Any) -> tuple[Any, l
 
 
 @pytest.mark.parametrize(("make", "text"), CASES)
-def test_errors_and_warnings(make: Callable[[], Any], text: str) -> None:
+def test_errors_and_warnings(make, text):
     error, ours = outcome(check_env, make())
     their_error, theirs = outcome(sb3_check_env, make())
     if error is None:
@@ -149,14 +145,14 @@ def test_errors_and_warnings(make: Callable[[], Any], text: str) -> None:
 
 
 @pytest.mark.parametrize("attributes", [{"reset": Good.obs}, {"reset": raises}, {"step": raises}])
-def test_errors_of_envs_are_not_changed(attributes: dict[str, Any]) -> None:
+def test_errors_of_envs_are_not_changed(attributes):
     make = changed(**attributes)
     ours, theirs = (outcome(check, make())[0] for check in (check_env, sb3_check_env))
     assert type(ours) is type(theirs) in (TypeError, ValueError)
     assert type(ours.__cause__) is type(theirs.__cause__)
 
 
-def test_rendering_is_checked_if_asked_for() -> None:
+def test_rendering_is_checked_if_asked_for():
     closed = []
     env = changed(close=lambda _: closed.append(1), metadata={})()
     check_env(env)
@@ -168,11 +164,11 @@ def test_rendering_is_checked_if_asked_for() -> None:
     assert len(closed) == 2
 
 
-def test_masks_are_heeded() -> None:
+def test_masks_are_heeded():
     """Stable-Baselines3's raises if the env refuses an action that its mask forbids."""
 
     class Strict(InvalidActionEnvDiscrete):
-        def step(self, action: Any) -> Any:
+        def step(self, action):
             assert action == self.state
             return super().step(action)
 

@@ -1,13 +1,10 @@
 """make_vec_env, Atari wrappers, monitors and old gym envs, against Stable-Baselines3's."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 import ale_py  # noqa: F401 - registers the games
 import gymnasium as gym
@@ -27,7 +24,7 @@ from tests.sb3.envs import BOX, WalkEnv
 from tests.sb3.reference import assert_same, walk_together
 
 
-def plain() -> gym.Env:
+def plain():
     """An env that takes no render mode."""
     return WalkEnv()
 
@@ -35,7 +32,7 @@ def plain() -> gym.Env:
 gym.register("EnvpoolPyTests/Plain-v0", plain)
 
 
-WRAPPED: dict[str, Any] = {"env_id": WalkEnv, "n_envs": 2, "env_kwargs": {"obs": "dict"}}
+WRAPPED = {"env_id": WalkEnv, "n_envs": 2, "env_kwargs": {"obs": "dict"}}
 WRAPPED |= {"wrapper_class": TransformReward, "wrapper_kwargs": {"func": abs}}
 WRAPPED |= {"monitor_kwargs": {"info_keywords": ("left",)}}
 
@@ -49,7 +46,7 @@ WRAPPED |= {"monitor_kwargs": {"info_keywords": ("left",)}}
         {"env_id": "PongNoFrameskip-v4", "wrapper_kwargs": {"screen_size": 20}},
     ],
 )
-def test_make_vec_env(kwargs: dict[str, Any]) -> None:
+def test_make_vec_env(kwargs):
     name = "make_atari_env" if kwargs["env_id"] == "PongNoFrameskip-v4" else "make_vec_env"
     venvs = [getattr(package, name)(seed=7, **kwargs) for package in (env_util, sb3_env_util)]
     actions = [[venv.action_space.sample() for _ in range(5)] for venv in venvs]  # seeded alike
@@ -59,7 +56,7 @@ def test_make_vec_env(kwargs: dict[str, Any]) -> None:
     venvs[1].close()
 
 
-def test_the_first_reset_is_seeded_and_start_index_counts(tmp_path: Path) -> None:
+def test_the_first_reset_is_seeded_and_start_index_counts(tmp_path):
     """Theirs takes no notice of start_index in the envs' seeds."""
     whole = own.make_vec_env(WalkEnv, 4, seed=3)
     folder = tmp_path / "deep" / "logs"
@@ -70,7 +67,7 @@ def test_the_first_reset_is_seeded_and_start_index_counts(tmp_path: Path) -> Non
     assert {file.name for file in folder.iterdir()} == {"2.monitor.csv", "3.monitor.csv"}
 
 
-def test_envs_that_can_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envs_that_can_not_be_made(monkeypatch):
     with pytest.raises(gym.error.NameNotFound, match="env 0: env_fn raised"):
         own.make_vec_env("Nothing-v0")
     monkeypatch.setitem(sys.modules, "ale_py", None)
@@ -78,7 +75,7 @@ def test_envs_that_can_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
         env_util.make_atari_env("PongNoFrameskip-v4")
 
 
-def test_a_spawned_process_registers_the_games() -> None:
+def test_a_spawned_process_registers_the_games():
     options = {"vec_env_cls": own.SubprocVecEnv, "vec_env_kwargs": {"start_method": "spawn"}}
     venv = env_util.make_atari_env("PongNoFrameskip-v4", **options)
     assert venv.reset().shape == (1, 84, 84, 1)
@@ -87,20 +84,20 @@ def test_a_spawned_process_registers_the_games() -> None:
 class Lives(WalkEnv):
     """Like an Atari game: it loses lives, and goes on for a frame without any."""
 
-    def __init__(self, *meanings: str) -> None:
+    def __init__(self, *meanings):
         super().__init__("image")
         self.action_space = spaces.Discrete(4)
         self.meanings = list(meanings) or ["NOOP", "FIRE", "UP", "DOWN"]
         self.ale = types.SimpleNamespace(lives=lambda: self.left // 2)
 
-    def get_action_meanings(self) -> list[str]:
+    def get_action_meanings(self):
         return self.meanings
 
 
-def walk(env: gym.Env) -> list[Any]:
+def walk(env):
     """Everything that the env returns in many episodes."""
     rng = np.random.default_rng(0)
-    rows: list[Any] = [env.reset(seed=5)]
+    rows = [env.reset(seed=5)]
     for _ in range(100):
         obs, *rest = env.step(int(rng.integers(4)))
         rows.append([np.asarray(obs), *rest])
@@ -127,13 +124,13 @@ OTHER |= {"clip_reward": False, "action_repeat_probability": 0.25}
         ("AtariWrapper", OTHER),
     ],
 )
-def test_atari_wrappers(name: str, kwargs: dict[str, Any]) -> None:
+def test_atari_wrappers(name, kwargs):
     ours, theirs = (getattr(lib, name)(Lives(), **kwargs) for lib in (atari_wrappers, sb3_atari))
     assert ours.observation_space == theirs.observation_space
     assert_same(walk(ours), walk(theirs))
 
 
-def test_games_that_can_not_be_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_games_that_can_not_be_wrapped(monkeypatch):
     for name, args, meanings in (
         ("StickyActionEnv", (0.1,), ("FIRE", "NOOP")),
         ("NoopResetEnv", (), ("FIRE", "NOOP")),
@@ -153,7 +150,7 @@ def test_games_that_can_not_be_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
 MONITORS = (monitor, sb3_monitor)
 
 
-def test_the_monitor(tmp_path: Path) -> None:
+def test_the_monitor(tmp_path):
     runs = []
     for package in MONITORS:
         path = tmp_path / f"{package.__name__}.monitor.csv"
@@ -176,7 +173,7 @@ def test_the_monitor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("package", MONITORS)
-def test_the_rules_of_the_monitor(package: Any) -> None:
+def test_the_rules_of_the_monitor(package):
     with pytest.raises(ValueError, match="argument '?options"):
         package.Monitor(WalkEnv(), None, False, ("options",)).reset(seed=0)
     env = package.Monitor(WalkEnv(), None, False)
@@ -190,7 +187,7 @@ def test_the_rules_of_the_monitor(package: Any) -> None:
             env.step(0)
 
 
-def test_results_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_are_read_alike(tmp_path, monkeypatch):
     folder = str(tmp_path)
     for package in MONITORS:
         with pytest.raises(package.LoadMonitorResultsError):
@@ -212,7 +209,7 @@ def test_results_are_read_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monitor.load_results(folder)
 
 
-def test_old_envs_are_converted_by_shimmy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_envs_are_converted_by_shimmy(monkeypatch):
     """Gym and Shimmy are not installed; here an env of gym is a SimpleNamespace, a space an int."""
     env, namespace = WalkEnv(), types.SimpleNamespace
     assert (_patch_env(env), _convert_space(BOX)) == (env, BOX)

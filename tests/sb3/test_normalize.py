@@ -1,13 +1,9 @@
 """VecNormalize: what it keeps, saves and loads."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import io
 import pickle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +16,11 @@ from tests.sb3.envs import walkers
 from tests.sb3.reference import assert_same
 
 
-def dummy(obs: str = "box", n: int = 3) -> Any:
+def dummy(obs="box", n=3):
     return own.DummyVecEnv(walkers(n, obs=obs))
 
 
-def trained(package: Any, obs: str = "box", **kwargs: Any) -> Any:
+def trained(package, obs="box", **kwargs):
     """A VecNormalize that has seen some steps."""
     venv = package.VecNormalize(package.DummyVecEnv(walkers(obs=obs)), **kwargs)
     venv.seed(0)
@@ -38,7 +34,7 @@ NAMES = ("training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamm
 NAMES += ("norm_obs_keys", "obs_rms", "ret_rms", "observation_space")
 
 
-def kept(venv: Any) -> dict[str, Any]:
+def kept(venv):
     """Settings and statistics."""
     return {name: getattr(venv, name) for name in NAMES if hasattr(venv, name)}
 
@@ -56,9 +52,7 @@ def kept(venv: Any) -> dict[str, Any]:
     ("writer", "reader", "name"),
     [(own, own, "a.pkl"), (own, own, "a.npz"), (sb3, own, "a.pkl"), (own, sb3, "a.pkl")],
 )
-def test_a_round_trip(
-    obs: str, kwargs: dict, writer: Any, reader: Any, name: str, tmp_path: Path
-) -> None:
+def test_a_round_trip(obs, kwargs, writer, reader, name, tmp_path):
     path = str(tmp_path / name)
     venv = trained(writer, obs, **kwargs)
     venv.save(path)
@@ -76,7 +70,7 @@ def test_a_round_trip(
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_protocol_is_read(protocol: int, tmp_path: Path) -> None:
+def test_every_protocol_is_read(protocol, tmp_path):
     venv = trained(sb3, "dict", norm_obs_keys=["z"])
     venv.observation_space.seed(0)  # generators go with it
     venv.action_space.seed(0)
@@ -89,7 +83,7 @@ class Bomb:
 
     went_off = False
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return setattr, (Bomb, "went_off", True)
 
 
@@ -97,13 +91,13 @@ class Subclass(own.VecNormalize):
     """A custom subclass."""
 
 
-def archive(settings: Any) -> bytes:
+def archive(settings):
     file = io.BytesIO()
     np.savez(file, settings=settings)
     return file.getvalue()
 
 
-def test_a_file_of_something_else_runs_nothing(tmp_path: Path) -> None:
+def test_a_file_of_something_else_runs_nothing(tmp_path):
     venv, path, refused = own.VecNormalize(dummy()), tmp_path / "a.pkl", pickle.UnpicklingError
     # Protocol 4 can name an attribute of an attribute.
     dotted = b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.name\x93."
@@ -113,7 +107,7 @@ def test_a_file_of_something_else_runs_nothing(tmp_path: Path) -> None:
         for owner, name in ((venv, "gamma"), (venv.observation_space, "low")):
             setattr(owner, name, payload)
             contents.append(pickle.dumps(owner))
-    files: list[tuple[bytes, type[Exception]]] = [(content, refused) for content in contents]
+    files = [(content, refused) for content in contents]
     files += [(b"", EOFError), (archive(np.array("{}")), ValueError)]  # without statistics
     for content, error in (*files, (archive(np.array([Bomb()], dtype=object)), ValueError)):
         path.write_bytes(content)
@@ -126,7 +120,7 @@ def test_a_file_of_something_else_runs_nothing(tmp_path: Path) -> None:
     assert type(own.VecNormalize.load(path, dummy(), trusted=True)) is Subclass
 
 
-def test_copies_and_pickles_have_no_vec_env_yet() -> None:
+def test_copies_and_pickles_have_no_vec_env_yet():
     venv = trained(own)
     for other in (copy.deepcopy(venv), pickle.loads(pickle.dumps(venv))):
         assert other.venv is None
@@ -139,7 +133,7 @@ def test_copies_and_pickles_have_no_vec_env_yet() -> None:
             other.set_venv(venv.venv)
 
 
-def combined(package: Any) -> list[Any]:
+def combined(package):
     """Statistics that were updated and combined, and a copy from before."""
     left, right = package.RunningMeanStd(shape=(2,)), package.RunningMeanStd(shape=(2,))
     left.update(np.arange(10.0).reshape(5, 2))
@@ -149,7 +143,7 @@ def combined(package: Any) -> list[Any]:
     return [left, copied]
 
 
-def test_running_averages(tmp_path: Path) -> None:
+def test_running_averages(tmp_path):
     assert_same(combined(running_mean_std), combined(sb3_rms))
     folder = tmp_path / "averages"
     venv, other = trained(own, "vectors"), own.VecNormalize(dummy("vectors"))
@@ -171,7 +165,7 @@ def test_running_averages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"norm_obs": False, "norm_reward": False}])
-def test_what_is_returned_is_the_callers_own(kwargs: dict) -> None:
+def test_what_is_returned_is_the_callers_own(kwargs):
     inner = dummy("dict")
     before = copy.deepcopy(inner.observation_space)
     venv = own.VecNormalize(inner, norm_obs_keys=["z"], **kwargs)
@@ -189,7 +183,7 @@ def test_what_is_returned_is_the_callers_own(kwargs: dict) -> None:
 
 
 @pytest.mark.parametrize("pair", [(own, own), (own, sb3), (sb3, own)])
-def test_sync(pair: tuple[Any, Any]) -> None:
+def test_sync(pair):
     venv, evaluated = (
         package.VecNormalize(package.VecMonitor(package.DummyVecEnv(walkers()))) for package in pair
     )

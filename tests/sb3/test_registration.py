@@ -1,15 +1,11 @@
 """Stable-Baselines3 accepts our classes, and they have its names, parameters and attributes."""
 
-from __future__ import annotations
-
 import abc
 import importlib
 import inspect
 import pkgutil
 import sys
 import types
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import stable_baselines3.common.monitor as sb3_monitor
@@ -46,12 +42,12 @@ assert {sys.modules[name] for name in absent} == {None}
 """
 
 
-def test_without_stable_baselines3_and_torch() -> None:
+def test_without_stable_baselines3_and_torch():
     """Finding 20: neither the package nor a VecEnv installs a finder that waits for them."""
     assert run_python("-W", "ignore", "-c", WITHOUT) == "(2, 8) False [True, True]\n"
 
 
-def test_a_worker_imports_neither() -> None:
+def test_a_worker_imports_neither():
     venv = own.make_vec_env(WalkEnv, 1, vec_env_cls=own.SubprocVecEnv)
     assert "forkserver" in repr(venv)
     assert venv.env_is_wrapped(sb3_monitor.Monitor) == [True]
@@ -59,7 +55,7 @@ def test_a_worker_imports_neither() -> None:
     assert venv.env_method("loaded", "torch", "stable_baselines3", "numpy") == [["numpy"]]
 
 
-def test_a_vec_env_registers_every_class() -> None:
+def test_a_vec_env_registers_every_class():
     own.DummyVecEnv([WalkEnv])
     for name in {*sb3.__all__} - {"CloudpickleWrapper"}:
         if inspect.isclass(getattr(sb3, name)):
@@ -69,7 +65,7 @@ def test_a_vec_env_registers_every_class() -> None:
     assert not issubclass(own.DummyVecEnv, sb3.VecEnvWrapper)
 
 
-def test_their_classes_may_be_imported_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_their_classes_may_be_imported_later(monkeypatch):
     """A program of docs/sb3.md does it with the real ones, which takes seconds."""
     venv = own.DummyVecEnv([WalkEnv])
     later = types.SimpleNamespace(__all__=["VecEnv"], VecEnv=abc.ABCMeta("VecEnv", (), {}))
@@ -79,7 +75,7 @@ def test_their_classes_may_be_imported_later(monkeypatch: pytest.MonkeyPatch) ->
     assert isinstance(venv, later.VecEnv)
 
 
-def assert_takes_alike(ours: Any, theirs: Any, where: str) -> None:
+def assert_takes_alike(ours, theirs, where):
     """Ours takes what theirs takes, in the same order, with the same defaults."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     signature = inspect.signature(ours).parameters.values()
@@ -91,7 +87,7 @@ def assert_takes_alike(ours: Any, theirs: Any, where: str) -> None:
             assert own_parameters[k].default == parameter.default, where
 
 
-def pairs() -> Iterator[tuple[Any, Any]]:
+def pairs():
     """Every class and function that a module of theirs defines, with ours of the same path."""
     for _, path, _ in pkgutil.walk_packages(common.__path__, f"{common.__name__}."):
         if path.endswith("pool_vec_env"):
@@ -104,7 +100,7 @@ def pairs() -> Iterator[tuple[Any, Any]]:
                 yield getattr(ours, name), theirs
 
 
-def test_every_public_name_and_parameter_of_theirs_is_here() -> None:
+def test_every_public_name_and_parameter_of_theirs_is_here():
     found = list(pairs())
     assert len(found) > 40
     for ours, theirs in found:
@@ -123,7 +119,7 @@ def test_every_public_name_and_parameter_of_theirs_is_here() -> None:
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(own, sb3), (sb3, own), (own, own)])
-def test_theirs_and_ours_find_each_others_wrappers(outer: Any, inner: Any) -> None:
+def test_theirs_and_ours_find_each_others_wrappers(outer, inner):
     venv = outer.VecMonitor(inner.VecNormalize(own.DummyVecEnv([WalkEnv])))
     for package in (own, sb3):
         assert own.unwrap_vec_wrapper(venv, package.VecMonitor) is venv

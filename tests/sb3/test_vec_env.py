@@ -1,14 +1,11 @@
 """The interface, on every backend: equal to Stable-Baselines3's; and its errors."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import sys
 import types
 import warnings
 from functools import partial
-from typing import Any
 from unittest.mock import Mock
 
 import gymnasium as gym
@@ -39,7 +36,7 @@ IDLE = np.zeros(3, int)
         ("subproc", "discrete", "discrete"),
     ],
 )
-def test_every_space(backend: str, obs: str, action: str) -> None:
+def test_every_space(backend, obs, action):
     env_fns = walkers(obs=obs, action=action, render_mode="rgb_array")
     subproc = partial(own.SubprocVecEnv, start_method="fork")
     ours = BACKENDS.get(backend, subproc)(env_fns)
@@ -47,7 +44,7 @@ def test_every_space(backend: str, obs: str, action: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [True, False])
-def test_nested_observations(columns: bool) -> None:
+def test_nested_observations(columns):
     """Stable-Baselines3 refuses them."""
     inner = spaces.Dict({"x": BOX, "y": SPACES["tuple"]})
     env_fns = walkers(obs=spaces.Dict({"in": inner, "b": BOX}))
@@ -60,10 +57,10 @@ def test_nested_observations(columns: bool) -> None:
     assert (discrete.shape, discrete.dtype) == ((3,), np.int64)
 
 
-def test_seeds_and_options_serve_one_reset(make: Any) -> None:
+def test_seeds_and_options_serve_one_reset(make):
     venv = make([WalkEnv] * 3)
     assert venv.seed([7, None, 9]) == [7, None, 9]
-    options: list[Any] = [{"a": {"n": 1}}, {}, None]
+    options = [{"a": {"n": 1}}, {}, None]
     venv.set_options(options)
     options[0]["a"]["n"] = 5  # a copy was taken
     venv.reset()
@@ -77,7 +74,7 @@ def test_seeds_and_options_serve_one_reset(make: Any) -> None:
     assert {row for log in logs for row in log[1:]} == {(None, None)}
 
 
-REQUESTS: list[tuple[str, tuple, dict[str, Any]]] = [
+REQUESTS = [
     ("get_attr", ("tag", [1, 0, 1]), {}),
     ("env_method", ("add", 2), {"times": 3, "indices": -1}),
     ("env_method", ("class_name",), {"indices": [1, 2]}),  # of a wrapper
@@ -93,7 +90,7 @@ REQUESTS: list[tuple[str, tuple, dict[str, Any]]] = [
 """Requests that need an open VecEnv without a pending step."""
 
 
-def test_misuse_of_the_protocol_is_refused_and_does_no_harm(make: Any) -> None:
+def test_misuse_of_the_protocol_is_refused_and_does_no_harm(make):
     venv = make([RGB] * 3)
     venv.reset()
     with pytest.raises(gym.error.NoAsyncCallError, match="no step is pending"):
@@ -116,7 +113,7 @@ def test_misuse_of_the_protocol_is_refused_and_does_no_harm(make: Any) -> None:
             getattr(venv, name)(*args, **kwargs)
 
 
-def test_attributes_and_methods(make: Any) -> None:
+def test_attributes_and_methods(make):
     clipped, changed = partial(ClipReward, RGB(), -1), partial(TransformReward, RGB(), abs)
     ours, theirs = (cls([RGB, clipped, changed]) for cls in (make, sb3.DummyVecEnv))
     for name, args, kwargs in REQUESTS:
@@ -133,7 +130,7 @@ def test_attributes_and_methods(make: Any) -> None:
     assert make([StoreEnv]).has_attr("lock")  # though it can not be sent
 
 
-def test_indices_in_every_form() -> None:
+def test_indices_in_every_form():
     venv = own.DummyVecEnv([partial(CountEnv, i) for i in range(3)])
     mask = [True, False, True]
     forms = [1, -1, np.int64(2), [2, 0], [1, 1, 0], np.array([0, 2]), mask, np.array(mask)]
@@ -146,7 +143,7 @@ def test_indices_in_every_form() -> None:
             venv.get_attr("tag", wrong)
 
 
-def test_actions_in_tuples(make: Any) -> None:
+def test_actions_in_tuples(make):
     venv = make([partial(SpaceEnv, 0, "tuple")])
     venv.reset()
     action = venv.action_space.sample()
@@ -154,7 +151,7 @@ def test_actions_in_tuples(make: Any) -> None:
         assert_same(venv.step(actions)[3][0]["action"], action)
 
 
-def test_one_env_can_be_reset_alone(make: Any) -> None:
+def test_one_env_can_be_reset_alone(make):
     venv = make([WalkEnv] * 3)
     venv.seed(0)
     venv.reset()
@@ -168,7 +165,7 @@ def test_one_env_can_be_reset_alone(make: Any) -> None:
             venv.env_method(method)
 
 
-def test_what_scripts_reach_for() -> None:
+def test_what_scripts_reach_for():
     env = WalkEnv()
     for cls in (own.DummyVecEnv, sb3.DummyVecEnv):
         venv = cls([lambda: env, WalkEnv])
@@ -189,10 +186,10 @@ def test_what_scripts_reach_for() -> None:
 
 @pytest.mark.parametrize("mode", [None, "ansi", "rgb_array"])
 @pytest.mark.parametrize("asked", [None, "human", "ansi", "rgb_array"])
-def test_rendering_is_theirs(mode: Any, asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_is_theirs(mode, asked, monkeypatch):
     answers = []
     for cls in (sb3.DummyVecEnv, own.DummyVecEnv):
-        shown: list[Any] = []
+        shown = []
         cv2 = types.SimpleNamespace(imshow=lambda _, it, to=shown: to.append(it), waitKey=bool)
         monkeypatch.setitem(sys.modules, "cv2", cv2)
         venv = cls([partial(WalkEnv, render_mode=mode)] * 5)
@@ -210,7 +207,7 @@ def test_rendering_is_theirs(mode: Any, asked: Any, monkeypatch: pytest.MonkeyPa
             venv.render("human")
 
 
-def test_envs_without_a_render_mode() -> None:
+def test_envs_without_a_render_mode():
     space, functions = spaces.Discrete(2), {"reset": bool, "step": bool}
     plain = types.SimpleNamespace(observation_space=space, action_space=space, **functions)
     with pytest.warns(UserWarning, match="no render_mode"):
@@ -219,7 +216,7 @@ def test_envs_without_a_render_mode() -> None:
     assert venv.metadata == {"render_modes": []}
 
 
-def test_over_a_wrapped_partial_pool() -> None:
+def test_over_a_wrapped_partial_pool():
     options = {"num_processes": 2, "context": "fork", "autoreset_mode": "same_step"}
     pool = ep.ShmemVectorEnv([WalkEnv] * 4, wait_num=1, reset_first=False, **options)
     venv = own.PoolVecEnv(ep.VectorEnvWrapper(pool))
@@ -228,7 +225,7 @@ def test_over_a_wrapped_partial_pool() -> None:
     assert pool.is_closed
 
 
-def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_that_is_broken_off(make, monkeypatch):
     venv = make([CountEnv] * 2)
     venv.reset()
     with monkeypatch.context() as patch:
@@ -243,7 +240,7 @@ def test_waiting_that_is_broken_off(make: Any, monkeypatch: pytest.MonkeyPatch) 
     assert venv.step(np.zeros(2, int))[0][:, 2].tolist() == [1, 1]
 
 
-def test_a_vec_env_of_a_users_own() -> None:
+def test_a_vec_env_of_a_users_own():
     for cls in (own.VecEnv, own.VecEnvWrapper):
         with pytest.raises(TypeError, match="abstract"):
             cls(1, spaces.Discrete(2), spaces.Discrete(2))
@@ -271,7 +268,7 @@ VALUE, KILL = ["", "value", ""], ["", "SIGKILL", ""]
 """Actions of three ``FaultEnv``, of which the second fails."""
 
 
-def test_an_exception_in_step(make: Any) -> None:
+def test_an_exception_in_step(make):
     venv = make([FaultEnv] * 3)
     venv.reset()
     with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
@@ -285,7 +282,7 @@ def test_an_exception_in_step(make: Any) -> None:
     assert venv.reset().shape == (3, 3)
 
 
-def test_an_exception_in_reset(make: Any) -> None:
+def test_an_exception_in_reset(make):
     venv = make([FaultEnv] * 3)
     venv.seed(4)
     for reset in (venv.reset, lambda: venv.env_method("reset", options={"fault": "value"})):
@@ -297,7 +294,7 @@ def test_an_exception_in_reset(make: Any) -> None:
 
 
 @pytest.mark.parametrize("where", ["step", "reset", "idle"])
-def test_a_killed_worker(where: str) -> None:
+def test_a_killed_worker(where):
     venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3)
     venv.reset()
     if where == "idle":
@@ -311,7 +308,7 @@ def test_a_killed_worker(where: str) -> None:
     assert venv.get_attr("tag", [0, 2]) == [0, 0]
 
 
-def test_envs_that_are_recreated() -> None:
+def test_envs_that_are_recreated():
     venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3, on_error="restart")
     venv.reset()
     obs, _, dones, infos = venv.step(KILL)
@@ -324,12 +321,12 @@ def test_envs_that_are_recreated() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError, AssertionError])
-def test_wrong_env_fns(make: Any, error: type) -> None:
+def test_wrong_env_fns(make, error):
     with no_process_left(), pytest.raises(error, match="env 1: render_mode is 'ansi', but that of"):
         make([WalkEnv, lambda: WalkEnv(render_mode="ansi")])
 
 
-def test_wrong_actions(make: Any) -> None:
+def test_wrong_actions(make):
     venv = make([CountEnv] * 3)
     venv.reset()
     for actions, error in ((np.zeros(2, int), ValueError), (0, TypeError), (None, TypeError)):
@@ -342,7 +339,7 @@ def test_wrong_actions(make: Any) -> None:
     assert caught[0].filename == __file__
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments():
     venv, plain = own.DummyVecEnv([WalkEnv] * 3), ep.DummyVectorEnv([WalkEnv])
     for call, args, error, text in (
         (venv.seed, ([1, 2],), ValueError, "got 2 seeds for 3 envs"),

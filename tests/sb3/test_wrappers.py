@@ -1,15 +1,11 @@
 """The wrappers: equal to Stable-Baselines3's, and what each does besides."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import subprocess
 import sys
 import warnings
 from functools import partial
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import gymnasium as gym
@@ -26,7 +22,7 @@ from tests.sb3.envs import RGB, WalkEnv, walkers
 from tests.sb3.reference import assert_same, walk_together
 
 IDLE = np.zeros(3, int)
-CASES: dict[str, tuple[dict[str, Any], str]] = {
+CASES = {
     "VecNormalize": ({}, "box"),
     "VecNormalize-dict": ({"norm_obs_keys": ["z", "image"]}, "dict"),
     "VecNormalize-all-keys": ({}, "vectors"),
@@ -52,7 +48,7 @@ MIXED = [case for case in CASES if "-" not in case or case == "VecNormalize-dict
     ("around", "case"),
     [*itertools.product(["own"], CASES), *itertools.product(["mixed", "theirs"], MIXED)],
 )
-def test_many_episodes(around: str, case: str) -> None:
+def test_many_episodes(around, case):
     """Ours around our VecEnv and around theirs, and theirs around ours: all like theirs alone."""
     kwargs, obs = CASES[case]
     name = case.split("-", maxsplit=1)[0]
@@ -67,7 +63,7 @@ def test_many_episodes(around: str, case: str) -> None:
     assert around == "mixed" or venv.pool.is_closed
 
 
-def normalized(venv: Any) -> list[Any]:
+def normalized(venv):
     """What the functions of a VecNormalize make of its latest observations and rewards."""
     answers = []
     for name in ("obs", "reward"):
@@ -80,7 +76,7 @@ def normalized(venv: Any) -> list[Any]:
 NORMAL = (True, True, True, 10, 10, 0.99, 1e-8)
 FIRST = spaces.Box(0, 255, (3, 12, 10), np.uint8)
 # The class, observations, arguments; finding 16: where theirs is an assertion, ours is one too.
-REFUSED: list[tuple] = [
+REFUSED = [
     ("VecFrameStack", "discrete", (2,), AssertionError, "VecFrameStack: .*Discrete"),
     ("VecFrameStack", "dict", (2,), TypeError, "stacked of Box and Dict"),
     ("VecFrameStack", "box", (2, {"z": "first"}), TypeError, "is a mapping"),
@@ -99,7 +95,7 @@ REFUSED: list[tuple] = [
 
 
 @pytest.mark.parametrize(("name", "obs", "args", "error", "text"), REFUSED)
-def test_what_can_not_be_wrapped(name: str, obs: Any, args: tuple, error: type, text: str) -> None:
+def test_what_can_not_be_wrapped(name, obs, args, error, text):
     venv = own.DummyVecEnv(walkers(1, obs=obs))
     with pytest.raises(error, match=text) as caught:
         getattr(own, name)(venv, *args)
@@ -109,16 +105,16 @@ def test_what_can_not_be_wrapped(name: str, obs: Any, args: tuple, error: type, 
 class Pass(own.VecEnvWrapper):
     """Changes nothing; forgets terminal observations."""
 
-    def reset(self) -> Any:
+    def reset(self):
         return self.venv.reset()
 
-    def step_wait(self) -> Any:
+    def step_wait(self):
         obs, rewards, _, _ = self.venv.step_wait()
         return obs, rewards, np.array([True, False, False]), [{}] * 3
 
 
 @pytest.mark.parametrize("package", [own, sb3])
-def test_a_wrapper_of_a_users_own(package: Any) -> None:
+def test_a_wrapper_of_a_users_own(package):
     base = package.DummyVecEnv([WalkEnv] * 3)
     venv = own.VecFrameStack(Pass(Pass(base)), 2)
     first = venv.reset()
@@ -136,7 +132,7 @@ def test_a_wrapper_of_a_users_own(package: Any) -> None:
 
 
 @pytest.mark.parametrize("order", [(own, own, own), (own, sb3, own), (sb3, own, sb3)])
-def test_attributes_of_what_they_hold(order: tuple) -> None:
+def test_attributes_of_what_they_hold(order):
     base = own.DummyVecEnv([WalkEnv])
     base.only_base = 1
     venv = order[0].VecCheckNan(order[1].VecMonitor(order[2].VecNormalize(base)))
@@ -160,7 +156,7 @@ STEPS = [
 """Which row of what has a value, and what is said of it."""
 
 
-def outcome(call: Any, *args: Any) -> tuple[Any, str]:
+def outcome(call, *args):
     """The error or the number of warnings of a call, and their text."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -172,7 +168,7 @@ def outcome(call: Any, *args: Any) -> tuple[Any, str]:
 
 
 @pytest.mark.parametrize("settings", [*itertools.product([False, True], repeat=3)])
-def test_nan_is_traced_to_its_env(settings: tuple[bool, ...]) -> None:
+def test_nan_is_traced_to_its_env(settings):
     """The errors and warnings of theirs."""
     venvs = [
         package.VecCheckNan(package.DummyVecEnv(walkers(obs="dict")), *settings)
@@ -198,7 +194,7 @@ def test_nan_is_traced_to_its_env(settings: tuple[bool, ...]) -> None:
         own.VecCheckNan(base)
 
 
-def test_the_file_of_vec_monitor(tmp_path: Path) -> None:
+def test_the_file_of_vec_monitor(tmp_path):
     make = partial(gym.make, "CartPole-v1", max_episode_steps=5)
     keywords = ("TimeLimit.truncated",)
     venv = own.VecMonitor(own.DummyVecEnv([make] * 3), str(tmp_path / "run"), keywords)
@@ -220,18 +216,18 @@ def test_the_file_of_vec_monitor(tmp_path: Path) -> None:
 class Big(WalkEnv):
     """Shows how often it was reset."""
 
-    def render(self) -> np.ndarray:
+    def render(self):
         return np.full((32, 48, 3), 40 * (len(self.log) % 5) + 40, np.uint8)
 
 
-def frames(path: Path) -> np.ndarray:
+def frames(path):
     """The frames of a video of two ``Big``, by ffmpeg itself."""
     command = [get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     done = subprocess.run(command, capture_output=True, check=True)
     return np.frombuffer(done.stdout, np.uint8).reshape(-1, 64, 48, 3)
 
 
-def test_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_videos(tmp_path, monkeypatch):
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # a thread of their progress bar
     runs = []
     for package in (sb3, own):
@@ -254,7 +250,7 @@ def test_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(video) for video in videos] == [5, 3]  # theirs lacks a frame
 
 
-def test_a_recording_that_nobody_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_nobody_ended(tmp_path, monkeypatch):
     base = own.DummyVecEnv([RGB])
     venv = own.VecVideoRecorder(base, str(tmp_path), lambda _: True, 9)
     venv.reset()

@@ -8,23 +8,22 @@ import os
 import random
 import signal
 import time
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from envpool_py import BaseVectorEnv, ShmemVectorEnv
+from envpool_py import ShmemVectorEnv
 
 FINE, RAISE, KILL, STOP, SLOW = range(5)
 NUM = 48
 
 
-def length_of(tag: int, episode: int) -> int:
+def length_of(tag, episode):
     return 3 + (7 * tag + 5 * episode) % 11
 
 
-def obs_of(tag: int, episode: int, t: int) -> list[int]:
+def obs_of(tag, episode, t):
     """Return what env `tag` observes there, in a run without any fault."""
     return [tag, episode, t, (tag * 1_000_003 + episode * 10_007 + t * 101) % 65_521]
 
@@ -32,17 +31,17 @@ def obs_of(tag: int, episode: int, t: int) -> list[int]:
 class ChaosEnv(gym.Env):
     """Does as its action says; where it is, is known from its episode's number and its steps."""
 
-    def __init__(self, tag: int) -> None:
+    def __init__(self, tag):
         self.observation_space = gym.spaces.Box(-1, 10**7, (4,), np.int64)
         self.action_space = gym.spaces.Discrete(5)
         self.tag, self.episode, self.t = tag, -1, 0
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.episode, self.t = options["episode"], 0
         return np.array(obs_of(self.tag, self.episode, 0)), {}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         if action == RAISE:
             raise ArithmeticError("as asked")
         if action == KILL:
@@ -57,7 +56,7 @@ class ChaosEnv(gym.Env):
         return obs, float(self.t), ended, False, {"t": self.t}
 
 
-def numbered(env_id: int, episode: int) -> tuple[int, dict]:
+def numbered(env_id, episode):
     return env_id + episode, {"episode": episode}
 
 
@@ -74,7 +73,7 @@ class Ledger:
     rows: int = 0
     lost: int = 0
 
-    def enter(self, obs: list[int], reward: float, terminated: bool, truncated: bool, info: dict):
+    def enter(self, obs, reward, terminated, truncated, info):
         """Check the row against what must come now, and note it down."""
         self.rows += 1
         assert info["env_id"] == self.tag
@@ -101,19 +100,19 @@ class Ledger:
             assert obs == here
             self.over = True
 
-    def begin(self, obs: list[int]) -> None:
+    def begin(self, obs):
         self.episode, self.t, self.over = self.episode + 1, 0, False
         assert obs == obs_of(self.tag, self.episode, 0)
 
 
-def enter(ledgers: list[Ledger], batch: tuple) -> int:
+def enter(ledgers, batch):
     for obs, reward, terminated, truncated, info in zip(*batch, strict=True):
         values = (obs.tolist(), float(reward), bool(terminated), bool(truncated), info)
         ledgers[info["env_id"]].enter(*values)
     return len(batch[1])
 
 
-def strike(pool: BaseVectorEnv, rng: random.Random) -> None:
+def strike(pool, rng):
     """Kill or stop a process from outside, whatever it is doing.
 
     One that is still making its envs is only killed: how long that takes is not bounded.
@@ -133,13 +132,11 @@ def strike(pool: BaseVectorEnv, rng: random.Random) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-def test_every_row_is_accounted_for(
-    mode: str | None, steps: int, stops: float, backoff: float
-) -> None:
+def test_every_row_is_accounted_for(mode, steps, stops, backoff):
     rng = random.Random(7)
     weights = [1000.0, 3.0, 1.0, stops, 1.0]
     ledgers = [Ledger(tag, mode) for tag in range(NUM)]
-    restarted: list[int] = []
+    restarted = []
     with ShmemVectorEnv(
         [functools.partial(ChaosEnv, tag) for tag in range(NUM)],
         wait_num=16,

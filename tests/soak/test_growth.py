@@ -1,12 +1,9 @@
 """What grows slowly: descriptors, processes and memory over many pools and many steps."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,21 +16,21 @@ from tests.support.places import PLACES
 PAGE = os.sysconf("SC_PAGE_SIZE")
 GROWTH = 16 << 20
 """Bytes of memory that may be added: what an allocator keeps, and no leak of a few bytes a step."""
-GUARDED: list[tuple[str, dict[str, Any]]] = [
+GUARDED = [
     ("dummy", {"on_error": "restart"}),
     ("shmem-fork-packed", {"on_error": "restart", "step_timeout": 30.0}),
 ]
 """Pools with what a fault would need at hand."""
-PLAIN: list[tuple[str, dict[str, Any]]] = [("dummy", {}), ("shmem-fork-packed", {})]
+PLAIN = [("dummy", {}), ("shmem-fork-packed", {})]
 
 
-def memory(pid: int) -> int:
+def memory(pid):
     """Return the bytes that a process holds alone."""
     resident, shared = Path(f"/proc/{pid}/statm").read_text().split()[1:3]
     return (int(resident) - int(shared)) * PAGE
 
 
-def one_pool(place: str, options: dict) -> None:
+def one_pool(place, options):
     fns = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
     with PLACES[place](fns, **options) as pool:
         pool.reset()
@@ -42,7 +39,7 @@ def one_pool(place: str, options: dict) -> None:
 
 @pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("place", "options"), PLAIN + GUARDED)
-def test_many_pools(place: str, options: dict, count: int) -> None:
+def test_many_pools(place, options, count):
     for _ in range(5):
         one_pool(place, options)
     gc.collect()
@@ -62,7 +59,7 @@ def test_many_pools(place: str, options: dict, count: int) -> None:
         *(pytest.param(*one, 10_000_000, marks=pytest.mark.soak) for one in PLAIN + GUARDED),
     ],
 )
-def test_many_steps(place: str, options: dict, count: int) -> None:
+def test_many_steps(place, options, count):
     """Step 256 envs; measured from a tenth on, when all that is kept for good is there."""
     num = 256
     fns = [functools.partial(CountingEnv, 100)] * num  # cheap envs
@@ -73,7 +70,7 @@ def test_many_steps(place: str, options: dict, count: int) -> None:
         pids = {os.getpid(), *(host.process.pid for host in hosts)}
         actions = np.zeros(num, np.int64)
         rounds = -(-count // num)
-        before: dict[int, int] = {}
+        before = {}
         opened = 0
         for n in range(rounds):
             if n == rounds // 10:

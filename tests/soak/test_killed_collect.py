@@ -1,12 +1,9 @@
 """`envpool-py collect`, killed at random moments: its file holds whole episodes, without a gap."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -21,7 +18,7 @@ pytestmark = pytest.mark.soak
 COLLECT = "collect CartPole-v1 --num-envs 4 --num-processes 2 --episodes 10000000 --seed 3"
 
 
-def test_fifty_killed_commands_leave_their_episodes(tmp_path: Path) -> None:
+def test_fifty_killed_commands_leave_their_episodes(tmp_path):
     rng, kept = np.random.default_rng(), 0
     for number in range(50):
         out, partial_ = tmp_path / f"{number}.npz", tmp_path / f"{number}.npz.partial"

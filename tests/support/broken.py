@@ -1,7 +1,5 @@
 """The env of the table of faults: it breaks in the way that its action names. Light to import."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -18,9 +15,9 @@ from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from tests.support import envs
 
 
-def worker_process() -> Any:
+def worker_process():
     """Return the object that serves this worker process, found on the stack that runs the env."""
-    frame: Any = sys._getframe()
+    frame = sys._getframe()
     while frame is not None:
         found = frame.f_locals.get("self")
         if hasattr(found, "_executors") and hasattr(found, "_end"):
@@ -29,12 +26,12 @@ def worker_process() -> Any:
     raise LookupError("no worker process around")
 
 
-def sleep_indefinitely(*, with_gil: bool = False) -> None:
+def sleep_indefinitely(*, with_gil=False):
     while True:  # a signal ends the sleep, and not the loop
         ctypes.PyDLL(None).sleep(60) if with_gil else time.sleep(60)
 
 
-def child_process(path: str) -> None:
+def child_process(path):
     """Start a process that never ends by itself; its id is in the file."""
     text = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(600)"
     Path(path).write_text(str(subprocess.Popen([sys.executable, "-c", text]).pid))
@@ -43,31 +40,31 @@ def child_process(path: str) -> None:
 class Bell:
     """Sends the process that unpickles it a signal."""
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self):
         return ring, ()
 
 
-def ring() -> None:
+def ring():
     os.kill(os.getpid(), signal.SIGUSR1)
 
 
 class BrokenEnv(envs.FaultEnv):
     """Does as its action says, `"NAME"` or `"NAME:ARGUMENT"`; its actions may be anything."""
 
-    def __init__(self, tag: int = 0, length: int = 50) -> None:
+    def __init__(self, tag=0, length=50):
         super().__init__(tag, length)
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
         del self.action_space
-        self.asked: Any = None
+        self.asked = None
 
     @property
-    def read_only(self) -> int:
+    def read_only(self):
         return self.tag
 
-    def observe(self) -> np.ndarray:
+    def observe(self):
         return np.array([self.tag, self.episode, self.t], np.float32)
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         name, _, argument = action.partition(":") if isinstance(action, str) else ("", "", "")
         if hasattr(self, f"do_{name}"):
             getattr(self, f"do_{name}")(argument)
@@ -82,13 +79,13 @@ class BrokenEnv(envs.FaultEnv):
 
     # What an action names; each is called with its argument.
 
-    def do_signal(self, pid: str) -> None:
+    def do_signal(self, pid):
         os.kill(int(pid), signal.SIGUSR1)
 
-    def do_interrupt(self, pid: str) -> None:
+    def do_interrupt(self, pid):
         os.killpg(int(pid), signal.SIGINT)
 
-    def do_orphan(self, path: str) -> None:
+    def do_orphan(self, path):
         """Leave a process behind that holds all descriptors of this one."""
         if os.fork() == 0:
             Path(path).write_text(str(os.getpid()))
@@ -97,37 +94,37 @@ class BrokenEnv(envs.FaultEnv):
             time.sleep(0.001)
         os._exit(37)
 
-    def do_closefds(self, _: str) -> None:
+    def do_closefds(self, _):
         os.closerange(3, 256)
 
-    def do_disconnect(self, _: str) -> None:
+    def do_disconnect(self, _):
         os.closerange(3, 256)
         sleep_indefinitely()
 
-    def do_stubborn(self, path: str) -> None:
+    def do_stubborn(self, path):
         """Hang, ignore SIGTERM, and have a child process."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         child_process(path)
         sleep_indefinitely()
 
-    def do_gil(self, _: str) -> None:
+    def do_gil(self, _):
         sleep_indefinitely(with_gil=True)
 
-    def do_stop(self, _: str) -> None:
+    def do_stop(self, _):
         os.kill(os.getpid(), signal.SIGSTOP)
         sleep_indefinitely()
 
-    def do_rubbish(self, _: str) -> None:
+    def do_rubbish(self, _):
         worker_process()._end._stream.sendall(b"what an env has no business to write\n" * 9)
         sleep_indefinitely()
 
-    def do_unreadable(self, _: str) -> None:
+    def do_unreadable(self, _):
         """Write what looks like a message, up to its pickle."""
         process = worker_process()
         process._end._stream.sendall(b"".join(self._item(process, b"no pickle", 9)))
         sleep_indefinitely()
 
-    def do_cut(self, _: str) -> None:
+    def do_cut(self, _):
         """Die in the midst of a message that has come in several pieces."""
         process = worker_process()
         head, data = self._item(process, bytes(1 << 20), 1 << 30)
@@ -135,17 +132,17 @@ class BrokenEnv(envs.FaultEnv):
         process._end._stream.sendall(data)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def do_results(self, _: str) -> None:
+    def do_results(self, _):
         os.write(worker_process()._end._results, b"not a multiple of four")
         sleep_indefinitely()
 
-    def _item(self, process: Any, data: bytes, length: int) -> tuple[bytes, bytes]:
+    def _item(self, process, data, length):
         from envpool_py.worker import channel  # noqa: PLC0415 - for the rest this is a user's env
 
         return channel.ITEM.pack(process._ids[0], channel.CLOSE_FAILURE, length), data
 
 
-def inner_rows(env: BrokenEnv, kind: str, action: str) -> list:
+def inner_rows(env, kind, action):
     """Make a pool in the process of an env, step it, and return the observations."""
     del env
     pool = DummyVectorEnv if kind == "dummy" else ShmemVectorEnv
@@ -158,17 +155,17 @@ def inner_rows(env: BrokenEnv, kind: str, action: str) -> list:
 class WideEnv(envs.CountEnv):
     """Its observation takes 4 MB."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.observation_space = spaces.Box(0, 1, (1 << 20,), np.float32)
 
-    def observe(self) -> np.ndarray:
+    def observe(self):
         return np.zeros(1 << 20, np.float32)
 
 
 class HungAtBirth(BrokenEnv):
     """Writes its process' id into a file, and is never made."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path):
         Path(path).write_text(str(os.getpid()))
         sleep_indefinitely()

@@ -16,27 +16,27 @@ class Good(gym.Env):
     observation_space: Any = spaces.Box(-1, 1, (3,), np.float32)
     action_space: Any = spaces.Discrete(2)
 
-    def __init__(self, render_mode: str | None = None) -> None:
+    def __init__(self, render_mode=None):
         self.render_mode = render_mode
 
-    def obs(self) -> Any:
+    def obs(self):
         return self.np_random.uniform(-1, 1, 3).astype(np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> Any:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.t, self.options = 0, options
         return self.obs(), {}
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         del action
         self.t += 1
         return self.obs(), 1.0, False, self.t >= 5, {}
 
 
-def changed(**attributes: Any) -> type[gym.Env]:
+def changed(**attributes):
     """The class of such an env with other methods or attributes."""
     return type("Env", (Good,), attributes)
 
 
-def raises(*_: Any, **__: Any) -> Any:
+def raises(*_, **__):
     raise ValueError("boom")

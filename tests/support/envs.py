@@ -14,9 +14,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -33,7 +30,7 @@ class CountEnv(gym.Env):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 4}  # noqa: RUF012
 
-    def __init__(self, tag: int = 0, length: int = 4, render_mode: str | None = None) -> None:
+    def __init__(self, tag=0, length=4, render_mode=None):
         self.observation_space = spaces.Box(-1, 10**6, (3,), np.int64)
         self.action_space = spaces.Discrete(100)
         self.render_mode = render_mode
@@ -41,17 +38,17 @@ class CountEnv(gym.Env):
         self.episode, self.t = -1, 0
         self.steps, self.resets = 0, 0
 
-    def observe(self) -> np.ndarray:
+    def observe(self):
         return np.array([self.tag, self.episode, self.t])
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         self.resets += 1
         told = {"seed": seed, "options": copy.deepcopy(options)}
         return self.observe(), {"tag": self.tag, "episode": self.episode, "step": 0, **told}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         self.t, self.steps = self.t + 1, self.steps + 1
         ended = self.t >= self.length
         odd = self.episode % 2 == 1
@@ -60,18 +57,18 @@ class CountEnv(gym.Env):
         info["action"] = copy.deepcopy(action)
         return self.observe(), reward, ended and not odd, ended and odd, info
 
-    def render(self) -> np.ndarray:
+    def render(self):
         return np.full((2, 2, 3), self.tag, np.uint8)
 
     # What tests call and read from outside.
 
-    def counts(self) -> tuple[int, int]:
+    def counts(self):
         return self.steps, self.resets
 
-    def add(self, number: int, *, times: int = 1) -> int:
+    def add(self, number, *, times=1):
         return self.tag + number * times
 
-    def pid(self) -> int:
+    def pid(self):
         return os.getpid()
 
 
@@ -83,65 +80,65 @@ class ChangedEnv(CountEnv):
 
     def __init__(
         self,
-        tag: int = 0,
-        length: int = 50,
+        tag=0,
+        length=50,
         *,
-        step: Callable[[CountEnv, Any, tuple], Any] = lambda env, action, row: row,  # noqa: ARG005
-        reset: Callable[[CountEnv, tuple], Any] = lambda env, row: row,  # noqa: ARG005
-        space: spaces.Space | None = None,
-    ) -> None:
+        step=lambda env, action, row: row,  # noqa: ARG005
+        reset=lambda env, row: row,  # noqa: ARG005
+        space=None,
+    ):
         super().__init__(tag, length)
         self.on_step, self.on_reset = step, reset
         self.observation_space = space or self.observation_space
 
-    def reset(self, **kwargs: Any) -> Any:
+    def reset(self, **kwargs):
         return self.on_reset(self, super().reset(**kwargs))
 
-    def step(self, action: Any) -> Any:
+    def step(self, action):
         return self.on_step(self, action, super().step(action))
 
 
 class StoreEnv(CountEnv):
     """Has attributes to read and to set, one of which cannot leave its process."""
 
-    def __init__(self, tag: int = 0, length: int = 4) -> None:
+    def __init__(self, tag=0, length=4):
         super().__init__(tag, length)
         self.setting = {"tag": tag}
         self.lock = threading.Lock()
 
     @property
-    def read_only(self) -> int:
+    def read_only(self):
         return self.tag
 
-    def fail(self, text: str) -> None:
+    def fail(self, text):
         raise LookupError(text)
 
-    def give_lock(self) -> Any:
+    def give_lock(self):
         return self.lock
 
 
 class RandomEnv(gym.Env):
     """Observations, rewards, infos and the ends of episodes all come from the env's own stream."""
 
-    def __init__(self, tag: int = 0) -> None:
+    def __init__(self, tag=0):
         self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
         self.action_space = spaces.Discrete(4)
         self.tag, self.state = tag, np.zeros(3)
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         scale = 1.0 if options is None else options.get("scale", 1.0)
         self.state = self.np_random.normal(size=3) * scale
         return self.state.copy(), {"coin": int(self.np_random.integers(1000)), "scale": scale}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         self.state = self.state * 0.5 + self.np_random.normal(size=3) + 0.25 * float(action)
         reward = float(self.np_random.normal())
         terminated, truncated = (self.np_random.random(2) < (0.15, 0.1)).tolist()
         info = {"coin": int(self.np_random.integers(1000)), "noise": self.np_random.normal(size=2)}
         return self.state.copy(), reward, terminated, truncated, info
 
-    def counts(self) -> None:
+    def counts(self):
         return None
 
 
@@ -159,19 +156,19 @@ class Card:
 class Cards(spaces.Space):
     """A custom space, without shape or dtype."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks):
         self.ranks = ranks
         super().__init__(None, None)
 
-    def sample(self, mask: Any = None, probability: Any = None) -> Card:
+    def sample(self, mask=None, probability=None):
         del mask, probability
         suit = ("clubs", "hearts")[int(self.np_random.integers(2))]
         return Card(suit, int(self.np_random.integers(self.ranks)))
 
-    def contains(self, x: Any) -> bool:
+    def contains(self, x):
         return isinstance(x, Card) and 0 <= x.rank < self.ranks
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other):
         return isinstance(other, Cards) and other.ranks == self.ranks
 
     __hash__ = None
@@ -180,23 +177,23 @@ class Cards(spaces.Space):
 class Pairs(spaces.Space):
     """A custom space whose elements are arrays: Gymnasium knows no shape of it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(None, None)
 
-    def sample(self, mask: Any = None, probability: Any = None) -> np.ndarray:
+    def sample(self, mask=None, probability=None):
         del mask, probability
         return self.np_random.normal(size=2)
 
-    def contains(self, x: Any) -> bool:
+    def contains(self, x):
         return isinstance(x, np.ndarray) and x.shape == (2,)
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other):
         return isinstance(other, Pairs)
 
     __hash__ = None
 
 
-def box(dtype: str, shape: tuple[int, ...] = (2, 3)) -> spaces.Box:
+def box(dtype, shape=(2, 3)):
     """Make a Box that uses the range of its dtype."""
     kind = np.dtype(dtype)
     if kind.kind == "f":
@@ -214,30 +211,30 @@ INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"
 DTYPES = (*FLOATS, *INTS, "bool")
 
 
-def dict_space() -> spaces.Dict:
+def dict_space():
     return spaces.Dict({"image": box("uint8", (2, 2, 1)), "speed": box("float32", (2,))})
 
 
-def tuple_space() -> spaces.Tuple:
+def tuple_space():
     return spaces.Tuple((box("int16", (2,)), spaces.Discrete(7, start=2), box("float16", ())))
 
 
-def nested_space() -> spaces.Dict:
+def nested_space():
     inner = spaces.Tuple((box("float64", (2,)), spaces.Dict({"flags": spaces.MultiBinary(3)})))
     return spaces.Dict({"b": inner, "a": spaces.MultiDiscrete([3, 4]), "c": dict_space()})
 
 
-def every_dtype() -> spaces.Dict:
+def every_dtype():
     return spaces.Dict({dtype: box(dtype) for dtype in DTYPES})
 
 
-def mixed_space() -> spaces.Dict:
+def mixed_space():
     """Leaves of a fixed shape beside leaves that have none."""
     ragged = spaces.Tuple((spaces.Text(6), spaces.Sequence(box("float32", (2,)))))
     return spaces.Dict({"fixed": box("float32", (3,)), "ragged": ragged, "card": Cards(9)})
 
 
-SPACES: dict[str, Callable[[], spaces.Space]] = {
+SPACES = {
     **{f"box-{dtype}": lambda dtype=dtype: box(dtype) for dtype in DTYPES},
     "box-scalar": lambda: box("float32", ()),
     "box-empty": lambda: box("float32", (0, 2)),
@@ -264,12 +261,12 @@ SPACES: dict[str, Callable[[], spaces.Space]] = {
 """Every kind of space gymnasium has, and one it has not."""
 
 
-def draw(space: spaces.Space, rng: np.random.Generator) -> Any:
+def draw(space, rng):
     """Draw an element of a space from `rng`; unlike `space.sample`, the space keeps no state."""
     return copy.deepcopy(_seeded(space, int(rng.integers(2**31))).sample())
 
 
-def _seeded(space: spaces.Space, seed: int) -> spaces.Space:
+def _seeded(space, seed):
     space.seed(seed)
     return space
 
@@ -280,13 +277,13 @@ class SpaceEnv(CountEnv):
     What is drawn depends on the seed, tag, episode and step; the infos of `CountEnv` say which.
     """
 
-    def __init__(self, tag: int, name: str, length: int = 4) -> None:
+    def __init__(self, tag, name, length=4):
         super().__init__(tag, length)
         self.observation_space = SPACES[name]()
         self.action_space = SPACES[name]()
         self.source = SPACES[name]()
 
-    def observe(self) -> Any:
+    def observe(self):
         drawn = int(self.np_random.integers(2**31))
         return draw(self.source, np.random.default_rng([self.tag, self.episode, self.t, drawn]))
 
@@ -294,12 +291,12 @@ class SpaceEnv(CountEnv):
 class UndeclaredEnv(CountEnv):
     """Declares no spaces; `shape_of` says what it observes."""
 
-    def __init__(self, tag: int, kind: str, length: int = 4) -> None:
+    def __init__(self, tag, kind, length=4):
         super().__init__(tag, length)
         del self.observation_space, self.action_space
         self.kind = kind
 
-    def observe(self) -> Any:
+    def observe(self):
         counts = (self.tag, self.episode, self.t)
         if self.kind == "alike":
             return np.array([*counts, 0.25], np.float32)
@@ -320,11 +317,11 @@ UNDECLARED = ("alike", "ragged", "ragged-2d", "card", "none", "object")
 class VectorRewardEnv(CountEnv):
     """Gives each of three agents a reward, as a list or as an array."""
 
-    def __init__(self, tag: int, length: int = 4, as_list: bool = False) -> None:
+    def __init__(self, tag, length=4, as_list=False):
         super().__init__(tag, length)
         self.as_list = as_list
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         obs, reward, terminated, truncated, info = super().step(action)
         rewards = [reward, -reward, 0.5]
         return obs, rewards if self.as_list else np.array(rewards), terminated, truncated, info
@@ -336,27 +333,27 @@ class VectorRewardEnv(CountEnv):
 class BufferEnv(CountEnv):
     """Writes every observation and info into the same objects."""
 
-    def __init__(self, tag: int, length: int = 4) -> None:
+    def __init__(self, tag, length=4):
         super().__init__(tag, length)
         self.buffer = np.zeros(3, np.int64)
         self.told = {"array": np.zeros(2, np.int64), "list": [0], "step": 0}
 
-    def observe(self) -> np.ndarray:
+    def observe(self):
         self.buffer[:] = self.tag, self.episode, self.t
         return self.buffer
 
-    def _tell(self) -> dict:
+    def _tell(self):
         assert self.told.keys() == {"array", "list", "step"}, "the pool has changed it"
         self.told["array"][:] = self.episode, self.t
         self.told["list"][0] = self.t
         self.told["step"] = self.t
         return self.told
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         obs, _ = super().reset(seed=seed, options=options)
         return obs, self._tell()
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         *row, _ = super().step(action)
         return *row, self._tell()
 
@@ -371,17 +368,17 @@ class Gate:
     lets it go on. Each use of `held` must be followed by taking the env's row before the next.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = str(path)
         os.mkfifo(self.path)
 
-    def wait(self) -> None:
+    def wait(self):
         """Block until the test has come and gone (called by the env)."""
         with open(self.path, "rb") as fifo:  # noqa: PTH123
             fifo.read()
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self):
         """Wait for the env to arrive; hold it until the block ends (called by the test)."""
         fifo = os.open(self.path, os.O_WRONLY)
         try:
@@ -389,7 +386,7 @@ class Gate:
         finally:
             os.close(fifo)
 
-    def release(self) -> None:
+    def release(self):
         """Wait for the env to arrive and let it go on."""
         with self.held():
             pass
@@ -402,16 +399,16 @@ BLOCK = 1
 class GateEnv(CountEnv):
     """A CountEnv that waits at its gate when asked to."""
 
-    def __init__(self, tag: int, gate: Gate, length: int = 4) -> None:
+    def __init__(self, tag, gate, length=4):
         super().__init__(tag, length)
         self.gate = gate
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         if options and options.get("block"):
             self.gate.wait()
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         if np.asarray(action).item() == BLOCK:
             self.gate.wait()
         return super().step(action)
@@ -423,7 +420,7 @@ class GateEnv(CountEnv):
 class UnpicklableError(Exception):
     """Holds a lock, so that it cannot be pickled."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__(text)
         self.lock = threading.Lock()
 
@@ -431,23 +428,23 @@ class UnpicklableError(Exception):
 class TwoArgumentError(Exception):
     """Pickles, and fails to unpickle: its constructor asks for more than its args hold."""
 
-    def __init__(self, left: int, right: int) -> None:
+    def __init__(self, left, right):
         super().__init__(f"{left} and {right}")
 
 
 class SlotError(ValueError):
     """An ordinary exception with one more attribute."""
 
-    def __init__(self, text: str, code: int = 5) -> None:
+    def __init__(self, text, code=5):
         super().__init__(text)
         self.code = code
 
 
-def die_by_signal(number: int) -> None:
+def die_by_signal(number):
     os.kill(os.getpid(), number)
 
 
-RAISE: dict[str, Callable[[], BaseException]] = {
+RAISE = {
     "value": lambda: ValueError("boom"),
     "slot": lambda: SlotError("boom", code=9),
     "unpicklable": lambda: UnpicklableError("boom"),
@@ -462,7 +459,7 @@ RAISE: dict[str, Callable[[], BaseException]] = {
 }
 if sys.version_info >= (3, 11):
     RAISE["group"] = lambda: ExceptionGroup("boom", [ValueError("inner")])  # noqa: F821
-DIE: dict[str, Callable[[], None]] = {
+DIE = {
     "SIGKILL": lambda: die_by_signal(signal.SIGKILL),
     "SIGSEGV": lambda: die_by_signal(signal.SIGSEGV),
     "os._exit": lambda: os._exit(37),
@@ -475,11 +472,11 @@ class FaultEnv(CountEnv):
     Actions are strings, so the action space is Text.
     """
 
-    def __init__(self, tag: int = 0, length: int = 50) -> None:
+    def __init__(self, tag=0, length=50):
         super().__init__(tag, length)
         self.action_space = spaces.Text(20)
 
-    def _fault(self, name: str) -> None:
+    def _fault(self, name):
         if name in RAISE:
             error = RAISE[name]()
             raise error
@@ -488,15 +485,15 @@ class FaultEnv(CountEnv):
         while name == "hang":
             signal.pause()  # a signal that is handled, such as that for the stack, ends it
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         self._fault((options or {}).get("fault", ""))
         return super().reset(seed=seed, options=options)
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         self._fault(action)
         return super().step(action)
 
-    def fault(self, name: str) -> None:
+    def fault(self, name):
         self._fault(name)
 
 
@@ -505,24 +502,24 @@ class FailsToResetEnv(CountEnv):
 
     broken = True
 
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+    def reset(self, *, seed=None, options=None):
         if self.resets and self.broken:
             message = "no second episode"
             raise ValueError(message)
         return super().reset(seed=seed, options=options)
 
-    def heal(self) -> None:
+    def heal(self):
         self.broken = False
 
 
 class CloseEnv(CountEnv):
     """Adds a line to a file when it is closed; may raise then."""
 
-    def __init__(self, tag: int, path: str, fails: bool = False) -> None:
+    def __init__(self, tag, path, fails=False):
         super().__init__(tag)
         self.path, self.fails = path, fails
 
-    def close(self) -> None:
+    def close(self):
         with open(self.path, "a") as file:  # noqa: PTH123
             file.write(f"{self.tag}\n")
         if self.fails:
@@ -530,7 +527,7 @@ class CloseEnv(CountEnv):
             raise RuntimeError(message)
 
 
-def raise_in_constructor(text: str) -> gym.Env:
+def raise_in_constructor(text):
     raise ValueError(text)
 
 
@@ -540,7 +537,7 @@ class LedgerEnv(CountEnv):
     Episodes of env `tag` end after `3 + tag` steps.
     """
 
-    def __init__(self, tag: int, as_dict: bool = False) -> None:
+    def __init__(self, tag, as_dict=False):
         super().__init__(tag, length=3 + tag)
         counts = spaces.Box(-1, 10**6, (4,), np.float32)
         both = spaces.Dict({"counts": counts, "image": spaces.Box(0, 255, (2, 2), np.uint8)})
@@ -548,16 +545,16 @@ class LedgerEnv(CountEnv):
         self.action_space = spaces.Discrete(7)
         self.as_dict, self.action = as_dict, -1
 
-    def observe(self) -> Any:
+    def observe(self):
         counts = np.array([self.tag, self.episode, self.t, self.action], np.float32)
         image = np.full((2, 2), self.t % 256, np.uint8)
         return {"counts": counts, "image": image} if self.as_dict else counts
 
-    def reset(self, **kwargs: Any) -> tuple:
+    def reset(self, **kwargs):
         self.action = -1
         return super().reset(**kwargs)[0], {"place": self.tag * 100.0}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         self.action = int(action)
         obs, _, *flags, _ = super().step(action)
         place = self.tag * 100.0 + self.t

@@ -1,25 +1,18 @@
 """The oracle of the collector: raw envs, stepped by hand with the actions of its episodes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import numpy as np
-
-from envpool_py.collector import Episode
 
 SEED = 7
 
 
-def by_env(episodes: Iterable[Episode]) -> dict[int, list[Episode]]:
-    found: dict[int, list[Episode]] = {}
+def by_env(episodes):
+    found = {}
     for episode in episodes:
         found.setdefault(episode.env_id, []).append(episode)
     return found
 
 
-def rows_of(tree: Any, count: int) -> list[Any]:
+def rows_of(tree, count):
     """Take the columns of an episode apart again: one dict, tuple or array per row."""
     if isinstance(tree, dict):
         parts = {key: rows_of(part, count) for key, part in tree.items()}
@@ -30,7 +23,7 @@ def rows_of(tree: Any, count: int) -> list[Any]:
     return [tree[t] if tree.dtype.kind in "OU" else tree[t, ...] for t in range(count)]
 
 
-def equal(left: Any, right: Any) -> bool:
+def equal(left, right):
     """Whether two observations are equal in structure, dtype and every bit."""
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
@@ -44,9 +37,7 @@ def equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def check_by_hand(
-    episodes: Iterable[Episode], env_fns: list[Callable[[], Any]], seed: int | None = SEED
-) -> None:
+def check_by_hand(episodes, env_fns, seed=SEED):
     """Step raw envs with the actions of the episodes: all else must come out the same."""
     for env_id, own in by_env(episodes).items():
         env = env_fns[env_id]()
@@ -67,7 +58,7 @@ def check_by_hand(
                 assert (terminated or truncated) == (t == length - 1)
 
 
-def flat(tree: Any) -> list[Any]:
+def flat(tree):
     if isinstance(tree, dict):
         return [leaf for part in tree.values() for leaf in flat(part)]
     if isinstance(tree, tuple):
@@ -75,12 +66,12 @@ def flat(tree: Any) -> list[Any]:
     return [tree]
 
 
-def bits(episode: Episode) -> list[Any]:
+def bits(episode):
     arrays = [*flat(episode.observations), *flat(episode.actions), episode.rewards]
     arrays += [episode.terminated, episode.truncated]
     return [(str(array.dtype), array.shape, array.tobytes()) for array in arrays]
 
 
-def fingerprint(episodes: Iterable[Episode]) -> list[Any]:
+def fingerprint(episodes):
     """Every bit of the episodes, in an order that does not depend on when they ended."""
     return sorted((e.env_id, e.episode_id, bits(e)) for e in episodes)

@@ -1,7 +1,5 @@
 """How tests wait, and how they count processes, descriptors and shared memory."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing.forkserver
 import os
@@ -9,20 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 """The working tree."""
 
 
-def run_python(
-    *args: object,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    quiet: bool = False,
-    timeout: float = 170,
-) -> str:
+def run_python(*args, cwd=None, env=None, quiet=False, timeout=170):
     """Run Python with these arguments in a separate process; return what it prints.
 
     ``quiet``: warnings are errors, and nothing is written to stderr.
@@ -44,7 +35,7 @@ def run_python(
     return done.stdout
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+def wait_until(condition, seconds=60.0):
     """Poll until a condition holds; return whether it came to hold in time."""
     limit = time.monotonic() + seconds
     while not condition():
@@ -54,7 +45,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     return True
 
 
-def wait_until_blocked(thread: threading.Thread) -> None:
+def wait_until_blocked(thread):
     """Wait until a thread stands still: in a call that blocks, whatever runs it in between."""
     place, seen = None, 0
     while seen < 20:
@@ -64,9 +55,9 @@ def wait_until_blocked(thread: threading.Thread) -> None:
         time.sleep(0.005)
 
 
-def children() -> set[int]:
+def children():
     """Return the ids of this process's children, and of the fork server's; zombies included."""
-    found: set[int] = set()
+    found = set()
     server = multiprocessing.forkserver._forkserver._forkserver_pid
     tasks = [*Path("/proc/self/task").iterdir()]
     if server is not None:
@@ -78,14 +69,14 @@ def children() -> set[int]:
 
 
 @contextlib.contextmanager
-def no_process_left() -> Iterator[None]:
+def no_process_left():
     """Assert that at the end of the block, at once, no child process is left of those it began."""
     before = children()
     yield
     assert children() <= before
 
 
-def descriptors() -> dict[int, str]:
+def descriptors():
     """Return the open file descriptors and what each of them is."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
@@ -96,15 +87,15 @@ def descriptors() -> dict[int, str]:
     return found
 
 
-def shared_memory() -> set[str]:
+def shared_memory():
     """Return the names of shared memory files and semaphores on this machine, torch's left out."""
     names = {entry.name for entry in Path("/dev/shm").iterdir()}
     return {name for name in names if not name.startswith("torch_")}
 
 
-def shared_by_strangers() -> set[str]:
+def shared_by_strangers():
     """Return the names in /dev/shm that processes other than this one and its children use."""
-    found: set[str] = set()
+    found = set()
     own = {os.getpid(), *children()}
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) in own:
@@ -116,7 +107,7 @@ def shared_by_strangers() -> set[str]:
     return found
 
 
-def left_in_shared_memory(before: set[str]) -> set[str]:
+def left_in_shared_memory(before):
     """Return what has come into /dev/shm since then, and is no stranger's."""
     new = shared_memory() - before
     return new and new - shared_by_strangers()
@@ -125,17 +116,17 @@ def left_in_shared_memory(before: set[str]) -> set[str]:
 class Helper(threading.Thread):
     """A thread whose exception reaches the test that joins it."""
 
-    def __init__(self, target: Callable[[], None]) -> None:
+    def __init__(self, target):
         super().__init__(daemon=True)
         self.job, self.error = target, None
 
-    def run(self) -> None:
+    def run(self):
         try:
             self.job()
         except BaseException as error:  # noqa: BLE001
             self.error = error
 
-    def finish(self) -> None:
+    def finish(self):
         self.join(120)
         assert not self.is_alive(), "the helper thread hangs"
         if self.error is not None:

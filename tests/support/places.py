@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,7 +16,7 @@ class Place(NamedTuple):
     options: dict[str, Any]
     num_envs: int
 
-    def __call__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> BaseVectorEnv:
+    def __call__(self, env_fns, **options):
         return self.pool(env_fns, **self.options, **options)
 
 
@@ -54,7 +53,7 @@ LOCAL = BACKENDS
 """As BACKENDS, for what cannot differ on Ray: these tests do not run there."""
 
 
-def slow(*values: Any) -> list[Any]:
+def slow(*values):
     """Return these values of a parameter, each one or a tuple, with the mark of the slow tier."""
     tuples = [value if isinstance(value, tuple) else (value,) for value in values]
     return [pytest.param(*value, marks=pytest.mark.slow) for value in tuples]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ class Row:
     truncated: bool = False
     reward_shapes: frozenset[tuple[int, ...]] | set[tuple[int, ...]] = frozenset()
 
-    def marked(self) -> Row:
+    def marked(self):
         """Return the row as `send_reset` delivers it."""
         return dataclasses.replace(self, info={**self.info, "is_reset": True})
 
@@ -38,38 +37,31 @@ class HandStepped:
     which reuse their buffers cannot change them.
     """
 
-    def __init__(
-        self, env_fns: Sequence[Callable[[], Any]], autoreset_mode: str | None = None
-    ) -> None:
+    def __init__(self, env_fns, autoreset_mode=None):
         self.envs = [make() for make in env_fns]
         self.mode = autoreset_mode
-        self.reward_shapes: set[tuple[int, ...]] = set()
+        self.reward_shapes = set()
         self.ended = [False] * len(self.envs)
 
-    def ids(self, ids: Iterable[int] | None) -> list[int]:
+    def ids(self, ids):
         return list(range(len(self.envs))) if ids is None else [int(i) for i in ids]
 
-    def reset(
-        self,
-        ids: Iterable[int] | None = None,
-        seeds: Sequence[int | None] | None = None,
-        options: Sequence[dict | None] | None = None,
-    ) -> list[Row]:
+    def reset(self, ids=None, seeds=None, options=None):
         ids = self.ids(ids)
         seeds = seeds or [None] * len(ids)
         options = options or [None] * len(ids)
         rows = zip(ids, seeds, options, strict=True)
         return [self._reset(i, seed=s, options=o) for i, s, o in rows]
 
-    def _reset(self, i: int, **kwargs: Any) -> Row:
+    def _reset(self, i, **kwargs):
         self.ended[i] = False
         obs, info = copy.deepcopy(self.envs[i].reset(**copy.deepcopy(kwargs)))
         return Row(i, obs, {**info, "env_id": i}, reward_shapes=self.reward_shapes)
 
-    def step(self, actions: Iterable[Any], ids: Iterable[int] | None = None) -> list[Row]:
+    def step(self, actions, ids=None):
         return [self._step(i, a) for i, a in zip(self.ids(ids), actions, strict=True)]
 
-    def _step(self, i: int, action: Any) -> Row:
+    def _step(self, i, action):
         if self.mode == "next_step" and self.ended[i]:
             return self._reset(i).marked()
         result = copy.deepcopy(self.envs[i].step(copy.deepcopy(action)))
@@ -83,12 +75,12 @@ class HandStepped:
         return Row(i, obs, {**info, "env_id": i}, reward, terminated, truncated)
 
 
-def spread(seed: int, ids: Iterable[int]) -> list[int]:
+def spread(seed, ids):
     """Return the seeds that an int means: `seed + env_id`."""
     return [seed + int(i) for i in ids]
 
 
-def in_columns(space: Any, actions: list[Any]) -> Any:
+def in_columns(space, actions):
     """Write a list of Dict or Tuple actions as a dict or tuple of arrays."""
     if isinstance(space, spaces.Dict):
         return {k: in_columns(leaf, [a[k] for a in actions]) for k, leaf in space.items()}
@@ -100,7 +92,7 @@ def in_columns(space: Any, actions: list[Any]) -> Any:
 # ------------------------------------------------------------------------------- comparing
 
 
-def same(left: Any, right: Any) -> bool:
+def same(left, right):
     """Tell whether two values are equal bit for bit, types, dtypes and shapes included."""
     if type(left) is not type(right):
         return False
@@ -120,7 +112,7 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def alike(left: Any, right: Any) -> bool:
+def alike(left, right):
     """As `same`, but a NumPy scalar and Python's of the same kind and value are alike."""
     if isinstance(right, (bool, int, float, np.generic)) and np.ndim(left) == 0:
         kinds = {np.asarray(left).dtype.kind.replace("u", "i")}
@@ -136,7 +128,7 @@ def alike(left: Any, right: Any) -> bool:
 ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def check_obs(obs: Any, raw: Sequence[Any], space: Any, *, columns: bool = False) -> None:
+def check_obs(obs, raw, space, *, columns=False):
     """Assert that a batch of observations holds the raw observations, in its documented form."""
     if columns and isinstance(space, spaces.Dict):
         assert type(obs) is dict
@@ -174,7 +166,7 @@ def check_obs(obs: Any, raw: Sequence[Any], space: Any, *, columns: bool = False
                 assert same(got, want), f"{got!r} is not {want!r}"
 
 
-def check_info(info: Any, rows: Sequence[Row]) -> None:
+def check_info(info, rows):
     """Assert that infos are an object array of dicts equal to the raw ones and `env_id`."""
     assert isinstance(info, np.ndarray)
     assert info.dtype == object
@@ -185,14 +177,14 @@ def check_info(info: Any, rows: Sequence[Row]) -> None:
         assert same(got, row.info), f"{got!r} is not {row.info!r}"
 
 
-def check_reset(result: Any, rows: Sequence[Row], space: Any, *, columns: bool = False) -> None:
+def check_reset(result, rows, space, *, columns=False):
     """Assert that what `reset` returned is these rows, in this order."""
     obs, info = result
     check_obs(obs, [row.obs for row in rows], space, columns=columns)
     check_info(info, rows)
 
 
-def check_reward(reward: Any, rows: Sequence[Row]) -> None:
+def check_reward(reward, rows):
     """Assert that rewards are float64 and keep their shape, where a row is a reset's too."""
     assert isinstance(reward, np.ndarray)
     assert reward.dtype == np.float64
@@ -206,7 +198,7 @@ def check_reward(reward: Any, rows: Sequence[Row]) -> None:
         assert same(np.array(got), np.array(np.broadcast_to(np.float64(row.reward), shape)))
 
 
-def check(batch: Any, rows: Sequence[Row], space: Any, *, columns: bool = False) -> None:
+def check(batch, rows, space, *, columns=False):
     """Assert that a batch is these rows, in this order."""
     assert type(batch) is tuple
     obs, reward, terminated, truncated, info = batch
@@ -217,7 +209,7 @@ def check(batch: Any, rows: Sequence[Row], space: Any, *, columns: bool = False)
     check_info(info, rows)
 
 
-def check_empty(batch: Any, space: Any, *, columns: bool = False) -> None:
+def check_empty(batch, space, *, columns=False):
     """Assert that a batch has no rows and is otherwise as any other."""
     check(batch, [], space, columns=columns)
 
@@ -225,19 +217,19 @@ def check_empty(batch: Any, space: Any, *, columns: bool = False) -> None:
 class Pending:
     """The rows that must still come, by env: what an asynchronous pool has in flight."""
 
-    def __init__(self, space: Any, *, columns: bool = False) -> None:
-        self.rows: dict[int, Row] = {}
+    def __init__(self, space, *, columns=False):
+        self.rows = {}
         self.space, self.columns = space, columns
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.rows)
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows):
         for row in rows:
             assert row.env_id not in self.rows, "the test sent to an env in flight"
             self.rows[row.env_id] = row
 
-    def take(self, batch: Any) -> list[int]:
+    def take(self, batch):
         """Check a batch against the rows in flight, take them out, and return its env ids."""
         ids = [info["env_id"] for info in batch[4]]
         assert len(set(ids)) == len(ids)

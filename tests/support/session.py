@@ -1,11 +1,7 @@
 """A pool and its oracle, asked for the same: whatever a caller may do, in any order."""
 
-from __future__ import annotations
-
 import copy
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,13 +26,13 @@ CALLS = (
 FIXED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-def script(seed: int, rounds: int = 3) -> list[tuple[str, int]]:
+def script(seed, rounds=3):
     """Return a list of calls that has each of them so often."""
     rng = np.random.default_rng(seed)
     return [(str(name), int(rng.integers(2**16))) for name in rng.permutation(CALLS * rounds)]
 
 
-def is_fixed(space: Any) -> bool:
+def is_fixed(space):
     """Whether a batch of elements can be written as arrays."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.values() if isinstance(space, spaces.Dict) else space
@@ -44,7 +40,7 @@ def is_fixed(space: Any) -> bool:
     return isinstance(space, FIXED)
 
 
-def scribble(value: Any) -> None:
+def scribble(value):
     """Change in place what there is to change, as a caller may who owns it."""
     if isinstance(value, np.ndarray) and value.dtype != object:
         value[...] = 1
@@ -64,13 +60,7 @@ class Session:
     changed meanwhile once more at the end: what was returned never changes.
     """
 
-    def __init__(
-        self,
-        make: Callable[..., Any],
-        fns: Sequence[Callable[[], Any]],
-        mode: str | None = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, make, fns, mode=None, **options):
         self.hand = HandStepped(fns, mode)
         self.all = list(range(len(fns)))
         raw = self.hand.envs[0]
@@ -79,10 +69,10 @@ class Session:
         self.columns = options.get("columns", False)
         self.pending = Pending(self.space, columns=self.columns)
         self.rng = np.random.default_rng(0)
-        self.held: list[Callable[[], None]] = []
+        self.held = []
         self.pool = make(fns, autoreset_mode=mode, **options)
 
-    def run(self, calls: Iterable[tuple[str, int]]) -> None:
+    def run(self, calls):
         """Make these calls, each with the number from which its details follow; close the pool."""
         with self.pool:
             rows = self.hand.reset(seeds=self.all)
@@ -103,13 +93,13 @@ class Session:
             self.verify()
         self.verify()  # nor does closing the pool take it away
 
-    def invariants(self) -> None:
+    def invariants(self):
         waiting = sorted(self.pending.rows)
         assert sorted(self.pool.waiting_id) == waiting
         assert sorted(self.pool.ready_id) == [i for i in self.all if i not in waiting]
         assert self.pool.is_async == (self.pool.wait_num != len(self.all))
 
-    def keep(self, verify: Callable[..., None], result: Any, rows: list[Any]) -> None:
+    def keep(self, verify, result, rows):
         """Verify a result; keep it, or change it as its owner may."""
         verify(result, rows, self.space, columns=self.columns)
         if self.rng.random() < 0.7:
@@ -118,27 +108,27 @@ class Session:
         else:
             scribble(result)
 
-    def verify(self) -> None:
+    def verify(self):
         for verify in self.held:
             verify()
 
     # What the details of a call are made of.
 
-    def some(self, among: Sequence[int]) -> list[int]:
+    def some(self, among):
         """Choose all of these, or some in any order."""
         if self.rng.random() < 0.4:
             return list(among)
         order = self.rng.permutation(among).tolist() if len(among) else []
         return [int(i) for i in order[: self.rng.integers(len(among) + 1)]]
 
-    def ids(self) -> list[int]:
+    def ids(self):
         return self.some([i for i in self.all if i not in self.pending.rows])
 
-    def written(self, ids: list[int]) -> Any:
+    def written(self, ids):
         """Write ids in one of the ways there are."""
         if ids == self.all and self.rng.random() < 0.5:
             return None
-        forms: list[Any] = [ids, tuple(ids), np.array(ids, np.int64), np.array(ids, np.uint8)]
+        forms = [ids, tuple(ids), np.array(ids, np.int64), np.array(ids, np.uint8)]
         if len(ids) == 1:
             forms += [ids[0], np.int32(ids[0])]
         if ids == sorted(ids):
@@ -149,7 +139,7 @@ class Session:
             forms.append(slice(None, None, -1))
         return forms[self.rng.integers(len(forms))]
 
-    def actions(self, count: int) -> tuple[Any, list[Any]]:
+    def actions(self, count):
         """Draw actions; return them as written, and a list of them."""
         if self.action_space is None:
             listed = self.rng.integers(9, size=count).tolist()
@@ -157,12 +147,12 @@ class Session:
             listed = [envs.draw(self.action_space, self.rng) for _ in range(count)]
             if self.rng.random() < 0.2:  # one object for all
                 listed = listed[:1] * count
-        forms: list[Any] = [list(listed), tuple(listed)]
+        forms = [list(listed), tuple(listed)]
         if count and is_fixed(self.action_space):
             forms.append(in_columns(self.action_space, listed))
         return forms[self.rng.integers(len(forms))], copy.deepcopy(listed)
 
-    def seeds(self, ids: list[int]) -> tuple[Any, list[int | None] | None]:
+    def seeds(self, ids):
         """Choose seeds; return them as written and as meant."""
         one, *many = self.rng.integers(2**31, size=1 + len(ids)).tolist()
         if self.rng.random() < 0.4:
@@ -172,28 +162,28 @@ class Session:
         mixed = [None if self.rng.random() < 0.3 else seed for seed in many]
         return mixed, mixed
 
-    def resets(self) -> tuple[list[int], dict[str, Any], list[Any]]:
+    def resets(self):
         """Choose a reset; return its ids, the arguments as written, and the rows meant."""
         ids = self.ids()
         seed, seeds = self.seeds(ids)
-        options: Any = [None, {"level": 3}, [{"level": i} if i else None for i in ids]]
+        options = [None, {"level": 3}, [{"level": i} if i else None for i in ids]]
         chosen = options[self.rng.integers(3)]
         meant = [chosen] * len(ids) if isinstance(chosen, dict) else chosen
         return ids, {"seed": seed, "options": chosen}, self.hand.reset(ids, seeds, meant)
 
     # The calls.
 
-    def reset(self) -> None:
+    def reset(self):
         ids, kwargs, rows = self.resets()
         if ids or self.space is not None:
             self.keep(check_reset, self.pool.reset(self.written(ids), **kwargs), rows)
 
-    def send_reset(self) -> None:
+    def send_reset(self):
         ids, kwargs, rows = self.resets()
         self.pool.send_reset(self.written(ids), **kwargs)
         self.pending.add(row.marked() for row in rows)
 
-    def step(self) -> None:
+    def step(self):
         ids = self.ids()
         given, listed = self.actions(len(ids))
         before = copy.deepcopy(given)
@@ -208,20 +198,20 @@ class Session:
             self.keep(check, self.pool.step(given, self.written(ids)), rows)
         assert same(given, before)
 
-    def send(self) -> None:
+    def send(self):
         ids = self.ids()
         given, listed = self.actions(len(ids))
         self.pool.send(given, self.written(ids))
         self.pending.add(self.hand.step(listed, ids))
         scribble(given)  # the caller may use that memory again
 
-    def took(self, batch: Any, in_flight: int) -> None:
+    def took(self, batch, in_flight):
         ids = [info["env_id"] for info in batch[4]]
         assert len(set(ids)) == len(ids)
         self.keep(check, batch, [self.pending.rows.pop(i) for i in ids])
         assert min(self.pool.wait_num, in_flight) <= len(ids) <= in_flight
 
-    def recv(self) -> None:
+    def recv(self):
         take = [self.pool.recv, functools.partial(self.pool.step, None)][self.rng.integers(2)]
         if self.pending:
             self.took(take(), len(self.pending))
@@ -229,25 +219,25 @@ class Session:
             with pytest.raises(ValueError, match="no env is in flight"):
                 take()
 
-    def wait(self) -> None:
+    def wait(self):
         if ids := self.some(list(self.pending.rows)):
             rows = [self.pending.rows.pop(i) for i in ids]
             form = [list, tuple, np.array][self.rng.integers(3)]
             self.keep(check, self.pool.step(None, id=form(ids)), rows)
 
-    def drain(self) -> None:
+    def drain(self):
         if self.pending or self.space is not None:
             self.pending.take(self.pool.drain())
         assert not self.pending
 
-    def seed(self) -> None:
+    def seed(self):
         if not self.pending:
             seed, seeds = self.seeds(self.all)
             seeds = seeds or [None for _ in self.all]
             assert self.pool.seed(seed) == [[seed] for seed in seeds]
             self.hand.reset(seeds=seeds)
 
-    def read(self) -> None:
+    def read(self):
         ids = self.ids()
         own = [self.hand.envs[i] for i in ids]
         assert self.pool.get_env_attr("tag", self.written(ids)) == [env.tag for env in own]
@@ -258,11 +248,11 @@ class Session:
         if isinstance(self.hand.envs[0], envs.CountEnv) and not self.pending:
             assert all(map(same, self.pool.render(), [env.render() for env in self.hand.envs]))
 
-    def write(self) -> None:
+    def write(self):
         ids, tag = self.ids(), int(self.rng.integers(99))
         self.pool.set_env_attr("tag", tag, self.written(ids))
         for i in ids:
             self.hand.envs[i].tag = tag
 
-    def wait_num(self) -> None:
+    def wait_num(self):
         self.pool.wait_num = int(self.rng.integers(1, len(self.all) + 1))

@@ -1,11 +1,5 @@
 """The arguments of a pool: what is taken, and what is refused in which words."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -15,15 +9,15 @@ from envpool_py import arguments
 from tests.support import envs
 
 
-def resets(reset_fn: Any, validate: Any, episode_seeds: bool) -> None:
+def resets(reset_fn, validate, episode_seeds):
     arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
 
 
-def processes(name: str, value: Any) -> None:
+def processes(name, value):
     arguments.check_worker_options({name: value})
 
 
-def options(given: Any) -> list[Any]:
+def options(given):
     return arguments.reset_requests([4, 5, 6], None, given, {})
 
 
@@ -33,7 +27,7 @@ ENV_FNS, SPACE = arguments.check_env_fns, arguments.common_space
 TWO_SPACES = [gym.spaces.Discrete(2), None]
 COUNT = envs.CountEnv
 # What is called, its arguments, and the error.
-WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
+WRONG = [
     (WAIT, (0, 3), ValueError, "wait_num.*0"),
     (WAIT, (4, 3), ValueError, "wait_num.*4"),
     (WAIT, (1.5, 3), TypeError, r"wait_num.*1\.5"),
@@ -66,14 +60,12 @@ WRONG: list[tuple[Callable[..., Any], tuple, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("check", "given", "error", "text"), WRONG)
-def test_what_is_refused(
-    check: Callable[..., Any], given: tuple, error: type[Exception], text: str
-) -> None:
+def test_what_is_refused(check, given, error, text):
     with pytest.raises(error, match=text):
         check(*given)
 
 
-def test_what_is_taken() -> None:
+def test_what_is_taken():
     assert ENV_FNS(iter([print])) == [print]
     assert WAIT(None, 3) == WAIT(np.int8(3), 3) == 3
     assert TIMEOUT("t", float("inf")) == float("inf")
@@ -83,7 +75,7 @@ def test_what_is_taken() -> None:
     assert MODE("same_step") == MODE(AutoresetMode.SAME_STEP) == "same_step"
 
 
-def test_each_reset_has_its_own_seed_and_options() -> None:
+def test_each_reset_has_its_own_seed_and_options():
     one, other = arguments.reset_requests([4, 5], [7, None], [None, {"a": 1}], {"extra": 2})
     assert one.kwargs == {"extra": 2, "seed": 7}
     assert other.kwargs == {"extra": 2, "options": {"a": 1}}
@@ -93,7 +85,7 @@ def test_each_reset_has_its_own_seed_and_options() -> None:
     assert one.kwargs["options"] is not other.kwargs["options"] is not shared
 
 
-def test_the_file_of_a_record(tmp_path: Path) -> None:
+def test_the_file_of_a_record(tmp_path):
     assert arguments.check_record(None) is None
     assert arguments.check_record(str(tmp_path / "new")) == tmp_path / "new"
     (tmp_path / "old").symlink_to("nowhere")

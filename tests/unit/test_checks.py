@@ -1,9 +1,5 @@
 """What `validate` finds wrong with an observation or a reward."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -15,7 +11,7 @@ BOX = spaces.Box(0, 1, (2, 2), np.float32)
 LEAF = spaces.Dict(b=spaces.Tuple((BOX,)))
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)
 HIGH = np.array([[0, 0], [0, 1.5]], np.float32)
-WRONG: dict[str, tuple[spaces.Space, Any, str]] = {
+WRONG = {
     "nan": (BOX, NAN, "obs[1, 0] is nan"),
     "nan without bounds": (spaces.Box(-np.inf, np.inf, (2, 2)), NAN, "obs[1, 0] is nan"),
     "too high": (BOX, HIGH, "obs[1, 1] is 1.5, but observation_space has 0.0 to 1.0"),
@@ -27,7 +23,7 @@ WRONG: dict[str, tuple[spaces.Space, Any, str]] = {
     "custom": (envs.Cards(3), envs.Card("hearts", 9), "which is not in"),
 }
 SAMPLED = [make_space() for make_space in envs.SPACES.values()]
-RIGHT: list[tuple[spaces.Space, Any]] = [
+RIGHT = [
     (BOX, np.full((2, 2), 0.1)),  # float64
     (BOX, [[0, 1], [1, 0.5]]),
     (spaces.Box(-np.inf, np.inf, (2,)), np.array([np.inf, -np.inf], np.float32)),
@@ -39,17 +35,17 @@ RIGHT: list[tuple[spaces.Space, Any]] = [
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_named(name: str) -> None:
+def test_what_is_wrong_is_named(name):
     space, obs, text = WRONG[name]
     assert text in str(checks.complaint(space, obs))
 
 
 @pytest.mark.parametrize(("space", "obs"), RIGHT, ids=range(len(RIGHT)))
-def test_what_fits_is_right(space: spaces.Space, obs: Any) -> None:
+def test_what_fits_is_right(space, obs):
     assert checks.complaint(space, obs) is None
 
 
-def test_rewards() -> None:
+def test_rewards():
     assert checks.reward_complaint(float("nan")) == "reward is nan"
     assert checks.reward_complaint(np.array([0.0, np.nan])) == "reward is [ 0. nan]"
     for fine in (0.0, float("inf"), 3, True, "text", None, [1.0, [2.0]]):

@@ -1,16 +1,12 @@
 """Ids: every form in which they may be written, and what is refused."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from envpool_py import ids
 
 # What a user may write for four envs, and the ids it means, in order.
-FORMS: list[tuple[Any, list[int]]] = [
+FORMS = [
     (None, [0, 1, 2, 3]),
     (2, [2]),
     (np.int32(3), [3]),
@@ -30,14 +26,14 @@ FORMS: list[tuple[Any, list[int]]] = [
 
 
 @pytest.mark.parametrize(("written", "meant"), FORMS)
-def test_forms(written: Any, meant: list[int]) -> None:
+def test_forms(written, meant):
     found = ids.resolve(written, 4)
     assert found.dtype == np.intp
     assert found.tolist() == meant
     assert not np.shares_memory(found, written), "it is the caller's to change"
 
 
-def test_many_ids_are_checked_like_few() -> None:
+def test_many_ids_are_checked_like_few():
     many = np.random.default_rng(0).permutation(3000)
     assert ids.resolve(many, 3000).tolist() == many.tolist()
     with pytest.raises(ValueError, match="env id 7 is given twice"):
@@ -46,7 +42,7 @@ def test_many_ids_are_checked_like_few() -> None:
         ids.resolve(many + 1, 3000)
 
 
-WRONG: list[tuple[Any, type[Exception], str]] = [
+WRONG = [
     (3, IndexError, "env id 3 is out of range: this pool has envs 0 to 2"),
     ([0, 7], IndexError, "env id 7 is out of range"),
     (-1, IndexError, "env id -1 is out of range"),
@@ -67,6 +63,6 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("written", "error", "text"), WRONG)
-def test_wrong_ids(written: Any, error: type[Exception], text: str) -> None:
+def test_wrong_ids(written, error, text):
     with pytest.raises(error, match=text):
         ids.resolve(written, 3)

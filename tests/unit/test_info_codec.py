@@ -1,9 +1,5 @@
 """Infos that are numbers, packed into memory and read back: equal in value and in type."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +27,7 @@ OTHERS = st.one_of(
 )
 
 
-def codec(num_envs: int) -> tuple[codecs.Packer, codecs.Reader, memoryview]:
+def codec(num_envs):
     """Return a packer and a reader of the same memory, and its tables."""
     rows = memoryview(bytearray(num_envs * codecs.ROW_BYTES))
     tables = memoryview(bytearray(num_envs * codecs.TABLE_BYTES))
@@ -48,9 +44,9 @@ def codec(num_envs: int) -> tuple[codecs.Packer, codecs.Reader, memoryview]:
         max_size=12,
     )
 )
-def test_what_is_packed_is_read_back(rows: list[tuple[int, dict[str, Any]]]) -> None:
+def test_what_is_packed_is_read_back(rows):
     packer, reader, _ = codec(3)
-    latest: dict[int, tuple[int, dict[str, Any]]] = {}
+    latest = {}
     for i, info in rows:
         number = packer.pack(i, info)
         if number:
@@ -61,7 +57,7 @@ def test_what_is_packed_is_read_back(rows: list[tuple[int, dict[str, Any]]]) -> 
             assert same(reader.read(other, form), written)
 
 
-def test_what_has_no_room_is_not_packed() -> None:
+def test_what_has_no_room_is_not_packed():
     packer, reader, tables = codec(2)
     number = packer.pack(0, {"n": 2**63 - 1})
     assert number

@@ -1,16 +1,12 @@
 """Seeds: every form in which they may be written, what is refused, and those of episodes."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 
 from envpool_py import seeding
 
 # What a user may write for envs 0 to 3, and the seeds it means.
-FORMS: list[tuple[Any, list[int | None]]] = [
+FORMS = [
     (None, [None] * 4),
     (5, [5, 6, 7, 8]),
     (np.int64(5), [5, 6, 7, 8]),
@@ -24,7 +20,7 @@ FORMS: list[tuple[Any, list[int | None]]] = [
 
 
 @pytest.mark.parametrize(("written", "meant"), FORMS)
-def test_forms(written: Any, meant: list[int | None]) -> None:
+def test_forms(written, meant):
     found = seeding.per_env(written, [0, 1, 2, 3])
     assert found == meant
     assert {type(seed) for seed in found} <= {int, type(None)}
@@ -32,7 +28,7 @@ def test_forms(written: Any, meant: list[int | None]) -> None:
         assert seeding.per_env(written, [3, 1]) == [meant[3], meant[1]]
 
 
-def test_a_seed_sequence() -> None:
+def test_a_seed_sequence():
     found = seeding.per_env(np.random.SeedSequence(5), [0, 1, 2, 3])
     children = np.random.SeedSequence(5).spawn(4)
     assert found == [int(child.generate_state(1)[0]) for child in children]
@@ -57,12 +53,12 @@ def test_a_seed_sequence() -> None:
         (np.array([0.5, 1.0, 2.0]), [0, 1, 2], TypeError, r"env 0: .*0\.5"),
     ],
 )
-def test_wrong_seeds(seed: Any, ids: list[int], kind: type[Exception], text: str) -> None:
+def test_wrong_seeds(seed, ids, kind, text):
     with pytest.raises(kind, match=text):
         seeding.per_env(seed, ids)
 
 
-def test_seeds_of_episodes() -> None:
+def test_seeds_of_episodes():
     assert seeding.of_episode(7, 0) == 7
     words = [np.random.SeedSequence(7, spawn_key=(k,)).generate_state(1)[0] for k in range(1, 50)]
     assert [seeding.of_episode(7, k) for k in range(1, 50)] == words

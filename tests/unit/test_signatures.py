@@ -1,14 +1,10 @@
 """Every option of the pools: in signatures, docstrings and types; a misspelt one is refused."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess
 import sys
 import typing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +22,7 @@ FIRST = {"env_fns", "wait_num", "timeout"}
 OF_PROCESSES = {"num_threads", "affinity", "step_timeout", "caller_steps"}
 OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
 OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers", "policy_us", "policy_row_us"}
-CALLABLES: list[tuple[Any, set[str]]] = [
+CALLABLES = [
     (DummyVectorEnv, OF_ALL | FIRST),
     (ShmemVectorEnv, OF_SHMEM),
     (SubprocVectorEnv, OF_SHMEM | {"share_memory"}),
@@ -35,7 +31,7 @@ CALLABLES: list[tuple[Any, set[str]]] = [
 
 
 @pytest.mark.parametrize(("function", "names"), CALLABLES)
-def test_every_option_is_in_the_signature_and_the_text(function: Any, names: set[str]) -> None:
+def test_every_option_is_in_the_signature_and_the_text(function, names):
     parameters = inspect.signature(function).parameters
     assert parameters.keys() == names
     own = inspect.signature(BaseVectorEnv).parameters
@@ -53,26 +49,22 @@ def test_every_option_is_in_the_signature_and_the_text(function: Any, names: set
     assert '``"restart"``: the env is\n' in args  # the meaning, and not a reference to it
 
 
-def test_the_types_are_those_of_the_constructor() -> None:
+def test_the_types_are_those_of_the_constructor():
     hints = typing.get_type_hints(BaseVectorEnv.__init__)
     found = typing.get_type_hints(options_.PoolOptions)
     assert found == {name: hints[name] for name in OF_ALL}
 
 
-def never() -> Any:
+def never():
     raise AssertionError("an env was made")
 
 
 PROCESSES = "DummyVectorEnv does not take num_threads; ShmemVectorEnv and SubprocVectorEnv take it"
 KWARGS = "make does not take size; pass arguments of the env as env_kwargs={'size': ...}"
 MODE = "DummyVectorEnv does not take autoreset; did you mean autoreset_mode?"
-UNKNOWN: list[tuple[Any, dict[str, Any], str]] = [
+UNKNOWN = [
     (DummyVectorEnv, {"autoreset": 1}, MODE),
-    (
-        ShmemVectorEnv,
-        {"on_eror": 1},
-        "ShmemVectorEnv does not take on_eror; did you mean on_err",
-    ),
+    (ShmemVectorEnv, {"on_eror": 1}, "ShmemVectorEnv does not take on_eror; did you mean on_err"),
     (SubprocVectorEnv, {"zzz": 1}, "SubprocVectorEnv does not take zzz"),
     (make, {"num_env": 2}, "make does not take num_env; did you mean num_envs?"),
     (make, {"size": 3}, KWARGS),
@@ -82,16 +74,14 @@ UNKNOWN: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("function", "options", "text"), UNKNOWN)
-def test_an_unknown_option_is_refused_before_an_env_is_made(
-    function: Any, options: dict[str, Any], text: str
-) -> None:
+def test_an_unknown_option_is_refused_before_an_env_is_made(function, options, text):
     with pytest.raises(TypeError, match=re.escape(text)):
         function(never if function is make else [never], **options)
 
 
-def test_a_class_of_your_own_has_its_own_signature() -> None:
+def test_a_class_of_your_own_has_its_own_signature():
     class Mine(DummyVectorEnv):
-        def __init__(self, number: int) -> None:
+        def __init__(self, number):
             super().__init__([CountEnv] * number)
 
     assert list(inspect.signature(Mine).parameters) == ["number"]
@@ -115,7 +105,7 @@ make("CartPole-v1", 4, validate=3)
 
 
 @pytest.mark.slow
-def test_mypy_refuses_a_misspelt_option(tmp_path: Path) -> None:
+def test_mypy_refuses_a_misspelt_option(tmp_path):
     path = tmp_path / "snippet.py"
     path.write_text(SNIPPET)
     # Without NumPy and Gymnasium, which take most of the time: no option is of a type of theirs.

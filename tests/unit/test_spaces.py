@@ -23,7 +23,7 @@ BOOLS = gym_spaces.Box(0, 1, (2,), bool)
 FIVE = gym_spaces.Discrete(5)
 SCALAR = gym_spaces.Box(-1, 1, (), np.float32)
 
-TAKEN: list[tuple[gym_spaces.Space, Any]] = [
+TAKEN = [
     (FLOATS, np.array([0.1, 0.2], np.float32).astype(np.float64)),
     (FLOATS, np.array([0.1, 0.2])),
     (FLOATS, np.array([3, -4])),
@@ -38,7 +38,7 @@ TAKEN: list[tuple[gym_spaces.Space, Any]] = [
     (FIVE, 3.0),
     (SCALAR, 0.5),
 ]
-REFUSED: list[tuple[gym_spaces.Space, Any]] = [
+REFUSED = [
     (FLOATS, np.array([2**24 + 1, 0])),
     (FLOATS, np.array([1e300, 0.0])),
     (FLOATS, "no"),
@@ -57,25 +57,25 @@ REFUSED: list[tuple[gym_spaces.Space, Any]] = [
 ]
 
 
-def fitted(space: gym_spaces.Space, value: Any) -> Any:
+def fitted(space, value):
     return spaces.fit_tree(spaces.layout_of(space), value, "obs", "observation_space")
 
 
 @pytest.mark.parametrize(("space", "value"), TAKEN, ids=lambda x: f"{x}"[:40])
-def test_a_cast_that_loses_nothing_is_made(space: gym_spaces.Space, value: Any) -> None:
+def test_a_cast_that_loses_nothing_is_made(space, value):
     found = fitted(space, value)
     assert same(np.asarray(found), np.asarray(value).astype(space.dtype))
     assert type(found) is type(space.sample())
 
 
-def test_one_element_stands_for_a_scalar() -> None:
+def test_one_element_stands_for_a_scalar():
     for value in (np.array([3]), np.array([[3]]), [3]):
         found = fitted(FIVE, value)
         assert (found, type(found)) == (3, np.int64)
 
 
 @pytest.mark.parametrize(("space", "value"), REFUSED, ids=lambda x: f"{x}"[:40])
-def test_a_cast_that_loses_something_is_refused(space: gym_spaces.Space, value: Any) -> None:
+def test_a_cast_that_loses_something_is_refused(space, value):
     with pytest.raises((TypeError, ValueError), match=f"obs .*({space.dtype}|shape|array)"):
         fitted(space, value)
 
@@ -89,7 +89,7 @@ IDS = [4, 5, 6]
 
 
 @pytest.mark.parametrize("name", envs.SPACES)
-def test_values_are_split_and_actions_of_every_form_are_the_same(name: str) -> None:
+def test_values_are_split_and_actions_of_every_form_are_the_same(name):
     space = envs.SPACES[name]()
     layout = spaces.layout_of(space)
     rng = np.random.default_rng(1)
@@ -109,13 +109,13 @@ def test_values_are_split_and_actions_of_every_form_are_the_same(name: str) -> N
         assert all(map(same, spaces.join_rows(layout, columns, 3), actions))
 
 
-def test_an_action_that_is_none_is_that_envs_action() -> None:
+def test_an_action_that_is_none_is_that_envs_action():
     layout = spaces.layout_of(FIVE)
     assert spaces.batch_actions(layout, [1, None, 2], IDS) is None
     assert spaces.list_actions(layout, [1, None, 2], IDS) == [1, None, 2]
 
 
-WRONG_ACTIONS: list[tuple[gym_spaces.Space, Any, str]] = [
+WRONG_ACTIONS = [
     (FIVE, [1, 2], "got 2 actions for 3 envs"),
     (FIVE, np.zeros(4, np.int64), "got 4 actions for 3 envs"),
     (FIVE, 5, "actions: expected 3 actions, one per env; got int"),
@@ -143,7 +143,7 @@ WRONG_ACTIONS: list[tuple[gym_spaces.Space, Any, str]] = [
 
 
 @pytest.mark.parametrize(("space", "actions", "text"), WRONG_ACTIONS)
-def test_wrong_actions(space: gym_spaces.Space, actions: Any, text: str) -> None:
+def test_wrong_actions(space, actions, text):
     for function in (spaces.batch_actions, spaces.list_actions):
         with pytest.raises((TypeError, ValueError), match=text):
             function(spaces.layout_of(space), actions, IDS)
@@ -159,7 +159,7 @@ class Point(NamedTuple):
     y: Any
 
 
-def test_a_snapshot_is_not_reached_by_later_changes() -> None:
+def test_a_snapshot_is_not_reached_by_later_changes():
     array, inner, queue = np.zeros(2), [1], collections.deque([1])
     lock, env = threading.Lock(), envs.CountEnv()
     value = {"array": array, "list": inner, "pair": Point(inner, env), "queue": queue, "n": lock}

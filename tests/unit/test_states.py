@@ -1,7 +1,5 @@
 """Which requests an env takes, and which results count."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
@@ -10,29 +8,29 @@ from envpool_py import states
 from envpool_py.worker.channel import ASK, GENERATION, RESET
 
 
-def ids(*listed: int) -> np.ndarray:
+def ids(*listed):
     return np.array(listed, np.intp)
 
 
 @pytest.fixture
-def table() -> states.States:
+def table():
     table = states.States(4)
     table.take_as_reset()
     return table
 
 
-def send(table: states.States, *listed: int) -> None:
+def send(table, *listed):
     table.sent(ids(*listed), ids(*listed), states.STEPPING)
 
 
-def come_back(table: states.States, *listed: int) -> None:
+def come_back(table, *listed):
     table.returned(ids(*listed), ids(*listed), states.READY)
 
 
 @pytest.mark.parametrize(
     ("state", "word"), [(states.STEPPING, "stepping"), (states.RESETTING, "resetting")]
 )
-def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: str) -> None:
+def test_an_env_in_flight_takes_nothing(table, state, word):
     table.sent(ids(2, 1), ids(2, 1), state)
     with pytest.raises(AlreadyPendingCallError, match=f"env 2: still {word}") as caught:
         table.check_free(ids(0, 2))
@@ -45,7 +43,7 @@ def test_an_env_in_flight_takes_nothing(table: states.States, state: int, word: 
         table.check_fetch(ids(1, 3))
 
 
-def test_the_order_of_sending_and_returning(table: states.States) -> None:
+def test_the_order_of_sending_and_returning(table):
     send(table, 3, 1)
     send(table, 2)
     assert (table.waiting().tolist(), table.ready().tolist()) == ([3, 1, 2], [0])
@@ -61,13 +59,13 @@ def test_the_order_of_sending_and_returning(table: states.States) -> None:
     assert (table.waiting().tolist(), table.ready().tolist()) == ([1, 0], [3, 2])
 
 
-def arrived(table: states.States, *tokens: int) -> states.Arrivals:
+def arrived(table, *tokens):
     arrivals = states.Arrivals(table)
     arrivals.chunks.append(np.array(tokens, np.int64).tobytes())
     return arrivals
 
 
-def test_results_count_once_and_only_if_they_are_current(table: states.States) -> None:
+def test_results_count_once_and_only_if_they_are_current(table):
     first = table.tokens.tolist()
     send(table, 0, 1, 2)
     arrivals = arrived(table, first[2], first[0] | RESET, first[2])
@@ -84,7 +82,7 @@ def test_results_count_once_and_only_if_they_are_current(table: states.States) -
     assert table.tokens[2] == first[2] + GENERATION
 
 
-def test_what_is_no_result_is_noticed_and_replies_are_told_from_rows(table: states.States) -> None:
+def test_what_is_no_result_is_noticed_and_replies_are_told_from_rows(table):
     first = table.tokens.tolist()
     assert arrived(table, first[1], first[0]).sound_ids().tolist() == [1, 0]
     assert arrived(table, first[1] | RESET).sound_ids().tolist() == [1]

@@ -1,7 +1,5 @@
 """The size and the shape of the package: lines, methods, attributes, layers, public names."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import graphlib
@@ -18,7 +16,7 @@ import envpool_py.worker
 PACKAGE = Path(envpool_py.__file__).parent
 
 # From the ground up. A module imports from its own row and from those below; nothing in circles.
-LAYERS: list[set[str]] = [
+LAYERS = [
     # Pure functions, and memory.
     {"ids", "shm", "seeding", "errors", "spaces", "info_codec", "checks"}
     | {"watchdog", "timing", "images", "packages", "worker.limits"},
@@ -64,7 +62,7 @@ MAX_METHODS = 30
 MAX_ATTRIBUTES = 20
 
 
-def name_of(path: Path) -> str:
+def name_of(path):
     """Return the dotted name of a module within the package; ``""`` for the package itself."""
     parts = path.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -74,24 +72,24 @@ FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 INSIDE = [name for name in FILES if name.split(".")[0] not in WHOLE]
 
 
-def is_core(name: str) -> bool:
+def is_core(name):
     return name in CORE or name.split(".", maxsplit=1)[0] == "worker"
 
 
 @functools.cache
-def source(name: str) -> str:
+def source(name):
     return FILES[name].read_text(encoding="utf-8")
 
 
 @functools.cache
-def tree(name: str) -> ast.Module:
+def tree(name):
     return ast.parse(source(name))
 
 
 # -------------------------------------------------------------------------------------- size
 
 
-def test_the_package_is_small() -> None:
+def test_the_package_is_small():
     assert set(FILES) >= CORE
     lines = {name: len(source(name).splitlines()) for name in INSIDE}
     core = sum(count for name, count in lines.items() if is_core(name))
@@ -100,7 +98,7 @@ def test_the_package_is_small() -> None:
     assert not {name: count for name, count in lines.items() if count > MAX_FILE_LINES}
 
 
-def test_no_class_has_many_methods_or_attributes() -> None:
+def test_no_class_has_many_methods_or_attributes():
     classes = [
         (f"{name}.{node.name}", node)
         for name in INSIDE
@@ -121,16 +119,16 @@ def test_no_class_has_many_methods_or_attributes() -> None:
         assert len(stored) <= MAX_ATTRIBUTES, name
 
 
-def is_property(node: ast.FunctionDef) -> bool:
+def is_property(node):
     return any(ast.unparse(one).endswith(("property", ".setter")) for one in node.decorator_list)
 
 
 # -------------------------------------------------------------------------- the import graph
 
 
-def imports(node: ast.AST, *, everywhere: bool = True) -> set[str]:
+def imports(node, *, everywhere=True):
     """Return the dotted names that are imported; those for type checkers alone are left out."""
-    found: set[str] = set()
+    found = set()
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             continue
@@ -148,14 +146,14 @@ def imports(node: ast.AST, *, everywhere: bool = True) -> set[str]:
     return found
 
 
-def own_imports(name: str, *, everywhere: bool = True) -> set[str]:
+def own_imports(name, *, everywhere=True):
     """Return the modules of this package that a module imports."""
     found = imports(tree(name), everywhere=everywhere)
     own = {one.removeprefix("envpool_py").removeprefix(".") for one in found if "envpool_py" in one}
     return own & FILES.keys() - {name}
 
 
-def row_of(name: str) -> str:
+def row_of(name):
     """Return the name that a module has in the table of layers."""
     first = name.split(".", maxsplit=1)[0]
     return first if first in WHOLE else name
@@ -164,9 +162,9 @@ def row_of(name: str) -> str:
 GRAPH = {name: own_imports(name) for name in FILES}
 
 
-def reached(name: str, graph: dict[str, set[str]]) -> set[str]:
+def reached(name, graph):
     """Return the modules that a module imports, directly or through others."""
-    found: set[str] = set()
+    found = set()
     waiting = [name]
     while waiting:
         new = graph[waiting.pop()] - found
@@ -175,22 +173,22 @@ def reached(name: str, graph: dict[str, set[str]]) -> set[str]:
     return found
 
 
-def test_no_modules_import_each_other() -> None:
+def test_no_modules_import_each_other():
     graphlib.TopologicalSorter(GRAPH).prepare()  # raises CycleError
 
 
-def test_every_module_has_its_layer() -> None:
+def test_every_module_has_its_layer():
     assert {row_of(name) for name in FILES} - {""} == set(RANK)
     assert len(LAYERS) <= 8
 
 
-def test_imports_go_down_only() -> None:
+def test_imports_go_down_only():
     pairs = [(name, other) for name in FILES for other in own_imports(name, everywhere=False)]
     rows = [(name, other, row_of(name), row_of(other)) for name, other in pairs if name and other]
     assert not [(name, other) for name, other, row, below in rows if RANK[below] > RANK[row]]
 
 
-def test_who_may_not_import_what() -> None:
+def test_who_may_not_import_what():
     machinery = {"multiprocessing", "pickle", "cloudpickle", "mmap", "select", "selectors"}
     machinery |= {"subprocess", "signal", "socket", "struct"}
     for name in ("pool", "states", "arguments", "pools", "block", "spaces", "ids", "seeding"):
@@ -205,7 +203,7 @@ def test_who_may_not_import_what() -> None:
             assert not found & {"pool", "engine", "states", "pools"}, name
 
 
-def test_only_two_modules_touch_envs() -> None:
+def test_only_two_modules_touch_envs():
     touching = ("env.step", "env.reset", "env.render", "env.close", "env_fn")
     for name in FILES.keys() - {"worker.executor", "row_writer"}:
         if name.startswith(("worker", "pool", "engine", "states", "block")):
@@ -227,7 +225,7 @@ PUBLIC_WORKER = {"DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "Su
 @pytest.mark.parametrize(
     ("name", "public"), [("envpool_py", PUBLIC), ("envpool_py.worker", PUBLIC_WORKER)]
 )
-def test_the_public_names(name: str, public: set[str]) -> None:
+def test_the_public_names(name, public):
     module = importlib.import_module(name)
     assert set(module.__all__) == public
     assert list(module.__all__) == sorted(module.__all__)
@@ -239,11 +237,11 @@ def test_the_public_names(name: str, public: set[str]) -> None:
     assert visible == public, "what is not exported has no place in the namespace"
 
 
-def test_the_package_ships_its_types() -> None:
+def test_the_package_ships_its_types():
     assert (PACKAGE / "py.typed").exists()
 
 
-def test_optional_packages_are_not_imported() -> None:
+def test_optional_packages_are_not_imported():
     code = "import sys, envpool_py.envpool, envpool_py.testing; print(*sys.modules)"
     environ = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """Percentiles of step times."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from envpool_py import timing
 
 
 @pytest.mark.parametrize("nanoseconds", [1, 7, 8, 9, 1000, 12345, 10**6, 10**9, 2**39, 2**45])
-def test_a_percentile_is_known_to_a_few_percent(nanoseconds: int) -> None:
+def test_a_percentile_is_known_to_a_few_percent(nanoseconds):
     counts = np.zeros((2, timing.NUMBERS), np.int64)
     timing.StepTimes(counts[1]).note_step(nanoseconds)
     found = timing.percentile(counts, 0.5)

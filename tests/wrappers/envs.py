@@ -1,16 +1,11 @@
 """Envs whose observations are random, of every form that a wrapper may meet."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any
 
-import gymnasium as gym
 from gymnasium import spaces
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv
+from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from tests.support import envs
 
 POOLS = {"dummy": DummyVectorEnv, "shmem": ShmemVectorEnv}
@@ -29,7 +24,7 @@ class SampleEnv(envs.SpaceEnv):
     It declares that space, or another one, or with None no space.
     """
 
-    def __init__(self, name: str, length: int = 3, **declared: spaces.Space | None) -> None:
+    def __init__(self, name, length=3, **declared):
         super().__init__(0, f"box-{name}" if name in envs.DTYPES else name, length)
         self.action_space = spaces.Discrete(2)
         if "declared" in declared:
@@ -37,24 +32,24 @@ class SampleEnv(envs.SpaceEnv):
         if self.observation_space is None:
             del self.observation_space
 
-    def observe(self) -> Any:
+    def observe(self):
         return envs.draw(self.source, self.np_random)
 
-    def reset(self, **kwargs: Any) -> tuple:
+    def reset(self, **kwargs):
         return super().reset(**kwargs)[0], {}
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         *row, _ = super().step(action)
         return *row, {"action": int(action)}
 
 
-def env_fns(space: str, count: int = 4, **kwargs: Any) -> list[Callable[[], gym.Env]]:
+def env_fns(space, count=4, **kwargs):
     """Make env_fns of unequal episode lengths."""
     return [functools.partial(SampleEnv, space, 2 + i % 3, **kwargs) for i in range(count)]
 
 
 @contextlib.contextmanager
-def twins(kind: str, space: str, wrap: Any, **options: Any) -> Iterator[tuple[BaseVectorEnv, Any]]:
+def twins(kind, space, wrap, **options):
     """Two pools with the same envs; the second one is wrapped."""
     make = POOLS[kind]
     with make(env_fns(space), **options) as plain, make(env_fns(space), **options) as venv:

@@ -1,14 +1,9 @@
 """Normalised observations against the mean and variance of all rows, computed at once."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import json
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +18,12 @@ EPS = float(np.finfo(np.float32).eps)
 
 
 @pytest.fixture
-def venv() -> Iterator[DummyVectorEnv]:
+def venv():
     with DummyVectorEnv(env_fns("float32")) as pool:
         yield pool
 
 
-def leaves(space: spaces.Space, batch: Any) -> Iterator[tuple[spaces.Space, Any]]:
+def leaves(space, batch):
     """Yield each leaf of a space with its column of a batch, in whatever form that is."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         is_dict = isinstance(space, spaces.Dict)
@@ -42,10 +37,10 @@ def leaves(space: spaces.Space, batch: Any) -> Iterator[tuple[spaces.Space, Any]
 class Reference:
     """All rows of one leaf so far."""
 
-    def __init__(self) -> None:
-        self.rows: list[np.ndarray] = []
+    def __init__(self):
+        self.rows = []
 
-    def check(self, normed: np.ndarray, batch: np.ndarray) -> None:
+    def check(self, normed, batch):
         """Assert that `normed` is this batch, normalised by all rows up to here."""
         self.rows.extend(np.asarray(batch, np.float64))
         mean, var = np.mean(self.rows, axis=0), np.var(self.rows, axis=0)
@@ -58,7 +53,7 @@ class Reference:
 class Keep(VectorEnvWrapper):
     """Keeps the batch that a wrapper around it gets, and a copy."""
 
-    def observations(self, obs: Any) -> Any:
+    def observations(self, obs):
         self.kept = obs, copy.deepcopy(obs)
         return obs
 
@@ -71,7 +66,7 @@ class Keep(VectorEnvWrapper):
         ("shmem", "nested", False),
     ],
 )
-def test_rows_and_spaces_of_every_space(kind: str, name: str, columns: bool) -> None:
+def test_rows_and_spaces_of_every_space(kind, name, columns):
     space, references = SPACES[name], collections.defaultdict(Reference)
     with POOLS[kind](env_fns(name), columns=columns, copy=False) as pool:
         norm = VectorEnvNormObs(Keep(pool))
@@ -98,7 +93,7 @@ def test_rows_and_spaces_of_every_space(kind: str, name: str, columns: bool) -> 
                     assert ours == spaces.Box(-10, 10, part.shape, normed.dtype)
 
 
-def test_the_statistics_are_the_same_in_every_autoreset_mode() -> None:
+def test_the_statistics_are_the_same_in_every_autoreset_mode():
     found = []
     for mode in (None, "next_step", "same_step"):
         with DummyVectorEnv([lambda: SampleEnv("float32")] * 2, autoreset_mode=mode) as pool:
@@ -121,7 +116,7 @@ def test_the_statistics_are_the_same_in_every_autoreset_mode() -> None:
 # --------------------------------------------------------------- learning, sharing, leaving out
 
 
-def learnt(obs_rms: Any) -> list[tuple]:
+def learnt(obs_rms):
     """All numbers of statistics, the count last."""
     if isinstance(obs_rms, RunningMeanStd):
         own = obs_rms.mean.tolist(), obs_rms.var.tolist(), obs_rms.clip_max, obs_rms.eps
@@ -131,7 +126,7 @@ def learnt(obs_rms: Any) -> list[tuple]:
 
 
 @pytest.mark.parametrize("space", ["float32", "nested"])
-def test_two_pools_share_statistics_that_one_or_none_updates(space: str) -> None:
+def test_two_pools_share_statistics_that_one_or_none_updates(space):
     with twins("dummy", space, VectorEnvNormObs) as (one, train):
         test = VectorEnvNormObs(one, update_obs_rms=False)
         test.set_obs_rms(train.get_obs_rms())
@@ -149,7 +144,7 @@ def test_two_pools_share_statistics_that_one_or_none_updates(space: str) -> None
         assert same(got, expected)  # nothing returned changes
 
 
-def test_none_leaves_observations_alone() -> None:
+def test_none_leaves_observations_alone():
     with twins("dummy", "dict", VectorEnvNormObs) as (plain, norm):
         norm.set_obs_rms({"speed": RunningMeanStd(), "image": None})
         (raw, *_), (obs, *_) = plain.reset(seed=0)[0], norm.reset(seed=0)[0]
@@ -175,9 +170,7 @@ def test_none_leaves_observations_alone() -> None:
         ("tuple", (None,), ValueError, r"obs_rms: has \[0\], but the space has \[0, 1, 2\]"),
     ],
 )
-def test_statistics_that_do_not_fit(
-    space: str, obs_rms: Any, error: type[Exception], message: str
-) -> None:
+def test_statistics_that_do_not_fit(space, obs_rms, error, message):
     with DummyVectorEnv(env_fns(space)) as pool:
         norm = VectorEnvNormObs(pool)
         before = norm.obs_rms
@@ -204,10 +197,8 @@ KEYS = r"env 1: obs_rms: has \['image', 'speed'\], but the space has \['a', 'b',
         (FLAT, {"a": None}, TypeError, r"obs: got a ndarray, but obs_rms has \['a'\]"),
     ],
 )
-def test_spaces_and_observations_that_do_not_fit(
-    fns: Any, obs_rms: Any, error: type[Exception], message: str
-) -> None:
-    def normalise() -> None:
+def test_spaces_and_observations_that_do_not_fit(fns, obs_rms, error, message):
+    def normalise():
         norm = VectorEnvNormObs(pool)
         norm.set_obs_rms(obs_rms)
         norm.reset()
@@ -219,7 +210,7 @@ def test_spaces_and_observations_that_do_not_fit(
 BOX = spaces.Box(-10, 10, (2, 3), np.float32)
 
 
-def test_custom_and_undeclared_spaces() -> None:
+def test_custom_and_undeclared_spaces():
     for declared, normalised in ((spaces.Space((2, 3), np.float32), BOX), (None, None)):
         with DummyVectorEnv(env_fns("float32", declared=declared)) as pool:
             norm = VectorEnvNormObs(pool)
@@ -239,7 +230,7 @@ def test_custom_and_undeclared_spaces() -> None:
     ("space", "clip_max"),
     [("float32", 2.0), ("float32", None), ("box-scalar", 10.0), ("tuple", 10.0), ("nested", 10.0)],
 )
-def test_save_and_load(space: str, clip_max: float | None, tmp_path: Path) -> None:
+def test_save_and_load(space, clip_max, tmp_path):
     path = tmp_path / "statistics"  # no .npz is added
     with DummyVectorEnv(env_fns(space)) as pool:
         norm, other = VectorEnvNormObs(pool), VectorEnvNormObs(pool)
@@ -264,9 +255,7 @@ def test_save_and_load(space: str, clip_max: float | None, tmp_path: Path) -> No
             assert file["count_0"] == 8
 
 
-def test_saving_again_replaces_the_file_and_a_failure_leaves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, venv: DummyVectorEnv
-) -> None:
+def test_saving_again_replaces_the_file_and_a_failure_leaves_it(tmp_path, monkeypatch, venv):
     path = tmp_path / "s.npz"
     path.write_text("older")
     norm = VectorEnvNormObs(venv)
@@ -274,7 +263,7 @@ def test_saving_again_replaces_the_file_and_a_failure_leaves_it(
     good = path.read_bytes()
     norm.load(path)
 
-    def full(file: Any, **_: Any) -> None:
+    def full(file, **_):
         file.write(b"half")
         message = "no space left"
         raise OSError(message)
@@ -290,19 +279,19 @@ def test_saving_again_replaces_the_file_and_a_failure_leaves_it(
             call(tmp_path / name)
 
 
-def saved(space: str, path: Path) -> None:
+def saved(space, path):
     with DummyVectorEnv(env_fns(space)) as pool:
         norm = VectorEnvNormObs(pool)
         norm.reset(seed=0)
         norm.save(path)
 
 
-def uneven(path: Path) -> None:
+def uneven(path):
     fields = {"paths": "[[]]", "mean_0": np.zeros((2, 3)), "var_0": 1.0, "count_0": 1}
     np.savez(path, **fields, clip_max_0=1, eps_0=1)
 
 
-def array(path: Path) -> None:
+def array(path):
     with path.open("wb") as file:
         np.save(file, np.ones(3))
 
@@ -323,9 +312,7 @@ BAD_FILES = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_wrong_file_leaves_the_statistics_unchanged(
-    name: str, venv: DummyVectorEnv, tmp_path: Path
-) -> None:
+def test_a_wrong_file_leaves_the_statistics_unchanged(name, venv, tmp_path):
     write, message = BAD_FILES[name]
     path = tmp_path / "s.npz"
     write(path)
@@ -345,22 +332,22 @@ class Foreign:
 
     config = "of its own"
 
-    def __init__(self, pool: DummyVectorEnv) -> None:
+    def __init__(self, pool):
         self.pool, self.observation_space = pool, pool.observation_space[0]
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.pool)
 
-    def reset(self, id: Any = None) -> tuple:  # noqa: A002
+    def reset(self, id=None):  # noqa: A002
         obs, _ = self.pool.reset(id)
         return obs, {"final_obs": obs}
 
-    def step(self, action: Any, id: Any = None) -> tuple:  # noqa: A002
+    def step(self, action, id=None):  # noqa: A002
         *row, _ = self.pool.step(action, id)
         return *row, {"final_obs": row[0]}
 
 
-def test_a_vector_env_of_another_library() -> None:
+def test_a_vector_env_of_another_library():
     with twins("dummy", "float32", lambda pool: VectorEnvNormObs(Foreign(pool))) as (plain, norm):
         reference = Reference()
         assert norm.observation_space == BOX

@@ -1,43 +1,36 @@
 """The wrappers of single envs against values worked out by hand; `peers/` has Tianshou's."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envpool_py.wrappers import (
-    ContinuousToDiscrete,
-    MultiDiscreteToDiscrete,
-    TruncatedAsTerminated,
-)
+from envpool_py.wrappers import ContinuousToDiscrete, MultiDiscreteToDiscrete, TruncatedAsTerminated
 
 
 class Echo(gym.Env):
     """Observes nothing, and returns the action it got in the info; its step ends nothing."""
 
-    def __init__(self, action_space: spaces.Space) -> None:
+    def __init__(self, action_space):
         self.observation_space = spaces.Discrete(1)
         self.action_space = action_space
 
-    def step(self, action: Any) -> tuple:
+    def step(self, action):
         return 0, 0.0, False, False, {"action": action}
 
 
-def plane(low: Any = (-1.0, 0.0), high: Any = (1.0, 10.0), dtype: type = np.float32) -> Echo:
+def plane(low=(-1.0, 0.0), high=(1.0, 10.0), dtype=np.float32):
     return Echo(spaces.Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype))
 
 
-def combined(nvec: Any, **options: Any) -> MultiDiscreteToDiscrete:
+def combined(nvec, **options):
     return MultiDiscreteToDiscrete(Echo(spaces.MultiDiscrete(nvec, **options)))
 
 
-def test_points_of_a_box() -> None:
+def test_points_of_a_box():
     points = [[-1.0, 0.0, 1.0], [0.0, 2.5, 5.0, 7.5, 10.0]]
     env = ContinuousToDiscrete(plane(), np.array([3, 5]))
     assert env.action_space == spaces.MultiDiscrete([3, 5])
@@ -57,7 +50,7 @@ def test_points_of_a_box() -> None:
     assert env.action([1, 2]).dtype == np.int64
 
 
-def test_combinations_count_up_with_the_last_dimension_fastest() -> None:
+def test_combinations_count_up_with_the_last_dimension_fastest():
     env = combined([2, 3, 2])
     assert env.action_space == spaces.Discrete(12)
     combinations = list(itertools.product(range(2), range(3), range(2)))
@@ -71,7 +64,7 @@ def test_combinations_count_up_with_the_last_dimension_fastest() -> None:
     assert combined([2**31] * 2).action(2**62 - 1).tolist() == [2**31 - 1, 2**31 - 1]
 
 
-def test_continuous_to_one_discrete_and_made_again_from_its_spec() -> None:
+def test_continuous_to_one_discrete_and_made_again_from_its_spec():
     env = MultiDiscreteToDiscrete(ContinuousToDiscrete(plane(), [3, 5]))
     assert env.step(6)[4]["action"].tolist() == [0.0, 2.5]
     env = MultiDiscreteToDiscrete(ContinuousToDiscrete(gym.make("Pendulum-v1"), [5]))
@@ -80,7 +73,7 @@ def test_continuous_to_one_discrete_and_made_again_from_its_spec() -> None:
     assert again.action(4).tolist() == env.action(4).tolist()
 
 
-def test_truncated_as_terminated() -> None:
+def test_truncated_as_terminated():
     env = TruncatedAsTerminated(Echo(spaces.Discrete(2)))
     for terminated, truncated in itertools.product((False, True), repeat=2):
         env.env.step = lambda action, row=(7, 1.5, terminated, truncated, {}): row  # noqa: ARG005
@@ -89,11 +82,11 @@ def test_truncated_as_terminated() -> None:
     assert gym.make(env.spec).spec == env.spec
 
 
-def points_of(space: spaces.Space, choices: Any) -> ContinuousToDiscrete:
+def points_of(space, choices):
     return ContinuousToDiscrete(Echo(space), choices)
 
 
-def one_of(space: spaces.Space) -> MultiDiscreteToDiscrete:
+def one_of(space):
     return MultiDiscreteToDiscrete(Echo(space))
 
 
@@ -102,7 +95,7 @@ POINT = ContinuousToDiscrete(plane(), [3, 5]).action
 NUMBER = combined([2, 3]).action
 NO_ENV = "env: got 'CartPole-v1', but the wrapper needs a gymnasium.Env"
 # What is called, its arguments, and the error.
-WRONG: list[tuple[Any, tuple, type[Exception], str]] = [
+WRONG = [
     (partial(ContinuousToDiscrete, action_per_dim=2), ("CartPole-v1",), TypeError, NO_ENV),
     (MultiDiscreteToDiscrete, ("CartPole-v1",), TypeError, NO_ENV),
     (TruncatedAsTerminated, ("CartPole-v1",), TypeError, NO_ENV),
@@ -129,6 +122,6 @@ WRONG: list[tuple[Any, tuple, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("call", "given", "error", "text"), WRONG)
-def test_wrong_arguments(call: Any, given: tuple, error: type[Exception], text: str) -> None:
+def test_wrong_arguments(call, given, error, text):
     with pytest.raises(error, match=text):
         call(*given)

@@ -1,9 +1,6 @@
 """Returns and lengths of episodes, compared with Gymnasium's wrapper around envs stepped alone."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -18,7 +15,7 @@ FNS = env_fns("discrete", 5)
 STEPS = 40
 
 
-def by_hand(env_id: int, steps: int) -> list[tuple[float, int]]:
+def by_hand(env_id, steps):
     """Step one env with Gymnasium's wrapper; return and length of each of its episodes."""
     env = gym.wrappers.RecordEpisodeStatistics(FNS[env_id]())
     env.reset(seed=env_id)
@@ -31,17 +28,17 @@ def by_hand(env_id: int, steps: int) -> list[tuple[float, int]]:
     return found
 
 
-def episodes(infos: Any) -> list[tuple[int, float, int]]:
+def episodes(infos):
     return [(i["env_id"], i["episode"]["r"], i["episode"]["l"]) for i in infos if "episode" in i]
 
 
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
 @pytest.mark.parametrize("wait_num", [None, 2])
-def test_each_episode_is_that_of_an_env_stepped_alone(mode: str | None, wait_num: int) -> None:
-    found: list[tuple[int, float, int]] = []
+def test_each_episode_is_that_of_an_env_stepped_alone(mode, wait_num):
+    found = []
     taken = np.zeros(5, int)
 
-    def note(batch: Any) -> None:
+    def note(batch):
         found.extend(episodes(batch[-1]))
         is_reset = np.array([info.get("is_reset", False) for info in batch[-1]], bool)
         taken[envs.batch_ids] += ~is_reset
@@ -69,7 +66,7 @@ def test_each_episode_is_that_of_an_env_stepped_alone(mode: str | None, wait_num
     assert queues == [(r, n) for _, r, n in found]
 
 
-def test_a_reset_or_seed_in_the_middle_starts_again() -> None:
+def test_a_reset_or_seed_in_the_middle_starts_again():
     with RecordEpisodeStatistics(DummyVectorEnv(FNS[:2])) as envs:
         envs.reset(seed=0)
         envs.step([0, 0])
@@ -82,7 +79,7 @@ def test_a_reset_or_seed_in_the_middle_starts_again() -> None:
         assert episodes(envs.step([0, 0])[-1]) == [(0, 301.0 + 302.0, 2)]
 
 
-def test_vector_rewards_have_vector_returns() -> None:
+def test_vector_rewards_have_vector_returns():
     fns = [partial(VectorRewardEnv, tag, 2) for tag in range(2)]
     with RecordEpisodeStatistics(DummyVectorEnv(fns), stats_key="mine") as envs:
         envs.reset()
@@ -91,7 +88,7 @@ def test_vector_rewards_have_vector_returns() -> None:
         assert np.array_equal([info["mine"]["r"] for info in infos], rewards[0] + reward)
 
 
-def test_a_restart_ends_an_episode() -> None:
+def test_a_restart_ends_an_episode():
     with RecordEpisodeStatistics(DummyVectorEnv([FaultEnv], on_error="restart")) as envs:
         envs.reset()
         _, reward, *_ = envs.step([""])
@@ -100,7 +97,7 @@ def test_a_restart_ends_an_episode() -> None:
         assert episodes(infos) == [(0, reward[0], 2)]
 
 
-def test_two_of_them_are_refused() -> None:
+def test_two_of_them_are_refused():
     with RecordEpisodeStatistics(RecordEpisodeStatistics(DummyVectorEnv(FNS[:1]))) as envs:
         envs.reset()
         envs.step([0])

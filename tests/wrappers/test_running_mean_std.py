@@ -1,7 +1,5 @@
 """The statistics against references that know all the data at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +10,7 @@ from envpool_py.wrappers import RunningMeanStd
 EPS = float(np.finfo(np.float32).eps)
 
 
-def after(*batches: object, **options: object) -> RunningMeanStd:
+def after(*batches, **options):
     """Return statistics that were updated with these batches."""
     rms = RunningMeanStd(**options)
     for batch in batches:
@@ -20,7 +18,7 @@ def after(*batches: object, **options: object) -> RunningMeanStd:
     return rms
 
 
-def test_a_million_samples_against_one_pass() -> None:
+def test_a_million_samples_against_one_pass():
     # The spread is a ten-thousandth of the mean: a naive sum of squares loses half its digits.
     center, rng = 12345.0, np.random.default_rng(0)
     data = rng.normal(center, 1.25, 1_000_000)
@@ -35,7 +33,7 @@ def test_a_million_samples_against_one_pass() -> None:
     values=st.lists(st.integers(-1000, 1000), min_size=1, max_size=40),
     cuts=st.lists(st.integers(0, 40), max_size=6),
 )
-def test_the_cut_into_batches_does_not_matter(values: list[int], cuts: list[int]) -> None:
+def test_the_cut_into_batches_does_not_matter(values, cuts):
     data = np.array(values, dtype=np.float64)
     rms = after(*np.split(data, sorted(cuts)))
     assert rms.count == len(data)
@@ -43,7 +41,7 @@ def test_the_cut_into_batches_does_not_matter(values: list[int], cuts: list[int]
     np.testing.assert_allclose(rms.var, data.var(), rtol=1e-12, atol=1e-9)
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     rms = after([[1.0, 10.0], [3.0, 10.0]], [[8.0, 10.0]])
     assert repr(rms) == "RunningMeanStd(shape=(2,), count=3)"
     np.testing.assert_array_equal(rms.mean, [4.0, 10.0])
@@ -55,7 +53,7 @@ def test_by_hand() -> None:
     np.testing.assert_array_equal(rms.norm(data)[2, 3], rms.norm(data[2, 3]))
 
 
-def test_the_initial_values_serve_until_the_first_update() -> None:
+def test_the_initial_values_serve_until_the_first_update():
     rms = RunningMeanStd()
     assert (rms.mean, rms.var, rms.count, rms.clip_max, rms.eps) == (0.0, 1.0, 0, 10.0, EPS)
     for clip_max in (None, 0):
@@ -72,7 +70,7 @@ def test_the_initial_values_serve_until_the_first_update() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.bool_])
-def test_norm_keeps_a_floating_dtype_and_makes_float64_of_others(dtype: type) -> None:
+def test_norm_keeps_a_floating_dtype_and_makes_float64_of_others(dtype):
     data = np.array([[0, 1], [1, 1]], dtype)
     rms = after(data, clip_max=None)
     assert rms.mean.dtype == rms.var.dtype == np.float64
@@ -84,7 +82,7 @@ def test_norm_keeps_a_floating_dtype_and_makes_float64_of_others(dtype: type) ->
     np.testing.assert_array_equal(data, [[0, 1], [1, 1]])
 
 
-def test_rows_of_small_dtypes_are_summed_in_float64() -> None:
+def test_rows_of_small_dtypes_are_summed_in_float64():
     rms = after(np.full((300, 2), 255, np.uint8), np.zeros((300, 2), np.uint8))
     np.testing.assert_array_equal([rms.mean, rms.var], [[127.5] * 2, [127.5**2] * 2])
     data = (5000 + np.random.default_rng(0).normal(size=(2000, 2))).astype(np.float32)
@@ -92,7 +90,7 @@ def test_rows_of_small_dtypes_are_summed_in_float64() -> None:
     np.testing.assert_allclose(rms.var, data.astype(np.float64).var(axis=0), rtol=1e-10)
 
 
-def test_an_empty_batch_changes_nothing() -> None:
+def test_an_empty_batch_changes_nothing():
     rms = after(np.empty((0, 3)))
     assert (rms.count, rms.mean.shape) == (0, ())
     rms.update(np.ones((2, 3)))
@@ -116,9 +114,7 @@ def test_an_empty_batch_changes_nothing() -> None:
         ("norm", "far", TypeError, "x: got dtype <U3"),
     ],
 )
-def test_wrong_values_leave_the_statistics_unchanged(
-    method: str, values: object, error: type[Exception], message: str
-) -> None:
+def test_wrong_values_leave_the_statistics_unchanged(method, values, error, message):
     rms = after(np.arange(6.0).reshape(2, 3))
     with pytest.raises(error, match=message):
         getattr(rms, method)(values)
@@ -136,12 +132,12 @@ def test_wrong_values_leave_the_statistics_unchanged(
         ({"mean": np.zeros(2), "std": np.ones(3)}, "shape mismatch"),
     ],
 )
-def test_wrong_parameters(options: dict, text: str) -> None:
+def test_wrong_parameters(options, text):
     with pytest.raises(ValueError, match=text):
         RunningMeanStd(**options)
 
 
-def test_nan_stays_in_its_component() -> None:
+def test_nan_stays_in_its_component():
     rms = after([[1.0, np.nan], [3.0, 1.0]], [[5.0, 1.0]])
     np.testing.assert_array_equal(rms.mean, [3.0, np.nan])
     np.testing.assert_allclose(rms.var, [8 / 3, np.nan])

@@ -1,13 +1,9 @@
 """A wrapper hands on all that a pool has, and every observation passes one method, once."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import inspect
 import pickle
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,17 +25,17 @@ OBSERVING = {"reset", "step", "recv", "drain"}
 class Shifted(VectorEnvWrapper):
     """Adds a constant to observations, and keeps what it was given."""
 
-    def __init__(self, venv: BaseVectorEnv, by: float = 1000.0) -> None:
+    def __init__(self, venv, by=1000.0):
         super().__init__(venv)
         self.by = by
-        self.seen: list[Any] = []
+        self.seen = []
 
-    def observations(self, obs: Any) -> Any:
+    def observations(self, obs):
         self.seen.append(copy.deepcopy(obs))
         return shift(obs, self.by)
 
 
-def shift(obs: Any, by: float) -> Any:
+def shift(obs, by):
     if isinstance(obs, dict):
         return {key: shift(part, by) for key, part in obs.items()}
     if isinstance(obs, tuple):
@@ -50,7 +46,7 @@ def shift(obs: Any, by: float) -> Any:
 
 
 @pytest.fixture
-def pool() -> Iterator[DummyVectorEnv]:
+def pool():
     with DummyVectorEnv(env_fns("float32")) as venv:
         yield venv
 
@@ -58,7 +54,7 @@ def pool() -> Iterator[DummyVectorEnv]:
 # ------------------------------------------------------------------------ nothing is forgotten
 
 
-def test_every_name_of_the_pool_is_handed_on(pool: DummyVectorEnv) -> None:
+def test_every_name_of_the_pool_is_handed_on(pool):
     wrapper = VectorEnvWrapper(VectorEnvWrapper(pool))
     for name in dir(BaseVectorEnv):
         if name.startswith("__") or name in OBSERVING:
@@ -87,21 +83,21 @@ class Later(DummyVectorEnv):
     step_timeout = 5.0
 
     @property
-    def budget(self) -> int:
+    def budget(self):
         return self._budget
 
     @budget.setter
-    def budget(self, value: int) -> None:
+    def budget(self, value):
         self._budget = 2 * value
 
-    def rewind(self, ids: list[int]) -> list[int]:
+    def rewind(self, ids):
         return ids[::-1]
 
-    def __deepcopy__(self, memo: dict) -> Any:
+    def __deepcopy__(self, memo):
         return self
 
 
-def test_attributes_of_the_pool_are_read_and_set_there(pool: DummyVectorEnv) -> None:
+def test_attributes_of_the_pool_are_read_and_set_there(pool):
     with Later(env_fns("float32")) as venv:
         wrapper = VectorEnvWrapper(VectorEnvWrapper(venv))
         assert wrapper.rewind([1, 2]) == [2, 1]
@@ -117,7 +113,7 @@ def test_attributes_of_the_pool_are_read_and_set_there(pool: DummyVectorEnv) -> 
         VectorEnvWrapper(pool).rewind  # noqa: B018
 
 
-def test_attributes_of_a_wrapper_are_its_own(pool: DummyVectorEnv) -> None:
+def test_attributes_of_a_wrapper_are_its_own(pool):
     inner = Shifted(pool, by=1.0)
     outer = Shifted(inner, by=2.0)
     around = VectorEnvWrapper(outer)
@@ -136,21 +132,21 @@ def test_attributes_of_a_wrapper_are_its_own(pool: DummyVectorEnv) -> None:
 class Seeded(VectorEnvWrapper):
     """Overrides a method and a property."""
 
-    def seed(self, seed: Any = None) -> Any:
+    def seed(self, seed=None):
         return super().seed(7 if seed is None else seed)
 
     @property
-    def num_envs(self) -> int:
+    def num_envs(self):
         return super().num_envs * 10
 
 
-def test_a_subclass_overrides_what_it_changes(pool: DummyVectorEnv) -> None:
+def test_a_subclass_overrides_what_it_changes(pool):
     wrapper = VectorEnvWrapper(Seeded(pool))
     assert wrapper.seed() == [[7], [8], [9], [10]]
     assert (wrapper.num_envs, wrapper.env_num, len(wrapper)) == (40, 4, 4)
 
 
-def test_a_wrapper_is_a_pool_and_closes_the_one_it_holds(pool: DummyVectorEnv) -> None:
+def test_a_wrapper_is_a_pool_and_closes_the_one_it_holds(pool):
     wrapper = VectorEnvWrapper(pool)
     assert isinstance(wrapper, BaseVectorEnv)
     assert repr(wrapper) == f"VectorEnvWrapper({pool!r})"
@@ -166,7 +162,7 @@ def test_a_wrapper_is_a_pool_and_closes_the_one_it_holds(pool: DummyVectorEnv) -
     entered.close()
 
 
-def test_without_a_pool_attributes_are_missing_and_nothing_recurses() -> None:
+def test_without_a_pool_attributes_are_missing_and_nothing_recurses():
     for venv in (None, DummyVectorEnv, "CartPole-v1"):
         with pytest.raises(TypeError, match=r"venv: got .*, but a wrapper needs a pool"):
             VectorEnvWrapper(venv)
@@ -178,7 +174,7 @@ def test_without_a_pool_attributes_are_missing_and_nothing_recurses() -> None:
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy])
-def test_a_copy_holds_the_same_pool(duplicate: Any) -> None:
+def test_a_copy_holds_the_same_pool(duplicate):
     with Later(env_fns("float32")) as venv:
         wrapper = Shifted(venv, by=2.0)
         twin = duplicate(wrapper)
@@ -190,7 +186,7 @@ def test_a_copy_holds_the_same_pool(duplicate: Any) -> None:
 # ------------------------------------------------------------- every row passes, and only once
 
 
-def assert_shifted(batch: Any, plain: Any) -> None:
+def assert_shifted(batch, plain):
     """Assert that a batch is another one of the same rows, shifted once, and nothing else."""
     order = {info["env_id"]: k for k, info in enumerate(plain[-1])}
     rows = [order[info["env_id"]] for info in batch[-1]]
@@ -205,7 +201,7 @@ def assert_shifted(batch: Any, plain: Any) -> None:
         assert same(dict(batch[-1][k]), want)
 
 
-def row_of(obs: Any, k: int) -> Any:
+def row_of(obs, k):
     if isinstance(obs, dict):
         return {key: part[k] for key, part in obs.items()}
     if isinstance(obs, tuple):
@@ -213,7 +209,7 @@ def row_of(obs: Any, k: int) -> Any:
     return obs[k]
 
 
-def wrapped(venv: BaseVectorEnv) -> Shifted:
+def wrapped(venv):
     return Shifted(VectorEnvWrapper(venv))
 
 
@@ -222,7 +218,7 @@ def wrapped(venv: BaseVectorEnv) -> Shifted:
     [("float32", False), *((tree, columns) for tree in ("dict", "tuple") for columns in (0, 1))],
 )
 @pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
-def test_synchronous_rows(space: str, mode: str | None, columns: bool) -> None:
+def test_synchronous_rows(space, mode, columns):
     options = {"autoreset_mode": mode, "columns": bool(columns)}
     with twins("dummy", space, wrapped, **options) as (plain, shifted):
         assert_shifted(shifted.reset(seed=1), plain.reset(seed=1))
@@ -238,7 +234,7 @@ def test_synchronous_rows(space: str, mode: str | None, columns: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", POOLS)
-def test_rows_that_are_fetched(kind: str) -> None:
+def test_rows_that_are_fetched(kind):
     options = {"autoreset_mode": "same_step", "wait_num": 2}
     with twins(kind, "float32", wrapped, **options) as (plain, shifted):
         assert_shifted(shifted.reset(seed=1), plain.reset(seed=1))
@@ -263,7 +259,7 @@ def test_rows_that_are_fetched(kind: str) -> None:
         assert sum("is_reset" in info for info in batch[-1]) == 2
 
 
-def test_two_wrappers_change_rows_twice_and_the_base_class_never(pool: DummyVectorEnv) -> None:
+def test_two_wrappers_change_rows_twice_and_the_base_class_never(pool):
     raw, infos = pool.reset(seed=3)
     assert same(Shifted(Shifted(pool, by=2.0), by=5.0).reset(seed=3)[0], shift(raw, 7.0))
     pool.reset = lambda: (raw, infos)
@@ -272,7 +268,7 @@ def test_two_wrappers_change_rows_twice_and_the_base_class_never(pool: DummyVect
     assert others is infos
 
 
-def test_final_observations_come_first_and_in_a_batch_of_their_own() -> None:
+def test_final_observations_come_first_and_in_a_batch_of_their_own():
     with DummyVectorEnv(env_fns("float32"), autoreset_mode="same_step") as venv:
         shifted = Shifted(venv)
         shifted.reset(seed=0)
@@ -284,8 +280,8 @@ def test_final_observations_come_first_and_in_a_batch_of_their_own() -> None:
         assert same(obs, shift(rows, 1000.0))
 
 
-def test_an_env_with_a_final_obs_of_its_own_keeps_it() -> None:
-    def own_final(_: Any, __: Any, row: tuple) -> tuple:
+def test_an_env_with_a_final_obs_of_its_own_keeps_it():
+    def own_final(_, __, row):
         return *row[:4], {"final_obs": 5.0}
 
     with DummyVectorEnv([lambda: ChangedEnv(length=1, step=own_final)]) as venv:
