@@ -104,7 +104,7 @@ def check_timeout(name: str, timeout: float | None) -> float | None:
     return float(timeout)
 
 
-def _check_count(name: str, value: int | None) -> int | None:
+def check_count(name: str, value: int | None) -> int | None:
     """Return ``value``, an int of 1 or more, or None."""
     if value is None:
         return None
@@ -119,7 +119,7 @@ def check_worker_options(options: Mapping[str, Any]) -> dict[str, Any]:
     check_foreign(options)
     checked = dict(options)
     for name in options.keys() & {"num_processes", "num_threads", "step_timeout"}:
-        check = check_timeout if name == "step_timeout" else _check_count
+        check = check_timeout if name == "step_timeout" else check_count
         checked[name] = check(name, options[name])
     return checked
 
@@ -165,7 +165,7 @@ def check_policy(
     """Return how envs that fail are recreated; None if they are not."""
     if on_error not in ("raise", "restart", "replay"):
         raise ValueError(f"on_error must be 'raise', 'restart' or 'replay', got {on_error!r}")
-    max_restarts = _check_count("max_restarts", max_restarts)
+    max_restarts = check_count("max_restarts", max_restarts)
     _check_number("restart_backoff must be seconds", restart_backoff, _NUMBER)
     if not restart_backoff >= 0:
         raise ValueError(f"restart_backoff must be 0 or more, got {restart_backoff}")

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py import pools
-from envpool_py.arguments import check_num_envs, check_wait_num
+from envpool_py.arguments import check_count, check_num_envs, check_wait_num
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
 
@@ -57,6 +57,7 @@ def make(
     if max_num_players != 1 or not gym_reset_return_info:
         raise ValueError("max_num_players must be 1, and gym_reset_return_info True")
     num_envs = check_num_envs(num_envs)
+    num_threads = check_count("num_threads", num_threads or None) or 0
     config["batch_size"] = size = check_wait_num(batch_size or None, num_envs, "batch_size")
     config["env_seed"] = [] if np.ndim(seed) == 0 else list(seed)
     config["seed"] = 0 if config["env_seed"] else seed
@@ -72,8 +73,7 @@ def make(
     pool = pools.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
     with closed_on_error(pool):
         spec = gym.spec(task_id.rpartition(":")[2]) if isinstance(task_id, str) else None
-        for name in ("max_episode_steps", "reward_threshold"):
-            config[name] = getattr(spec, name, None)
+        config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}
         return face(pool, {**config, **env_kwargs}, task_id)
 
 

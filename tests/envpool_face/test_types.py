@@ -87,7 +87,7 @@ BAD = [
     ({"env_type": "jax"}, ValueError, "'gymnasium', 'gym' or 'dm', got 'jax'"),
     ({"batch_size": 3}, ValueError, "batch_size should be in \\[1, 2\\], but got 3"),
     ({"batch_size": "1"}, TypeError, "batch_size must be an int or None, got '1'"),
-    ({"num_threads": -1, "pool_options": None}, ValueError, "num_processes must be 1 or more"),
+    ({"num_threads": -1, "pool_options": None}, ValueError, "num_threads must be 1 or more"),
     ({"num_envs": 0}, ValueError, "num_envs must be 1 or more, got 0"),
     ({"num_envs": "3"}, TypeError, "num_envs must be an int, got '3'"),
     ({"max_num_players": 2}, ValueError, "max_num_players must be 1"),
