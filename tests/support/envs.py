@@ -263,12 +263,8 @@ SPACES = {
 
 def draw(space, rng):
     """Draw an element of a space from `rng`; unlike `space.sample`, the space keeps no state."""
-    return copy.deepcopy(_seeded(space, int(rng.integers(2**31))).sample())
-
-
-def _seeded(space, seed):
-    space.seed(seed)
-    return space
+    space.seed(int(rng.integers(2**31)))
+    return copy.deepcopy(space.sample())
 
 
 class SpaceEnv(CountEnv):

@@ -130,40 +130,27 @@ ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 def check_obs(obs, raw, space, *, columns=False):
     """Assert that a batch of observations holds the raw observations, in its documented form."""
-    if columns and isinstance(space, spaces.Dict):
-        assert type(obs) is dict
-        assert list(obs) == list(space.spaces)
-        for key, leaf in space.spaces.items():
+    if columns and isinstance(space, (spaces.Dict, spaces.Tuple)):
+        is_dict = isinstance(space, spaces.Dict)
+        leaves = space.spaces if is_dict else dict(enumerate(space))
+        assert type(obs) is (dict if is_dict else tuple)
+        assert list(obs if is_dict else range(len(obs))) == list(leaves)
+        for key, leaf in leaves.items():
             check_obs(obs[key], [r[key] for r in raw], leaf, columns=True)
-        return
-    if columns and isinstance(space, spaces.Tuple):
-        assert type(obs) is tuple
-        assert len(obs) == len(space.spaces)
-        for k, leaf in enumerate(space.spaces):
-            check_obs(obs[k], [r[k] for r in raw], leaf, columns=True)
         return
     assert isinstance(obs, np.ndarray)
     assert len(obs) == len(raw)
+    kinds = {(r.shape, r.dtype.str) if isinstance(r, np.ndarray) else None for r in raw}
     if isinstance(space, ARRAYS):
-        assert obs.dtype == space.dtype
-        assert obs.shape == (len(raw), *space.shape)
-        for got, want in zip(obs, raw, strict=True):
-            assert np.asarray(got).tobytes() == np.asarray(want, space.dtype).tobytes()
-    elif space is not None:
+        assert same(obs, np.array(raw, space.dtype).reshape(len(raw), *space.shape))
+    elif space is None and len(kinds) == 1 and None not in kinds:
+        assert same(obs, np.stack(raw))
+    else:
         assert obs.dtype == object
         assert obs.shape == (len(raw),)
         for got, want in zip(obs, raw, strict=True):
-            assert space.contains(got), f"{got!r} is not in {space}"
-            assert alike(got, want), f"{got!r} is not {want!r}"
-    else:
-        kinds = {(r.shape, r.dtype.str) if isinstance(r, np.ndarray) else None for r in raw}
-        if len(kinds) == 1 and None not in kinds:
-            assert same(obs, np.stack(raw))
-        else:
-            assert obs.dtype == object
-            assert obs.shape == (len(raw),)
-            for got, want in zip(obs, raw, strict=True):
-                assert same(got, want), f"{got!r} is not {want!r}"
+            assert space is None or space.contains(got), f"{got!r} is not in {space}"
+            assert (same if space is None else alike)(got, want), f"{got!r} is not {want!r}"
 
 
 def check_info(info, rows):
