@@ -48,8 +48,8 @@ MODULES = [
 ]
 CONFIGS = [ROOT / "pyproject.toml", ROOT / "setup.cfg"]
 
-MAX_CELL_WORDS = 12
 CODE = re.compile(r"`[^`]*`")
+WORD = re.compile(r"\w")
 CELL_END = re.compile(r"(?<!\\)\|")
 
 
@@ -74,9 +74,7 @@ def texts(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages(path):
-    found = [(number, line) for number, line in prose(path) if WORDS.search(line)]
-    found += [(number, line) for number, line in prose(path) if SENTENCE.search(line)]
-    assert not found
+    assert not [it for it in prose(path) if WORDS.search(it[1]) or SENTENCE.search(it[1])]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -91,8 +89,7 @@ def test_tables_come_after_code_and_have_short_cells(path):
 def long_cells(row):
     """Return the cells of a table's row that are paragraphs; code counts as one word."""
     cells = CELL_END.split(CODE.sub("code", row))
-    words = {cell: [word for word in cell.split() if re.search(r"\w", word)] for cell in cells}
-    return [cell for cell in cells if len(words[cell]) > MAX_CELL_WORDS]
+    return [cell for cell in cells if sum(bool(WORD.search(word)) for word in cell.split()) > 12]
 
 
 def test_messages_docstrings_and_comments():
@@ -109,25 +106,3 @@ def test_messages_docstrings_and_comments():
         if (match := WORDS.search(line.partition("#")[2]))
     ]
     assert not found
-
-
-@pytest.mark.parametrize("text", ["It is made anew.", "who hands out rows", "Whoever asks"])
-def test_the_check_finds_them(text):
-    assert WORDS.search(text)
-
-
-def test_the_check_finds_comments(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text("number = 1  # made anew\n", encoding="utf-8")
-    assert [text for _, text in texts(path)] == ["# made anew"]
-
-
-def test_the_check_finds_long_cells():
-    twelve = "`a b` " + "word " * (MAX_CELL_WORDS - 1)
-    assert not long_cells(f"| {twelve}| {twelve}|")
-    assert len(long_cells(f"| {twelve}| {twelve}word |")) == 1
-
-
-def test_the_check_finds_sentences_but_no_questions():
-    assert SENTENCE.search("What comes back when.")
-    assert not SENTENCE.search("What do I get?")

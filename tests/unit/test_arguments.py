@@ -62,11 +62,12 @@ def test_what_is_refused(check, given, error, text):
 
 def test_what_is_accepted():
     assert ENV_FNS(iter([print])) == [print]
-    assert WAIT(np.int8(3), 3) == 3
+    assert WAIT(None, 3) == WAIT(np.int8(3), 3) == 3
     assert TIMEOUT("t", float("inf")) == float("inf")
-    assert MODE(AutoresetMode.DISABLED) is None
-    assert MODE(AutoresetMode.NEXT_STEP) == "next_step"
-    assert MODE(AutoresetMode.SAME_STEP) == "same_step"
+    assert TIMEOUT("t", None) is POLICY("raise", None, 0.0, None) is None
+    assert MODE(None) is MODE(AutoresetMode.DISABLED) is None
+    assert MODE("next_step") == MODE(AutoresetMode.NEXT_STEP) == "next_step"
+    assert MODE("same_step") == MODE(AutoresetMode.SAME_STEP) == "same_step"
 
 
 def test_the_file_of_a_record(tmp_path):

@@ -2,22 +2,23 @@
 
 import collections
 import copy
-import json
 import zipfile
+from operator import methodcaller
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
-from envpool_py.wrappers import RunningMeanStd, VectorEnvNormObs, VectorEnvWrapper
+from envpool_py.wrappers import RunningMeanStd, VectorEnvNormObs
 from tests.support import envs
 from tests.support.reference import same
 from tests.wrappers.envs import env_fns
 
 EPS = float(np.finfo(np.float32).eps)
 BOX = spaces.Box(-10, 10, (2, 3), np.float32)
-FLAT = ("box-float16", "box-float32", "box-uint8", "box-scalar", "discrete-start", "multi-binary")
+FLAT = tuple(f"box-{dtype}" for dtype in ("float16", "float32", "float64", "uint8", "bool"))
+FLAT += ("box-scalar", "discrete-start", "multi-binary")
 TREES = ("dict", "tuple", "nested", "mixed")
 
 
@@ -38,28 +39,14 @@ def leaves(space, batch):
         yield space, list(batch) if space.shape is None else np.array(batch)
 
 
-class Reference:
-    """All rows of one leaf so far."""
-
-    def __init__(self):
-        self.rows = []
-
-    def check(self, normed, batch):
-        """Assert that `normed` is this batch, normalised by all rows up to here."""
-        self.rows.extend(np.asarray(batch, np.float64))
-        mean, var = np.mean(self.rows, axis=0), np.var(self.rows, axis=0)
-        expected = np.clip((np.asarray(batch, np.float64) - mean) / np.sqrt(var + EPS), -10, 10)
-        assert normed.dtype == (batch.dtype if batch.dtype.kind == "f" else np.float64)
-        bits = float(np.finfo(normed.dtype).eps)
-        np.testing.assert_allclose(normed, expected, rtol=2 * bits, atol=4 * bits)
-
-
-class Keep(VectorEnvWrapper):
-    """Keeps the batch that a wrapper around it gets, and a copy."""
-
-    def observations(self, obs):
-        self.kept = obs, copy.deepcopy(obs)
-        return obs
+def check(rows, normed, batch):
+    """Assert that a batch of one leaf is normalised by all rows so far; append it to `rows`."""
+    rows.extend(np.asarray(batch, np.float64))
+    mean, var = np.mean(rows, axis=0), np.var(rows, axis=0)
+    expected = np.clip((np.asarray(batch, np.float64) - mean) / np.sqrt(var + EPS), -10, 10)
+    assert normed.dtype == (batch.dtype if batch.dtype.kind == "f" else np.float64)
+    bits = float(np.finfo(normed.dtype).eps)
+    np.testing.assert_allclose(normed, expected, rtol=2 * bits, atol=4 * bits)
 
 
 @pytest.mark.parametrize(
@@ -71,29 +58,25 @@ class Keep(VectorEnvWrapper):
     ],
 )
 def test_rows_and_spaces_of_every_space(kind, name, columns):
-    space, references = envs.SPACES[name](), collections.defaultdict(Reference)
-    with kind(env_fns(name), columns=columns, copy=False) as pool:
-        norm = VectorEnvNormObs(Keep(pool))
-        assert norm.observation_space is norm.observation_space
-        assert norm.venv.observation_space[0] == space
-        for method, *args in [
-            ("reset",),
-            ("step", [0, 1, 0, 1]),
-            ("step", [1, 0], [3, 0]),
-            ("reset", [2]),
-            ("drain",),  # nothing
-            ("step", [0, 1, 0, 1]),
-        ]:
-            got, *_ = getattr(norm, method)(*args)
-            given, raw = norm.venv.kept
-            assert same(given, raw), "it is not written to"
+    fns, space, rows = env_fns(name), envs.SPACES[name](), collections.defaultdict(list)
+    with kind(fns, columns=columns) as plain, kind(fns, columns=columns, copy=False) as pool:
+        norm = VectorEnvNormObs(pool)
+        for call in (
+            methodcaller("reset", seed=0),
+            methodcaller("step", [0, 1, 0, 1]),
+            methodcaller("step", [1, 0], [3, 0]),
+            methodcaller("reset", [2]),
+            methodcaller("drain"),  # nothing
+            methodcaller("step", [0, 1, 0, 1]),
+        ):
+            raw, got = call(plain)[0], call(norm)[0]
             assert type(got) is type(raw)
             pairs = zip(leaves(space, raw), leaves(norm.observation_space[0], got), strict=True)
             for n, ((part, batch), (ours, normed)) in enumerate(pairs):
                 if part is not space and not isinstance(part, spaces.Box):
                     assert (part, same(normed, batch)) == (ours, True)
                 elif len(batch):
-                    references[n].check(normed, batch)
+                    check(rows[n], normed, batch)
                     assert ours == spaces.Box(-10, 10, part.shape, normed.dtype)
 
 
@@ -113,8 +96,7 @@ def test_the_statistics_are_the_same_in_every_autoreset_mode():
             found.append(norm.obs_rms)
     for rms in found:
         assert rms.count == 2 * 10
-        np.testing.assert_allclose(rms.mean, found[0].mean, rtol=1e-13)
-        np.testing.assert_allclose(rms.var, found[0].var, rtol=1e-12)
+        np.testing.assert_allclose([rms.mean, rms.var], [found[0].mean, found[0].var], rtol=1e-12)
 
 
 # --------------------------------------------------------------- learning, sharing, leaving out
@@ -163,7 +145,6 @@ NUMBER = r"env 0: obs_rms\['speed'\]: got 3, but it must be a RunningMeanStd"
 # Env_fns, the statistics that are set, and the error.
 WRONG = [
     (env_fns("float32"), {"b": None}, TypeError, "obs_rms: got a dict, but the space is Box"),
-    (env_fns("float32"), RunningMeanStd(np.ones(4)), ValueError, r"shape \(4,\), .* has \(2, 3\)"),
     (env_fns("dict"), RMS, TypeError, "got RunningMeanStd.*, but the space is Dict"),
     (env_fns("dict"), {"image": None, "speed": 3}, TypeError, NUMBER),
     (env_fns("tuple"), (None,), ValueError, r"obs_rms: has \[0\], but the space has \[0, 1, 2\]"),
@@ -192,7 +173,7 @@ def test_custom_and_undeclared_spaces():
     for declared, normalised in ((spaces.Space((2, 3), np.float32), BOX), (None, None)):
         with DummyVectorEnv(env_fns("float32", declared=declared)) as pool:
             norm = VectorEnvNormObs(pool)
-            Reference().check(norm.reset(seed=0)[0], pool.reset(seed=0)[0])
+            check([], norm.reset(seed=0)[0], pool.reset(seed=0)[0])
             assert norm.observation_space == [normalised] * 4
             assert norm.drain()[0].shape == pool.drain()[0].shape
     with DummyVectorEnv(env_fns("dict", declared=None)) as pool:
@@ -223,11 +204,8 @@ def test_save_and_load(space, clip_max, tmp_path):
         shared = other.get_obs_rms()
         other.load(str(path))
         assert other.get_obs_rms() is shared
-        if space == "nested":
-            with np.load(path, allow_pickle=False) as file:
-                assert json.loads(str(file["paths"])) == [["b", 0], ["c", "image"], ["c", "speed"]]
-                np.testing.assert_array_equal(file["mean_2"], norm.obs_rms["c"]["speed"].mean)
-                assert file["count_0"] == 8
+        with np.load(path, allow_pickle=False) as file:
+            assert all(array.dtype != object for array in file.values())
         for seed in (1, 2):  # both continue from there
             assert same(other.reset(seed=seed)[0], norm.reset(seed=seed)[0])
 
@@ -245,15 +223,13 @@ def test_saving_again_replaces_the_file_and_a_failure_leaves_it(tmp_path, monkey
         message = "no space left"
         raise OSError(message)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", full)
-        with pytest.raises(OSError, match="no space left"):
-            norm.save(path)
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="no space left"):
+        norm.save(path)
     assert path.read_bytes() == good
     assert [entry.name for entry in tmp_path.iterdir()] == ["s.npz"]
-    for call, name in ((norm.load, "none.npz"), (norm.save, "no/such.npz")):
-        with pytest.raises(FileNotFoundError):
-            call(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        norm.load(tmp_path / "none.npz")
 
 
 def saved(space, path):
@@ -266,21 +242,20 @@ def saved(space, path):
 FIELDS = {"paths": "[[]]", "var_0": 1.0, "count_0": 1, "clip_max_0": 1, "eps_0": 1}
 NO_FILE = "is no file that VectorEnvNormObs.save wrote"
 OTHER_SPACE = r"has statistics at .*speed.*, but obs_rms has them at \['\(\)'\]"
-BAD_FILES = {
-    "text": (lambda path: path.write_text("mean=3"), NO_FILE),
-    "empty": (lambda path: path.touch(), NO_FILE),
-    "zip": (lambda path: zipfile.ZipFile(path, "w").close(), NO_FILE),
-    "other-npz": (lambda path: np.savez(path, x=np.ones(3)), NO_FILE),
-    "pickle": (lambda path: np.savez(path, paths=np.array([print], object)), NO_FILE),
-    "uneven": (lambda path: np.savez(path, mean_0=np.zeros((2, 3)), **FIELDS), NO_FILE),
-    "space": (lambda path: saved("dict", path), OTHER_SPACE),
-    "shape": (lambda path: saved("multi-binary", path), r"has shape \(4,\), .* has \(2, 3\)"),
-}
+BAD_FILES = [
+    (lambda path: path.write_text("mean=3"), NO_FILE),
+    (lambda path: path.touch(), NO_FILE),
+    (lambda path: zipfile.ZipFile(path, "w").close(), NO_FILE),
+    (lambda path: np.savez(path, x=np.ones(3)), NO_FILE),
+    (lambda path: np.savez(path, paths=np.array([print], object)), NO_FILE),
+    (lambda path: np.savez(path, mean_0=np.zeros((2, 3)), **FIELDS), NO_FILE),
+    (lambda path: saved("dict", path), OTHER_SPACE),
+    (lambda path: saved("multi-binary", path), r"has shape \(4,\), .* has \(2, 3\)"),
+]
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_a_wrong_file_leaves_the_statistics_unchanged(name, venv, tmp_path):
-    write, message = BAD_FILES[name]
+@pytest.mark.parametrize(("write", "message"), BAD_FILES)
+def test_a_wrong_file_leaves_the_statistics_unchanged(write, message, venv, tmp_path):
     path = tmp_path / "s.npz"
     write(path)
     norm = VectorEnvNormObs(venv)
@@ -302,9 +277,6 @@ class Foreign:
     def __init__(self, pool):
         self.pool, self.observation_space = pool, pool.observation_space[0]
 
-    def __len__(self):
-        return len(self.pool)
-
     def reset(self, id=None):  # noqa: A002
         obs, _ = self.pool.reset(id)
         return obs, {"final_obs": obs}
@@ -315,14 +287,14 @@ class Foreign:
 
 
 def test_a_vector_env_of_another_library(venv):
-    norm, reference = VectorEnvNormObs(Foreign(venv)), Reference()
+    norm, rows = VectorEnvNormObs(Foreign(venv)), []
     assert norm.observation_space == BOX
-    assert (len(norm), norm.config) == (4, "of its own")
-    for method, *args in [("reset",), ("step", [0, 0], [0, 2]), ("step", [1] * 4)]:
+    assert norm.config == "of its own"
+    for call in (methodcaller("reset"), methodcaller("step", [0, 0], [0, 2])):
         venv.seed(1)
-        obs, *_, infos = getattr(norm, method)(*args)
-        venv.seed(1)
-        reference.check(obs, getattr(venv, method)(*args)[0])
+        obs, *_, infos = call(norm)
         assert infos.keys() == {"final_obs"}
+        venv.seed(1)
+        check(rows, obs, call(venv)[0])
     with pytest.raises(TypeError, match="venv: got .*, which has no reset, step"):
         VectorEnvNormObs("CartPole-v1")

@@ -1,4 +1,4 @@
-"""Returns and lengths of episodes, compared with Gymnasium's wrapper around envs stepped alone."""
+"""Returns and lengths of episodes, compared with Gymnasium's wrapper around each env."""
 
 from functools import partial
 
@@ -12,33 +12,16 @@ from tests.support.envs import FaultEnv, VectorRewardEnv
 from tests.wrappers.envs import env_fns
 
 FNS = env_fns("discrete", 5)
-
-
-def by_hand(env_id, steps):
-    """Step one env with Gymnasium's wrapper; return and length of each of its episodes."""
-    env = gym.wrappers.RecordEpisodeStatistics(FNS[env_id]())
-    env.reset()
-    found = []
-    for _ in range(steps):
-        _, _, terminated, truncated, info = env.step(0)
-        if terminated or truncated:
-            found.append((float(info["episode"]["r"]), int(info["episode"]["l"])))
-            env.reset()
-    return found
-
-
-def episodes(infos):
-    return [(i["env_id"], i["episode"]["r"], i["episode"]["l"]) for i in infos if "episode" in i]
+RECORDED = [lambda env_fn=fn: gym.wrappers.RecordEpisodeStatistics(env_fn()) for fn in FNS]
 
 
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
 @pytest.mark.parametrize("wait_num", [None, 2])
-def test_each_episode_is_that_of_an_env_stepped_alone(mode, wait_num):
-    found, taken = [], np.zeros(5, int)
-    pool = DummyVectorEnv(FNS, wait_num=wait_num, autoreset_mode=mode)
-    with RecordEpisodeStatistics(pool, buffer_length=1000) as envs:
+def test_each_episode_is_that_of_an_env_alone(mode, wait_num):
+    pool = DummyVectorEnv(RECORDED, wait_num=wait_num, autoreset_mode=mode)
+    with RecordEpisodeStatistics(pool, buffer_length=1000, stats_key="ours") as envs:
         envs.reset()
-        ended = np.zeros(5, bool)
+        ended, found = np.zeros(5, bool), []
         for _ in range(40):
             to_reset = ended if mode is None else np.zeros(len(ended), bool)
             envs.send_reset(envs.batch_ids[to_reset])
@@ -46,16 +29,19 @@ def test_each_episode_is_that_of_an_env_stepped_alone(mode, wait_num):
             envs.send([0] * len(stepped), stepped)
             _, _, terminated, truncated, infos = envs.recv()
             ended = terminated | truncated
-            found += episodes(infos)
-            taken[envs.batch_ids] += ["is_reset" not in info for info in infos]
-        queues = list(zip(envs.return_queue, envs.length_queue, strict=True))
-        assert min(envs.time_queue) >= 0
-        assert envs.episode_count == len(found)
+            assert ["ours" in info for info in infos] == ended.tolist()
+            for info in infos[ended]:
+                theirs = info.get("final_info", info)["episode"]
+                found.append((info["ours"]["r"], info["ours"]["l"]))
+                assert found[-1] == (theirs["r"], theirs["l"])
+                assert info["ours"]["t"] == pytest.approx(theirs["t"], abs=5)
+        assert list(zip(envs.return_queue, envs.length_queue, strict=True)) == found
+        assert envs.episode_count == len(envs.time_queue) == len(found)
         envs.drain()
-    assert queues == [(r, n) for _, r, n in found]
-    for env_id in range(5):
-        own = [(r, n) for i, r, n in found if i == env_id]
-        assert own == by_hand(env_id, taken[env_id]) != []
+
+
+def episodes(infos):
+    return [(i["env_id"], i["episode"]["r"], i["episode"]["l"]) for i in infos if "episode" in i]
 
 
 def test_a_reset_or_seed_in_the_middle_starts_again():
@@ -87,8 +73,8 @@ def test_a_restart_ends_an_episode():
         assert episodes(envs.step(["value"])[-1]) == [(0, reward[0], 2)]
 
 
-def test_two_of_them_are_refused():
-    with RecordEpisodeStatistics(RecordEpisodeStatistics(DummyVectorEnv(FNS[:1]))) as envs:
+def test_an_entry_of_another_wrapper_is_not_replaced():
+    with RecordEpisodeStatistics(DummyVectorEnv(RECORDED[:1])) as envs:
         envs.reset()
         envs.step([0])
         with pytest.raises(ValueError, match="env 0: the info has an entry"):
