@@ -43,9 +43,8 @@ from tests.support.helpers import (  # noqa: E402
     wait_until,
 )
 
-PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers")
+PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "tests/docs/test_programs_of_peers.py")
 PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
-PEERS += ("tests/docs/test_programs_of_peers.py",)
 PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
 """The files and folders that import the libraries which are compared with or adapted to."""
 

@@ -8,30 +8,13 @@ import pytest
 
 from tests.support.helpers import ROOT
 
-REPLACED = (
-    "anew",
-    "(hand|hands|handed|handing) out",
-    "(give|gives|gave|given|giving) up",
-    "disown(s|ed)?",
-    "(break|breaks|broke|broken) off",
-    "for ever",
-    "nothing is paid",
-    "costs? nothing",
-    "of (a user's|one's) own",
-    "as (it is|they are)",
-    "stands? (in|on)",
-    "com(e|es|ing) home",
-    "brought back",
-    "met again",
-    "who wants",
-    "whoever",
-    "takes? note of",
-    "(see|sees|saw) to",
-    "(tell|tells|told) of",
-    "is (there )?to turn",
-    "(process|processes|env|envs|it) lives?( on)?",
-    "(fate|bury|buries|buried|mute|muted|torn|owed|comeback)",
-)
+REPLACED = ("anew", "(hand|hands|handed|handing) out", "(give|gives|gave|given|giving) up")
+REPLACED += ("disown(s|ed)?", "(break|breaks|broke|broken) off", "for ever", "nothing is paid")
+REPLACED += ("costs? nothing", "of (a user's|one's) own", "as (it is|they are)", "stands? (in|on)")
+REPLACED += ("com(e|es|ing) home", "brought back", "met again", "who wants", "whoever")
+REPLACED += ("takes? note of", "(see|sees|saw) to", "(tell|tells|told) of", "is (there )?to turn")
+REPLACED += ("(process|processes|env|envs|it) lives?( on)?",)
+REPLACED += ("(fate|bury|buries|buried|mute|muted|torn|owed|comeback)",)
 WORDS = re.compile(rf"\b({'|'.join(REPLACED)})\b", re.IGNORECASE)
 # A statement that begins with these words; a question may.
 SENTENCE = re.compile(r"(?:^|[.!:] )(What|Who|That which) [^?|]*$")
@@ -74,7 +57,7 @@ def texts(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages(path):
-    assert not [it for it in prose(path) if WORDS.search(it[1]) or SENTENCE.search(it[1])]
+    assert not [line for _, line in prose(path) if WORDS.search(line) or SENTENCE.search(line)]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -87,7 +70,7 @@ def test_tables_come_after_code_and_have_short_cells(path):
 
 
 def long_cells(row):
-    """Return the cells of a table's row that are paragraphs; code counts as one word."""
+    """Return the cells of a table's row that have more than twelve words; code counts as one."""
     cells = CELL_END.split(CODE.sub("code", row))
     return [cell for cell in cells if sum(bool(WORD.search(word)) for word in cell.split()) > 12]
 
