@@ -20,6 +20,6 @@ def test_the_order_of_sending_and_returning():
             pool.step([0], [0])
         assert (pool.waiting_id, pool.ready_id) == ([3, 2], [1, 0])
         pool.send([0, 0], [1, 0])
-        pool.step(None, id=[3, 2])
-        assert (pool.waiting_id, pool.ready_id) == ([1, 0], [3, 2])
+        pool.step(None, id=[2, 3])
+        assert (pool.waiting_id, pool.ready_id) == ([1, 0], [2, 3])
         pool.drain()

@@ -46,15 +46,16 @@ def episodes(infos):
 
 def test_a_reset_or_seed_in_the_middle_starts_again():
     with RecordEpisodeStatistics(DummyVectorEnv(FNS[:2])) as envs:
-        envs.reset()
-        envs.step([0, 0])
-        envs.reset(0)
-        envs.step([0, 0])
-        assert episodes(envs.step([0, 0])[-1]) == [(0, 101.0 + 102.0, 2), (1, 6.0, 3)]
-        for _ in range(2):
-            envs.seed(0)
+        found = []
+        for name in ("reset", "send_reset", "seed"):
+            envs.reset()
             envs.step([0, 0])
-        assert episodes(envs.step([0, 0])[-1]) == [(0, 301.0 + 302.0, 2)]
+            getattr(envs, name)(0)  # of env 0, or with seed 0
+            envs.drain()
+            envs.step([0, 0])
+            found += episodes(envs.step([0, 0])[-1])
+        assert found[:2] == [(0, 101.0 + 102.0, 2), (1, 1.0 + 2.0 + 3.0, 3)]
+        assert found[2:] == [(0, 603.0, 2), (1, 306.0, 3), (0, 1003.0, 2)]
 
 
 def test_vector_rewards_have_vector_returns():
