@@ -43,9 +43,8 @@ from tests.support.helpers import (  # noqa: E402
     wait_until,
 )
 
-PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers")
+PEERS = ("tests/sb3", "tests/pettingzoo", "tests/peers", "tests/docs/test_programs_of_peers.py")
 PEERS += tuple(f"docs/{page}.md" for page in ("datasets", "pettingzoo", "sb3"))
-PEERS += ("tests/docs/test_notebooks.py", "tests/docs/test_programs_of_peers.py")
 PEERS += tuple(f"tests/envpool_face/test_{name}.py" for name in ("against_envpool", "examples"))
 """The files and folders that import the libraries which are compared with or adapted to."""
 
@@ -53,18 +52,10 @@ RAY = ("tests/ray", "tests/backends", "tests/pool")
 """The files and folders whose tests, all or those of any backend, run on Ray too."""
 
 SLOW = ("tests/bench", "tests/cli", "tests/docs/test_programs.py", "tests/soak")
+SLOW += ("tests/collector/test_collect.py", "tests/envpool_face/test_faults.py")
 SLOW += ("tests/test_examples.py",)
-SLOW += tuple(
-    f"tests/{name}.py"
-    for name in (
-        "collector/test_collect",
-        "envpool_face/test_faults",
-        "gymnasium_face/test_as_async",
-        "gymnasium_face/test_equal_to_sync",
-        "gymnasium_face/test_faults",
-        "gymnasium_face/test_wrappers",
-    )
-)
+FACE = ("as_async", "equal_to_sync", "faults", "wrappers")
+SLOW += tuple(f"tests/gymnasium_face/test_{name}.py" for name in FACE)
 """The files and folders whose tests take long together; single tests are marked."""
 
 ONLY_QUICK = "not (slow or peers or soak)"
@@ -75,7 +66,6 @@ ONLY_RAY = "ray and not soak"
 
 WATCHDOG = 180.0
 """Seconds until a test is ended; many times what the slowest takes on an idle machine."""
-
 
 PATIENCE = 20.0
 """Seconds until what a test has left counts as left."""
@@ -147,12 +137,9 @@ def pytest_ignore_collect(collection_path, config):
 
 def pytest_collection_modifyitems(items, config):
     """Mark the tests of PEERS and SLOW, and of RAY where that is what runs."""
+    marked = {"peers": PEERS, "slow": SLOW, "ray": RAY if is_ray(config) else ()}
     for item in items:
-        for mark, places in (
-            ("peers", PEERS),
-            ("slow", SLOW),
-            ("ray", RAY if is_ray(config) else ()),
-        ):
+        for mark, places in marked.items():
             if is_in(item.path, places):
                 item.add_marker(mark)
 
@@ -165,14 +152,8 @@ def helpers_of_multiprocessing():
     """Start once what multiprocessing keeps for good, so that no test seems to leave it."""
     with contextlib.suppress(ImportError):  # else every worker process that is forked imports it
         importlib.import_module("threadpoolctl").threadpool_info()
-    names = [
-        "pytest",
-        "numpy",
-        "gymnasium",
-        "tests.support.envs",
-        "envpool_py",
-        "tests.support.broken",
-    ]
+    names = ["pytest", "numpy", "gymnasium", "envpool_py"]
+    names += ["tests.support.envs", "tests.support.broken"]
     multiprocessing.set_forkserver_preload(names)
     multiprocessing.resource_tracker.ensure_running()
     multiprocessing.forkserver.ensure_running()
@@ -218,22 +199,21 @@ def nothing_left(helpers_of_multiprocessing, request):
     assert len(descriptors()) <= len(fds), f"descriptors are left open: {opened}"
     shared &= left_in_shared_memory(shm)
     assert not shared, f"/dev/shm holds {shared}"
-    alive = {t for t in threading.enumerate() if t not in threads}
+    alive = set(threading.enumerate()) - threads
     assert not alive, f"threads are left: {alive}"
 
 
 @pytest.fixture(autouse=True)
 def watchdog(request):
     """End a test that hangs, with the stack of where it hung."""
-    mark = request.node.get_closest_marker("soak")
-    seconds = 0 if mark else WATCHDOG
 
     def bark(*_):
-        message = f"still running after {seconds} s"
+        message = f"still running after {WATCHDOG} s"
         raise Hung(message)
 
     previous = signal.signal(signal.SIGALRM, bark)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    is_soak = request.node.get_closest_marker("soak")
+    signal.setitimer(signal.ITIMER_REAL, 0 if is_soak else WATCHDOG)
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, previous)

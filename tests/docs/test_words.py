@@ -8,30 +8,13 @@ import pytest
 
 from tests.support.helpers import ROOT
 
-REPLACED = (
-    "anew",
-    "(hand|hands|handed|handing) out",
-    "(give|gives|gave|given|giving) up",
-    "disown(s|ed)?",
-    "(break|breaks|broke|broken) off",
-    "for ever",
-    "nothing is paid",
-    "costs? nothing",
-    "of (a user's|one's) own",
-    "as (it is|they are)",
-    "stands? (in|on)",
-    "com(e|es|ing) home",
-    "brought back",
-    "met again",
-    "who wants",
-    "whoever",
-    "takes? note of",
-    "(see|sees|saw) to",
-    "(tell|tells|told) of",
-    "is (there )?to turn",
-    "(process|processes|env|envs|it) lives?( on)?",
-    "(fate|bury|buries|buried|mute|muted|torn|owed|comeback)",
-)
+REPLACED = ("anew", "(hand|hands|handed|handing) out", "(give|gives|gave|given|giving) up")
+REPLACED += ("disown(s|ed)?", "(break|breaks|broke|broken) off", "for ever", "nothing is paid")
+REPLACED += ("costs? nothing", "of (a user's|one's) own", "as (it is|they are)", "stands? (in|on)")
+REPLACED += ("com(e|es|ing) home", "brought back", "met again", "who wants", "whoever")
+REPLACED += ("takes? note of", "(see|sees|saw) to", "(tell|tells|told) of", "is (there )?to turn")
+REPLACED += ("(process|processes|env|envs|it) lives?( on)?",)
+REPLACED += ("(fate|bury|buries|buried|mute|muted|torn|owed|comeback)",)
 WORDS = re.compile(rf"\b({'|'.join(REPLACED)})\b", re.IGNORECASE)
 # A statement that begins with these words; a question may.
 SENTENCE = re.compile(r"(?:^|[.!:] )(What|Who|That which) [^?|]*$")
@@ -48,8 +31,8 @@ MODULES = [
 ]
 CONFIGS = [ROOT / "pyproject.toml", ROOT / "setup.cfg"]
 
-MAX_CELL_WORDS = 12
 CODE = re.compile(r"`[^`]*`")
+WORD = re.compile(r"\w")
 CELL_END = re.compile(r"(?<!\\)\|")
 
 
@@ -74,9 +57,7 @@ def texts(path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages(path):
-    found = [(number, line) for number, line in prose(path) if WORDS.search(line)]
-    found += [(number, line) for number, line in prose(path) if SENTENCE.search(line)]
-    assert not found
+    assert not [line for _, line in prose(path) if WORDS.search(line) or SENTENCE.search(line)]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -89,10 +70,9 @@ def test_tables_come_after_code_and_have_short_cells(path):
 
 
 def long_cells(row):
-    """Return the cells of a table's row that are paragraphs; code counts as one word."""
+    """Return the cells of a table's row that have more than twelve words; code counts as one."""
     cells = CELL_END.split(CODE.sub("code", row))
-    words = {cell: [word for word in cell.split() if re.search(r"\w", word)] for cell in cells}
-    return [cell for cell in cells if len(words[cell]) > MAX_CELL_WORDS]
+    return [cell for cell in cells if sum(bool(WORD.search(word)) for word in cell.split()) > 12]
 
 
 def test_messages_docstrings_and_comments():
@@ -109,25 +89,3 @@ def test_messages_docstrings_and_comments():
         if (match := WORDS.search(line.partition("#")[2]))
     ]
     assert not found
-
-
-@pytest.mark.parametrize("text", ["It is made anew.", "who hands out rows", "Whoever asks"])
-def test_the_check_finds_them(text):
-    assert WORDS.search(text)
-
-
-def test_the_check_finds_comments(tmp_path):
-    path = tmp_path / "module.py"
-    path.write_text("number = 1  # made anew\n", encoding="utf-8")
-    assert [text for _, text in texts(path)] == ["# made anew"]
-
-
-def test_the_check_finds_long_cells():
-    twelve = "`a b` " + "word " * (MAX_CELL_WORDS - 1)
-    assert not long_cells(f"| {twelve}| {twelve}|")
-    assert len(long_cells(f"| {twelve}| {twelve}word |")) == 1
-
-
-def test_the_check_finds_sentences_but_no_questions():
-    assert SENTENCE.search("What comes back when.")
-    assert not SENTENCE.search("What do I get?")

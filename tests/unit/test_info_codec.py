@@ -19,51 +19,35 @@ NUMBERS = st.one_of(
     st.integers(0, 2**64 - 1).map(np.uint64),
     st.integers(-128, 127).map(np.int8),
     st.lists(st.floats(), max_size=4).map(np.array),
-    st.lists(st.booleans(), min_size=1, max_size=4).map(np.array),
     st.integers(0, 9).map(np.array),
 )
-OTHERS = st.one_of(
-    st.none(), st.text(), st.lists(st.integers()), st.just(np.array(["a"])), st.just({"deep": 1})
-)
+OTHERS = st.sampled_from([None, "text", [1], np.array(["a"]), {"deep": 1}])
+INFOS = st.dictionaries(st.text(max_size=3), st.one_of(NUMBERS, OTHERS), max_size=6)
 
 
-def codec(num_envs):
-    """Return a packer and a reader of the same memory, and its tables."""
-    rows = memoryview(bytearray(num_envs * codecs.ROW_BYTES))
-    tables = memoryview(bytearray(num_envs * codecs.TABLE_BYTES))
+def codec():
+    """Return a packer and a reader of the same memory for three envs, and its tables."""
+    rows = memoryview(bytearray(3 * codecs.ROW_BYTES))
+    tables = memoryview(bytearray(3 * codecs.TABLE_BYTES))
     return codecs.Packer(rows, tables), codecs.Reader(rows, tables), tables
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 2),
-            st.dictionaries(st.text(max_size=3), st.one_of(NUMBERS, OTHERS), max_size=6),
-        ),
-        max_size=12,
-    )
-)
+@given(st.lists(st.tuples(st.integers(0, 2), INFOS), max_size=12))
 def test_what_is_packed_is_read_back(rows):
-    packer, reader, _ = codec(3)
+    packer, reader, _ = codec()
     latest = {}
     for i, info in rows:
-        number = packer.pack(i, info)
-        if number:
-            latest[i] = number, info
-        else:
-            latest.pop(i, None)
+        latest[i] = packer.pack(i, info), info
         for other, (form, written) in latest.items():
-            assert same(reader.read(other, form), written)
+            assert not form or same(reader.read(other, form), written)
 
 
 def test_what_has_no_room_is_not_packed():
-    packer, reader, tables = codec(2)
-    number = packer.pack(0, {"n": 2**63 - 1})
-    assert number
-    assert reader.read(0, number) == {"n": 2**63 - 1}
+    packer, reader, tables = codec()
+    assert packer.pack(0, {"n": 2**63 - 1}) == 1
+    assert reader.read(0, 1) == {"n": 2**63 - 1}
     assert packer.pack(0, {"n": 2**63}) == 0
-    assert packer.pack(0, {"n": 3}) == number
     assert packer.pack(1, {"values": np.zeros(codecs.ROW_BYTES)}) == 0
     before = bytes(tables[: codecs.TABLE_BYTES])
     numbers = [packer.pack(1, {f"key {n}": n}) for n in range(200)]  # too many forms

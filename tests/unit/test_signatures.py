@@ -88,10 +88,8 @@ def test_a_class_of_your_own_has_its_own_signature():
 
 
 SNIPPET = """\
-from collections.abc import Callable
-from typing import Any
 from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
-fns: list[Callable[[], Any]] = []
+fns = [lambda: object()]
 DummyVectorEnv(fns, 2, columns=True, autoreset_mode="same_step")
 SubprocVectorEnv(fns, on_error="restart", num_threads=None, step_timeout=1.5)
 make("CartPole-v1", 4, columns=False, caller_steps=True, validate="off")
@@ -118,6 +116,5 @@ def test_mypy_refuses_a_misspelt_option(tmp_path):
         text=True,
         check=False,
     )
-    found = re.findall(r"^snippet\.py:(\d+): error: .*\"(\w+)\"", done.stdout, re.MULTILINE)
-    refused = SNIPPET.splitlines().index("DummyVectorEnv(fns, colums=True)") + 1
-    assert [int(number) for number, _ in found] == [*range(refused, refused + 6)], done.stdout
+    found = re.findall(r"^snippet\.py:(\d+): error: .*\"\w+\"", done.stdout, re.MULTILINE)
+    assert found == ["6", "7", "8", "9", "10", "11"], done.stdout

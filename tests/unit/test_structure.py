@@ -1,17 +1,15 @@
 """The size and the shape of the package: lines, methods, attributes, layers, public names."""
 
 import ast
-import functools
 import graphlib
 import importlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import envpool_py
 import envpool_py.worker
+from tests.support.helpers import run_python
 
 PACKAGE = Path(envpool_py.__file__).parent
 
@@ -39,17 +37,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # Packages that are one row each: their own modules may import each other.
-WHOLE = (
-    "wrappers",
-    "collector",
-    "cli",
-    "sb3",
-    "pettingzoo",
-    "envpool",
-    "gymnasium",
-    "ray",
-    "bench",
-)
+WHOLE = LAYERS[-2] | LAYERS[-1]
 
 CORE = {"pool", "pools", "states", "engine", "recovery", "block", "row_writer", "info_codec", "shm"}
 """The modules of the core, beside those in ``worker/``."""
@@ -68,47 +56,34 @@ def name_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-INSIDE = [name for name in FILES if name.split(".")[0] not in WHOLE]
+def package_of(name):
+    return name.partition(".")[0]
 
 
-def is_core(name):
-    return name in CORE or name.split(".", maxsplit=1)[0] == "worker"
-
-
-@functools.cache
-def source(name):
-    return FILES[name].read_text(encoding="utf-8")
-
-
-@functools.cache
-def tree(name):
-    return ast.parse(source(name))
+SOURCES = {name_of(path): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+TREES = {name: ast.parse(source) for name, source in SOURCES.items()}
+INSIDE = [name for name in SOURCES if package_of(name) not in WHOLE]
+IN_CORE = [name for name in SOURCES if name in CORE or package_of(name) == "worker"]
 
 
 # -------------------------------------------------------------------------------------- size
 
 
 def test_the_package_is_small():
-    assert set(FILES) >= CORE
-    lines = {name: len(source(name).splitlines()) for name in INSIDE}
-    core = sum(count for name, count in lines.items() if is_core(name))
-    assert core <= MAX_CORE_LINES
+    assert SOURCES.keys() >= CORE
+    lines = {name: len(SOURCES[name].splitlines()) for name in INSIDE}
+    assert sum(lines[name] for name in IN_CORE) <= MAX_CORE_LINES
     assert sum(lines.values()) <= MAX_LINES
     assert not {name: count for name, count in lines.items() if count > MAX_FILE_LINES}
 
 
 def test_no_class_has_many_methods_or_attributes():
-    classes = [
-        (f"{name}.{node.name}", node)
-        for name in INSIDE
-        for node in ast.walk(tree(name))
-        if isinstance(node, ast.ClassDef)
-    ]
+    nodes = [node for name in INSIDE for node in ast.walk(TREES[name])]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     assert len(classes) > 50
-    for name, node in classes:
+    for node in classes:
         functions = [child for child in node.body if isinstance(child, ast.FunctionDef)]
-        assert len([one for one in functions if not is_property(one)]) <= MAX_METHODS, name
+        assert sum(not is_property(each) for each in functions) <= MAX_METHODS, node.name
         stored = {
             child.attr
             for child in ast.walk(node)
@@ -116,7 +91,7 @@ def test_no_class_has_many_methods_or_attributes():
             and isinstance(child.ctx, ast.Store)
             and ast.unparse(child.value) == "self"
         }
-        assert len(stored) <= MAX_ATTRIBUTES, name
+        assert len(stored) <= MAX_ATTRIBUTES, node.name
 
 
 def is_property(node):
@@ -140,7 +115,7 @@ def imports(node, *, everywhere=True):
             assert child.level == 0, "relative import"
             for alias in child.names:
                 whole = f"{child.module}.{alias.name}"
-                is_module = whole.removeprefix("envpool_py.") in FILES
+                is_module = whole.removeprefix("envpool_py.") in SOURCES
                 found.add(whole if is_module else str(child.module))
         found |= imports(child, everywhere=everywhere)
     return found
@@ -148,66 +123,52 @@ def imports(node, *, everywhere=True):
 
 def own_imports(name, *, everywhere=True):
     """Return the modules of this package that a module imports."""
-    found = imports(tree(name), everywhere=everywhere)
+    found = imports(TREES[name], everywhere=everywhere)
     own = {one.removeprefix("envpool_py").removeprefix(".") for one in found if "envpool_py" in one}
-    return own & FILES.keys() - {name}
+    return own & SOURCES.keys() - {name}
 
 
-def row_of(name):
-    """Return the name that a module has in the table of layers."""
-    first = name.split(".", maxsplit=1)[0]
-    return first if first in WHOLE else name
+GRAPH = {name: own_imports(name) for name in SOURCES}
 
 
-GRAPH = {name: own_imports(name) for name in FILES}
-
-
-def reached(name, graph):
+def reached(name):
     """Return the modules that a module imports, directly or through others."""
-    found = set()
-    waiting = [name]
+    found, waiting = set(), {name}
     while waiting:
-        new = graph[waiting.pop()] - found
-        found |= new
-        waiting += new
+        waiting = set().union(*(GRAPH[one] for one in waiting)) - found
+        found |= waiting
     return found
 
 
-def test_no_modules_import_each_other():
+def test_imports_go_down_only_and_not_in_circles():
     graphlib.TopologicalSorter(GRAPH).prepare()  # raises CycleError
-
-
-def test_every_module_has_its_layer():
-    assert {row_of(name) for name in FILES} - {""} == set(RANK)
     assert len(LAYERS) <= 8
-
-
-def test_imports_go_down_only():
-    pairs = [(name, other) for name in FILES for other in own_imports(name, everywhere=False)]
-    rows = [(name, other, row_of(name), row_of(other)) for name, other in pairs if name and other]
-    assert not [(name, other) for name, other, row, below in rows if RANK[below] > RANK[row]]
+    rows = {name: package_of(name) if package_of(name) in WHOLE else name for name in SOURCES}
+    assert set(rows.values()) - {""} == RANK.keys()
+    for name in SOURCES.keys() - {""}:
+        below = own_imports(name, everywhere=False) - {""}
+        assert all(RANK[rows[other]] <= RANK[rows[name]] for other in below), name
 
 
 def test_who_may_not_import_what():
     machinery = {"multiprocessing", "pickle", "cloudpickle", "mmap", "select", "selectors"}
     machinery |= {"subprocess", "signal", "socket", "struct"}
     for name in ("pool", "states", "arguments", "pools", "block", "spaces", "ids", "seeding"):
-        imported = imports(tree(name))
-        assert not {one.split(".")[0] for one in imported} & machinery, name
+        imported = imports(TREES[name])
+        assert not set(map(package_of, imported)) & machinery, name
         assert "envpool_py.shm" not in imported, name
-    for name in filter(is_core, FILES):
-        found = reached(name, GRAPH)
+    for name in IN_CORE:
         if name not in {"pool", "pools"}:  # the public classes may start a record
-            assert not [one for one in found if one.split(".")[0] == "record"], name
+            assert "record" not in map(package_of, reached(name)), name
         if name.startswith("worker"):
-            assert not found & {"pool", "engine", "states", "pools"}, name
+            assert not reached(name) & {"pool", "engine", "states", "pools"}, name
 
 
 def test_only_two_modules_touch_envs():
     touching = ("env.step", "env.reset", "env.render", "env.close", "env_fn")
-    for name in FILES.keys() - {"worker.executor", "row_writer"}:
+    for name in SOURCES.keys() - {"worker.executor", "row_writer"}:
         if name.startswith(("worker", "pool", "engine", "states", "block")):
-            calls = [node.func for node in ast.walk(tree(name)) if isinstance(node, ast.Call)]
+            calls = [node.func for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)]
             assert not [call for call in calls if ast.unparse(call).endswith(touching)], name
 
 
@@ -227,27 +188,18 @@ PUBLIC_WORKER = {"DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "Su
 )
 def test_the_public_names(name, public):
     module = importlib.import_module(name)
-    assert set(module.__all__) == public
-    assert list(module.__all__) == sorted(module.__all__)
+    assert module.__all__ == sorted(public)
     for each in public:
         assert getattr(module, each).__doc__
-    modules = {part for other in FILES for part in (other.split(".")[0], other.split(".")[-1])}
+    modules = {part for other in SOURCES for part in other.split(".")}
     modules -= public  # record.replay has a function of its name
     visible = {n for n in vars(module) if not n.startswith("_")} - modules - {"annotations"}
     assert visible == public, "what is not exported has no place in the namespace"
-
-
-def test_the_package_ships_its_types():
     assert (PACKAGE / "py.typed").exists()
 
 
 def test_optional_packages_are_not_imported():
     code = "import sys, envpool_py.envpool, envpool_py.testing; print(*sys.modules)"
-    environ = {"PYTHONPATH": str(PACKAGE.parent), "PATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
-    )
-    top = {name.split(".")[0] for name in done.stdout.split()}
     optional = {"ray", "stable_baselines3", "pettingzoo", "matplotlib", "rich", "torch"}
     optional |= {"tianshou", "pytest", "hypothesis", "ale_py", "dm_env"}
-    assert not top & optional
+    assert not optional & set(map(package_of, run_python("-c", code, env={"PATH": ""}).split()))

@@ -1,21 +1,10 @@
 """Envs whose observations are random, of every form that a wrapper may meet."""
 
-import contextlib
-import functools
+from functools import partial
 
 from gymnasium import spaces
 
-from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from tests.support import envs
-
-POOLS = {"dummy": DummyVectorEnv, "shmem": ShmemVectorEnv}
-
-ARRAYS = {
-    **{dtype: envs.box(dtype) for dtype in ("float16", "float32", "float64", "uint8")},
-    **{name: envs.SPACES[name]() for name in ("box-scalar", "discrete-start", "multi-binary")},
-}
-TREES = {name: envs.SPACES[name]() for name in ("dict", "tuple", "nested", "mixed")}
-SPACES = {**ARRAYS, **TREES}
 
 
 class SampleEnv(envs.SpaceEnv):
@@ -45,12 +34,4 @@ class SampleEnv(envs.SpaceEnv):
 
 def env_fns(space, count=4, **kwargs):
     """Make env_fns of unequal episode lengths."""
-    return [functools.partial(SampleEnv, space, 2 + i % 3, **kwargs) for i in range(count)]
-
-
-@contextlib.contextmanager
-def twins(kind, space, wrap, **options):
-    """Two pools with the same envs; the second one is wrapped."""
-    make = POOLS[kind]
-    with make(env_fns(space), **options) as plain, make(env_fns(space), **options) as venv:
-        yield plain, wrap(venv)
+    return [partial(SampleEnv, space, 2 + i % 3, **kwargs) for i in range(count)]

@@ -2,19 +2,24 @@
 
 import collections
 import copy
-import json
 import zipfile
+from operator import methodcaller
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envpool_py import DummyVectorEnv
-from envpool_py.wrappers import RunningMeanStd, VectorEnvNormObs, VectorEnvWrapper
+from envpool_py import DummyVectorEnv, ShmemVectorEnv
+from envpool_py.wrappers import RunningMeanStd, VectorEnvNormObs
+from tests.support import envs
 from tests.support.reference import same
-from tests.wrappers.envs import POOLS, SPACES, TREES, SampleEnv, env_fns, twins
+from tests.wrappers.envs import env_fns
 
 EPS = float(np.finfo(np.float32).eps)
+BOX = spaces.Box(-10, 10, (2, 3), np.float32)
+FLAT = tuple(f"box-{dtype}" for dtype in ("float16", "float32", "float64", "uint8", "bool"))
+FLAT += ("box-scalar", "discrete-start", "multi-binary")
+TREES = ("dict", "tuple", "nested", "mixed")
 
 
 @pytest.fixture
@@ -34,101 +39,72 @@ def leaves(space, batch):
         yield space, list(batch) if space.shape is None else np.array(batch)
 
 
-class Reference:
-    """All rows of one leaf so far."""
-
-    def __init__(self):
-        self.rows = []
-
-    def check(self, normed, batch):
-        """Assert that `normed` is this batch, normalised by all rows up to here."""
-        self.rows.extend(np.asarray(batch, np.float64))
-        mean, var = np.mean(self.rows, axis=0), np.var(self.rows, axis=0)
-        expected = np.clip((np.asarray(batch, np.float64) - mean) / np.sqrt(var + EPS), -10, 10)
-        assert normed.dtype == (batch.dtype if batch.dtype.kind == "f" else np.float64)
-        bits = float(np.finfo(normed.dtype).eps)
-        np.testing.assert_allclose(normed, expected, rtol=2 * bits, atol=4 * bits)
-
-
-class Keep(VectorEnvWrapper):
-    """Keeps the batch that a wrapper around it gets, and a copy."""
-
-    def observations(self, obs):
-        self.kept = obs, copy.deepcopy(obs)
-        return obs
+def check(rows, normed, batch):
+    """Assert that a batch of one leaf is normalised by all rows so far; append it to `rows`."""
+    rows.extend(np.asarray(batch, np.float64))
+    mean, var = np.mean(rows, axis=0), np.var(rows, axis=0)
+    expected = np.clip((np.asarray(batch, np.float64) - mean) / np.sqrt(var + EPS), -10, 10)
+    assert normed.dtype == (batch.dtype if batch.dtype.kind == "f" else np.float64)
+    bits = float(np.finfo(normed.dtype).eps)
+    np.testing.assert_allclose(normed, expected, rtol=2 * bits, atol=4 * bits)
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "columns"),
     [
-        *(("dummy", name, False) for name in SPACES),
-        *(("dummy", name, True) for name in TREES),
-        ("shmem", "nested", False),
+        *((DummyVectorEnv, name, False) for name in FLAT + TREES),
+        *((DummyVectorEnv, name, True) for name in TREES),
+        (ShmemVectorEnv, "nested", False),
     ],
 )
 def test_rows_and_spaces_of_every_space(kind, name, columns):
-    space, references = SPACES[name], collections.defaultdict(Reference)
-    with POOLS[kind](env_fns(name), columns=columns, copy=False) as pool:
-        norm = VectorEnvNormObs(Keep(pool))
-        assert norm.observation_space is norm.observation_space
-        assert norm.venv.observation_space[0] == space
-        for method, *args in [
-            ("reset",),
-            ("step", [0, 1, 0, 1]),
-            ("step", [1, 0], [3, 0]),
-            ("reset", [2]),
-            ("drain",),  # nothing
-            ("step", [0, 1, 0, 1]),
-        ]:
-            got, *_ = getattr(norm, method)(*args)
-            given, raw = norm.venv.kept
-            assert same(given, raw), "it is not written to"
+    fns, space, rows = env_fns(name), envs.SPACES[name](), collections.defaultdict(list)
+    with kind(fns, columns=columns) as plain, kind(fns, columns=columns, copy=False) as pool:
+        norm = VectorEnvNormObs(pool)
+        for call in (
+            methodcaller("reset", seed=0),
+            methodcaller("step", [0, 1, 0, 1]),
+            methodcaller("step", [1, 0], [3, 0]),
+            methodcaller("reset", [2]),
+            methodcaller("drain"),  # nothing
+            methodcaller("step", [0, 1, 0, 1]),
+        ):
+            raw, got = call(plain)[0], call(norm)[0]
             assert type(got) is type(raw)
             pairs = zip(leaves(space, raw), leaves(norm.observation_space[0], got), strict=True)
             for n, ((part, batch), (ours, normed)) in enumerate(pairs):
                 if part is not space and not isinstance(part, spaces.Box):
                     assert (part, same(normed, batch)) == (ours, True)
                 elif len(batch):
-                    references[n].check(normed, batch)
+                    check(rows[n], normed, batch)
                     assert ours == spaces.Box(-10, 10, part.shape, normed.dtype)
 
 
 def test_the_statistics_are_the_same_in_every_autoreset_mode():
     found = []
     for mode in (None, "next_step", "same_step"):
-        with DummyVectorEnv([lambda: SampleEnv("float32")] * 2, autoreset_mode=mode) as pool:
+        with DummyVectorEnv(env_fns("float32", 1) * 2, autoreset_mode=mode) as pool:
             norm = VectorEnvNormObs(pool)
             norm.reset(seed=4)
-            for _ in range(2):
-                for _ in range(3):
-                    norm.step([0, 0])
+            for _ in range(3):
+                norm.step([0, 0])
+                norm.step([0, 0])
                 if mode is None:
                     norm.reset()
                 elif mode == "next_step":
                     norm.step([0, 0])
             found.append(norm.obs_rms)
     for rms in found:
-        assert rms.count == 2 * 9
-        np.testing.assert_allclose(rms.mean, found[0].mean, rtol=1e-13)
-        np.testing.assert_allclose(rms.var, found[0].var, rtol=1e-12)
+        assert rms.count == 2 * 10
+        np.testing.assert_allclose([rms.mean, rms.var], [found[0].mean, found[0].var], rtol=1e-12)
 
 
 # --------------------------------------------------------------- learning, sharing, leaving out
 
 
-def learnt(obs_rms):
-    """All numbers of statistics, the count last."""
-    if isinstance(obs_rms, RunningMeanStd):
-        own = obs_rms.mean.tolist(), obs_rms.var.tolist(), obs_rms.clip_max, obs_rms.eps
-        return [(*own, obs_rms.count)]
-    parts = obs_rms.values() if isinstance(obs_rms, dict) else obs_rms or ()
-    return [numbers for part in parts for numbers in learnt(part)]
-
-
-@pytest.mark.parametrize("space", ["float32", "nested"])
-def test_two_pools_share_statistics_that_one_or_none_updates(space):
-    with twins("dummy", space, VectorEnvNormObs) as (one, train):
-        test = VectorEnvNormObs(one, update_obs_rms=False)
+def test_two_pools_share_statistics_that_one_or_none_updates():
+    with DummyVectorEnv(env_fns("nested")) as one, DummyVectorEnv(env_fns("nested")) as two:
+        train, test = VectorEnvNormObs(one), VectorEnvNormObs(two, update_obs_rms=False)
         test.set_obs_rms(train.get_obs_rms())
         assert test.obs_rms is train.obs_rms
         train.seed(3)  # its observations are dropped, and do not count
@@ -137,67 +113,53 @@ def test_two_pools_share_statistics_that_one_or_none_updates(space):
         train.update_obs_rms = False
         got, expected = test.reset(seed=7)[0], train.reset(seed=7)[0]
         assert same(got, expected)
-        assert {numbers[-1] for numbers in learnt(train.obs_rms)} == {8}
+        assert train.obs_rms["c"]["speed"].count == 8
         test.update_obs_rms = True
         test.step([0] * 4)
-        assert {numbers[-1] for numbers in learnt(train.obs_rms)} == {12}
+        assert train.obs_rms["c"]["speed"].count == 12
         assert same(got, expected)  # nothing returned changes
 
 
 def test_none_leaves_observations_alone():
-    with twins("dummy", "dict", VectorEnvNormObs) as (plain, norm):
+    with DummyVectorEnv(env_fns("dict")) as pool:
+        norm = VectorEnvNormObs(pool)
         norm.set_obs_rms({"speed": RunningMeanStd(), "image": None})
-        (raw, *_), (obs, *_) = plain.reset(seed=0)[0], norm.reset(seed=0)[0]
+        (raw, *_), (obs, *_) = pool.reset(seed=0)[0], norm.reset(seed=0)[0]
         assert list(obs) == list(norm.observation_space[0].spaces) == ["image", "speed"]
         assert same(obs["image"], raw["image"])
         assert np.abs(obs["speed"]).max() < 2
-        assert norm.observation_space[0]["image"] == SPACES["dict"]["image"]
+        assert norm.observation_space[0]["image"] == pool.observation_space[0]["image"]
         norm.set_obs_rms(None)
-        assert same(norm.reset(seed=0)[0], plain.reset(seed=0)[0])
-        assert norm.observation_space == plain.observation_space
-
-
-@pytest.mark.parametrize(
-    ("space", "obs_rms", "error", "message"),
-    [
-        ("float32", {"b": None}, TypeError, "obs_rms: got a dict, but the space is Box"),
-        ("float32", 3, TypeError, "env 0: obs_rms: got 3, but it must be a RunningMeanStd"),
-        ("float32", RunningMeanStd(np.zeros(4)), ValueError, r"has shape \(4,\), .* has \(2, 3\)"),
-        ("dict", RunningMeanStd(), TypeError, "got RunningMeanStd.*, but the space is Dict"),
-        ("dict", {"image": None}, ValueError, r"obs_rms: has \['image'\], but the space has"),
-        ("dict", {"image": None, "speed": 3}, TypeError, r"env 0: obs_rms\['speed'\]: got 3, but"),
-        ("dict", (None, None), TypeError, "obs_rms: got a tuple, but the space is Dict"),
-        ("tuple", (None,), ValueError, r"obs_rms: has \[0\], but the space has \[0, 1, 2\]"),
-    ],
-)
-def test_statistics_that_do_not_fit(space, obs_rms, error, message):
-    with DummyVectorEnv(env_fns(space)) as pool:
-        norm = VectorEnvNormObs(pool)
-        before = norm.obs_rms
-        with pytest.raises(error, match=message):
-            norm.set_obs_rms(obs_rms)
-        assert norm.obs_rms is before
+        assert same(norm.reset(seed=0)[0], pool.reset(seed=0)[0])
+        assert norm.observation_space == pool.observation_space
+        with pytest.raises(ValueError, match=r"obs_rms: has \['image'\], but the space has"):
+            norm.set_obs_rms({"image": None})
+        assert norm.obs_rms is None
 
 
 NOTHING = "observation_space: .* has nothing to normalise"
-DICT, FLAT = env_fns("dict", declared=None), env_fns("float32", declared=None)
 NO_BOX = spaces.Dict({"m": spaces.MultiBinary(2)})
 KEYS = r"env 1: obs_rms: has \['image', 'speed'\], but the space has \['a', 'b', 'c'\]"
+RMS = RunningMeanStd()
+NUMBER = r"env 0: obs_rms\['speed'\]: got 3, but it must be a RunningMeanStd"
+# Env_fns, the statistics that are set, and the error.
+WRONG = [
+    (env_fns("float32"), {"b": None}, TypeError, "obs_rms: got a dict, but the space is Box"),
+    (env_fns("dict"), RMS, TypeError, "got RunningMeanStd.*, but the space is Dict"),
+    (env_fns("dict"), {"image": None, "speed": 3}, TypeError, NUMBER),
+    (env_fns("tuple"), (None,), ValueError, r"obs_rms: has \[0\], but the space has \[0, 1, 2\]"),
+    (env_fns("float32", declared=spaces.Text(3)), None, TypeError, NOTHING),
+    (env_fns("dict", declared=NO_BOX), None, TypeError, NOTHING),
+    ([*env_fns("dict", 1), *env_fns("nested", 1)], None, ValueError, KEYS),
+    # Envs that declare no space: what they observe does not fit.
+    (env_fns("dict", declared=None), RMS, TypeError, "got a dict, .* declare an observation_space"),
+    (env_fns("dict", declared=None), {"speed": None}, ValueError, r"but obs_rms has \['speed'\]"),
+    (env_fns("float32", declared=None), {"a": RMS}, TypeError, r"a ndarray, but obs_rms has \['a"),
+]
 
 
-@pytest.mark.parametrize(
-    ("fns", "obs_rms", "error", "message"),
-    [
-        (env_fns("float32", declared=spaces.Text(3)), None, TypeError, NOTHING),
-        (env_fns("float32", declared=spaces.Sequence(NO_BOX)), None, TypeError, NOTHING),
-        (env_fns("dict", declared=NO_BOX), None, TypeError, NOTHING),
-        ([*env_fns("dict", 1), *env_fns("nested", 1)], None, ValueError, KEYS),
-        (DICT, RunningMeanStd(), TypeError, "got a dict, .* declare an observation_space, or giv"),
-        (DICT, {"speed": None}, ValueError, r"\['image', 'speed'\], but obs_rms has \['speed'\]"),
-        (FLAT, {"a": None}, TypeError, r"obs: got a ndarray, but obs_rms has \['a'\]"),
-    ],
-)
-def test_spaces_and_observations_that_do_not_fit(fns, obs_rms, error, message):
+@pytest.mark.parametrize(("fns", "obs_rms", "error", "message"), WRONG)
+def test_what_does_not_fit(fns, obs_rms, error, message):
     def normalise():
         norm = VectorEnvNormObs(pool)
         norm.set_obs_rms(obs_rms)
@@ -207,17 +169,14 @@ def test_spaces_and_observations_that_do_not_fit(fns, obs_rms, error, message):
         normalise()
 
 
-BOX = spaces.Box(-10, 10, (2, 3), np.float32)
-
-
 def test_custom_and_undeclared_spaces():
     for declared, normalised in ((spaces.Space((2, 3), np.float32), BOX), (None, None)):
         with DummyVectorEnv(env_fns("float32", declared=declared)) as pool:
             norm = VectorEnvNormObs(pool)
-            Reference().check(norm.reset(seed=0)[0], pool.reset(seed=0)[0])
+            check([], norm.reset(seed=0)[0], pool.reset(seed=0)[0])
             assert norm.observation_space == [normalised] * 4
             assert norm.drain()[0].shape == pool.drain()[0].shape
-    with DummyVectorEnv(DICT) as pool:
+    with DummyVectorEnv(env_fns("dict", declared=None)) as pool:
         norm = VectorEnvNormObs(pool)
         norm.set_obs_rms({"speed": RunningMeanStd(), "image": None})
         assert np.abs(norm.reset()[0][0]["speed"]).max() < 2
@@ -228,15 +187,14 @@ def test_custom_and_undeclared_spaces():
 
 @pytest.mark.parametrize(
     ("space", "clip_max"),
-    [("float32", 2.0), ("float32", None), ("box-scalar", 10.0), ("tuple", 10.0), ("nested", 10.0)],
+    [("float32", 2.0), ("float32", None), ("box-scalar", 10.0), ("nested", 10.0)],
 )
 def test_save_and_load(space, clip_max, tmp_path):
     path = tmp_path / "statistics"  # no .npz is added
     with DummyVectorEnv(env_fns(space)) as pool:
         norm, other = VectorEnvNormObs(pool), VectorEnvNormObs(pool)
-        if clip_max != 10.0:
-            norm.obs_rms = rms = RunningMeanStd(clip_max=clip_max, epsilon=0.25)
-            assert norm.get_obs_rms() is rms
+        if space == "float32":
+            norm.obs_rms = RunningMeanStd(clip_max=clip_max, epsilon=0.25)
             limit = clip_max or np.inf
             assert norm.observation_space[0] == spaces.Box(-limit, limit, (2, 3), np.float32)
         norm.reset(seed=0)
@@ -246,13 +204,10 @@ def test_save_and_load(space, clip_max, tmp_path):
         shared = other.get_obs_rms()
         other.load(str(path))
         assert other.get_obs_rms() is shared
-        assert learnt(other.obs_rms) == learnt(norm.obs_rms) != []
-    with np.load(path, allow_pickle=False) as file:
-        assert all(file[name].dtype != object for name in file.files)
-        if space == "nested":
-            assert json.loads(str(file["paths"])) == [["b", 0], ["c", "image"], ["c", "speed"]]
-            np.testing.assert_array_equal(file["mean_2"], norm.obs_rms["c"]["speed"].mean)
-            assert file["count_0"] == 8
+        with np.load(path, allow_pickle=False) as file:
+            assert all(array.dtype != object for array in file.values())
+        for seed in (1, 2):  # both continue from there
+            assert same(other.reset(seed=seed)[0], norm.reset(seed=seed)[0])
 
 
 def test_saving_again_replaces_the_file_and_a_failure_leaves_it(tmp_path, monkeypatch, venv):
@@ -268,15 +223,13 @@ def test_saving_again_replaces_the_file_and_a_failure_leaves_it(tmp_path, monkey
         message = "no space left"
         raise OSError(message)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", full)
-        with pytest.raises(OSError, match="no space left"):
-            norm.save(path)
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="no space left"):
+        norm.save(path)
     assert path.read_bytes() == good
     assert [entry.name for entry in tmp_path.iterdir()] == ["s.npz"]
-    for call, name in ((norm.load, "none.npz"), (norm.save, "no/such.npz")):
-        with pytest.raises(FileNotFoundError):
-            call(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        norm.load(tmp_path / "none.npz")
 
 
 def saved(space, path):
@@ -286,42 +239,31 @@ def saved(space, path):
         norm.save(path)
 
 
-def uneven(path):
-    fields = {"paths": "[[]]", "mean_0": np.zeros((2, 3)), "var_0": 1.0, "count_0": 1}
-    np.savez(path, **fields, clip_max_0=1, eps_0=1)
-
-
-def array(path):
-    with path.open("wb") as file:
-        np.save(file, np.ones(3))
-
-
+FIELDS = {"paths": "[[]]", "var_0": 1.0, "count_0": 1, "clip_max_0": 1, "eps_0": 1}
 NO_FILE = "is no file that VectorEnvNormObs.save wrote"
 OTHER_SPACE = r"has statistics at .*speed.*, but obs_rms has them at \['\(\)'\]"
-BAD_FILES = {
-    "text": (lambda path: path.write_text("mean=3"), NO_FILE),
-    "empty": (lambda path: path.touch(), NO_FILE),
-    "zip": (lambda path: zipfile.ZipFile(path, "w").close(), NO_FILE),
-    "array": (array, NO_FILE),
-    "other-npz": (lambda path: np.savez(path, x=np.ones(3)), NO_FILE),
-    "pickle": (lambda path: np.savez(path, paths=np.array([print], object)), NO_FILE),
-    "uneven": (uneven, NO_FILE),
-    "space": (lambda path: saved("dict", path), OTHER_SPACE),
-    "shape": (lambda path: saved("multi-binary", path), r"has shape \(4,\), .* has \(2, 3\)"),
-}
+BAD_FILES = [
+    (lambda path: path.write_text("mean=3"), NO_FILE),
+    (lambda path: path.touch(), NO_FILE),
+    (lambda path: zipfile.ZipFile(path, "w").close(), NO_FILE),
+    (lambda path: np.savez(path, x=np.ones(3)), NO_FILE),
+    (lambda path: np.savez(path, paths=np.array([print], object)), NO_FILE),
+    (lambda path: np.savez(path, mean_0=np.zeros((2, 3)), **FIELDS), NO_FILE),
+    (lambda path: saved("dict", path), OTHER_SPACE),
+    (lambda path: saved("multi-binary", path), r"has shape \(4,\), .* has \(2, 3\)"),
+]
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_a_wrong_file_leaves_the_statistics_unchanged(name, venv, tmp_path):
-    write, message = BAD_FILES[name]
+@pytest.mark.parametrize(("write", "message"), BAD_FILES)
+def test_a_wrong_file_leaves_the_statistics_unchanged(write, message, venv, tmp_path):
     path = tmp_path / "s.npz"
     write(path)
     norm = VectorEnvNormObs(venv)
     norm.reset(seed=0)
-    before = learnt(norm.obs_rms)
+    before = copy.deepcopy(vars(norm.obs_rms))
     with pytest.raises(ValueError, match=f"{path}: {message}"):
         norm.load(path)
-    assert learnt(norm.obs_rms) == before
+    assert same(vars(norm.obs_rms), before)
 
 
 # -------------------------------------------------------------------------- what it wraps
@@ -335,9 +277,6 @@ class Foreign:
     def __init__(self, pool):
         self.pool, self.observation_space = pool, pool.observation_space[0]
 
-    def __len__(self):
-        return len(self.pool)
-
     def reset(self, id=None):  # noqa: A002
         obs, _ = self.pool.reset(id)
         return obs, {"final_obs": obs}
@@ -347,16 +286,15 @@ class Foreign:
         return *row, {"final_obs": row[0]}
 
 
-def test_a_vector_env_of_another_library():
-    with twins("dummy", "float32", lambda pool: VectorEnvNormObs(Foreign(pool))) as (plain, norm):
-        reference = Reference()
-        assert norm.observation_space == BOX
-        assert (len(norm), norm.config) == (4, "of its own")
-        for method, *args in [("reset",), ("step", [0, 0], [0, 2]), ("step", [1] * 4)]:
-            for pool in (plain, norm.venv.pool):
-                pool.seed(1)
-            batch, other = (getattr(env, method)(*args) for env in (norm, plain))
-            reference.check(batch[0], other[0])
-            assert batch[-1].keys() == {"final_obs"}
+def test_a_vector_env_of_another_library(venv):
+    norm, rows = VectorEnvNormObs(Foreign(venv)), []
+    assert norm.observation_space == BOX
+    assert norm.config == "of its own"
+    for call in (methodcaller("reset"), methodcaller("step", [0, 0], [0, 2])):
+        venv.seed(1)
+        obs, *_, infos = call(norm)
+        assert infos.keys() == {"final_obs"}
+        venv.seed(1)
+        check(rows, obs, call(venv)[0])
     with pytest.raises(TypeError, match="venv: got .*, which has no reset, step"):
         VectorEnvNormObs("CartPole-v1")

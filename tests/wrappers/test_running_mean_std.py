@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from envpool_py.wrappers import RunningMeanStd
 
@@ -29,26 +27,15 @@ def test_a_million_samples_against_one_pass():
     np.testing.assert_allclose(rms.var, distance.var(), rtol=1e-10)
 
 
-@given(
-    values=st.lists(st.integers(-1000, 1000), min_size=1, max_size=40),
-    cuts=st.lists(st.integers(0, 40), max_size=6),
-)
-def test_the_cut_into_batches_does_not_matter(values, cuts):
-    data = np.array(values, dtype=np.float64)
-    rms = after(*np.split(data, sorted(cuts)))
-    assert rms.count == len(data)
-    np.testing.assert_allclose(rms.mean, data.mean(), rtol=1e-12, atol=1e-11)
-    np.testing.assert_allclose(rms.var, data.var(), rtol=1e-12, atol=1e-9)
-
-
 def test_by_hand():
-    rms = after([[1.0, 10.0], [3.0, 10.0]], [[8.0, 10.0]])
+    rms = after(np.empty((0, 2)), [[1.0, 10.0], [3.0, 10.0]], np.empty((0, 2)), [[8.0, 10.0]])
     assert repr(rms) == "RunningMeanStd(shape=(2,), count=3)"
     np.testing.assert_array_equal(rms.mean, [4.0, 10.0])
     np.testing.assert_allclose(rms.var, [(9 + 1 + 16) / 3, 0.0], rtol=1e-15)
     expected = [(8 - 4) / np.sqrt(26 / 3 + EPS), 0.0]
     np.testing.assert_allclose(rms.norm([8.0, 10.0]), expected, rtol=1e-15)
     assert rms.norm([[4.0, 10.5], [4.0, 9.5]])[:, 1].tolist() == [10.0, -10.0]  # cut off
+    assert rms.norm(np.empty((0, 2))).shape == (0, 2)
     data = np.arange(24.0).reshape(3, 4, 2)  # any axes before those of a row
     np.testing.assert_array_equal(rms.norm(data)[2, 3], rms.norm(data[2, 3]))
 
@@ -69,19 +56,6 @@ def test_the_initial_values_serve_until_the_first_update():
     np.testing.assert_array_equal(rms.var, [1.0, 4.0])
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint8, np.bool_])
-def test_norm_keeps_a_floating_dtype_and_makes_float64_of_others(dtype):
-    data = np.array([[0, 1], [1, 1]], dtype)
-    rms = after(data, clip_max=None)
-    assert rms.mean.dtype == rms.var.dtype == np.float64
-    normed = rms.norm(data)
-    assert normed.dtype == (dtype if np.dtype(dtype).kind == "f" else np.float64)
-    expected = np.array([-0.5, 0.5]) / np.sqrt(0.25 + EPS)
-    np.testing.assert_allclose(normed[:, 0], expected, rtol=np.finfo(normed.dtype).eps)
-    normed[:] = 7
-    np.testing.assert_array_equal(data, [[0, 1], [1, 1]])
-
-
 def test_rows_of_small_dtypes_are_summed_in_float64():
     rms = after(np.full((300, 2), 255, np.uint8), np.zeros((300, 2), np.uint8))
     np.testing.assert_array_equal([rms.mean, rms.var], [[127.5] * 2, [127.5**2] * 2])
@@ -90,28 +64,16 @@ def test_rows_of_small_dtypes_are_summed_in_float64():
     np.testing.assert_allclose(rms.var, data.astype(np.float64).var(axis=0), rtol=1e-10)
 
 
-def test_an_empty_batch_changes_nothing():
-    rms = after(np.empty((0, 3)))
-    assert (rms.count, rms.mean.shape) == (0, ())
-    rms.update(np.ones((2, 3)))
-    rms.update(np.empty((0, 3)))
-    assert rms.count == 2
-    np.testing.assert_array_equal(rms.mean, np.ones(3))
-    assert rms.norm(np.empty((0, 3))).shape == (0, 3)
-
-
 @pytest.mark.parametrize(
     ("method", "values", "error", "message"),
     [
         ("update", np.ones((2, 4)), ValueError, r"batch: rows have shape \(4,\), but .* \(3,\)"),
         ("update", np.empty((0, 4)), ValueError, r"rows have shape \(4,\)"),
         ("update", 5.0, ValueError, r"batch: got the scalar 5.0; its first axis must count rows"),
-        ("update", ["a", "b"], TypeError, "batch: got dtype <U1, but it must be real numbers"),
-        ("update", np.ones((2, 3), complex), TypeError, "batch: got dtype complex128"),
-        ("norm", np.ones(4), ValueError, r"x: has shape \(4,\), but the statistics have \(3,\)"),
-        ("norm", np.ones((3, 4)), ValueError, r"x: has shape \(3, 4\)"),
+        ("update", np.ones((2, 3), complex), TypeError, "batch: got dtype complex128, but it must"),
+        ("norm", np.ones((3, 4)), ValueError, r"x: has shape \(3, 4\), but the .* \(3,\)"),
         ("norm", 1.0, ValueError, r"x: has shape \(\)"),
-        ("norm", "far", TypeError, "x: got dtype <U3"),
+        ("norm", "far", TypeError, "x: got dtype <U3, but it must be real numbers"),
     ],
 )
 def test_wrong_values_leave_the_statistics_unchanged(method, values, error, message):
@@ -122,19 +84,12 @@ def test_wrong_values_leave_the_statistics_unchanged(method, values, error, mess
     np.testing.assert_array_equal([rms.mean, rms.var], [[1.5, 2.5, 3.5], [2.25] * 3])
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"std": -1.0}, "std: got -1.0, but it must not be negative"),
-        ({"std": [1.0, np.nan]}, "std: got .*, but it must not be negative"),
-        ({"clip_max": np.nan}, "clip_max: got nan, but it must not be negative"),
-        ({"epsilon": -1}, "epsilon: got -1, but it must not be negative"),
-        ({"mean": np.zeros(2), "std": np.ones(3)}, "shape mismatch"),
-    ],
-)
-def test_wrong_parameters(options, text):
-    with pytest.raises(ValueError, match=text):
-        RunningMeanStd(**options)
+def test_wrong_parameters():
+    for name, value in {"std": [1.0, np.nan], "clip_max": -1, "epsilon": -1}.items():
+        with pytest.raises(ValueError, match=f"{name}: got .*, but it must not be negative"):
+            RunningMeanStd(**{name: value})
+    with pytest.raises(ValueError, match="shape mismatch"):
+        RunningMeanStd(mean=np.zeros(2), std=np.ones(3))
 
 
 def test_nan_stays_in_its_component():
