@@ -78,13 +78,8 @@ def test_bad_arguments(options, error, text):
         envpool.make("CartPole-v1", **{"num_envs": 2, "pool_options": DUMMY, **options})
 
 
-FOREIGN = {
-    "batch_size": "wait_num",
-    "n_envs": "num_envs in envpool_py.make",
-    "num_workers": "num_processes",
-    "vectorization_mode": "backend in envpool_py.make, or a pool class",
-    "asynchronous": "ShmemVectorEnv, or backend='shmem' in envpool_py.make",
-}
+FOREIGN = {"batch_size": "wait_num", "n_envs": "num_envs", "num_workers": "num_processes"}
+FOREIGN |= {"vectorization_mode": "backend", "asynchronous": "ShmemVectorEnv, or backend='shmem'"}
 
 
 def test_other_pools_name_their_keyword_for_one_of_another_library():
