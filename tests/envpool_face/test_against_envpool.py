@@ -24,22 +24,19 @@ def types(value):
 
 def sync(pool):
     actions = np.zeros((4, *pool.action_space.shape), pool.action_space.dtype)
-    notes = [types(pool.reset()), pool.is_async, len(pool), types(pool.all_env_ids)]
+    yield types(pool.reset()), pool.is_async, len(pool), types(pool.all_env_ids)
     pool.send(actions, np.array([2, 0, 3, 1], np.int32))
     batches = [pool.recv(), pool.step(actions[:2], np.array([1, 0], np.int32))]
-    resets = [pool.reset(np.array([1, 2], np.int32))]
-    for batch in batches + resets:
-        info = batch[-1]
-        notes += [types(batch), info["env_id"].tolist(), info["elapsed_step"].tolist()]
-    notes.append(types(pool.reset(options={"reset_mask": np.arange(4) < 2})))
+    for batch in [*batches, pool.reset(np.array([1, 2], np.int32))]:
+        yield types(batch), [batch[-1][key].tolist() for key in ("env_id", "elapsed_step")]
+    yield types(pool.reset(options={"reset_mask": np.arange(4) < 2}))
     pool.reset()
     over = np.zeros(4, dtype=bool)
     for _ in range(30):
         _, reward, terminated, truncated, info = pool.step(actions)
-        notes += [(info["elapsed_step"][over] == 0).all(), (reward[over] == 0).all()]
-        notes += [(terminated | truncated)[over].any(), (info["elapsed_step"][~over] > 0).all()]
+        yield (info["elapsed_step"][over] == 0).all(), (reward[over] == 0).all()
+        yield (terminated | truncated)[over].any(), (info["elapsed_step"][~over] > 0).all()
         over = terminated | truncated
-    return notes
 
 
 def partial(pool):
@@ -47,22 +44,20 @@ def partial(pool):
     batches = [pool.recv(), pool.recv()]
     ids = [batch[4]["env_id"] for batch in batches]
     batch = pool.step(np.zeros((2, *pool.action_space.shape), pool.action_space.dtype), ids[1])
-    info = batch[4]
-    notes = [set(info["env_id"]) == set(ids[1]), info["elapsed_step"].tolist(), pool.is_async]
-    return [*notes, *map(types, [*batches, batch]), sorted(np.concatenate(ids).tolist())]
+    yield set(batch[4]["env_id"]) == set(ids[1]), batch[4]["elapsed_step"].tolist(), pool.is_async
+    yield [types(each) for each in (*batches, batch)], sorted(np.concatenate(ids).tolist())
 
 
 def time_steps(pool):
     spec = pool.action_spec()
-    notes = [types(pool.reset()), pool.observation_spec()._fields, spec.shape]
+    yield types(pool.reset()), pool.observation_spec()._fields, spec.shape
     actions = np.zeros((4, *spec.shape), spec.dtype)
     last = np.zeros(4, dtype=bool)
     for _ in range(30):
         step = pool.step(actions)
-        notes += [types(step), (step.step_type[last] == 0).all(), (step.step_type[~last] > 0).all()]
-        notes += [((step.discount == 0) == (step.step_type == 2)).all()]
+        yield types(step), (step.step_type[last] == 0).all(), (step.step_type[~last] > 0).all()
+        yield ((step.discount == 0) == (step.step_type == 2)).all()
         last = step.step_type == 2
-    return notes
 
 
 @pytest.mark.parametrize(
@@ -72,9 +67,8 @@ def time_steps(pool):
 def test_equal_to_envpool(calls, env_type, options):
     options |= {"num_envs": 4, "num_threads": 2, "seed": 3, "max_episode_steps": 12}
     for task in TASKS:
-        notes = []
-        for library in (ours, theirs):
-            pool = library.make(task, env_type, **options)
-            notes.append(calls(pool))
+        pools = [library.make(task, env_type, **options) for library in (ours, theirs)]
+        for found, expected in zip(*map(calls, pools), strict=True):
+            assert found == expected, task
+        for pool in pools:
             pool.close()
-        assert notes[0] == notes[1], task

@@ -10,53 +10,66 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
 from envpool_py import envpool
 from envpool_py.worker.channel import TOKEN_BYTES
-from tests.envpool_face.by_hand import DUMMY, WAIT, ByHand, SeededEnv, check
+from tests.envpool_face.envs import DUMMY, WAIT, SeededEnv
 from tests.support import envs
-from tests.support.reference import in_columns
+from tests.support.reference import HandStepped, check_obs, in_columns, same
 
-BACKENDS = {
-    "dummy": DUMMY,
-    "a process each": {"backend": "shmem", "context": "fork", "num_processes": None},
-    "two processes": {"backend": "shmem", "context": "fork", "num_processes": 2},
-}
 ENVS = {
     "random": envs.RandomEnv,
-    "dict": functools.partial(envs.SpaceEnv, 0, "dict"),
     "nested": functools.partial(envs.SpaceEnv, 0, "nested"),
     "tuple": functools.partial(envs.SpaceEnv, 0, "tuple"),
     "pendulum": functools.partial(gym.make, "Pendulum-v1", max_episode_steps=5),
 }
-CASES = [(name, "dummy") for name in ENVS]
-CASES += [("nested", "two processes"), ("random", "a process each")]
+TWO = {"backend": "shmem", "context": "fork", "num_processes": 2}
+CASES = [*((name, DUMMY) for name in ENVS), ("nested", TWO), ("random", TWO)]
+
+
+def check(batch, rows, pool, elapsed):
+    """Assert that what `recv`, or with two parts `reset`, returned are these rows."""
+    obs, *parts, info = batch
+    ids = [row.env_id for row in rows]
+    check_obs(obs, [row.obs for row in rows], pool.observation_space, columns=True)
+    names, dtypes = ("reward", "terminated", "truncated"), ("float32", "bool", "bool")
+    for part, name, dtype in zip(parts, names, dtypes, strict=False):
+        assert same(part, np.array([getattr(row, name) for row in rows], dtype)), name
+    began = [not parts or "is_reset" in row.info for row in rows]
+    elapsed[ids] = np.where(began, 0, elapsed[ids] + 1)
+    env_id = np.array(ids, np.int32)
+    own = {"env_id": env_id, "players": {"env_id": env_id}, "elapsed_step": elapsed[ids]}
+    by_gymnasium = gym.vector.VectorEnv()
+    by_gymnasium.num_envs = len(rows)
+    added = ("env_id", "is_reset", "seed")  # seeds may be None beside an int
+    for k, row in enumerate(rows):
+        told = {key: value for key, value in row.info.items() if key not in added}
+        own = by_gymnasium._add_info(own, told, k)
+    assert same({key: info[key] for key in info if key not in ("seed", "_seed")}, own)
 
 
 @pytest.mark.parametrize("size", [5, 3])
 @pytest.mark.parametrize(("name", "backend"), CASES)
 def test_equal_to_envs_stepped_by_hand(name, backend, size):
-    hand, rng = ByHand(ENVS[name], 5, seed=3), np.random.default_rng(0)
-    pool = envpool.make(
-        ENVS[name], num_envs=5, batch_size=size, seed=3, pool_options=BACKENDS[backend]
-    )
-    space = pool.observation_space
+    hand, rng = HandStepped([ENVS[name]] * 5, "next_step"), np.random.default_rng(0)
+    pool = envpool.make(ENVS[name], num_envs=5, batch_size=size, seed=3, pool_options=backend)
+    elapsed = np.zeros(5, np.int32)
     pool.action_space.seed(0)
     pool.async_reset()
-    expected = dict(enumerate(hand.reset()))
+    expected = {row.env_id: row.marked() for row in hand.reset(seeds=range(3, 8))}
     order, batch = list(range(5)), pool.recv()
     for k in range(40):
         ids = batch[4]["env_id"].tolist()
         assert len(set(ids)) == size
         if size == 5:
             assert ids == order
-        check(batch, [expected.pop(i) for i in ids], space)
+        check(batch, [expected.pop(i) for i in ids], pool, elapsed)
         order = rng.permutation(ids).tolist()
         if k % 8 == 7:  # some of those that are idle, named in any way
             some = order[:2]
             seed, seeds = (None, None) if k < 20 else (k, [k + i for i in some])
-            check(pool.reset(some, seed=seed), hand.reset(some, seeds), space)
+            check(pool.reset(some, seed=seed), hand.reset(some, seeds), pool, elapsed)
             mask = np.isin(np.arange(5), some)
             found = pool.reset([0], options={"reset_mask": mask, "scale": 2.0})
             some.sort()
-            check(found, hand.reset(some, options=[{"scale": 2.0}] * 2), space)
+            check(found, hand.reset(some, options=[{"scale": 2.0}] * 2), pool, elapsed)
         actions = [pool.action_space.sample() for _ in order]
         expected |= zip(order, hand.step(actions, order), strict=True)
         given = in_columns(pool.action_space, actions)
@@ -65,124 +78,89 @@ def test_equal_to_envs_stepped_by_hand(name, backend, size):
         else:
             pool.send({"env_id": np.array(order), "action": given})
             batch = pool.recv()
-    check(pool.reset(range(5), seed=9), hand.reset(seeds=range(9, 14)), space)
+    check(pool.reset(range(5), seed=9), hand.reset(seeds=range(9, 14)), pool, elapsed)
     pool.close()
-
-
-def test_a_batch_has_the_envs_that_finished_first_in_that_order(gates):
-    make_env = functools.partial(SeededEnv, gates)
-    pool = envpool.make(make_env, num_envs=4, batch_size=2, num_threads=4, seed=0)
-    pool.reset(range(4))
-    pool.send(np.array([WAIT, WAIT, 0, 0]))
-    assert sorted(pool.recv()[4]["env_id"]) == [2, 3]
-    gates[1].release()
-    wait_for_rows(pool, 1)
-    gates[0].release()
-    batch = pool.recv()
-    assert batch[4]["env_id"].tolist() == batch[0][:, 0].tolist() == [1, 0]
-    pool.send(np.zeros(1), [3])  # of fewer than a batch holds, all
-    assert pool.recv()[4]["env_id"].tolist() == [3]
-    with pytest.raises(ValueError, match="no env is in flight"):
-        pool.recv()
-    pool.close()
-
-
-def wait_for_rows(pool, count):
-    """Wait until so many rows are in the pipe, unread."""
-    channel, chunks = pool.pool.engine.hosts.processes.channel, pool.pool.engine.arrivals.chunks
-    while sum(map(len, chunks)) < TOKEN_BYTES * count:
-        channel.collect(chunks)
-        time.sleep(0.001)
 
 
 @pytest.fixture
-def four():
-    """Four envs in one process, in batches of two."""
-    options = {"backend": "shmem", "num_processes": 1}
-    pool = envpool.make(SeededEnv, num_envs=4, batch_size=2, seed=0, pool_options=options)
+def four(gates):
+    """Four envs, each in its own process, in batches of two."""
+    make_env = functools.partial(SeededEnv, gates)
+    pool = envpool.make(make_env, num_envs=4, batch_size=2, num_threads=4, seed=0)
     yield pool
     pool.close()
 
 
 def step_all(pool):
-    """Have all four envs step, so that more rows are there than a batch holds; return two."""
+    """Have all four envs step, so that more rows are there than a batch holds; return two ids."""
     pool.reset(range(4))
     pool.send(np.zeros(4))
-    wait_for_rows(pool, 4)
-    return pool.recv()
+    channel, chunks = pool.pool.engine.hosts.processes.channel, pool.pool.engine.arrivals.chunks
+    while sum(map(len, chunks)) < TOKEN_BYTES * 4:
+        channel.collect(chunks)
+        time.sleep(0.001)
+    return ids_of(pool.recv())
 
 
-def test_rows_beyond_a_batch_begin_the_next(four):
-    first, second = step_all(four), four.recv()
-    assert first[4]["env_id"].tolist() == [0, 1]
-    assert second[4]["env_id"].tolist() == second[0][:, 0].tolist() == [2, 3]
-    step_all(four)
-    with pytest.raises(AlreadyPendingCallError, match="envs 2 to 3: a row is still unread"):
-        four.send(np.zeros(3), [0, 3, 2])
-    four.send(np.zeros(1), [0])
-    four.reset([3])
-    batch = four.recv()
-    assert batch[4]["env_id"].tolist() == [2, 0]
-    assert batch[4]["elapsed_step"].tolist() == [1, 2]
+def ids_of(batch):
+    """Return the ids of a batch whose rows are those of these envs."""
+    assert batch[-1]["env_id"].tolist() == batch[0][:, 0].tolist()
+    return batch[-1]["env_id"].tolist()
 
 
-def test_with_rows_left_a_batch_waits_for_the_missing_ones_alone(gates):
-    make_env = functools.partial(SeededEnv, gates)
-    pool = envpool.make(make_env, num_envs=4, batch_size=2, num_threads=4, seed=0)
-    slow, fast = step_all(pool)[4]["env_id"].tolist()
+def test_rows_beyond_a_batch_begin_the_next(four, gates):
+    slow, fast = step_all(four)
     left, idle = sorted({0, 1, 2, 3} - {slow, fast})
-    pool.reset([idle])
-    pool.send(np.array([WAIT, 0]), [slow, fast])
+    with pytest.raises(AlreadyPendingCallError, match=f" {idle}: a row is still unread"):
+        four.send(np.zeros(3), [slow, idle, left])
+    four.reset([idle])
+    four.send(np.array([WAIT, 0]), [slow, fast])
     with gates[slow].held():
-        assert pool.recv()[4]["env_id"].tolist() == [left, fast]
-    assert pool.pool.wait_num == 2
-    pool.close()
+        assert ids_of(four.recv()) == [left, fast]
+    assert four.pool.wait_num == 2
+    assert ids_of(four.recv()) == [slow]  # of fewer than a batch holds, all
+    with pytest.raises(ValueError, match="no env is in flight"):
+        four.recv()
 
 
 def test_a_reset_drops_what_was_under_way(four):
-    step_all(four)
-    four.send(np.zeros(1), [1])
-    obs, info = four.reset([2, 1])
-    assert info["env_id"].tolist() == obs[:, 0].tolist() == [2, 1]
-    assert info["elapsed_step"].tolist() == [0, 0]
-    assert four.recv()[4]["env_id"].tolist() == [3]
+    first = step_all(four)
+    left, other = {0, 1, 2, 3}.difference(first)
+    four.send(np.zeros(1), first[:1])
+    batch = four.reset([left, first[0]])
+    assert ids_of(batch) == [left, first[0]]
+    assert batch[1]["elapsed_step"].tolist() == [0, 0]
+    assert ids_of(four.recv()) == [other]
     step_all(four)
     four.async_reset()
-    infos = [four.recv(reset=True)[1], four.recv(reset=True)[1]]
-    assert sorted(i for info in infos for i in info["env_id"]) == [0, 1, 2, 3]
-    assert all(info["elapsed_step"].tolist() == [0, 0] for info in infos)
+    batches = [four.recv(reset=True), four.recv(reset=True)]
+    assert sorted(i for batch in batches for i in ids_of(batch)) == [0, 1, 2, 3]
+    assert not any(batch[1]["elapsed_step"].any() for batch in batches)
     assert len(four.reset()) == 2
 
 
-def test_seeds():
-    def streams(**options):
-        pool = envpool.make(envs.RandomEnv, num_envs=3, pool_options=DUMMY, **options)
-        found = pool.reset()[0], pool.reset()[0]
+SEEDS = [
+    ({}, [42, 43, 44]),
+    ({"seed": np.array([5, 1, 9])}, [5, 1, 9]),
+    ({"seed": None}, [None] * 3),
+]
+
+
+def test_seeds_of_the_first_resets():
+    for options, seeds in SEEDS:
+        pool = envpool.make(envs.CountEnv, num_envs=3, pool_options=DUMMY, **options)
+        assert [pool.reset()[1]["seed"].tolist() for _ in range(2)] == [seeds, [None] * 3]
         pool.close()
-        return [one.tolist() for one in found]
-
-    def by_hand(seeds):
-        own = [envs.RandomEnv() for _ in seeds]
-        first = [env.reset(seed=s)[0].tolist() for env, s in zip(own, seeds, strict=True)]
-        return [first, [env.reset()[0].tolist() for env in own]]
-
-    assert streams() == by_hand([42, 43, 44])
-    assert streams(seed=7) == by_hand([7, 8, 9])
-    assert streams(seed=[5, 1, 9]) == streams(seed=np.array([5, 1, 9])) == by_hand([5, 1, 9])
-    assert streams(seed=None) != streams(seed=None)
 
 
-def test_wrong_calls_and_calls_after_close(four):
-    step_all(four)
-    with pytest.raises(TypeError, match="options must be a dict or one for each env, got int 3"):
-        four.reset(options=3)
-    for call in (four.send, four.step):
+def test_wrong_calls_and_calls_after_close():
+    pool = envpool.make(SeededEnv, num_envs=4, pool_options=DUMMY)
+    for call in (pool.send, pool.step):
         with pytest.raises(TypeError, match="expected one per env, got None"):
             call(None)
-    assert not four.closed
-    four.close()
-    four.close()
-    assert four.closed
-    for call in (four.reset, four.async_reset, four.recv, lambda: four.step(np.zeros(4))):
+    pool.close()
+    pool.close()
+    assert pool.closed
+    for call in (pool.reset, pool.recv, lambda: pool.step(np.zeros(4))):
         with pytest.raises(ClosedEnvironmentError):
             call()

@@ -1,16 +1,15 @@
-"""Envs of these tests."""
+"""A random env, and how these tests make our vector envs without processes."""
 
 import copy
-import os
-import time
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from tests.support import envs
+from envpool_py import DummyVectorEnv
+from envpool_py.gymnasium import VectorEnv
 
+NUM_ENVS = 3
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 
 
@@ -21,12 +20,11 @@ class RandomEnv(gym.Env):
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012
+    render_mode = "rgb_array"
 
     def __init__(self, space=BOX, action=None):
         self.observation_space = copy.deepcopy(space)  # each env samples from its own
         self.action_space = spaces.Discrete(5) if action is None else action
-        self.render_mode = "rgb_array"
-        self.level = 1
 
     def info(self):
         rng = self.np_random
@@ -59,46 +57,10 @@ class RandomEnv(gym.Env):
         return self.observation_space.sample(), float(rng.random()), *map(bool, ends), info
 
     def render(self):
-        return np.full((4, 4, 3), self.level, np.uint8)
+        return self.np_random.integers(256, size=(4, 4, 3), dtype=np.uint8)
 
 
-class Trouble(envs.CountEnv):
-    """Does what the action says: 0 nothing, 1 raises, 2 ends the process, 3 waits at its gate."""
-
-    def __init__(self, tag, gate):
-        super().__init__(tag, 10**6)
-        self.gate, self.naps = gate, 0
-
-    def reset(self, *, seed=None, options=None):
-        if options and options.get("wait") == self.tag:
-            self.gate.wait()
-        if options and options.get("bad") == self.tag:
-            raise KeyError("reset")
-        return super().reset(seed=seed)
-
-    def step(self, action):
-        if action == 1:
-            raise LookupError(f"no such step {self.t + 1}")
-        if action == 2:
-            os._exit(7)
-        if action == 3:
-            self.gate.wait()
-        return super().step(action)
-
-    def meet(self):
-        self.gate.wait()
-        return self.tag
-
-    def jump(self, held):
-        """Wait until the file has gone; then be ten steps further."""
-        while Path(held).exists():
-            time.sleep(1e-3)
-        self.t += 10
-
-    def nap(self):
-        self.naps += 1
-        time.sleep(0.05)
-
-    def die(self, tag):
-        if self.tag == tag:
-            os._exit(7)
+def in_process(fns, mode="NextStep", **options):
+    """Make our envs without processes; `tests/backends` shows that these make no difference."""
+    pool = DummyVectorEnv(fns, **VectorEnv.pool_options({"autoreset_mode": mode}))
+    return VectorEnv(pool, **options)

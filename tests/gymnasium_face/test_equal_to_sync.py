@@ -7,13 +7,12 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.gymnasium import VectorEnv
-from tests.gymnasium_face.envs import RandomEnv
+from tests.gymnasium_face.envs import NUM_ENVS, RandomEnv, in_process
 from tests.support import envs
+from tests.support.places import PLACES, QUICK
 from tests.support.reference import same
 
-NUM_ENVS = 3
 SPACES = {name: space() for name, space in envs.SPACES.items() if not name.startswith("box-")}
 SPACES["scalar"] = spaces.Box(-1, 1, (), np.float32)
 SPACES["tuple"] = spaces.Tuple(
@@ -22,18 +21,8 @@ SPACES["tuple"] = spaces.Tuple(
 SPACES["empty"] = spaces.Dict({})
 
 
-def env_fns(space, action=None):
-    return [functools.partial(RandomEnv, space, action)] * NUM_ENVS
-
-
-def in_process(fns, mode, **options):
-    """Make our envs without processes; `tests/backends` shows that these make no difference."""
-    pool = DummyVectorEnv(fns, **VectorEnv.pool_options({"autoreset_mode": mode}))
-    return VectorEnv(pool, **options)
-
-
 def run(ours, theirs, steps=30):
-    """Step both, compare everything, close ours, and return how many episodes ended."""
+    """Step both, compare everything, and close ours; some episodes must end."""
     mode = theirs.metadata["autoreset_mode"]
     rng = np.random.default_rng(0)
     theirs.action_space.seed(0)
@@ -60,81 +49,67 @@ def run(ours, theirs, steps=30):
             assert same(ours.reset(seed=seed, options=mine), theirs.reset(seed=seed, options=told))
             assert mine.keys() >= {"reset_mask"}, "the caller's dict was changed"
     assert same(ours.reset(options={"b": 2}), theirs.reset(options={"b": 2}))
+    assert same(ours.render(), theirs.render())
     assert ours.np_random_seed == theirs.np_random_seed
     ours.close()
     assert ours.pool.is_closed
-    return ended
+    assert ended > 5
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_every_space_of_observations_and_actions(name):
     # Gymnasium's own envs cannot take the actions of an empty Dict.
-    fns = env_fns(SPACES[name], None if name == "empty" else SPACES[name])
+    action = None if name == "empty" else SPACES[name]
+    fns = [functools.partial(RandomEnv, SPACES[name], action)] * NUM_ENVS
     for mode in AutoresetMode:
         theirs = SyncVectorEnv(fns, autoreset_mode=mode)
         ours = in_process(fns, mode, shared_memory=False)
         for attribute in ("num_envs", "metadata", "render_mode", "closed", "spec"):
             assert same(getattr(ours, attribute), getattr(theirs, attribute)), attribute
         for attribute in ("observation_space", "action_space"):
-            assert getattr(ours, attribute) == getattr(theirs, attribute)
-            single = f"single_{attribute}"
-            assert getattr(ours, single) == getattr(theirs, single)
-        assert run(ours, theirs) > 5
+            for each in (attribute, f"single_{attribute}"):
+                assert getattr(ours, each) == getattr(theirs, each)
+        run(ours, theirs)
+    assert "autoreset_mode" not in RandomEnv.metadata
 
 
-POOLS = {
-    "plain": (DummyVectorEnv, {}),
-    "shmem": (ShmemVectorEnv, {"context": "fork"}),
-    "caller": (
-        ShmemVectorEnv,
-        {"context": "fork", "num_processes": 1, "caller_steps": True, "columns": True},
-    ),
-    "spawn": (ShmemVectorEnv, {"context": "spawn", "num_processes": 1}),
-    "forkserver": (ShmemVectorEnv, {"context": "forkserver", "num_processes": 1}),
-}
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_over_any_pool(pool):
-    make, options = POOLS[pool]
+@pytest.mark.parametrize("place", QUICK)
+def test_over_any_pool(place):
     for name, mode, copy in (
         ("one-of", AutoresetMode.SAME_STEP, True),
         ("dict", AutoresetMode.NEXT_STEP, False),
     ):
-        fns = env_fns(SPACES[name])
-        ours = VectorEnv(make(fns, autoreset_mode=mode, **options), copy=copy)
+        fns = [functools.partial(RandomEnv, SPACES[name])] * NUM_ENVS
+        ours = VectorEnv(PLACES[place](fns, autoreset_mode=mode), copy=copy)
         assert ours.metadata["autoreset_mode"] is mode
-        assert run(ours, SyncVectorEnv(fns, autoreset_mode=mode)) > 5
+        run(ours, SyncVectorEnv(fns, autoreset_mode=mode))
 
 
 def test_vector_rewards_that_no_space_declares():
     fns = [functools.partial(envs.VectorRewardEnv, tag) for tag in range(NUM_ENVS)]
-    ours, by_hand = in_process(fns, AutoresetMode.NEXT_STEP), [fn() for fn in fns]
-    ours.reset()
-    for env in by_hand:
+    ours, by_hand = in_process(fns), [fn() for fn in fns]
+    for env in (ours, *by_hand):
         env.reset()
     for timeout in (20, None):
         ours.step_async([0] * NUM_ENVS)
-        rewards = ours.step_wait(timeout)[1]
-        np.testing.assert_array_equal(rewards, [env.step(0)[1] for env in by_hand], strict=True)
+        assert same(ours.step_wait(timeout)[1], np.array([env.step(0)[1] for env in by_hand]))
     ours.close()
 
 
 def test_a_batch_is_the_callers_own_with_copy_alone():
-    ours = VectorEnv(env_fns(SPACES["scalar"]), context="fork")
-    first = ours.reset(seed=0)[0]
-    kept = first.copy()
-    first += 5
-    masked = ours.reset(options={"reset_mask": np.array([False, False, True])})[0]
-    assert same(masked[:2], kept[:2])
-    held = ours.step([0, 0, 0])
-    copies = [part.copy() for part in held[:4]]
-    ours.step([0, 0, 0])
-    assert all(map(same, held[:4], copies))
-    ours.close()
-    ours = VectorEnv(env_fns(SPACES["scalar"]), copy=False, context="fork")
-    ours.reset(seed=0)
-    view = ours.step([0, 0, 0])[0]
-    assert np.shares_memory(view, ours.step([0, 0, 0])[0])
-    del view
-    ours.close()
+    fns = [functools.partial(RandomEnv, SPACES["scalar"])] * NUM_ENVS
+    for copy in (True, False):
+        ours = VectorEnv(fns, context="fork", copy=copy)
+        first = ours.reset(seed=0)[0]
+        if copy:
+            kept = first.copy()
+            first += 5
+            masked = ours.reset(options={"reset_mask": np.array([False, False, True])})[0]
+            assert same(masked[:2], kept[:2])
+        held = ours.step([0, 0, 0])
+        copies = [part.copy() for part in held[:4]]
+        ours.step([0, 0, 0])
+        assert same(held[0], copies[0]) == copy
+        assert all(map(same, held[1:4], copies[1:]))
+        del first, held  # views of the pool's memory
+        ours.close()

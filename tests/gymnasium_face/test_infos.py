@@ -8,11 +8,7 @@ from tests.support.reference import same
 
 # What test_equal_to_sync.py has not.
 EQUAL = [
-    [{}, {}],
-    [{"a": np.bool_(True)}, {}],
     [{"a": 1j}, {"a": np.complex64(2)}],
-    [{"a": "x"}, {"a": np.str_("y")}],
-    [{"a": np.array(1.5)}, {"a": np.array(2.5)}],
     [{"a": np.array([None, "x"])}, {}],
     [{"a": {}}, {"b": {}}],
     [{"final_obs": 3, "final_info": {}}, {}, {"final_obs": 4, "final_info": {"r": 1}}],
@@ -33,18 +29,13 @@ def test_equal_to_gymnasium():
 BIG = 2**53 + 1
 PROMOTED = [
     ([1, 0.5], np.array([1.0, 0.5])),
-    ([0.5, 1], np.array([0.5, 1.0])),
     ([True, 5], np.array([1, 5])),
     ([np.float32(0.5), 0.1], np.array([0.5, 0.1])),
-    ([np.int8(1), 1000], np.array([1, 1000])),
     ([float("nan"), 1], np.array([np.nan, 1.0])),
     # No dtype holds both.
     ([BIG, 0.5], np.array([BIG, 0.5], object)),
     ([2**70, 1], np.array([2**70, 1], object)),
-    ([np.uint64(BIG), np.int64(-1)], np.array([np.uint64(BIG), np.int64(-1)], object)),
     ([1, None], np.array([1, None], object)),
-    ([None, 1], np.array([None, 1], object)),
-    ([1, "x"], np.array([1, "x"], object)),
 ]
 
 
@@ -61,7 +52,6 @@ def test_arrays_of_several_shapes_and_dtypes():
     assert same(got["b"], np.array([[0.0, 1.0], [0.0, 0.0], [0.5, 1.5]]))
     words = combine({0: {"a": np.array(["ab"])}, 1: {"a": np.array(["abcd"])}}, 2)
     assert words["a"].tolist() == [["ab"], ["abcd"]]
-    mixed = combine({0: {"a": short}, 1: {"a": {"x": 1}}}, 2)
-    assert mixed["a"].tolist() == [short, {"x": 1}]
-    dates = combine({0: {"a": np.array(["2020"], "M8[Y]")}, 1: {"a": short[:1]}}, 2)
-    assert dates["a"].dtype == object
+    for other in ({"x": 1}, np.array(["2020", "2021"], "M8[Y]")):
+        mixed = combine({0: {"a": short}, 1: {"a": other}}, 2)["a"]
+        assert list(map(id, mixed)) == [id(short), id(other)]
