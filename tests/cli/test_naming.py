@@ -123,9 +123,6 @@ def test_the_code_makes_the_pool(env, setting):
         assert "PassiveEnvChecker" not in str(env_fn_of(args)())  # which slows steps down
 
 
-OWN = "from tests.cli.parts import count_env as Own, scaled"
-
-
 @pytest.mark.parametrize(
     ("env", "others"),
     [
@@ -135,7 +132,7 @@ OWN = "from tests.cli.parts import count_env as Own, scaled"
     ],
 )
 def test_collect_names_the_env(env, others, tmp_path, monkeypatch, cli):
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text("from tests.cli.parts import count_env as Own, scaled")
     path = tmp_path / "a.record"
     monkeypatch.chdir(tmp_path)
     limits = "--num-envs 2 --episodes 4 --seed 1 --backend dummy"
