@@ -37,9 +37,6 @@ WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0
 #: Seconds that a measurement may take in addition, for imports, start and end.
 _ALLOWANCE = 120.0
 
-#: Of what a failed process wrote.
-_LONGEST_MESSAGE = 200
-
 
 class MeasurementError(Exception):
     """A measurement that failed; the text says why, in one line."""
@@ -70,20 +67,21 @@ class Job(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """The batches of one measurement, and the costs of the pool. Times are in seconds."""
+    """The batches of one measurement, and the costs of the pool. Times are in seconds.
+
+    ``steps`` are without automatic resets, and ``seconds`` with the caller's time, which
+    ``step_p50`` and ``step_p99`` of a batch are without. ``startup_seconds`` is the time to make
+    and reset all envs. ``memory_bytes`` is how much this process and its children grew by the envs;
+    None: unknown.
+    """
 
     steps: int
-    """Steps of envs; automatic resets are not among them."""
     batches: int
     seconds: float
-    """All of the time, that of the caller included."""
     step_p50: float
-    """Of one batch, without the caller's time."""
     step_p99: float
     startup_seconds: float = 0.0
-    """To make all envs and reset them."""
     memory_bytes: int | None = None
-    """How much this process and its children grew by the envs; None: unknown."""
     caller: Caller = Caller()
 
     @property
@@ -100,19 +98,15 @@ class Results:
     errors: dict[Setting, str] = field(default_factory=dict)
 
     def add(self, job: Job, measure: Callable[[Job], list[Measurement]]) -> None:
-        """Measure a job, unless its setting failed before."""
-        if job.setting in self.errors:
+        """Measure a job, unless its setting failed before, or several did and none was measured."""
+        hopeless = len(self.errors) > 1 and not self.measured
+        if hopeless or job.setting in self.errors:
             return
         try:
             found = measure(job)
             self.measured.setdefault(job.setting, []).extend(found)
         except MeasurementError as error:
             self.errors[job.setting] = str(error)
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether several settings have failed, and none was measured."""
-        return len(self.errors) > 1 and not self.measured
 
     def of(self, setting: Setting, caller: Caller) -> list[Measurement]:
         """The measurements with this caller."""
@@ -136,7 +130,7 @@ def carry_out(job: Job) -> list[Measurement]:
     limit = _ALLOWANCE + 3 * job.seconds * len(job.callers)
     path = os.pathsep.join(filter(None, sys.path))
     try:
-        data = cloudpickle.dumps(tuple(job))
+        data = cloudpickle.dumps(job)
     except Exception as error:  # noqa: BLE001 - pickling runs the user's code
         text = f"the env can't be sent to a process: {describe(error)}"
         raise MeasurementError(text) from None
@@ -169,24 +163,17 @@ def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: s
         except subprocess.TimeoutExpired:
             raise MeasurementError("took too long") from None
         finally:
-            _end(process)
+            process.kill()
+            with contextlib.suppress(ProcessLookupError, AttributeError):  # Windows has no groups
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         if status:
             complaints.seek(0)
             said = complaints.read().decode(errors="replace").strip()
             text = said.splitlines()[-1] if said and status > 0 else name_exit(status)
-            raise MeasurementError(text.strip()[:_LONGEST_MESSAGE])
+            raise MeasurementError(text.strip()[:200])
         answer.seek(0)
         return json.load(answer)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all processes that it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    process.wait()
 
 
 def measure(job: Job) -> list[Measurement]:
@@ -217,9 +204,7 @@ def _computation(
         return lambda rows: compute(caller.per_batch + rows * caller.per_row)
     # A pool of its own, because a loop and Gymnasium's pools have none, for real observations.
     pool = stack.enter_context(DummyVectorEnv(env_fns, columns=True))
-    policy: Any = caller.policy
-    if isinstance(policy, type):
-        policy = policy(pool, 0)
+    policy: Any = caller.policy(pool, 0) if isinstance(caller.policy, type) else caller.policy
     obs, _ = pool.reset(seed=0)
     ids = np.arange(len(pool))
     if hasattr(policy, "start_episodes"):
@@ -270,7 +255,7 @@ def _memory_bytes() -> int | None:
 
 
 def _main() -> None:
-    job = Job(*pickle.load(sys.stdin.buffer))  # noqa: S301 - of the process that started this one
+    job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301 - of the process that started this one
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     if sys.platform == "linux":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -102,13 +102,14 @@ def draw_actions(env_fn: Callable[[], Any], num_envs: int) -> list[Any]:
 
 def start(setting: Setting, env_fns: Sequence[Callable[[], Any]], batches: list[Any]) -> Running:
     """Make and reset the envs; ``batches`` of actions are used in turn."""
+    actions = itertools.cycle(batches)
     if setting.pool == LOOP:
-        return _run_loop([env_fn() for env_fn in env_fns], batches)
+        return _run_loop([env_fn() for env_fn in env_fns], actions)
     if setting.pool == SYNC:
-        return _run_gymnasium(gym.vector.SyncVectorEnv(env_fns), batches)
+        return _run_gymnasium(gym.vector.SyncVectorEnv(env_fns), actions)
     if setting.pool == ASYNC:
-        return _run_gymnasium(gym.vector.AsyncVectorEnv(env_fns), batches)
-    return _run_pool(make_pool(setting, env_fns), batches)
+        return _run_gymnasium(gym.vector.AsyncVectorEnv(env_fns), actions)
+    return _run_pool(make_pool(setting, env_fns), actions)
 
 
 def make_pool(setting: Setting, env_fns: Sequence[Callable[[], Any]]) -> BaseVectorEnv:
@@ -118,10 +119,9 @@ def make_pool(setting: Setting, env_fns: Sequence[Callable[[], Any]]) -> BaseVec
     return BACKENDS[setting.pool](env_fns, **setting.options, **_OPTIONS)
 
 
-def _run_loop(envs: list[Any], batches: list[Any]) -> Running:
+def _run_loop(envs: list[Any], actions: Iterator[Any]) -> Running:
     for i, env in enumerate(envs):
         env.reset(seed=i)
-    actions = itertools.cycle(batches)
 
     def advance() -> int:
         for env, action in zip(envs, next(actions), strict=True):
@@ -133,10 +133,9 @@ def _run_loop(envs: list[Any], batches: list[Any]) -> Running:
     return Running(advance, lambda: [env.close() for env in envs])
 
 
-def _run_gymnasium(pool: gym.vector.VectorEnv[Any, Any, Any], batches: list[Any]) -> Running:
+def _run_gymnasium(pool: gym.vector.VectorEnv[Any, Any, Any], actions: Iterator[Any]) -> Running:
     """With the autoreset that is Gymnasium's default."""
     pool.reset(seed=0)
-    actions = itertools.cycle(batches)
     resets = 0  # of the next batch: an env that has ended spends a step on its reset
 
     def advance() -> int:
@@ -149,9 +148,8 @@ def _run_gymnasium(pool: gym.vector.VectorEnv[Any, Any, Any], batches: list[Any]
     return Running(advance, pool.close)
 
 
-def _run_pool(pool: BaseVectorEnv, batches: list[Any]) -> Running:
+def _run_pool(pool: BaseVectorEnv, actions: Iterator[Any]) -> Running:
     pool.reset(seed=0)
-    actions = itertools.cycle(batches)
     ids = np.arange(len(pool))
 
     def advance() -> int:

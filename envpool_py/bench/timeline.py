@@ -19,7 +19,6 @@ from envpool_py.pool import BaseVectorEnv
 STEP, RESET, QUEUED, DONE = "steps", "resets", "waits for its turn", "waits for others"
 CALLER = "the caller's own work"
 _COLOURS = {STEP: "tab:blue", RESET: "tab:orange", QUEUED: "khaki", DONE: "lightgrey"}
-_COLOURS[CALLER] = "black"
 
 #: (what, begin, end), in seconds
 Span = tuple[str, float, float]
@@ -78,7 +77,7 @@ def record(
     pool.reset(seed=0)
     spaces: list[Any] = pool.action_space
     ids: list[int] = list(range(len(pool)))
-    sent = [0.0] * len(pool)
+    sent: dict[int, float] = {}
     requests: list[list[tuple[float, float]]] = [[] for _ in ids]  # of each env: sent, returned
     batches: list[tuple[float, list[int]]] = []
     caller: list[Span] = []
@@ -86,8 +85,7 @@ def record(
     while (now := time.perf_counter()) < start + seconds:
         policy(len(ids))
         actions = [spaces[i].sample() for i in ids]
-        for i in ids:
-            sent[i] = time.perf_counter()
+        sent |= dict.fromkeys(ids, time.perf_counter())
         caller.append((CALLER, returned, sent[ids[0]]))
         pool.step(actions, ids)
         returned, ids = time.perf_counter(), pool.batch_ids.tolist()
@@ -139,7 +137,7 @@ def shares(timeline: Timeline) -> dict[str, list[float]]:
             sum(end - begin for what, begin, end in spans if what == kind) / timeline.seconds
             for spans in timeline.envs
         ]
-        for kind in (STEP, RESET, QUEUED, DONE)
+        for kind in _COLOURS
     }
 
 
@@ -168,11 +166,12 @@ def draw(timeline: Timeline, path: str) -> None:
     num_envs = len(timeline.envs)
     figure = Figure(figsize=(14, 1.5 + 0.22 * (num_envs + 1)), layout="constrained")
     panel = figure.subplots()
-    draw_spans(panel, [timeline.caller, *timeline.envs], _COLOURS)
+    colours = {**_COLOURS, CALLER: "black"}
+    draw_spans(panel, [timeline.caller, *timeline.envs], colours)
     panel.set_yticks(range(num_envs + 1), ["caller", *(f"env {i}" for i in range(num_envs))])
     panel.tick_params(labelsize="small")
     panel.set(xlim=(0, 1e3 * timeline.seconds), xlabel="milliseconds")
     panel.set_title(timeline.title, fontsize="medium")
-    handles = [Patch(color=colour, label=kind) for kind, colour in _COLOURS.items()]
+    handles = [Patch(color=colour, label=kind) for kind, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, fontsize="small")
     figure.savefig(path, dpi=150)

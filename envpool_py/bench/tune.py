@@ -83,7 +83,7 @@ def try_settings(
     def measured(some: Sequence[Setting], end: float) -> Iterator[tuple[float, Setting]]:
         for setting in some:
             over = clock() - started
-            if (over > end and results.measured) or results.hopeless:
+            if over > end and results.measured:
                 return
             yield over, setting
             results.add(Job(setting, env_fn, callers, each / len(callers)), measure)

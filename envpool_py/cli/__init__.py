@@ -7,11 +7,13 @@ carries the command out and returns the exit status. ``run`` raises ``UsageError
 
 from __future__ import annotations
 
+from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 import envpool_py
 from envpool_py.cli import bench, check, collect, info, replay, show, timeline, tune
-from envpool_py.cli.arguments import INTERRUPTED, Parser, UsageError, complain
+from envpool_py.cli.arguments import INTERRUPTED, Parser, complain
+from envpool_py.cli.naming import UsageError
 from envpool_py.errors import EnvError
 
 _COMMANDS = (check, tune, timeline, bench, collect, replay, show, info)
@@ -32,6 +34,7 @@ exit status: 0 done, 1 something failed, 2 bad input, 130 after Ctrl-C
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command with these arguments, or those of the process; return the exit status."""
     parser = Parser("envpool-py", description="Work with pools of environments.", epilog=_EPILOG)
+    parser.formatter_class = RawDescriptionHelpFormatter
     version = f"envpool-py {envpool_py.__version__}"
     parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(metavar="COMMAND")
@@ -42,22 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             description=f"{command.HELP[0].upper()}{command.HELP[1:]}.",
             epilog=getattr(command, "EPILOG", None),
         )
+        own.formatter_class = RawDescriptionHelpFormatter
         command.add_options(own)
         own.set_defaults(run=command.run)
     try:
         args = parser.parse_args(argv)
-        if "run" not in args:
-            parser.print_help()
-            return 0
-        return int(args.run(args))
-    except UsageError as error:
+        if "run" in args:
+            return int(args.run(args))
+        parser.print_help()
+    except (UsageError, EnvError, OSError) as error:
         complain(str(error))
-        return 2
-    except (EnvError, OSError) as error:
-        complain(str(error))
-        return 1
+        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
         complain("interrupted")
         return INTERRUPTED
-    except SystemExit as end:  # of --help and --version
-        return int(end.code or 0)
+    except SystemExit:  # of --help and --version
+        pass
+    return 0

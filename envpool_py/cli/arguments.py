@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import contextlib
 import importlib.util
 import json
 import math
-import re
 import sys
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
+from envpool_py.bench.measure import Caller
+from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
 from envpool_py.pool import BaseVectorEnv
@@ -23,19 +21,9 @@ from envpool_py.worker.limits import usable_cores
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 INTERRUPTED = 130
 
-#: Python writes these with a capital letter; as bare words they would pass for strings.
-_NEARLY_LITERALS = {"true": "True", "false": "False", "none": "None", "null": "None"}
-
-
-class UsageError(Exception):
-    """Bad input on the command line; the message is one line."""
-
 
 class Parser(argparse.ArgumentParser):
     """Raises ``UsageError`` instead of printing the usage and exiting."""
-
-    def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raise ``UsageError``."""
@@ -57,14 +45,6 @@ def first_line(message: str) -> str:
     return message.partition("\n")[0].removesuffix(" here:")
 
 
-def installed_version(package: str) -> str | None:
-    """The version of a package; None where it runs from a checkout that is not installed."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 # A ValueError of a type becomes "invalid integer value: 'x'", with the name of its function.
 
 
@@ -74,7 +54,7 @@ def at_least(least: int) -> Callable[[str], int]:
     def integer(text: str) -> int:
         value = int(text)
         if value < least:
-            raise argparse.ArgumentTypeError(f"must be {least} or more, got {value}")
+            raise UsageError(f"must be {least} or more, got {value}")
         return value
 
     return integer
@@ -84,52 +64,90 @@ def seconds(text: str) -> float:
     """The type of a positive number of seconds."""
     value = float(text)
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text}")
+        raise UsageError(f"must be a positive number of seconds, got {text}")
     return value
 
 
-def key_value(text: str) -> tuple[str, Any]:
-    """The type of ``key=value``: a Python literal, or a bare word, which is a string."""
-    key, sign, value = text.partition("=")
-    if not sign or not key.isidentifier():
-        raise argparse.ArgumentTypeError(f"must be key=value, got {text!r}")
-    with contextlib.suppress(ValueError, SyntaxError):
-        return key, ast.literal_eval(value)
-    if literal := _NEARLY_LITERALS.get(value.lower()):
-        raise argparse.ArgumentTypeError(f"{key} is {value}; Python writes {literal}")
-    if not re.fullmatch(r"[\w./:-]+", value):
-        raise argparse.ArgumentTypeError(f"the value of {key} is no Python literal: {value!r}")
-    return key, value
+def writable(path: str) -> str:
+    """The type of a file that can be written; nothing is changed. ``--force`` may replace it."""
+    try:
+        check_path(path, append=True)
+    except OSError as error:
+        raise UsageError(str(error)) from None
+    return path
 
 
-def add_num_envs(parser: argparse.ArgumentParser, default: int) -> None:
-    """Add ``--num-envs``."""
-    text = f"how many copies of the env; default: {default}"
-    parser.add_argument("--num-envs", type=at_least(1), default=default, metavar="N", help=text)
+def picture(path: str) -> str:
+    """The type of a ``.png`` that can be written; needs matplotlib."""
+    if not path.endswith(".png"):
+        raise UsageError(f"must end in .png, got {path}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError('needs matplotlib; pip install "envpool-py[bench]"')
+    return writable(path)
 
 
-def add_wait_num(parser: argparse.ArgumentParser, default: str = "all") -> None:
-    """Add ``--wait-num``; ``default`` describes its default."""
-    text = f"rows that a batch waits for; default: {default}"
-    parser.add_argument("--wait-num", type=at_least(1), metavar="K", help=text)
+def print_json(value: Any) -> None:
+    """Write one JSON object to stdout."""
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
 
 
-def add_seconds(parser: argparse.ArgumentParser, default: float, text: str) -> None:
-    """Add ``--seconds``."""
-    text += "; default: %(default)s"
-    parser.add_argument("--seconds", type=seconds, default=default, help=text)
+_COUNT = {"type": at_least(1), "metavar": "N"}
+#: Options that several commands have, as ``add_argument`` takes them.
+_SHARED: dict[str, dict[str, Any]] = {
+    "--json": {"action": "store_true", "help": "print one JSON object instead"},
+    "--num-envs": {**_COUNT, "help": "how many copies of the env; default: %(default)s"},
+    "--wait-num": {**_COUNT, "metavar": "K", "help": "rows that a batch waits for; default: all"},
+    "--seconds": {"type": seconds, "metavar": "S"},
+    "--backend": {"choices": [*BACKENDS], "default": "shmem", "help": "default: shmem"},
+    "--num-processes": {
+        **_COUNT,
+        "help": "number of processes that share the envs; default: one per core. For envs that"
+        " mostly wait, pass the number of envs",
+    },
+    "--policy-us": {
+        "type": at_least(0),
+        "action": "append",
+        "metavar": "US",
+        "help": "CPU time of your policy per batch, in microseconds; may be repeated;"
+        " default: 0, 300 and 1000",
+    },
+    "--policy-row-us": {
+        "type": at_least(0),
+        "metavar": "US",
+        "help": "additional CPU time of your policy per row, in microseconds; default: 0",
+    },
+    "--policy": {
+        "type": imported,
+        "metavar": "MODULE:CALLABLE",
+        "help": "call this policy(obs, env_ids) before each batch instead, and ignore its actions;"
+        " a class is called with (pool, seed) to make one",
+    },
+    "--max-processes": {
+        **_COUNT,
+        "default": 256,
+        "help": "leave out pools with more processes; default: %(default)s",
+    },
+}
+#: The options that ``callers_of`` reads.
+CALLERS = ("--policy-us", "--policy-row-us", "--policy")
 
 
-def add_backend_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--backend`` and ``--num-processes``, which ``pool_of`` reads."""
-    parser.add_argument("--backend", choices=[*BACKENDS], default="shmem", help="default: shmem")
-    parser.add_argument(
-        "--num-processes",
-        type=at_least(1),
-        metavar="N",
-        help="number of processes that share the envs; default: one per core. For envs that mostly"
-        " wait, pass the number of envs",
-    )
+def add_shared(parser: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
+    """Add options that several commands have; ``changes`` replace what they have in common."""
+    for name in names:
+        parser.add_argument(name, **{**_SHARED[name], **changes})
+
+
+def callers_of(args: argparse.Namespace) -> list[Caller]:
+    """The callers of the options; UsageError: a policy and its time are given."""
+    row = args.policy_row_us
+    if args.policy is not None:
+        if args.policy_us or row is not None:
+            raise UsageError("--policy: not allowed with --policy-us or --policy-row-us")
+        return [Caller(policy=args.policy.value, name=args.policy.name)]
+    default = (0, 300, 1000) if row is None else (0,)
+    times = dict.fromkeys(args.policy_us or default)
+    return [Caller(each / 1e6, (row or 0) / 1e6) for each in times]
 
 
 def check_wait_num(wait_num: int | None, num_envs: int) -> None:
@@ -152,33 +170,3 @@ def pool_of(args: argparse.Namespace, env_fn: Callable[[], Any], **options: Any)
         return BACKENDS[args.backend]([env_fn] * args.num_envs, args.wait_num, **options)
     except EnvError as error:
         raise UsageError(first_line(error.message)) from None
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``, for commands that print one JSON object with it."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-
-
-def print_json(value: Any) -> None:
-    """Write one JSON object to stdout."""
-    sys.stdout.write(json.dumps(value, indent=1) + "\n")
-
-
-def writable(path: str) -> str:
-    """The type of a file that can be written; nothing is changed. ``--force`` may replace it."""
-    try:
-        check_path(path, append=True)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return path
-
-
-def picture(path: str) -> str:
-    """The type of a ``.png`` that can be written; needs matplotlib."""
-    if not path.endswith(".png"):
-        raise argparse.ArgumentTypeError(f"must end in .png, got {path}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError(
-            'can\'t import matplotlib; it comes with: pip install "envpool-py[bench]"'
-        )
-    return writable(path)

@@ -10,9 +10,8 @@ from typing import Any
 from envpool_py.bench.measure import WARM_UP, Job, Results, carry_out
 from envpool_py.bench.settings import ASYNC, NAMES, SYNC, Setting, all_settings
 from envpool_py.cli import arguments
-from envpool_py.cli.arguments import at_least, complain
-from envpool_py.cli.callers import add_measurement_options, callers_of
-from envpool_py.cli.env_argument import add_env, env_fn_of
+from envpool_py.cli.arguments import CALLERS, add_shared, complain
+from envpool_py.cli.naming import add_env, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration, records, show_results
 from envpool_py.worker.limits import usable_cores
@@ -37,29 +36,30 @@ _START_UP = 1.5
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_env(parser)
-    parser.add_argument(
-        "--backend",
-        action="append",
-        choices=NAMES,
-        metavar="NAME",
-        help="measure only this pool; may be repeated",
-    )
-    text = "may be repeated; default: 16"
-    parser.add_argument("--num-envs", type=at_least(1), action="append", metavar="N", help=text)
-    arguments.add_wait_num(parser)
-    arguments.add_seconds(parser, 0.5, "seconds of a measurement, after its warm-up")
-    parser.add_argument("--repeats", type=at_least(1), default=3, metavar="N", help="default: 3")
-    add_measurement_options(parser)
-    parser.add_argument(
-        "--json", type=arguments.writable, metavar="FILE", help="write all measurements"
-    )
+    text = "measure only this pool; may be repeated"
+    parser.add_argument("--backend", action="append", choices=NAMES, metavar="NAME", help=text)
+    text = "how many copies of the env; may be repeated; default: 16"
+    add_shared(parser, "--num-envs", action="append", help=text)
+    text = "seconds of a measurement, after its warm-up; default: %(default)s"
+    add_shared(parser, "--seconds", default=0.5, help=text)
+    text = "default: 3"
+    parser.add_argument("--repeats", type=arguments.at_least(1), default=3, metavar="N", help=text)
+    add_shared(parser, "--wait-num", *CALLERS, "--max-processes")
+    text = "write all measurements"
+    parser.add_argument("--json", type=arguments.writable, metavar="FILE", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
-    env_fn, callers = env_fn_of(args), callers_of(args)
+    env_fn, callers = env_fn_of(args), arguments.callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
-    _announce(args, plan, len(callers))
+    pools = sum(map(len, plan.values()))
+    each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
+    complain(
+        f"{pools} pools of {' and '.join(map(str, plan))} envs x {len(callers)} policies x"
+        f" {args.repeats} repeats: about {duration(pools * args.repeats * each)}, and the time to"
+        " make the envs"
+    )
     found: list[dict[str, Any]] = []
     ours_failed = False
     try:
@@ -79,16 +79,6 @@ def run(args: argparse.Namespace) -> int:
     return int(ours_failed)
 
 
-def _announce(args: argparse.Namespace, plan: dict[int, list[Setting]], policies: int) -> None:
-    pools = sum(map(len, plan.values()))
-    each = policies * args.seconds * (1 + WARM_UP) + _START_UP
-    complain(
-        f"{pools} pools of {' and '.join(map(str, plan))} envs x {policies} policies x"
-        f" {args.repeats} repeats: about {duration(pools * args.repeats * each)}, and the time to"
-        " make the envs"
-    )
-
-
 def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
     """The settings to measure with this number of envs."""
     arguments.check_wait_num(args.wait_num, num_envs)
@@ -97,13 +87,11 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
     for each in all_settings(num_envs, len(usable_cores()), wait_num):
         if each.pool not in (args.backend or NAMES):
             continue
-        if each.started_processes > args.max_processes:
-            complain(
-                f"{each.text} is left out: it would start {each.started_processes} processes, and"
-                f" --max-processes is {args.max_processes}"
-            )
-        else:
+        if each.started_processes <= args.max_processes:
             found.append(each)
+        else:
+            processes = f"it would start {each.started_processes} processes, and --max-processes is"
+            complain(f"{each.text} is left out: {processes} {args.max_processes}")
     return found
 
 
@@ -113,5 +101,3 @@ def _measure(jobs: list[Job], results: Results) -> None:
         for k, job in enumerate(jobs):
             now = k, f"{k} of {len(jobs)}: {job.setting.text}"
             results.add(job, carry_out)
-            if results.hopeless:
-                return

@@ -6,20 +6,29 @@ import argparse
 import platform
 import secrets
 import shutil
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
+import envpool_py
 from envpool_py import spaces
 from envpool_py.cli import arguments
-from envpool_py.cli.arguments import INTERRUPTED, UsageError, at_least, complain, first_line
-from envpool_py.cli.env_argument import add_env, env_fn_of, is_pettingzoo
-from envpool_py.cli.importing import imported
+from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, first_line
+from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
 from envpool_py.cli.progress import showing
-from envpool_py.cli.summary import Summary
-from envpool_py.collector import AsyncCollector, EpisodeWriter, Policy, RandomPolicy, space_json
+from envpool_py.cli.tables import figures, show_table
+from envpool_py.collector import (
+    AsyncCollector,
+    Episode,
+    EpisodeWriter,
+    Policy,
+    RandomPolicy,
+    space_json,
+)
 from envpool_py.errors import EnvError, describe
 from envpool_py.pool import BaseVectorEnv
 from envpool_py.wrappers import RecordVideo
@@ -38,9 +47,14 @@ examples:
   envpool-py collect mine.py:MyEnv --env-kwarg size=3 --episodes 100 --record run.record
 """
 
-
 #: How a collection ended, by the exit status.
 _ENDED = {1: "ended by an error", INTERRUPTED: "interrupted"}
+
+#: Options that the episodes depend on.
+_LIMITS = ("seed", "num_envs", "steps", "episodes", "balanced")
+
+#: The number of last episodes whose mean return the line of progress shows.
+_RECENT = 100
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,11 +70,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "collect exactly N episodes"
     limit.add_argument("--episodes", type=at_least(1), metavar="N", help=text)
-    arguments.add_num_envs(parser, 8)
-    arguments.add_wait_num(parser, "half of the envs")
+    add_shared(parser, "--num-envs", default=8)
+    text = "rows that a batch waits for; default: half of the envs"
+    add_shared(parser, "--wait-num", help=text)
     text = "longest wait for K rows"
     parser.add_argument("--timeout", type=arguments.seconds, metavar="SECONDS", help=text)
-    arguments.add_backend_options(parser)
+    add_shared(parser, "--backend", "--num-processes")
     parser.add_argument(
         "--address",
         metavar="ADDRESS",
@@ -76,13 +91,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "env i is seeded with S + i; default: drawn"
     parser.add_argument("--seed", type=at_least(0), metavar="S", help=text)
-    parser.add_argument(
-        "--policy",
-        type=imported,
-        metavar="MODULE:CALLABLE",
-        help="policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one;"
-        " default: random actions",
-    )
+    text = "policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one"
+    add_shared(parser, "--policy", help=f"{text}; default: random actions")
     text = "where to write the episodes"
     parser.add_argument("--out", type=arguments.writable, metavar="FILE.npz", help=text)
     text = "replace the file of --out if there is one"
@@ -92,11 +102,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether to compress the file; default: only if observations are images",
     )
-    parser.add_argument(
-        "--record",
-        metavar="FILE",
-        help="a new file for envpool-py replay: all requests, and checksums of the results",
-    )
+    text = "a new file for envpool-py replay: all requests, and checksums of the results"
+    parser.add_argument("--record", metavar="FILE", help=text)
     parser.add_argument(
         "--on-error",
         choices=("raise", "restart", "replay"),
@@ -112,6 +119,46 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="write a video of each episode of env 0, with a tile for every env; envs get"
         ' render_mode="rgb_array"',
     )
+
+
+class Summary:
+    """Figures of a collection, kept while it runs."""
+
+    def __init__(self, collector: AsyncCollector) -> None:
+        self.collector = collector
+        self.returns: list[float] = []  # the parts of a vector reward are added up
+        self.lengths: list[int] = []
+        self.started = time.perf_counter()
+        self.seconds = 0.0  # until the end
+
+    def add(self, episode: Episode) -> None:
+        """Count one episode."""
+        self.returns.append(float(np.sum(episode.total_reward)))
+        self.lengths.append(len(episode))
+
+    def line(self) -> str:
+        """Return the current figures in one line."""
+        steps = self.collector.num_steps
+        rate = steps / max(time.perf_counter() - self.started, 1e-9)
+        text = f"{steps} steps, {rate:.0f} steps/s, {len(self.returns)} episodes"
+        if self.returns:
+            text += f", return {np.mean(self.returns[-_RECENT:]):.4g}"
+        return text
+
+    def show(self, **more: object) -> None:
+        """Write the summary to stdout, with further rows that have a value."""
+        steps, rows = self.collector.num_steps, self.collector.num_rows
+        shown = {
+            "episodes": str(len(self.returns)),
+            "steps": str(sum(self.lengths)),
+            "return": figures(self.returns),
+            "length": figures(self.lengths),
+            "seconds": f"{self.seconds:.2f}",
+            "steps/s": f"{steps / max(self.seconds, 1e-9):.0f}",
+            "rows per batch": f"{rows / max(self.collector.num_batches, 1):.1f}",
+        }
+        shown |= {name: str(value) for name, value in more.items() if value is not None}
+        show_table(shown.items())
 
 
 def run(args: argparse.Namespace) -> int:
@@ -186,22 +233,21 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
         traceback.print_exc()
         return 1
     finally:
-        summary.stop()
+        summary.seconds = time.perf_counter() - summary.started
     return 0
 
 
 def _close(args: argparse.Namespace, writer: EpisodeWriter | None, status: int) -> int:
     """Complete the file; returns the exit status."""
-    if writer is None:
-        return status
-    if status and writer.num_episodes:
-        complain(f"{_ENDED[status]}; writing what there is")
-    writer.metadata["complete"] = status == 0
-    try:
-        writer.close()
-    except OSError as error:
-        complain(f"{args.out}: {describe(error)}")
-        return status or 1
+    if writer is not None:
+        if status and writer.num_episodes:
+            complain(f"{_ENDED[status]}; writing what there is")
+        writer.metadata["complete"] = status == 0
+        try:
+            writer.close()
+        except OSError as error:
+            complain(f"{args.out}: {describe(error)}")
+            status = status or 1
     return status
 
 
@@ -248,60 +294,43 @@ def _pool(args: argparse.Namespace, restarts: list[int]) -> BaseVectorEnv:
 
 
 def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
-    if args.policy is not None:
-        policy: Policy | type = args.policy.value
-        if not isinstance(policy, type):
-            return policy
-        try:
-            return policy(pool, args.seed)  # type: ignore[no-any-return]
-        except Exception as error:  # noqa: BLE001 - the user's class may raise anything
-            raise UsageError(f"--policy: {args.policy.name} raised {describe(error)}") from None
-    if not is_pettingzoo(args.env):
-        return RandomPolicy(pool, args.seed)
-    from envpool_py.pettingzoo.making import RandomLegalPolicy  # noqa: PLC0415 - an extra
+    policy: Any = RandomPolicy if args.policy is None else args.policy.value
+    if args.policy is None and is_pettingzoo(args.env):
+        from envpool_py.pettingzoo.making import RandomLegalPolicy  # noqa: PLC0415 - an extra
 
-    return RandomLegalPolicy(pool, args.seed)
+        policy = RandomLegalPolicy
+    if not isinstance(policy, type):
+        return policy  # type: ignore[no-any-return]
+    try:
+        return policy(pool, args.seed)  # type: ignore[no-any-return]
+    except Exception as error:  # noqa: BLE001 - the user's class may raise anything
+        raise UsageError(f"--policy: {args.policy.name} raised {describe(error)}") from None
 
 
 def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | None:
+    """The writer of ``--out``; its metadata are everything that the episodes depend on."""
     if args.out is None:
         return None
+    packages = {"envpool-py": envpool_py, "gymnasium": gym, "numpy": np}
+    versions = {name: package.__version__ for name, package in packages.items()}
+    metadata = {
+        "env_id": args.env,
+        "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},
+        "wrappers": [wrapper.name for wrapper in args.wrapper],
+        "policy": args.policy.name if args.policy else "random",
+        **{name: getattr(args, name) for name in _LIMITS},
+        "versions": {"python": platform.python_version(), **versions},
+    }
     try:
         env_spaces = pool.single_observation_space, pool.single_action_space
         for space in env_spaces:
             space_json.to_json(space)
         # Left by a run that was killed; only now that the next run can begin.
         shutil.rmtree(_partial(args), ignore_errors=True)
-        return EpisodeWriter(
-            args.out,
-            *env_spaces,
-            _metadata(args),
-            compress=_has_images(pool) if args.compress is None else args.compress,
-        )
+        compress = args.compress
+        if compress is None:
+            leaves = spaces.leaves(spaces.layout_of(pool.observation_space[0]))
+            compress = any(leaf.dtype == "uint8" and len(leaf.shape) >= 2 for leaf in leaves)
+        return EpisodeWriter(args.out, *env_spaces, metadata, compress=compress)
     except (OSError, TypeError, ValueError) as error:
         raise UsageError(f"--out: {error}") from None
-
-
-def _has_images(pool: BaseVectorEnv) -> bool:
-    return any(
-        leaf.dtype == "uint8" and len(leaf.shape) >= 2
-        for leaf in spaces.leaves(spaces.layout_of(pool.observation_space[0]))
-    )
-
-
-def _metadata(args: argparse.Namespace) -> dict[str, Any]:
-    """Everything that the episodes depend on."""
-    packages = "envpool-py", "gymnasium", "numpy"
-    versions = {name: arguments.installed_version(name) for name in packages}
-    return {
-        "env_id": args.env,
-        "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},
-        "wrappers": [wrapper.name for wrapper in args.wrapper],
-        "policy": args.policy.name if args.policy else "random",
-        "seed": args.seed,
-        "num_envs": args.num_envs,
-        "steps": args.steps,
-        "episodes": args.episodes,
-        "balanced": args.balanced,
-        "versions": {"python": platform.python_version(), **versions},
-    }

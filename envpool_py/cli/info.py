@@ -6,11 +6,11 @@ import argparse
 import multiprocessing
 import os
 import platform
-import select
 import sys
+from importlib import metadata
 
 import envpool_py
-from envpool_py.cli.arguments import add_json, installed_version, print_json
+from envpool_py.cli.arguments import add_shared, print_json
 from envpool_py.worker.limits import usable_cores
 
 HELP = "print versions and system facts, for a bug report"
@@ -21,7 +21,7 @@ _PACKAGES += ["torch", "ale-py", "mujoco", "ray", "tianshou"]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_json(parser)
+    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,12 +33,10 @@ def run(args: argparse.Namespace) -> int:
         "platform": platform.platform(),
         "cores": f"{len(usable_cores())} usable of {os.cpu_count()}",
         "start methods": ", ".join([f"{default} (default)", *others]),
-        "system calls": ", ".join(
-            f"{name}: {'yes' if hasattr(module, name) else 'no'}"
-            for module, name in ((os, "memfd_create"), (os, "pidfd_open"), (select, "epoll"))
-        ),
     }
-    facts |= {name: installed_version(name) or "not installed" for name in _PACKAGES}
+    for name in _PACKAGES:
+        versions = [each.version for each in metadata.distributions(name=name)]
+        facts[name] = versions[0] if versions else "not installed"
     if args.json:
         print_json(facts)
     else:

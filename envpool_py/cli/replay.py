@@ -7,9 +7,8 @@ import pdb  # noqa: T100 - the command opens it
 import sys
 from collections.abc import Iterator
 
-from envpool_py.cli.arguments import UsageError, at_least, complain, counted, first_line
-from envpool_py.cli.env_argument import add_env, env_fn_of, take_recorded
-from envpool_py.cli.importing import line_of
+from envpool_py.cli.arguments import at_least, complain, counted, first_line
+from envpool_py.cli.naming import UsageError, add_env, env_fn_of, line_of, take_recorded
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import recorder
 from envpool_py.record.replay import Replay, replay
@@ -56,7 +55,11 @@ def run(args: argparse.Namespace) -> int:
                 errors += 1
                 sys.stdout.write(f"{text}\n")
                 if args.pdb:
-                    _debug(error)
+                    cause = _cause(error)
+                    if cause is error:
+                        complain("no env raised here, so there is nothing to debug; see --deaths")
+                    else:
+                        pdb.post_mortem(cause.__traceback__)
                     break
         except KeyboardInterrupt as error:
             if args.pdb:
@@ -114,15 +117,6 @@ def _text_of(error: EnvError, batches: Replay) -> str:
     episode, step = batches.position(error.env_id)
     what = first_line(error.message) + line_of(_cause(error))
     return f"{what}; episode {episode}, step {step}"
-
-
-def _debug(error: Exception) -> None:
-    """Open the debugger where the env raised."""
-    cause = _cause(error)
-    if cause is error:
-        complain("no env raised here, so there is nothing to debug; see --deaths")
-    else:
-        pdb.post_mortem(cause.__traceback__)
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 from rich import filesize
 
-from envpool_py.cli.arguments import UsageError, add_json, first_line, print_json
+from envpool_py.cli.arguments import add_shared, first_line, print_json
+from envpool_py.cli.naming import UsageError
 from envpool_py.cli.tables import figures, show_table
 from envpool_py.collector import load
 from envpool_py.record import recorder
@@ -28,14 +30,14 @@ _MOST = 8
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("file", metavar="FILE", help="a file of collect --out or of record=FILE")
-    add_json(parser)
+    add_shared(parser, "--json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
     path = Path(args.file)
     try:
-        facts = _of_record(path) if _is_record(path) else _of_episodes(path)
+        facts = _of(path)
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except (ValueError, KeyError):
@@ -47,11 +49,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _is_record(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(recorder.MAGIC)) == recorder.MAGIC
+def _of(path: Path) -> dict[str, Any]:
+    if path.is_file():
+        with contextlib.suppress(ValueError):  # it is no record
+            return _of_record(path)
+    return _of_episodes(path)
 
 
 def _of_episodes(path: Path) -> dict[str, Any]:
@@ -73,26 +75,23 @@ def _of_episodes(path: Path) -> dict[str, Any]:
 
 def _of_record(path: Path) -> dict[str, Any]:
     header = recorder.read_header(path)
-    num_envs = header["num_envs"]
-    rewards: list[list[float]] = [[] for _ in range(num_envs)]  # of running episodes
+    rewards: dict[int, list[float]] = {}  # of running episodes
     returns: list[float] = []
     lengths: list[int] = []
     errors: list[str] = []
-    seeds: dict[int, Any] = {}
+    seeds: dict[int, int | None] = {}
     steps, complete = 0, False
-    resetting: set[int] = set()
     for kind, ids, data in recorder.read_events(path):
         complete = kind == recorder.CLOSED
         if kind in (recorder.RAISED, recorder.RECOVERED):
             errors += [first_line(text) for _, text, _, _ in data]
         elif kind == recorder.RESETS:
-            resetting.update(ids)
             for i, arguments in zip(ids, data, strict=True):
                 seeds.setdefault(i, arguments.get("seed"))
+                rewards.pop(i, None)
         elif kind == recorder.ROWS:
             for i, row in zip(ids, data, strict=True):
-                if i in resetting:
-                    resetting.discard(i)
+                if i not in rewards:  # the row of a reset
                     rewards[i] = []
                     continue
                 steps += 1
@@ -105,7 +104,7 @@ def _of_record(path: Path) -> dict[str, Any]:
         "kind": "record",
         **(header.get("env") or {}),
         **{name: header[name] for name in _FACTS},
-        "seeds": [seeds.get(i) for i in range(num_envs)],
+        "seeds": [seeds.get(i) for i in range(header["num_envs"])],
         "episodes": len(returns),
         "steps": steps,
         "returns": returns,
@@ -124,8 +123,8 @@ def _text(name: str, value: Any) -> str:
     if name == "errors":
         return "\n".join(value) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        shown = ", ".join(map(str, value[:_MOST]))
-        return (f"{shown}, ..." if len(value) > _MOST else shown) or "-"
+        more = ["..."] if len(value) > _MOST else []
+        return ", ".join([*map(str, value[:_MOST]), *more]) or "-"
     if value is None:
         return "-"
     return filesize.decimal(value) if name == "bytes" else str(value)

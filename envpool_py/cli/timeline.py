@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 import numpy as np
 
 from envpool_py.bench import timeline
 from envpool_py.bench.timeline import Timeline
-from envpool_py.cli import arguments
-from envpool_py.cli.env_argument import add_env, env_fn_of
+from envpool_py.cli.arguments import add_shared, picture, pool_of
+from envpool_py.cli.naming import add_env, env_fn_of
 from envpool_py.cli.tables import duration
 
 HELP = "draw which env of a pool stepped and which waited"
@@ -21,34 +22,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_env(parser)
     text = "the file of the picture"
-    parser.add_argument(
-        "--out", type=arguments.picture, metavar="FILE.png", required=True, help=text
-    )
-    arguments.add_num_envs(parser, 8)
-    arguments.add_wait_num(parser)
-    arguments.add_backend_options(parser)
-    arguments.add_seconds(parser, 0.05, "seconds to draw")
+    parser.add_argument("--out", type=picture, metavar="FILE.png", required=True, help=text)
+    add_shared(parser, "--num-envs", default=8)
+    add_shared(parser, "--wait-num", "--backend", "--num-processes")
+    add_shared(parser, "--seconds", default=0.05, help="seconds to draw; default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
-    env_fn = timeline.noted(env_fn_of(args))
-    with arguments.pool_of(args, env_fn, autoreset_mode="same_step") as pool:
+    with pool_of(args, timeline.noted(env_fn_of(args)), autoreset_mode="same_step") as pool:
         found = timeline.record(pool, args.seconds, _WARM_UP)
     timeline.draw(found._replace(title=f"{args.env}: {found.title}"), args.out)
-    for line in [*summary(found), f"drawn to {args.out}"]:
-        print(line)  # noqa: T201
+    print(*summary(found), f"drawn to {args.out}", sep="\n")  # noqa: T201
     return 0
 
 
-def summary(found: Timeline) -> list[str]:
+def summary(found: Timeline) -> Iterator[str]:
     """The parts of the time, and the env that was most often the last of its batch."""
     parts = [f"{np.mean(part):.0%} {kind}" for kind, part in timeline.shares(found).items()]
-    text = f"{len(found.batches)} batches in {duration(found.seconds)}; an env on average: "
-    lines = [text + ", ".join(parts)]
+    time = f"{len(found.batches)} batches in {duration(found.seconds)}"
+    yield f"{time}; an env on average: {', '.join(parts)}"
     last = timeline.last_of_batches(found)
     straggler = int(np.argmax(last))
     if last[straggler] > 0:
-        text = f"env {straggler} was the last of its batch most often: in {last[straggler]:.0%} of"
-        lines.append(f"{text} the batches of several rows")
-    return lines
+        often = f"in {last[straggler]:.0%} of the batches of several rows"
+        yield f"env {straggler} was the last of its batch most often: {often}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,12 +12,12 @@ from envpool_py.auto import Probe, probe
 from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
-from envpool_py.cli import tables
-from envpool_py.cli.arguments import add_json, add_num_envs, add_seconds, complain, print_json
-from envpool_py.cli.callers import add_measurement_options, callers_of, text_of
-from envpool_py.cli.env_argument import add_env, code_of, env_fn_of
+from envpool_py.cli import arguments, tables
+from envpool_py.cli.arguments import CALLERS, add_shared, callers_of, complain, first_line
+from envpool_py.cli.naming import UsageError, add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration
+from envpool_py.errors import EnvError
 from envpool_py.worker.limits import usable_cores
 
 #: The part of the time that goes to one env by itself, and the most seconds for it.
@@ -37,22 +36,25 @@ examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_env(parser)
-    add_num_envs(parser, 16)
-    add_seconds(parser, 30.0, "seconds to try pools; a measurement that has begun is finished")
-    add_measurement_options(parser)
-    add_json(parser)
+    add_shared(parser, "--num-envs", default=16)
+    text = "seconds to try pools; a measurement that has begun is finished; default: %(default)s"
+    add_shared(parser, "--seconds", default=30.0, help=text)
+    add_shared(parser, *CALLERS, "--max-processes", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
-    cores = len(usable_cores())
-    settings = tune.first_settings(args.num_envs, cores, args.max_processes, callers)
+    sizes = args.num_envs, len(usable_cores()), args.max_processes
+    settings = tune.first_settings(*sizes, callers)
     results = Results()
     now = 0.0, "one env by itself"
     try:
         with showing(args.seconds, lambda: now):
-            profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
+            try:
+                profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
+            except EnvError as error:
+                raise UsageError(first_line(error.message)) from None
             tries = tune.try_settings(results, settings, callers, carry_out, env_fn, args.seconds)
             for over, setting in tries:
                 now = over, f"{over:.0f} s of {args.seconds:.0f} s: {setting.text}"
@@ -60,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
         if results.measured:
             _show(args, results, profile, callers)
     if not results.measured:
-        for text in dict.fromkeys(results.errors.values()):
-            complain(text)
+        complain("; ".join(dict.fromkeys(results.errors.values())))
     return int(not results.measured)
 
 
@@ -71,13 +72,15 @@ def _show(
     found = list(recommendations(args, results, profile, callers))
     if args.json:
         facts = {"env": args.env, "num_envs": args.num_envs, "one_env": profile._asdict()}
-        print_json({**facts, "recommendations": found, "measurements": tables.records(results)})
+        arguments.print_json(
+            {**facts, "recommendations": found, "measurements": tables.records(results)}
+        )
         return
     tables.show_results(f"{args.env} x {args.num_envs}", results, callers)
-    lines = list(costs(profile))
+    print(*costs(profile), sep="\n")  # noqa: T201 - rich would wrap what is pasted
     for each in found:
-        lines += ["", f"# {each['policy']}", each["code"], *(f"# {why}" for why in each["reasons"])]
-    sys.stdout.writelines(f"{line}\n" for line in lines)  # not wrapped by rich: it is pasted
+        why = (f"# {reason}" for reason in each["reasons"])
+        print("", f"# {each['policy']}", each["code"], *why, sep="\n")  # noqa: T201
 
 
 def costs(profile: Probe) -> Iterator[str]:
@@ -97,11 +100,12 @@ def recommendations(
     args: argparse.Namespace, results: Results, profile: Probe, callers: list[Caller]
 ) -> Iterator[dict[str, Any]]:
     """The best pools: one code, with reasons, for all callers ("policy") with the same pool."""
-    best = [tune.recommended(results, caller) for caller in callers]
-    for setting in dict.fromkeys(best):
-        of = [caller for caller, own in zip(callers, best, strict=True) if own == setting]
-        why = list(reasons(results, profile, setting, of[0]))
-        yield {"policy": text_of(*of), "code": code_of(args, setting), "reasons": why}
+    by_setting: dict[Setting, list[Caller]] = {}
+    for caller in callers:
+        by_setting.setdefault(tune.recommended(results, caller), []).append(caller)
+    for setting, own in by_setting.items():
+        why = list(reasons(results, profile, setting, own[0]))
+        yield {"policy": tables.text_of(*own), "code": code_of(args, setting), "reasons": why}
 
 
 def reasons(results: Results, profile: Probe, best: Setting, caller: Caller) -> Iterator[str]:
@@ -115,9 +119,8 @@ def reasons(results: Results, profile: Probe, best: Setting, caller: Caller) -> 
                 return f"{text}; {gain:.2f} times the steps of {other.text}"
         return text
 
-    used = str(best.num_processes or "none")
-    if best.num_processes:
-        used += f" on {len(usable_cores())} cores"
+    cores = len(usable_cores())
+    used = f"{best.num_processes} on {cores} cores" if best.num_processes else "none"
     if profile.waits:
         used += "; steps wait rather than compute, and with a process per env they wait at once"
     yield "processes: " + compared("num_processes", used)

