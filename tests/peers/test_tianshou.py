@@ -200,7 +200,7 @@ def test_pools_have_every_attribute_of_theirs_and_a_collector_refuses_asynchrono
             collector_of(pool)[0].collect(n_step=10)
 
 
-LOW, HIGH = np.array([-1 / 3, 0.1]), np.array([0.7, 1e6])
+LOW, HIGH = np.array([[-1 / 3, 0.1], [0.7, 1e6]], np.float32)
 
 
 @pytest.mark.parametrize(

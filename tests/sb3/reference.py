@@ -43,15 +43,14 @@ def assert_same_attributes(ours, theirs):
 
 
 def outcome(call, *args, **kwargs):
-    """Return the exception that a call raises, or None, and the messages of its warnings."""
+    """Return what a call returns or raises, and the messages of its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        error = None
         try:
-            call(*args, **kwargs)
-        except Exception as raised:  # noqa: BLE001 - the tests look at it
-            error = raised
-    return error, [str(each.message) for each in caught]
+            result = call(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the tests look at it
+            result = error
+    return result, [str(each.message) for each in caught]
 
 
 def asked(venv):
