@@ -200,14 +200,15 @@ def test_pools_have_every_attribute_of_theirs_and_a_collector_refuses_asynchrono
             collector_of(pool)[0].collect(n_step=10)
 
 
-LOW, HIGH = np.array([[-1 / 3, 0.1], [0.7, 1e6]], np.float32)
+def plane(dtype):
+    return spaces.Box(np.array([-1 / 3, 0.1], dtype), np.array([0.7, 1e6], dtype), dtype=dtype)
 
 
 @pytest.mark.parametrize(
     ("name", "space", "args"),
     [
-        ("ContinuousToDiscrete", spaces.Box(LOW, HIGH, dtype=np.float32), (5,)),
-        ("ContinuousToDiscrete", spaces.Box(LOW, HIGH, dtype=np.float64), ([2, 9],)),
+        ("ContinuousToDiscrete", plane(np.float32), (5,)),
+        ("ContinuousToDiscrete", plane(np.float64), ([2, 9],)),
         ("MultiDiscreteToDiscrete", spaces.MultiDiscrete([3, 1, 4, 2]), ()),
     ],
 )
