@@ -251,6 +251,7 @@ CASES = [
     (env(OBS, np.zeros(3)), "Expected: float32, actual dtype: float64"),
     (env(OBS, ZERO + 5), r"3 invalid indices: .*; .*1.0 <= obs\[1\] <= 1.0, actual value: 5.0; "),
     (env(spaces.Discrete(3), 9), "is not in observation_space"),
+    (env(DICT, ZERO), "must be a dict, got ndarray"),
     (env(DICT, {"a": 0, "c": 0}), r"has the keys \['a', 'c'\], but needs \['a', 'b'\]"),
     (env(DICT, {"a": ZERO, "b": 0}), r"key=a: .*Expected: \(2,\), actual shape: \(3,\)"),
     (env(step=giving(*ROW[:4])), r"step\(\) must return a tuple \(obs, reward, .*\), got 4 values"),

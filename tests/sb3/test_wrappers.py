@@ -80,6 +80,7 @@ FIRST = spaces.Box(0, 255, (3, 12, 10), np.uint8)
 # The class, observations, arguments; finding 16: where theirs is an assertion, ours is one too.
 REFUSED = [
     ("VecFrameStack", "discrete", (2,), AssertionError, "VecFrameStack: .*Discrete"),
+    ("VecFrameStack", "dict", (2,), TypeError, "stacked of Box and Dict"),
     ("VecFrameStack", "box", (2, {"z": "first"}), TypeError, "is a mapping"),
     ("VecFrameStack", "box", (2, "middle"), AssertionError, "or None, got 'middle'"),
     ("VecTransposeImage", "box", (), AssertionError, "Box.*, but images or a Dict"),
