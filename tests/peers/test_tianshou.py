@@ -1,22 +1,28 @@
-"""An unmodified Tianshou collects from our pools, and its buffer holds the right rows.
+"""An unmodified Tianshou on our pools, and our wrappers beside its own.
 
-Every row of the buffer is compared with envs stepped by hand; in sync mode the whole buffer is
-compared with what the same Collector gathers from Tianshou's own pool.
+Every row that its collectors gather is compared with envs stepped by hand; in sync mode the whole
+buffer is compared with what the same Collector gathers from Tianshou's own pool.
 """
 
 import functools
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 
+from envpool_py import DummyVectorEnv
+from envpool_py import wrappers as ours
 from tests.support import envs
 from tests.support.places import BACKENDS, PLACES, QUICK
+from tests.wrappers.envs import env_fns
 
 if sys.version_info >= (3, 11):
     from tianshou import env as theirs
     from tianshou.algorithm.algorithm_base import Policy
     from tianshou.data import AsyncCollector, Batch, Collector, VectorReplayBuffer
+    from tianshou.utils import RunningMeanStd as TheirRunningMeanStd
 else:
     Policy = object
 
@@ -44,22 +50,37 @@ def choose(counts):
     return (counts[..., :3].sum(-1) * 3 + counts[..., 3] + 1).astype(np.int64) % 7
 
 
+def sign(obs):
+    """Return other actions, which small errors of normalised observations do not change."""
+    return (obs.reshape(len(obs), -1).sum(axis=1) > 0).astype(int)
+
+
 class CountingPolicy(Policy):
     """Acts on what it sees, and keeps a state, which the AsyncCollector of 2.0.1 needs."""
+
+    choose = staticmethod(choose)
 
     def forward(self, batch, state=None, **_):
         obs = counts_of(batch.obs)
         count = np.zeros(len(obs)) if state is None else np.asarray(state.count) + 1
-        return Batch(act=choose(obs), state=Batch(count=count), policy=Batch(seen=obs[..., 0]))
+        seen = Batch(seen=obs[..., 0])
+        return Batch(act=self.choose(obs), state=Batch(count=count), policy=seen)
 
 
 def collector_of(pool, kind=None):
-    raw = envs.LedgerEnv(0)
-    policy = CountingPolicy(action_space=raw.action_space, observation_space=raw.observation_space)
+    policy = CountingPolicy(action_space=envs.LedgerEnv(0).action_space)
     buffer = VectorReplayBuffer(800, NUM)
     collector = (kind or Collector)(policy, pool, buffer)
     collector.reset()
     return collector, buffer
+
+
+def same_rows(buffer, other):
+    """Assert that two buffers hold the same rows, but for rounding in observations."""
+    assert len(buffer) == len(other)
+    for name in ("act", "rew", "terminated", "truncated", "done", "obs", "obs_next"):
+        pair = (counts_of(each[:].get(name)) for each in (buffer, other))
+        np.testing.assert_allclose(*pair, rtol=1e-11 if name.startswith("obs") else 0)
 
 
 def check_rows(buffer, *, chosen=True):
@@ -109,16 +130,12 @@ def test_collector(place):
             collector, buffer = collector_of(pool)
             found.append((buffer, collector.collect(**collect)))
             pool.close()
-        (ours, own_stats), (expected, their_stats) = found
-        assert check_rows(ours) == own_stats.n_collected_steps == len(ours) == len(expected)
+        (buffer, own_stats), (expected, their_stats) = found
+        same_rows(buffer, expected)
+        assert check_rows(buffer) == own_stats.n_collected_steps == len(buffer)
         assert own_stats.n_collected_episodes == their_stats.n_collected_episodes
         assert np.array_equal(own_stats.returns, their_stats.returns)
         assert np.array_equal(own_stats.lens, their_stats.lens)
-        for name in ("act", "rew", "terminated", "truncated", "done"):
-            assert np.array_equal(ours.get(slice(None), name), expected.get(slice(None), name))
-        for name in ("obs", "obs_next"):
-            pair = counts_of(ours[:].get(name)), counts_of(expected[:].get(name))
-            assert np.array_equal(*pair)
 
 
 def test_collector_goes_on_where_it_stopped_and_closes_the_pool():
@@ -174,17 +191,59 @@ def test_async_collector(place):
             assert check_rows(buffer) == again.n_collected_steps
 
 
-def test_collector_refuses_an_async_pool():
-    with PLACES["dummy"](make_fns(), wait_num=2) as pool:
-        collector, _ = collector_of(pool)
-        with pytest.raises(ValueError, match="AsyncCollector"):
-            collector.collect(n_step=10)
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_our_pools_have_every_attribute_of_theirs(place):
+def test_pools_have_every_attribute_of_theirs_and_a_collector_refuses_asynchronous_ones():
     reference = theirs.DummyVectorEnv(make_fns())
-    public = {name for name in dir(reference) if not name.startswith("_")}
     reference.close()
-    with PLACES[place](make_fns()) as pool:
-        assert public <= set(dir(pool))
+    with PLACES["dummy"](make_fns(), wait_num=2) as pool:
+        assert {name for name in dir(reference) if not name.startswith("_")} <= set(dir(pool))
+        with pytest.raises(ValueError, match="AsyncCollector"):
+            collector_of(pool)[0].collect(n_step=10)
+
+
+def plane(dtype):
+    return spaces.Box(np.array([-1 / 3, 0.1], dtype), np.array([0.7, 1e6], dtype), dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "space", "args"),
+    [
+        ("ContinuousToDiscrete", plane(np.float32), (5,)),
+        ("ContinuousToDiscrete", plane(np.float64), ([2, 9],)),
+        ("MultiDiscreteToDiscrete", spaces.MultiDiscrete([3, 1, 4, 2]), ()),
+    ],
+)
+def test_actions(name, space, args):
+    env = gym.Env()
+    env.observation_space, env.action_space = spaces.Discrete(1), space
+    own, other = (getattr(package, name)(env, *args) for package in (ours, theirs))
+    assert own.action_space == other.action_space
+    shape = getattr(own.action_space, "nvec", None)
+    batch = np.arange(own.action_space.n) if shape is None else np.array([*np.ndindex(*shape)])
+    np.testing.assert_array_equal(own.action(batch), other.action(batch))
+    for action in batch:
+        np.testing.assert_array_equal(own.action(action), other.action(np.array(action)))
+
+
+def test_normalised_observations(monkeypatch):
+    monkeypatch.setattr(CountingPolicy, "choose", staticmethod(sign))
+    fns, buffers = env_fns("float64"), []
+    own = ours.VectorEnvNormObs(DummyVectorEnv(fns))
+    other = theirs.VectorEnvNormObs(theirs.DummyVectorEnv(fns))
+    for venv in (own, other):
+        venv.seed([3, 4, 5, 6])
+        collector, buffer = collector_of(venv)
+        collector.collect(n_step=40)
+        collector.collect(n_episode=6)
+        buffers.append(buffer)
+    same_rows(*buffers)
+    found, meant = own.get_obs_rms(), other.get_obs_rms()
+    np.testing.assert_allclose([found.mean, found.var], [meant.mean, meant.var], 1e-11, 1e-12)
+    assert found.count == meant.count
+    # Their statistics serve in our wrapper, and ours in theirs.
+    statistics = TheirRunningMeanStd(), ours.RunningMeanStd()
+    own.set_obs_rms(statistics[0])
+    other.set_obs_rms(statistics[1])
+    np.testing.assert_allclose(own.reset(seed=[9] * 4)[0], other.reset(seed=9)[0], rtol=1e-12)
+    assert [each.count for each in statistics] == [4, 4]
+    own.close()
+    other.close()

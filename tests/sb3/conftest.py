@@ -1,47 +1,43 @@
 """The VecEnvs under test: in this process, and in others."""
 
 import functools
+import importlib
 
 import pytest
 
+import envpool_py as ep
 import envpool_py.sb3 as own
 
-#: ``SubprocVecEnv`` is the same class with another pool, which has the same processes and memory.
+#: ``SubprocVecEnv`` is the same class under another name.
 BACKENDS = {
     "dummy": own.DummyVecEnv,
     "shmem": functools.partial(own.ShmemVecEnv, start_method="fork", num_processes=2),
 }
 
 
-@pytest.fixture(autouse=True)
-def closed_in_the_end(monkeypatch):
-    """Close all VecEnvs that the test has made."""
-    made = []
-    begin = own.PoolVecEnv.__init__
-
-    def noted(venv, pool):
-        made.append(venv)
-        begin(venv, pool)
-
-    monkeypatch.setattr(own.PoolVecEnv, "__init__", noted)
-    yield
-    for venv in made:
-        if hasattr(venv, "pool"):  # else it was refused
-            venv.pool.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Two cores are there for all; and sums come out the same."""
-    import torch  # noqa: PLC0415 - the quick tests read this file too, and must not import it
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(params=BACKENDS)
 def make(request):
     """Make a VecEnv, of each backend in turn."""
     return BACKENDS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def closed_in_the_end(monkeypatch):
+    """Close the pools of all VecEnvs that the test has made."""
+    pools, begin = [], own.PoolVecEnv.__init__
+
+    def noted(venv, pool):
+        pools.append(pool)
+        begin(venv, pool)
+
+    monkeypatch.setattr(own.PoolVecEnv, "__init__", noted)
+    yield
+    for pool in pools:
+        if isinstance(pool, ep.BaseVectorEnv):
+            pool.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Use one thread of torch, so that sums do not depend on their order."""
+    importlib.import_module("torch").set_num_threads(1)  # the quick tests read this file too

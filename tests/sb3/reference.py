@@ -1,30 +1,29 @@
 """Step by step against Stable-Baselines3's own classes."""
 
+import warnings
+
 import gymnasium as gym
 import numpy as np
 
+from tests.support.reference import same
+
+
+def plain(value):
+    """A value as it is in both libraries: no times, which no two runs share."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items() if key != "t"}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(plain, value))
+    if isinstance(value, gym.Space):
+        return value, str(value)  # the order of a Dict
+    if type(value).__name__ == "RunningMeanStd":
+        return [np.asarray(value.mean), np.asarray(value.var), value.count]
+    return value
+
 
 def assert_same(ours, theirs, where=""):
-    """Equal in structure, type of number and every bit; times apart, which no two runs share."""
-    if isinstance(theirs, dict):
-        assert set(ours) == set(theirs), where
-        for key in theirs.keys() - {"t"}:
-            assert_same(ours[key], theirs[key], f"{where}[{key!r}]")
-    elif isinstance(theirs, (list, tuple)):
-        assert type(ours) is type(theirs), where
-        assert len(ours) == len(theirs), where
-        for n, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-            assert_same(one, other, f"{where}[{n}]")
-    elif isinstance(theirs, np.ndarray):
-        assert isinstance(ours, np.ndarray), where
-        assert ours.dtype == theirs.dtype, where
-        np.testing.assert_array_equal(ours, theirs, where)
-    elif type(theirs).__name__ == "RunningMeanStd":
-        for name in ("mean", "var", "count"):
-            assert_same(getattr(ours, name), getattr(theirs, name), f"{where}.{name}")
-    else:
-        assert ours == theirs, where
-        assert str(ours) == str(theirs), f"{where}: Dict spaces of another order"
+    """Equal in structure, type of number and every bit."""
+    assert same(plain(ours), plain(theirs)), f"{where}: {ours} is not {theirs}"
 
 
 INTERNAL = {"buf_obs", "buf_rews", "buf_dones", "buf_infos", "keys", "class_attributes", "actions"}
@@ -43,6 +42,17 @@ def assert_same_attributes(ours, theirs):
                 assert_same(getattr(ours, name), getattr(theirs, name), name)
 
 
+def outcome(call, *args, **kwargs):
+    """Return what a call returns or raises, and the messages of its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            result = call(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the tests look at it
+            result = error
+    return result, [str(each.message) for each in caught]
+
+
 def asked(venv):
     """What every request to the envs returns."""
     venv.set_attr("mark", 4, indices=0)
@@ -56,13 +66,6 @@ def asked(venv):
     ]
 
 
-def innermost(venv):
-    """The VecEnv within all wrappers."""
-    while "venv" in vars(venv):
-        venv = venv.venv
-    return venv
-
-
 def walk_together(ours, theirs, steps=60, seed=3):
     """Seed, reset and step both alike, and compare all they have; the number of episodes."""
     assert list(ours.seed(seed)) == list(theirs.seed(seed))
@@ -72,7 +75,7 @@ def walk_together(ours, theirs, steps=60, seed=3):
     assert_same(ours.reset(), theirs.reset(), "reset")
     ended = 0
     for step in range(steps):
-        assert_same(innermost(ours).reset_infos, innermost(theirs).reset_infos, "reset_infos")
+        assert_same(ours.unwrapped.reset_infos, theirs.unwrapped.reset_infos, "reset_infos")
         actions, same = (
             np.array([venv.action_space.sample() for _ in range(theirs.num_envs)])
             for venv in (theirs, ours)

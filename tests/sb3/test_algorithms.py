@@ -1,6 +1,5 @@
 """The algorithms of Stable-Baselines3 and sb3-contrib, over our VecEnvs; and the examples."""
 
-import functools
 import re
 import runpy
 import sys
@@ -24,26 +23,30 @@ from tests.sb3.reference import assert_same
 from tests.support.helpers import ROOT
 
 SMALL = {"device": "cpu", "seed": 0}
+ON_POLICY = {**SMALL, "n_steps": 32, "batch_size": 32, "n_epochs": 2}
 OFF_POLICY = {**SMALL, "learning_starts": 60, "batch_size": 16, "buffer_size": 500, "train_freq": 4}
-N = 4
-# The class, its settings, and the actions it takes.
+HER = {**OFF_POLICY, "replay_buffer_class": HerReplayBuffer}
+IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+# The class, its settings, the kind of its policy, and the env.
 ALGORITHMS = {
-    "PPO": (PPO, {**SMALL, "n_steps": 32, "batch_size": 32, "n_epochs": 2}, "discrete"),
-    "A2C": (A2C, {**SMALL, "n_steps": 8}, "box"),
-    "DQN": (DQN, {**OFF_POLICY, "target_update_interval": 40}, "discrete"),
-    "SAC": (SAC, {**OFF_POLICY, "gradient_steps": 2}, "box"),
+    "PPO": (PPO, ON_POLICY, "Mlp", WalkEnv),
+    "A2C": (A2C, {**SMALL, "n_steps": 8}, "Mlp", lambda: WalkEnv(action="box")),
+    "DQN": (DQN, {**OFF_POLICY, "target_update_interval": 40}, "Mlp", WalkEnv),
+    "SAC": (SAC, {**OFF_POLICY, "gradient_steps": 2}, "Mlp", lambda: WalkEnv(action="box")),
+    "HER": (SAC, HER, "MultiInput", lambda: BitFlippingEnv(4, continuous=True)),
+    "CNN": (PPO, ON_POLICY, "Cnn", lambda: WalkEnv(IMAGE)),
 }
 STEPS = 256
 
 
 def model_of(name, venv):
     """A new model, of a small network."""
-    algorithm, settings, _ = ALGORITHMS[name]
-    return algorithm("MlpPolicy", venv, policy_kwargs={"net_arch": [8]}, **settings)
+    algorithm, settings, policy, _ = ALGORITHMS[name]
+    return algorithm(f"{policy}Policy", venv, policy_kwargs={"net_arch": [8]}, **settings)
 
 
-def walkers(action="discrete", n=N):
-    return [lambda: own.Monitor(WalkEnv(action=action))] * n
+def monitored(env_fn=WalkEnv, n=4):
+    return [lambda: own.Monitor(env_fn())] * n
 
 
 def weights(model):
@@ -51,8 +54,10 @@ def weights(model):
 
 
 def wrapped(venv, packages):
-    """A VecEnv in these packages' VecFrameStack, VecNormalize and VecCheckNan."""
-    kinds = (("VecFrameStack", 2), ("VecNormalize",), ("VecCheckNan", True))
+    """A VecEnv in the wrappers of these packages, one of each."""
+    kinds = [("VecFrameStack", 2), ("VecNormalize",), ("VecCheckNan", True)]
+    if venv.observation_space == IMAGE:
+        kinds = [("VecTransposeImage",)]
     for package, (name, *args) in zip(packages, kinds, strict=False):
         venv = getattr(package, name)(venv, *args)
     return venv
@@ -63,17 +68,21 @@ def wrapped(venv, packages):
     [
         *((name, "dummy", ()) for name in ALGORITHMS),
         ("PPO", "shmem", ()),
+        ("HER", "shmem", ()),
         ("PPO", "dummy", (own, own, own)),
         ("PPO", "dummy", (sb3, sb3, sb3)),
-        ("SAC", "dummy", (own, own)),
         ("SAC", "dummy", (own, sb3)),
+        ("CNN", "dummy", (own,)),
     ],
 )
 def test_one_seed_gives_the_weights_that_theirs_gives(name, backend, packages):
-    """Bit for bit: over ours in any wrapping, and over theirs in theirs."""
-    action = ALGORITHMS[name][2]
-    venv = wrapped(BACKENDS[backend](walkers(action)), packages)
-    reference = wrapped(sb3.DummyVecEnv(walkers(action)), (sb3,) * len(packages))
+    """Bit for bit: over ours in any wrapping, and over theirs in theirs.
+
+    Stable-Baselines3 puts its VecTransposeImage around images, unless ours is there.
+    """
+    env_fns = monitored(ALGORITHMS[name][3])
+    venv = wrapped(BACKENDS[backend](env_fns), packages)
+    reference = wrapped(sb3.DummyVecEnv(env_fns), (sb3,) * len(packages))
     # Each learns at once, for all of them draw from one generator.
     ours, theirs = (model_of(name, each).learn(STEPS) for each in (venv, reference))
     assert_same(weights(ours), weights(theirs))
@@ -85,60 +94,33 @@ def test_one_seed_gives_the_weights_that_theirs_gives(name, backend, packages):
 
 def test_learn_save_load_evaluate(tmp_path):
     make = BACKENDS["shmem"]
-    venv = own.VecNormalize(make(walkers()))
-    evaluated = own.VecNormalize(make(walkers(n=2)), training=False, norm_reward=False)
+    venv = own.VecNormalize(make(monitored()))
+    evaluated = own.VecNormalize(make(monitored(n=2)), training=False, norm_reward=False)
     model = model_of("PPO", venv)
     assert model.get_vec_normalize_env() is model.get_env() is venv
     path = str(tmp_path)
-    evaluation = EvalCallback(evaluated, None, None, 3, STEPS // N // 2, path, path, verbose=0)
-    checkpoints = CheckpointCallback(STEPS // N, path, save_vecnormalize=True)
+    evaluation = EvalCallback(evaluated, None, None, 3, STEPS // 8, path, path, verbose=0)
+    checkpoints = CheckpointCallback(STEPS // 4, path, save_vecnormalize=True)
     model.learn(STEPS, callback=[evaluation, checkpoints])
     assert len(np.load(tmp_path / "evaluations.npz")["results"]) == 2
     # Their callback has put the statistics of training into ours.
     assert evaluated.obs_rms.count > 1
     model.save(tmp_path / "model")
-    loaded = type(model).load(tmp_path / "model", env=venv, device="cpu")
+    loaded = PPO.load(tmp_path / "model", env=venv, device="cpu")
     assert_same(weights(loaded), weights(model))
-    loaded.set_env(own.VecNormalize(make(walkers())))
     loaded.learn(STEPS // 2, reset_num_timesteps=False)
     assert (tmp_path / "best_model.zip").exists()
     [normalized] = tmp_path.glob("rl_model_vecnormalize_*.pkl")
-    restored = own.VecNormalize.load(normalized, make(walkers(n=2)))
+    restored = own.VecNormalize.load(normalized, make(monitored(n=2)))
     assert np.isfinite(evaluate_policy(model, restored, n_eval_episodes=3)[0])
-    assert model.predict(restored.reset())[0].shape == (2,)
 
 
 def test_masked_actions(make):
     """The mask allows one action of three, the only one that is rewarded."""
-    venv = make([lambda: own.Monitor(InvalidActionEnvDiscrete(3, 8, n_invalid_actions=2))] * 3)
-    model = MaskablePPO("MlpPolicy", venv, n_steps=32, batch_size=32, n_epochs=2, **SMALL)
+    venv = make(monitored(lambda: InvalidActionEnvDiscrete(3, 8, n_invalid_actions=2)))
+    model = MaskablePPO("MlpPolicy", venv, **ON_POLICY)
     model.learn(200)
     assert evaluate_masked(model, venv, n_eval_episodes=3)[0] == 8
-
-
-def test_hindsight(make):
-    env_fns = [functools.partial(BitFlippingEnv, 4, continuous=True)] * 2
-    settings = {**OFF_POLICY, "replay_buffer_class": HerReplayBuffer}
-    ours, theirs = (
-        SAC("MultiInputPolicy", vec_env(env_fns), **settings).learn(120)
-        for vec_env in (make, sb3.DummyVecEnv)
-    )
-    assert_same(weights(ours), weights(theirs))
-
-
-def test_images_are_transposed_by_itself():
-    """Stable-Baselines3 puts its own wrapper around images, unless ours is there."""
-    images = functools.partial(WalkEnv, spaces.Box(0, 255, (36, 36, 1), np.uint8))
-    settings = {**SMALL, "n_steps": 8, "batch_size": 8, "n_epochs": 1}
-    found = []
-    for wrap in (lambda venv: venv, own.VecTransposeImage, sb3.VecTransposeImage):
-        model = PPO("CnnPolicy", wrap(own.DummyVecEnv([images] * 2)), **settings).learn(16)
-        assert sb3.is_vecenv_wrapped(model.get_env(), sb3.VecTransposeImage)
-        assert own.is_vecenv_wrapped(model.get_env(), own.VecTransposeImage)
-        assert model.get_env().unwrapped is model.get_env().venv
-        found.append(weights(model))
-    assert_same(found[0], found[1])
-    assert_same(found[0], found[2])
 
 
 COMPARISON = ("--num-envs", "2", "--seconds", "0.01", "--rounds", "1", "--ppo-steps", "64")

@@ -1,25 +1,28 @@
-"""The wrappers: equal to Stable-Baselines3's, and what each does besides."""
+"""The wrappers: equal to Stable-Baselines3's, and what each does besides; VecNormalize's files."""
 
+import collections
+import copy
 import itertools
+import pickle
 import re
-import subprocess
 import sys
-import warnings
 from functools import partial
 from unittest.mock import Mock
 
+import cv2
 import gymnasium as gym
 import numpy as np
 import pytest
+import stable_baselines3.common.running_mean_std as sb3_rms
 import stable_baselines3.common.vec_env as sb3
 from gymnasium import spaces
-from imageio_ffmpeg import get_ffmpeg_exe
 from stable_baselines3.common.monitor import Monitor as Sb3Monitor
 from stable_baselines3.common.monitor import load_results
 
 import envpool_py.sb3 as own
+from envpool_py.sb3.common import running_mean_std
 from tests.sb3.envs import RGB, WalkEnv, walkers
-from tests.sb3.reference import assert_same, walk_together
+from tests.sb3.reference import assert_same, outcome, walk_together
 
 IDLE = np.zeros(3, int)
 CASES = {
@@ -32,7 +35,6 @@ CASES = {
     "VecFrameStack": ({"n_stack": 3}, "box"),
     "VecFrameStack-images": ({"n_stack": 2}, "image"),
     "VecFrameStack-first": ({"n_stack": 2, "channels_order": "first"}, "double"),
-    "VecFrameStack-last": ({"n_stack": 2, "channels_order": "last"}, "double"),
     "VecFrameStack-keys": ({"n_stack": 4, "channels_order": {"z": "first", "b": None}}, "vectors"),
     "VecMonitor": ({"info_keywords": ("left",)}, "box"),
     "VecTransposeImage": ({}, "image"),
@@ -83,9 +85,7 @@ REFUSED = [
     ("VecFrameStack", "box", (2, "middle"), AssertionError, "or None, got 'middle'"),
     ("VecTransposeImage", "box", (), AssertionError, "Box.*, but images or a Dict"),
     ("VecTransposeImage", FIRST, (), AssertionError, r"\(3, 12, 10\) have their channels first"),
-    ("VecTransposeImage", spaces.Dict({"k": FIRST}), (), AssertionError, "observation space k: "),
     ("VecExtractDictObs", "box", ("z",), AssertionError, "but a Dict is needed"),
-    ("VecExtractDictObs", "dict", ("q",), KeyError, "q"),
     ("VecVideoRecorder", "box", ("", bool), AssertionError, "is None, but 'rgb_array'"),
     ("VecNormalize", "discrete", (), ValueError, r"Discrete\(7\): VecNormalize only supports Box"),
     ("VecNormalize", "dict", (), ValueError, r"observation_space\['a'\] is Discrete.*only .* Box"),
@@ -102,33 +102,22 @@ def test_what_can_not_be_wrapped(name, obs, args, error, text):
     assert error is not AssertionError or isinstance(caught.value, ValueError)
 
 
-class Pass(own.VecEnvWrapper):
-    """Changes nothing; forgets terminal observations."""
-
-    def reset(self):
-        return self.venv.reset()
-
-    def step_wait(self):
-        obs, rewards, _, _ = self.venv.step_wait()
-        return obs, rewards, np.array([True, False, False]), [{}] * 3
-
-
 @pytest.mark.parametrize("package", [own, sb3])
-def test_a_wrapper_of_a_users_own(package):
+def test_stacks_are_the_callers_own_and_reset_infos_those_of_the_envs(package):
     base = package.DummyVecEnv([WalkEnv] * 3)
-    venv = own.VecFrameStack(Pass(Pass(base)), 2)
+    venv = own.VecFrameStack(own.VecCheckNan(base), 2)
     first = venv.reset()
     kept = first.copy()
     assert [set(info) for info in venv.reset_infos] == [{"task", "options", "from"}] * 3
     venv.reset_infos = [{"n": i} for i in range(3)]
     assert base.reset_infos == [{"n": 0}, {"n": 1}, {"n": 2}]
-    # Stacks are the caller's own.
     for _ in range(2):
-        with pytest.warns(UserWarning, match="env 0: done, but its info has no terminal_obs"):
-            stacks = venv.step(IDLE)[0]
+        stacks = venv.step(IDLE)[0]
         assert not (stacks == 99).any()
         stacks[:] = 99
     np.testing.assert_array_equal(first, kept)
+    with pytest.warns(UserWarning, match="env 1: done, but its info has no terminal_observation"):
+        venv.stacked_obs.update(np.zeros((3, 3)), np.array([False, True, False]), [{}] * 3)
 
 
 @pytest.mark.parametrize("order", [(own, own, own), (own, sb3, own), (sb3, own, sb3)])
@@ -156,39 +145,29 @@ STEPS = [
 """Which row of what has a value, and what is said of it."""
 
 
-def outcome(call, *args):
-    """The error or the number of warnings of a call, and their text."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            call(*args)
-        except ValueError as error:
-            return ValueError, str(error)
-    return len(caught), "".join(str(each.message) for each in caught)
-
-
 @pytest.mark.parametrize("settings", [*itertools.product([False, True], repeat=3)])
 def test_nan_is_traced_to_its_env(settings):
     """The errors and warnings of theirs."""
     venvs = [
         package.VecCheckNan(package.DummyVecEnv(walkers(obs="dict")), *settings)
-        for package in (own, sb3)
+        for package in (sb3, own)
     ]
     for name, row, value, text in STEPS:
         obs = {"z": np.zeros((3, 3)), "image": np.zeros((3, 1), np.uint8), "a": IDLE}
         arrays = {"z": obs["z"], "rewards": np.zeros(3), "actions": np.zeros((3, 1))}
         arrays[name][row] = value
+        step = Mock(return_value=(obs, arrays["rewards"], IDLE > 0, [{}] * 3))
         answers = []
         for venv in venvs:
-            step = Mock(return_value=(obs, arrays["rewards"], IDLE > 0, [{}] * 3))
             vars(venv.venv).update(step_async=Mock(), step_wait=step, reset=Mock(return_value=obs))
-            answers.append([outcome(venv.step, arrays["actions"]), outcome(venv.reset)])
-            answers[-1].append((venv.check_array_value("x", arrays[name]), ""))
-        ours, theirs = answers
-        assert [kind for kind, _ in ours] == [kind for kind, _ in theirs]
-        assert not ours[0][0] or re.search(text, ours[0][1])
-        assert not ours[1][0] or re.search(f"{text[:14]}.*at reset", ours[1][1])
-    base = venvs[0].venv
+            calls = [outcome(venv.step, arrays["actions"]), outcome(venv.reset)]
+            answers.append([(type(result), len(told)) for result, told in calls])
+            answers[-1].append(venv.check_array_value("x", arrays[name]))
+        assert answers[0] == answers[1]
+        result, told = calls[0]
+        told += [str(result)] if isinstance(result, ValueError) else []
+        assert all(re.search(text, message) for message in told)
+    base = venvs[1].venv
     base.action_space = base.observation_space
     with pytest.raises(NotImplementedError, match="dicts"):
         own.VecCheckNan(base)
@@ -200,17 +179,16 @@ def test_the_file_of_vec_monitor(tmp_path):
     venv = own.VecMonitor(own.DummyVecEnv([make] * 3), str(tmp_path / "run"), keywords)
     venv.reset()
     infos = [info for _ in range(40) for info in venv.step(IDLE)[3]]
-    episodes = [info["episode"] for info in infos if "episode" in info]
     venv.close()
     assert '"env_id": "CartPole-v1"' in (tmp_path / "run.monitor.csv").read_text()
     frame = load_results(str(tmp_path))
+    episodes = [info["episode"] for info in infos if "episode" in info]
     assert venv.episode_count == len(frame) == len(episodes) > 10
     for key in ("r", "l", *keywords):
         assert frame[key].tolist() == [episode[key] for episode in episodes]
     for monitor in (own.Monitor, Sb3Monitor):
-        monitored = own.DummyVecEnv([lambda cls=monitor: cls(WalkEnv())])
         with pytest.warns(UserWarning, match="the envs have a Monitor already"):
-            own.VecMonitor(monitored)
+            own.VecMonitor(own.DummyVecEnv([lambda cls=monitor: cls(WalkEnv())]))
 
 
 class Big(WalkEnv):
@@ -218,13 +196,6 @@ class Big(WalkEnv):
 
     def render(self):
         return np.full((32, 48, 3), 40 * (len(self.log) % 5) + 40, np.uint8)
-
-
-def frames(path):
-    """The frames of a video of two ``Big``, by ffmpeg itself."""
-    command = [get_ffmpeg_exe(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
-    done = subprocess.run(command, capture_output=True, check=True)
-    return np.frombuffer(done.stdout, np.uint8).reshape(-1, 64, 48, 3)
 
 
 def test_videos(tmp_path, monkeypatch):
@@ -241,26 +212,191 @@ def test_videos(tmp_path, monkeypatch):
             seen.append((venv.recording, venv.video_name))
             venv.step(np.zeros(2, int))
         venv.close()  # writes what there is
-        paths = [folder / f"walk-step-{n}-to-step-{n + 4}.mp4" for n in (0, 10)]
-        assert venv.video_path == str(paths[1])
-        videos = [frames(path) for path in paths]
-        shades = [round(video[0].mean() / 40) for video in videos]
+        paths = [str(folder / f"walk-step-{n}-to-step-{n + 4}.mp4") for n in (0, 10)]
+        assert venv.video_path == paths[1]
+        videos = [cv2.VideoCapture(path) for path in paths]
+        shades = [round(video.read()[1].mean() / 40) for video in videos]
         runs.append([venv.frames_per_sec, seen, shades])
     assert_same(runs[1], runs[0])
-    assert [len(video) for video in videos] == [5, 3]  # theirs lacks a frame
-
-
-def test_a_recording_that_nobody_ended(tmp_path, monkeypatch):
-    base = own.DummyVecEnv([RGB])
-    venv = own.VecVideoRecorder(base, str(tmp_path), lambda _: True, 9)
-    venv.reset()
-    with pytest.warns(ResourceWarning, match="rl-video-step-0-to-step-9.mp4 was not ended"):
-        del venv
-    venv = own.VecVideoRecorder(base, str(tmp_path), lambda step: step == 0)
-    base.render = lambda mode=None: None  # noqa: ARG005
-    with pytest.warns(UserWarning, match="render returned a NoneType"):
-        venv.reset()
-    assert not venv.recording
+    lengths = [int(video.get(cv2.CAP_PROP_FRAME_COUNT)) for video in videos]
+    assert lengths == [5, 3]  # theirs lacks a frame
     monkeypatch.setitem(sys.modules, "moviepy.video.io.ffmpeg_writer", None)
     with pytest.raises(ImportError, match=r"moviepy; pip install envpool-py\[video\]"):
-        own.VecVideoRecorder(base, str(tmp_path), bool)
+        own.VecVideoRecorder(own.DummyVecEnv([RGB]), str(tmp_path), bool)
+
+
+# ---------------------------------------------------------------------------------- VecNormalize
+
+
+def dummy(obs="box", n=3):
+    return own.DummyVecEnv(walkers(n, obs=obs))
+
+
+def trained(package, obs="box", **kwargs):
+    """A VecNormalize that has seen some steps."""
+    venv = package.VecNormalize(package.DummyVecEnv(walkers(obs=obs)), **kwargs)
+    venv.seed(0)
+    venv.reset()
+    for _ in range(30):
+        venv.step(np.zeros(3, int))
+    return venv
+
+
+NAMES = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
+NAMES += ["norm_obs_keys", "obs_rms", "ret_rms", "observation_space"]
+
+
+def kept(venv):
+    """Settings and statistics."""
+    return {name: getattr(venv, name) for name in NAMES if hasattr(venv, name)}
+
+
+@pytest.mark.parametrize(
+    ("obs", "kwargs"),
+    [
+        ("box", {"gamma": 0.9, "training": False}),
+        ("dict", {"norm_obs_keys": ["z", "image"], "clip_obs": 3.0}),
+        ("image", {"norm_reward": False}),
+        ("discrete", {"norm_obs": False, "clip_reward": 2.0, "epsilon": 1e-3}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("writer", "reader", "name"),
+    [(own, own, "a.pkl"), (own, own, "a.npz"), (sb3, own, "a.pkl"), (own, sb3, "a.pkl")],
+)
+def test_a_round_trip(obs, kwargs, writer, reader, name, tmp_path):
+    path = str(tmp_path / name)
+    venv = trained(writer, obs, **kwargs)
+    venv.save(path)
+    other = reader.VecNormalize.load(path, dummy(obs, n=2))
+    assert_same(kept(other), kept(venv))
+    assert other.num_envs == 2
+    other.training = False
+    other.reset()
+    original = other.get_original_obs()
+    assert_same(other.normalize_obs(original), venv.normalize_obs(original))
+    for wrong in ("image", "dict", "double") if obs == "box" and reader is own else ():
+        with pytest.raises(ValueError, match="shape|statistics|Box"):
+            own.VecNormalize.load(path, dummy(wrong))
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_every_protocol_is_read(protocol, tmp_path):
+    venv = trained(sb3, "dict", norm_obs_keys=["z"])
+    venv.observation_space.seed(0)  # generators go with it
+    venv.action_space.seed(0)
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(venv, protocol))
+    assert_same(kept(own.VecNormalize.load(tmp_path / "a.pkl", dummy("dict"))), kept(venv))
+
+
+class Bomb:
+    """Does something when it is unpickled."""
+
+    went_off = False
+
+    def __reduce__(self):
+        return setattr, (Bomb, "went_off", True)
+
+
+class Subclass(own.VecNormalize):
+    """A custom subclass."""
+
+
+def test_a_file_of_something_else_runs_nothing(tmp_path):
+    venv, path, refused = own.VecNormalize(dummy()), tmp_path / "a.npz", pickle.UnpicklingError
+    # Protocol 4 can name an attribute of an attribute.
+    dotted = b"\x80\x04\x8c\x05numpy\x8c\x0cf2py.os.name\x93."
+    contents = [b"nonsense", dotted, pickle.dumps(3)]
+    for payload in (Bomb(), collections.Counter()):
+        for owner, name in ((venv, "gamma"), (venv.observation_space, "low")):
+            setattr(owner, name, payload)
+            contents.append(pickle.dumps(owner))
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(refused):
+            own.VecNormalize.load(path, dummy())
+    for settings in ("{}", np.array([Bomb()], dtype=object)):  # without statistics
+        np.savez(path, settings=settings)
+        with pytest.raises(ValueError, match="lacks statistics|allow_pickle"):
+            own.VecNormalize.load(path, dummy())
+    assert not Bomb.went_off
+    Subclass(dummy()).save(tmp_path / "a.pkl")
+    with pytest.raises(refused, match="names .*Subclass.*trusted=True"):
+        own.VecNormalize.load(tmp_path / "a.pkl", dummy())
+    assert type(own.VecNormalize.load(tmp_path / "a.pkl", dummy(), trusted=True)) is Subclass
+
+
+def test_copies_and_pickles_have_no_vec_env_yet():
+    venv = trained(own)
+    for other in (copy.deepcopy(venv), pickle.loads(pickle.dumps(venv))):
+        with pytest.raises(AttributeError):
+            other.reset()
+        assert_same(kept(other), kept(venv))
+        other.set_venv(dummy())
+        other.reset()
+        with pytest.raises(ValueError, match="there is a VecEnv already"):
+            other.set_venv(venv.venv)
+
+
+def test_running_averages(tmp_path):
+    statistics = []
+    for package in (running_mean_std, sb3_rms):
+        one, other = package.RunningMeanStd(shape=(2,)), package.RunningMeanStd(shape=(2,))
+        one.update(np.arange(10.0).reshape(5, 2))
+        other.update(np.arange(10.0, 36.0).reshape(13, 2))
+        statistics.append([one.copy(), one, other])
+        one.combine(other)
+    assert_same(*statistics)
+    venv, other = trained(own, "vectors"), own.VecNormalize(dummy("vectors"))
+    venv.save_running_average(tmp_path / "new")
+    other.load_running_average(tmp_path / "new")
+    assert_same(kept(other), kept(venv))
+    # Theirs too, and nothing but statistics of the right shape.
+    path = tmp_path / "new" / "ret_rms.pkl"
+    path.write_bytes(pickle.dumps(sb3_rms.RunningMeanStd(3.0)))
+    other.load_running_average(path.parent)
+    assert other.ret_rms.count == 3.0
+    for value, error in (
+        (sb3_rms.RunningMeanStd(shape=(2,)), ValueError),
+        ({"a": other.ret_rms}, ValueError),
+        (Bomb(), pickle.UnpicklingError),
+    ):
+        path.write_bytes(pickle.dumps(value))
+        with pytest.raises(error, match=r"ret_rms.pkl has the shapes|trusted"):
+            other.load_running_average(path.parent)
+
+
+@pytest.mark.parametrize("normalizes", [True, False])
+def test_what_is_returned_is_the_callers_own(normalizes):
+    inner = dummy("dict")
+    before = copy.deepcopy(inner.observation_space)
+    options = {"norm_obs": normalizes, "norm_reward": normalizes, "norm_obs_keys": ["z"]}
+    venv = own.VecNormalize(inner, **options)
+    with pytest.raises(ValueError, match="nothing was reset or stepped yet"):
+        venv.get_original_obs()
+    assert venv.get_original_reward().shape == (0,)
+    venv.reset()
+    obs, rewards, *_ = venv.step(np.zeros(3, int))
+    for array in (obs["z"], obs["a"], rewards, venv.get_original_obs()["z"]):
+        array[:] = 77
+    originals = [*venv.get_original_obs().values(), venv.get_original_reward()]
+    assert not any((array == 77).all() for array in originals)
+    assert inner.observation_space == before
+
+
+@pytest.mark.parametrize("pair", [(own, own), (own, sb3), (sb3, own)])
+def test_sync(pair):
+    venv, evaluated = (
+        package.VecNormalize(package.VecMonitor(package.DummyVecEnv(walkers()))) for package in pair
+    )
+    venv.reset()
+    own.sync_envs_normalization(venv, evaluated)
+    before = copy.deepcopy([venv.obs_rms, venv.ret_rms])
+    venv.step(np.zeros(3, int))
+    assert_same([evaluated.obs_rms, evaluated.ret_rms], before)
+    assert venv.obs_rms.count > before[0].count
+    own.sync_envs_normalization(evaluated.venv, own.VecMonitor(evaluated.unwrapped))
+    for other, found in ((evaluated.unwrapped, "missing"), (evaluated.venv, "VecMonitor")):
+        text = f"number 1 of eval_env is {found}, but that of env is VecNormalize"
+        with pytest.raises(AssertionError, match=text):
+            own.sync_envs_normalization(venv, other)
