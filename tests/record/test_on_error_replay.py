@@ -1,17 +1,16 @@
 """`on_error="replay"`: a lost env is restored to its step; the run equals an undisturbed one."""
 
+import contextlib
 import functools
-import os
-import signal
 
 import pytest
 
 from envpool_py import BaseVectorEnv, WorkerDiedError
 from tests.faults.helpers import MODES, PROCESSES, count_call, kill, mates_of, reset_pool
-from tests.record.runs import Once, PlainWorker, Run, failing
+from tests.record.runs import Once, OwnWorker, Run, failing
 from tests.support import envs
 from tests.support.broken import sleep_indefinitely
-from tests.support.places import PLACES
+from tests.support.places import PLACES, slow
 from tests.support.reference import same
 
 REPLAY = {"on_error": "replay", "restart_backoff": 0.0}
@@ -24,27 +23,20 @@ def rows(pool, steps):
     run.reset(seed=5)
     run.drive(steps)
     found = [run.rows_of(i) for i in range(3)]
-    replayed = {}
-    for i, own in enumerate(found):
-        for *_, info in own:
-            assert info.get("env_error") is None
-            assert not any("reset_fn" in key for key in info)
-            if "env_replayed" in info:
-                replayed.setdefault(i, []).append(info.pop("env_replayed").splitlines()[0])
-    return found, replayed
+    infos = [[info for *_, info in own] for own in found]
+    assert [info["env_error"] for own in infos for info in own if "env_error" in info] == []
+    return found, [[info.pop("env_replayed", "") for info in own] for own in infos]
 
 
-def check_undisturbed(path, place, faults, steps=24, name="random", **options):
+def check_undisturbed(path, place, faults, steps=24, name=None, **options):
     """Assert that a run with these faults has the rows of one without, and says what it did."""
-    fns = failing(path, faults, name)
-    with PLACES[place](fns, **options, **REPLAY) as pool:
+    with PLACES[place](failing(path, faults, name), **options, **REPLAY) as pool:
         found, replayed = rows(pool, steps)
     of_rows = {key: options[key] for key in options.keys() - {"wait_num", "step_timeout"}}
     with PLACES["dummy"](failing(path, {}, name), **of_rows) as pool:
         assert same(found, rows(pool, steps)[0])
-    assert replayed.keys() >= faults.keys()
     for i in faults:
-        assert replayed[i][0].startswith(f"env {i}: ")
+        assert next(filter(None, replayed[i])).startswith(f"env {i}: ")
 
 
 def odd_resets(env_id, episode):
@@ -62,6 +54,7 @@ RUNS = [
     ("shmem-fork-packed", TWO, {"episode_seeds": True}),
     ("shmem-fork-packed", {1: (20, "SIGKILL")}, {"reset_fn": odd_resets}),
     ("shmem-fork", {1: (-3, "SIGKILL")}, {}),
+    *slow(("shmem-fork-packed", {1: (5, "hang")}, {"step_timeout": 0.6})),
 ]
 
 
@@ -73,13 +66,11 @@ def test_the_run_is_as_if_nothing_had_happened(place, faults, options, mode, tmp
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_reset_that_raises_once(mode, tmp_path):
-    faults = {1: (-3, "raise")}
-    if mode != "same_step":
-        check_undisturbed(tmp_path, "shmem-fork", faults, autoreset_mode=mode)
-        return
-    # The row of the ended step was returned already, without the next episode's.
-    with pytest.raises(AssertionError, match="env 1: reset raised ValueError: once"):
-        check_undisturbed(tmp_path, "shmem-fork", faults, autoreset_mode=mode)
+    restored = contextlib.nullcontext()
+    if mode == "same_step":  # the row of the ended step was returned already
+        restored = pytest.raises(AssertionError, match="env 1: reset raised ValueError: once")
+    with restored:
+        check_undisturbed(tmp_path, "shmem-fork", {1: (-3, "raise")}, autoreset_mode=mode)
 
 
 @pytest.mark.parametrize("name", ["nested", "text", "every-dtype", "sequence", "custom"])
@@ -90,12 +81,6 @@ def test_every_kind_of_action(name, tmp_path):
         for actions in ([None] * 3, [pool.action_space[0].sample()] * 3, [None] * 3):
             *_, infos = pool.step(actions)  # None is an action as well
         assert "env_replayed" in infos[0]
-
-
-@pytest.mark.slow
-def test_an_env_that_hangs_once(tmp_path):
-    options = {"step_timeout": 0.6, "autoreset_mode": "next_step"}
-    check_undisturbed(tmp_path, "shmem-fork-packed", {1: (5, "hang")}, 10, **options)
 
 
 @pytest.mark.parametrize("place", PROCESSES)
@@ -154,7 +139,7 @@ def test_an_env_that_is_tried_again_when_its_process_ends_is_restored_once_more(
                 sleep_indefinitely()
             return row
 
-        return Once(envs.ChangedEnv(step=step), str(tmp_path / "raised"), 1, "raise")
+        return Once(envs.ChangedEnv(step=step), tmp_path / "raised", 1, "raise")
 
     options = {"wait_num": 1, "timeout": 0.01, "strict_timeout": True, "max_restarts": None}
     fns = [first, functools.partial(envs.CountEnv, 1)]
@@ -217,23 +202,15 @@ def test_an_env_whose_seed_nobody_knows_is_restarted(tmp_path):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(part):
-    made = []
+def test_any_part_of_a_row_may_show_that_an_env_is_not_deterministic(part, tmp_path):
+    raised = tmp_path / "raised"
 
-    def step(env, _, row):
-        """Raise in the second step of the first env; change a part of the rows of the others."""
-        changed = list(row)
-        if env is not made[0]:
-            changed[part] = changed[part] + 1 if part < 2 else True
-        elif env.t == 2:
-            raise ValueError("once")
-        return tuple(changed)
+    def step(_, __, row):
+        """Change a part of the row once the env has failed."""
+        return *row[:part], row[part] + raised.exists(), *row[part + 1 :]
 
-    def make_env():
-        made.append(envs.ChangedEnv(step=step))
-        return made[-1]
-
-    with PLACES["dummy"]([make_env], **REPLAY) as pool:
+    env_fn = lambda: Once(envs.ChangedEnv(step=step), raised, 2, "raise")  # noqa: E731
+    with PLACES["dummy"]([env_fn], **REPLAY) as pool:
         pool.reset(seed=1)
         pool.step([0])
         error = pool.step([0])[4][0]["env_error"]
@@ -266,42 +243,13 @@ def test_a_past_may_be_too_long_and_a_seeded_reset_begins_a_new_one(monkeypatch,
         assert "env_replayed" in infos[3][2]
 
 
-def test_an_env_cancelled_before_it_is_restored_is_new(tmp_path, monkeypatch):
-    options = {"num_processes": 1, "wait_num": 1, "on_error": "replay", "restart_backoff": 60.0}
-    with PLACES["shmem-fork"](failing(tmp_path, {1: (1, "raise")}), **options) as pool:
-        pool.reset(seed=1)
-        pool.send([0], [1])
-        assert "env_replayed" in pool.recv()[4][0]
-        os.kill(pool.workers[0].process.pid, signal.SIGSTOP)
-        pool.send([0, 0], [0, 1])
-        kill(pool, 0)
-        assert "env_replayed" in pool.step(None, [0])[4][0]
-        # Env 1 was recreated with env 0, and has to wait for its second restart.
-        pool.cancel([1])
-        monkeypatch.setattr("envpool_py.recovery.LONGEST_BACKOFF", 0.0)
-        pool.reset([1])
-        kill(pool, 1)
-        pool.send([0], [1])
-        # Its new past is known, and begins with a reset that no seed repeats.
-        assert "replay: the reset since its last reset" in pool.recv()[4][0]["env_error"]
-
-
-class NoReplayWorker(PlainWorker):
-    """Does not know the request that restores an env."""
-
-    def recv(self):
-        if self._request is not None and self._request.kind == "run":
-            raise NotImplementedError("run")
-        return super().recv()
-
-
-@pytest.mark.parametrize(("worker", "restores"), [(PlainWorker, True), (NoReplayWorker, False)])
-def test_custom_workers(worker, restores, tmp_path):
-    with BaseVectorEnv(failing(tmp_path, {1: (3, "raise")}), worker, **REPLAY) as pool:
+@pytest.mark.parametrize("restores", [False, True])
+def test_custom_workers(restores, tmp_path, monkeypatch):
+    monkeypatch.setattr(OwnWorker, "restores", restores)
+    with BaseVectorEnv(failing(tmp_path, {1: (3, "raise")}), OwnWorker, **REPLAY) as pool:
         pool.reset(seed=5)
-        batches = [pool.step([0, 0, 0]) for _ in range(3)]
-        assert ("env_replayed" in batches[2][4][1]) == restores
-        assert ("env_error" in batches[2][4][1]) != restores
+        infos = [pool.step([0, 0, 0])[4][1] for _ in range(3)]
+        assert ("env_replayed" in infos[2], "env_error" in infos[2]) == (restores, not restores)
 
 
 @pytest.mark.parametrize("dies", [False, True])
