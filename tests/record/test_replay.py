@@ -15,6 +15,7 @@ from tests.support.helpers import descriptors
 from tests.support.places import PLACES
 from tests.support.reference import same
 
+OWN_POOL = functools.partial(envpool_py.BaseVectorEnv, worker_fn=OwnWorker)
 FAULTY = [functools.partial(envs.FaultEnv, tag, 3) for tag in range(3)]
 
 
@@ -58,7 +59,7 @@ def repeated(path, place, fns=RANDOM, **options):
         ("dummy", 1, None, {"backend": "subproc", "num_processes": 2}),
         ("shmem-fork-packed", None, "next_step", {}),
         ("shmem-fork-packed", 2, "same_step", {"backend": "shmem", "num_processes": 1}),
-        ("shmem-fork-caller", 2, "next_step", {}),
+        ("shmem-fork-caller", 2, "next_step", {"backend": OWN_POOL}),
     ],
 )
 def test_every_row_comes_again(place, wait_num, mode, options, path):
@@ -70,15 +71,6 @@ def test_every_row_comes_again(place, wait_num, mode, options, path):
         while run.pool.waiting_id:
             run.keep(run.pool.recv)
     check_replay(run, path, RANDOM, **options)
-
-
-def test_custom_pools_and_workers(path):
-    own_pool = functools.partial(envpool_py.BaseVectorEnv, worker_fn=OwnWorker)
-    with own_pool(RANDOM, wait_num=2, autoreset_mode="same_step", record=path) as pool:
-        run = Run(pool)
-        run.reset(seed=3)
-        run.drive(9)
-    check_replay(run, path, RANDOM, backend=own_pool)
 
 
 @pytest.mark.parametrize("columns", [False, True])
