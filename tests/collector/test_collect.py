@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from envpool_py import DummyVectorEnv, EnvError
 from envpool_py.collector import AsyncCollector, RandomPolicy
+from tests.faults.helpers import MODES
 from tests.support import envs
 from tests.support.episodes import SEED, by_env, check_by_hand, fingerprint
 from tests.support.helpers import wait_until
@@ -137,26 +138,22 @@ def test_envs_work_while_the_caller_has_what_was_collected(kind):
 class Recurrent:
     """Acts by how many observations it has seen in this episode of this env."""
 
-    def __init__(self):
-        self.seen = {}
+    seen = np.zeros(3, int)
 
     def start_episodes(self, env_ids):
-        self.seen.update(dict.fromkeys(env_ids.tolist(), 0))
+        self.seen[env_ids] = 0
 
     def __call__(self, obs, env_ids):
-        assert obs[:, 0].tolist() == env_ids.tolist()
-        assert [self.seen[i] for i in env_ids] == obs[:, 2].tolist()
-        for i in env_ids:
-            self.seen[i] += 1
-        return np.array([self.seen[i] for i in env_ids])
+        assert obs[:, [0, 2]].T.tolist() == [env_ids.tolist(), self.seen[env_ids].tolist()]
+        self.seen[env_ids] += 1
+        return self.seen[env_ids]
 
 
-@pytest.mark.parametrize("wait_num", [1, 3])
-def test_a_policy_is_told_of_the_start_of_episodes(wait_num):
-    with DummyVectorEnv(counts(3, 2, 3, 4), wait_num=wait_num) as pool:
-        episodes = list(AsyncCollector(pool, Recurrent()).episodes(12))
-    for episode in episodes:
-        assert episode.actions.tolist() == list(range(1, len(episode) + 1))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_policy_is_told_of_the_start_of_episodes(mode):
+    with DummyVectorEnv(counts(3, 2, 3, 4), wait_num=2, autoreset_mode=mode) as pool:
+        for episode in AsyncCollector(pool, Recurrent()).episodes(12):
+            assert episode.actions.tolist() == list(range(1, len(episode) + 1))
 
 
 def test_actions_may_be_columns():

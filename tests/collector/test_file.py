@@ -1,6 +1,7 @@
 """The file of episodes against what was put in."""
 
 import contextlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -69,29 +70,24 @@ def test_a_file_gives_back_what_was_put_in(tmp_path, file, name, options, mmap):
     found = load(tmp_path / file, mmap=mmap)
     assert found.metadata == {"what": [1, "x"]}
     assert (found.observation_space, found.action_space) == both
-    steps = found.transitions()
-    assert len(steps) == found.num_steps == sum(map(len, episodes))
-    trees = [rows_of(tree, len(steps)) for tree in (steps.obs, steps.action, steps.next_obs)]
-    row = 0
+    rows = []
     for one, other in zip(in_order(episodes), found, strict=True):
         for part in ("env_id", "episode_id", "env_seed", "seed", "infos", "extras"):
             assert equal(getattr(one, part), getattr(other, part)), part
-        for part in ("rewards", "terminated", "truncated"):
-            assert equal(getattr(one, part), np.asarray(getattr(other, part))), part
+        outcome, read_outcome = ((e.rewards, e.terminated, e.truncated) for e in (one, other))
+        assert equal(outcome, tuple(map(np.asarray, read_outcome)))
         obs, read_obs = (rows_of(e.observations, len(one) + 1) for e in (one, other))
         actions, read_actions = (rows_of(e.actions, len(one)) for e in (one, other))
         assert equal(obs + actions, read_obs + read_actions)
-        for t in range(len(one)):
-            assert equal([obs[t], actions[t], obs[t + 1]], [tree[row] for tree in trees])
-            assert (steps.env_id[row], steps.episode_id[row]) == (one.env_id, one.episode_id)
-            assert equal(one.rewards[t], steps.reward[row])
-            assert (steps.terminated[row], steps.truncated[row]) == (
-                one.terminated[t],
-                one.truncated[t],
-            )
-            assert equal((steps.info[row], steps.next_info[row]), one.infos[t : t + 2])
-            assert steps.extras["log/prob"][row] == one.env_id / 8
-            row += 1
+        ids = [(one.env_id, one.episode_id, one.env_id / 8)] * len(one)
+        columns = obs[:-1], actions, obs[1:], one.infos[:-1], one.infos[1:], *outcome, ids
+        rows += zip(*columns, strict=True)
+    steps = found.transitions()
+    assert len(steps) == found.num_steps == len(rows)
+    trees = [rows_of(tree, len(rows)) for tree in (steps.obs, steps.action, steps.next_obs)]
+    outcomes = steps.reward, steps.terminated, steps.truncated
+    ids = zip(steps.env_id, steps.episode_id, steps.extras["log/prob"], strict=True)
+    assert equal(rows, list(zip(*trees, steps.info, steps.next_info, *outcomes, ids, strict=True)))
 
 
 def test_a_file_is_read_by_numpy_alone(tmp_path):
@@ -101,11 +97,10 @@ def test_a_file_is_read_by_numpy_alone(tmp_path):
         arrays = dict(file)
     assert {"observations/b/1/flags", "actions/a", "extras/log~1prob"} <= arrays.keys()
     assert json.loads(str(arrays["metadata"]))["version"] == 2
+    names = [f"episodes/{name}" for name in ("env_id", "start", "observation_start", "length")]
     for n, episode in enumerate(in_order(episodes)):
-        start, length = arrays["episodes/start"][n], arrays["episodes/length"][n]
-        first = arrays["episodes/observation_start"][n]
-        assert length == len(episode)
-        assert arrays["episodes/env_id"][n] == episode.env_id
+        env_id, start, first, length = (arrays[name][n] for name in names)
+        assert (env_id, length) == (episode.env_id, len(episode))
         assert arrays["episodes/return"][n] == episode.rewards.sum()
         assert np.array_equal(arrays["rewards"][start : start + length], episode.rewards)
         images = arrays["observations/c/image"][first : first + length + 1]
@@ -217,19 +212,17 @@ def test_nothing_that_is_there_is_overwritten_unasked(tmp_path):
 def test_a_killed_program_leaves_its_episodes(tmp_path, file):
     env_fns = [partial(envs.RandomEnv, i) for i in range(4)]
 
-    def collect(number, *, die=False):
+    def collect(number):
         with DummyVectorEnv(env_fns, wait_num=2) as pool:
             collector = AsyncCollector(pool, RandomPolicy(pool, 0), seed=SEED, keep_infos=True)
             both = pool.observation_space[0], pool.action_space[0]
             with EpisodeWriter(tmp_path / file, *both, append=True) as writer:
                 for episode in collector.episodes(number):
                     writer.write(episode)
-                if die:
+                if number == 30:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-    process = multiprocessing.get_context("fork").Process(
-        target=collect, args=(30,), kwargs={"die": True}
-    )
+    process = multiprocessing.get_context("fork").Process(target=collect, args=(30,))
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -242,22 +235,21 @@ def test_a_killed_program_leaves_its_episodes(tmp_path, file):
 
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
-def test_half_an_episode_does_not_count(tmp_path, keep):
+def test_half_an_episode_does_not_count(tmp_path, keep, monkeypatch):
     """A kill between any two writes: some arrays have the episode, the index has not."""
     episodes, both = make_episodes("nested")
-    real, writes = GrowingArray.put, []
+    put, calls = GrowingArray.put, itertools.count()
 
-    def dies(array, first, rows):
-        if len(writes) == keep:
+    def put_or_die(*args):
+        if next(calls) == keep:
             raise KeyboardInterrupt
-        writes.append(None)
-        real(array, first, rows)
+        put(*args)
 
     with EpisodeWriter(tmp_path / "a", *both) as writer:
         for episode in episodes[:3]:
             writer.write(episode)
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(GrowingArray, "put", dies)
+        monkeypatch.setattr(GrowingArray, "put", put_or_die)
+        with pytest.raises(KeyboardInterrupt):
             writer.write(episodes[3])
         assert fingerprint(load(tmp_path / "a")) == fingerprint(episodes[:3])
         writer.write(episodes[4])
