@@ -27,9 +27,6 @@ def counts(num, *lengths):
     return [partial(envs.CountEnv, i, lengths[i % len(lengths)]) for i in range(num)]
 
 
-# ------------------------------------------------------------------------- limits and shares
-
-
 def check_limit(episodes, num_envs, limit):
     """Assert that just so many episodes were collected, or that none was started needlessly."""
     own = by_env(episodes)
@@ -101,9 +98,6 @@ def test_wrong_limits_are_refused_at_once():
                 method(**limits)
 
 
-# --------------------------------------------------------------------------- never waiting
-
-
 @pytest.mark.parametrize("method", ["step", "reset"])
 def test_the_others_go_on_while_one_env_waits(method, tmp_path):
     gate = tmp_path / "open"
@@ -132,9 +126,6 @@ def test_envs_work_while_the_caller_has_what_was_collected(kind):
             assert sorted(pool.waiting_id) == [0, 1, 2]
 
 
-# ---------------------------------------------------------------------------- the policy
-
-
 class Recurrent:
     """Acts by how many observations it has seen in this episode of this env."""
 
@@ -161,9 +152,8 @@ def test_actions_may_be_columns():
     with DummyVectorEnv([partial(envs.SpaceEnv, i, "tuple", 1) for i in range(2)]) as pool:
         episodes = list(AsyncCollector(pool, lambda *_: columns).episodes(2))
     for k, episode in enumerate(episodes):
-        assert [part.tolist() for part in episode.actions] == [
-            c[k : k + 1].tolist() for c in columns
-        ]
+        given = [column[k : k + 1].tolist() for column in columns]
+        assert [part.tolist() for part in episode.actions] == given
         assert [part.dtype for part in episode.actions] == [np.int16, np.int64, np.float16]
 
 
@@ -179,9 +169,6 @@ def test_random_actions_are_drawn_evenly_and_for_each_env_anew():
     assert (actions[:, 0] == actions[:, 1]).mean() < 0.3
 
 
-# ---------------------------------------------------------------------------------- faults
-
-
 def check_fresh(episodes, *lengths):
     """Assert that they are two whole episodes of each env, one after the other."""
     for i, own in sorted(by_env(episodes).items()):
@@ -195,8 +182,7 @@ def check_fresh(episodes, *lengths):
 @pytest.mark.parametrize("kind", ["episodes", "steps"])
 @pytest.mark.parametrize("place", BACKENDS)
 def test_after_an_error_or_an_early_end_new_episodes_are_collected(place, kind):
-    def policy(obs, env_ids):
-        del env_ids
+    def policy(obs, _):
         return ["value" if row.tolist() == [1, 1, 2] else "" for row in obs]
 
     with PLACES[place]([partial(envs.FaultEnv, i, 3 + i) for i in range(3)], wait_num=1) as pool:

@@ -43,8 +43,6 @@ def own_info(info, env_id):
     return {key: value for key, value in info.items() if key not in ("env_id", "is_reset")}
 
 
-# -------------------------------------------------------------------------------- by hand
-
 UNDECLARED = ("alike", "ragged", "card", "object")
 SUBJECTS = {
     **{name: partial(envs.SpaceEnv, name=name) for name in envs.SPACES},
@@ -131,9 +129,6 @@ def test_wrapped_pools(mode):
     assert all(equal(batch.extras["seen"], batch.obs) for batch in batches)
 
 
-# -------------------------------------------------------------------------- loop after loop
-
-
 def test_steps_go_on_after_a_loop_that_was_left():
     env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
     with PLACES["shmem-fork-packed"](env_fns, wait_num=1) as pool:
@@ -155,8 +150,7 @@ def test_steps_start_afresh_after_episodes():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode):
-    def policy(obs, env_ids):
-        del env_ids
+    def policy(obs, _):
         return ["exit" if row.tolist() == [1, 1, 2] else "" for row in obs]
 
     env_fns = [partial(envs.FaultEnv, i, 5) for i in range(2)]
@@ -172,13 +166,11 @@ def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode):
     assert own.obs[8][2] == 0
 
 
-# ------------------------------------------------------------------------ extras and infos
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_extras_and_infos_belong_to_their_rows(mode):
     def extras_of(obs):
-        return {"hidden": np.stack([obs, obs + 1], axis=1), "log_prob": obs[:, 0] / np.float32(3)}
+        log_prob = -obs.sum(axis=1).astype(np.float32)
+        return {"hidden": np.stack([obs, obs + 1], axis=1), "log_prob": log_prob}
 
     def policy(obs, env_ids, infos):
         assert [info["env_id"] for info in infos] == env_ids.tolist()
@@ -225,8 +217,9 @@ def test_what_a_policy_may_not_return_is_refused(kind, returned, error, message)
         collector = AsyncCollector(pool, lambda *_: next(each))
         with pytest.raises(error, match=message):
             next(getattr(collector, kind)())
-        collector.policy = lambda *_: ZEROS  # none of the extras is remembered
-        assert next(collector.episodes()).extras == {}
+        collector.policy = lambda *_: ZEROS
+        found = next(getattr(collector, kind)())  # of new episodes
+        assert found.extras == {}
 
 
 def test_a_module_is_passed_the_infos_that_its_forward_names():
@@ -242,9 +235,6 @@ def test_a_module_is_passed_the_infos_that_its_forward_names():
 
     with DummyVectorEnv([envs.CountEnv] * 2) as pool:
         assert len(next(AsyncCollector(pool, Module()).episodes())) == 4
-
-
-# ------------------------------------------------------------------------------------ seeds
 
 
 def seeds_of_episode(env_id, episode):

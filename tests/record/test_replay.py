@@ -87,8 +87,7 @@ def test_every_kind_of_space(name, columns, path):
 
 def moody(env_id, episode):
     """Return other seeds each time."""
-    seed = np.random.default_rng().integers(1 << 40)
-    return int(seed), {"scale": 1.0 + env_id + episode}
+    return int(np.random.default_rng().integers(1 << 40)), {"scale": 1.0 + env_id + episode}
 
 
 @pytest.mark.parametrize("at", [0, -1, 3])  # where a process dies: not at all, in a reset, a step
@@ -114,11 +113,8 @@ def test_a_reset_fn_whose_result_is_not_recorded_must_be_given(path):
     with PLACES["dummy"](RANDOM, reset_fn=reset_fn, record=path) as pool:
         run = Run(pool)
         run.reset()
-    with (
-        envpool_py.replay(path, RANDOM) as again,
-        pytest.raises(ReplayError, match="env 0, episode 0; pass reset_fn to replay"),
-    ):
-        next(again)
+    with pytest.raises(ReplayError, match="env 0, episode 0; pass reset_fn to replay"):
+        next(envpool_py.replay(path, RANDOM))
     check_replay(run, path, RANDOM, reset_fn=reset_fn)
 
 
@@ -153,9 +149,6 @@ def test_one_env_alone_and_up_to_a_batch(wait_num, path):
         found.batches += again
     assert len(found.batches) == 21
     assert same(run.rows_of(1), found.rows_of(1))
-
-
-# --------------------------------------------------------------------------------------- errors
 
 
 def test_an_exception_is_raised_again(path):
@@ -223,9 +216,6 @@ def test_a_cancelled_step(place, backend, path):
     check_replay(run, path, RANDOM, backend=backend)
 
 
-# -------------------------------------------------------------------------------------- differing
-
-
 @pytest.mark.parametrize(
     ("before", "after", "text"),
     [
@@ -267,10 +257,9 @@ def test_the_error_says_what_differs(before, after, text, path):
 
 def test_wrong_arguments(path):
     PLACES["dummy"](RANDOM, record=path).close()
-    for fns, ids, text in [
-        (RANDOM[:2], None, "got 2 env_fns, but the record .* is of 3 envs"),
-        (FAULTY, None, r"observations: these .*\(3,\) and dtype int64"),
-        (RANDOM, [], "env_ids is empty"),
+    for fns, text in [
+        (RANDOM[:2], "got 2 env_fns, but the record .* is of 3 envs"),
+        (FAULTY, r"observations: these .*\(3,\) and dtype int64"),
     ]:
         with pytest.raises(ValueError, match=text):
-            envpool_py.replay(path, fns, env_ids=ids)
+            envpool_py.replay(path, fns)
