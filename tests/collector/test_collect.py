@@ -9,17 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envpool_py import DummyVectorEnv, EnvError
-from envpool_py.collector import AsyncCollector, RandomPolicy, shares
-from tests.support.envs import (
-    ChangedEnv,
-    CountEnv,
-    FailsToResetEnv,
-    FaultEnv,
-    RandomEnv,
-    SpaceEnv,
-    UndeclaredEnv,
-)
-from tests.support.episodes import SEED, by_env, check_by_hand, equal, fingerprint
+from envpool_py.collector import AsyncCollector, RandomPolicy
+from tests.faults.helpers import MODES
+from tests.support import envs
+from tests.support.episodes import SEED, by_env, check_by_hand, fingerprint
 from tests.support.helpers import wait_until
 from tests.support.places import BACKENDS, PLACES, QUICK
 
@@ -31,10 +24,7 @@ def echo(obs, env_ids):
 
 def counts(num, *lengths):
     """CountEnvs whose episodes have these lengths, or the only one."""
-    return [partial(CountEnv, i, lengths[i % len(lengths)]) for i in range(num)]
-
-
-# ------------------------------------------------------------------------- limits and shares
+    return [partial(envs.CountEnv, i, lengths[i % len(lengths)]) for i in range(num)]
 
 
 def check_limit(episodes, num_envs, limit):
@@ -42,11 +32,12 @@ def check_limit(episodes, num_envs, limit):
     own = by_env(episodes)
     lengths = [[len(episode) for episode in own.get(i, [])] for i in range(num_envs)]
     total = limit.get("num_episodes", limit.get("num_steps"))
+    shares = [total // num_envs + (i < total % num_envs) for i in range(num_envs)]
     if "num_episodes" in limit:
         assert len(episodes) == total
-        assert not limit["balanced"] or list(map(len, lengths)) == shares(total, num_envs)
+        assert not limit["balanced"] or list(map(len, lengths)) == shares
     elif limit["balanced"]:
-        for one, share in zip(lengths, shares(total, num_envs), strict=True):
+        for one, share in zip(lengths, shares, strict=True):
             assert sum(one) >= share
             assert sum(one[:-1]) < max(share, 1)
     else:  # when there are enough, an episode of each env may still run
@@ -81,12 +72,10 @@ def test_any_lengths_blocks_and_limits_equal_hand_stepped_envs(data):
     assert collector.num_steps == sum(map(len, found))
 
 
-@pytest.mark.parametrize(
-    "limit", [{"num_episodes": 11}, {"num_steps": 50}], ids=["episodes", "steps"]
-)
+@pytest.mark.parametrize("limit", [{"num_episodes": 11}, {"num_steps": 500}], ids=list)
 def test_the_same_episodes_everywhere(limit):
     """Those of envs stepped by hand, whose policy is random or depends on the observation."""
-    env_fns = [partial(RandomEnv, i) for i in range(3)]
+    env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
     found = set()
     for place, wait_num in itertools.product(QUICK, (None, 1)):
         with PLACES[place](env_fns, wait_num=wait_num) as pool:
@@ -97,39 +86,16 @@ def test_the_same_episodes_everywhere(limit):
     assert len(found) == 2
 
 
-def test_shares_differ_by_one_at_most():
-    for total, num_envs in itertools.product([0, 1, 2, 3, 7, 100], [1, 3, 4]):
-        parts = shares(total, num_envs)
-        assert (len(parts), sum(parts)) == (num_envs, total)
-        assert parts[0] - parts[-1] <= 1
-        assert parts == sorted(parts, reverse=True)
-
-
-def test_of_the_episodes_that_start_the_long_one_is_kept_as_well():
-    """Unbalanced, so first come, first served: env 0 ends at once, env 1 late."""
-    with DummyVectorEnv(counts(2, 1, 50), wait_num=1) as pool:
-        collector = AsyncCollector(pool, RandomPolicy(pool, 0))
-        episodes = by_env(collector.episodes(10, balanced=False))
-    assert [len(episodes[i]) for i in (0, 1)] == [9, 1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_episodes": -1}, "num_episodes must be 0 or more, got -1"),
-        ({"num_steps": -5}, "num_steps must be 0 or more, got -5"),
-        ({"num_episodes": 1, "num_steps": 1}, "both num_episodes and num_steps"),
-        ({"batch_size": 0}, "batch_size must be 1 or more, got 0"),
-    ],
-)
-def test_wrong_limits_are_refused_at_once(arguments, message):
-    with DummyVectorEnv([CountEnv]) as pool:
+def test_wrong_limits_are_refused_at_once():
+    with DummyVectorEnv([envs.CountEnv]) as pool:
         collector = AsyncCollector(pool, RandomPolicy(pool))
-        with pytest.raises(ValueError, match=message):
-            (collector.steps if "batch_size" in arguments else collector.episodes)(**arguments)
-
-
-# --------------------------------------------------------------------------- never waiting
+        for method, limits, message in [
+            (collector.episodes, {"num_episodes": -1}, "num_episodes must be 0 or more, got -1"),
+            (collector.episodes, {"num_episodes": 1, "num_steps": 1}, "both num_episodes and num_"),
+            (collector.steps, {"batch_size": 0}, "batch_size must be 1 or more, got 0"),
+        ]:
+            with pytest.raises(ValueError, match=message):
+                method(**limits)
 
 
 @pytest.mark.parametrize("method", ["step", "reset"])
@@ -141,7 +107,7 @@ def test_the_others_go_on_while_one_env_waits(method, tmp_path):
         assert (env.steps, env.resets)[method == "reset"] < 2 or wait_until(gate.exists)
         return row[-1]
 
-    env_fns = [partial(ChangedEnv, 0, 3, **{method: wait}), *counts(3, 3)[1:]]
+    env_fns = [partial(envs.ChangedEnv, 0, 3, **{method: wait}), *counts(3, 3)[1:]]
     with PLACES["shmem-fork"](env_fns, wait_num=1) as pool:
         episodes = AsyncCollector(pool, RandomPolicy(pool, 0)).episodes(30)
         found = [next(episodes) for _ in range(20)]
@@ -160,106 +126,47 @@ def test_envs_work_while_the_caller_has_what_was_collected(kind):
             assert sorted(pool.waiting_id) == [0, 1, 2]
 
 
-# ---------------------------------------------------------------------------- the policy
-
-
 class Recurrent:
     """Acts by how many observations it has seen in this episode of this env."""
 
-    def __init__(self):
-        self.seen = {}
+    seen = np.zeros(3, int)
 
     def start_episodes(self, env_ids):
-        self.seen.update(dict.fromkeys(env_ids.tolist(), 0))
+        self.seen[env_ids] = 0
 
     def __call__(self, obs, env_ids):
-        assert obs[:, 0].tolist() == env_ids.tolist()
-        assert [self.seen[i] for i in env_ids] == obs[:, 2].tolist()
-        for i in env_ids:
-            self.seen[i] += 1
-        return np.array([self.seen[i] for i in env_ids])
+        assert obs[:, [0, 2]].T.tolist() == [env_ids.tolist(), self.seen[env_ids].tolist()]
+        self.seen[env_ids] += 1
+        return self.seen[env_ids]
 
 
-@pytest.mark.parametrize("wait_num", [1, 3])
-def test_a_policy_is_told_of_the_start_of_episodes(wait_num):
-    with DummyVectorEnv(counts(3, 2, 3, 4), wait_num=wait_num) as pool:
-        episodes = list(AsyncCollector(pool, Recurrent()).episodes(12))
-    for episode in episodes:
-        assert episode.actions.tolist() == list(range(1, len(episode) + 1))
-
-
-def test_the_policy_may_be_replaced_on_the_way():
-    with DummyVectorEnv(counts(1, 3)) as pool:
-        collector = AsyncCollector(pool, lambda _, ids: np.full(len(ids), 5))
-        found = []
-        for episode in collector.episodes(2):
-            found.append(episode.actions.tolist())
-            collector.policy = lambda _, ids: [7] * len(ids)
-        with pytest.raises(TypeError, match="policy must be callable, got int"):
-            collector.policy = 3
-    assert found == [[5, 5, 5], [7, 7, 7]]
+@pytest.mark.parametrize("mode", MODES)
+def test_a_policy_is_told_of_the_start_of_episodes(mode):
+    with DummyVectorEnv(counts(3, 2, 3, 4), wait_num=2, autoreset_mode=mode) as pool:
+        for episode in AsyncCollector(pool, Recurrent()).episodes(12):
+            assert episode.actions.tolist() == list(range(1, len(episode) + 1))
 
 
 def test_actions_may_be_columns():
     columns = np.full((2, 2), 3.0), np.arange(2, 4), np.array([0.5, 0.25])
-    with DummyVectorEnv([partial(SpaceEnv, i, "tuple", 1) for i in range(2)]) as pool:
+    with DummyVectorEnv([partial(envs.SpaceEnv, i, "tuple", 1) for i in range(2)]) as pool:
         episodes = list(AsyncCollector(pool, lambda *_: columns).episodes(2))
     for k, episode in enumerate(episodes):
-        assert [part.tolist() for part in episode.actions] == [
-            c[k : k + 1].tolist() for c in columns
-        ]
+        given = [column[k : k + 1].tolist() for column in columns]
+        assert [part.tolist() for part in episode.actions] == given
         assert [part.dtype for part in episode.actions] == [np.int16, np.int64, np.float16]
 
 
-@pytest.mark.parametrize(
-    ("actions", "message"),
-    [
-        ([0], "got 1 actions for 2 envs"),
-        (np.zeros((2, 3)), "env 0: action has shape"),
-        ([0, None], "None as an action"),
-        (0, "got int"),
-    ],
-)
-def test_wrong_actions_are_refused(actions, message):
-    with DummyVectorEnv([CountEnv] * 2) as pool:
-        episodes = AsyncCollector(pool, lambda *_: actions).episodes(2)
-        with pytest.raises((ValueError, TypeError), match=message):
-            next(episodes)
-
-
-def test_random_actions_do_not_depend_on_the_batches():
-    with DummyVectorEnv([CountEnv] * 3) as pool:
-        together, apart = RandomPolicy(pool, 5), RandomPolicy(pool, 5)
-        rows = np.array([together(None, np.arange(3)) for _ in range(300)])
-    rng = np.random.default_rng(0)
-    done = [0, 0, 0]
-    while max(done) < 300:
-        ids = rng.permutation(3)[: rng.integers(1, 4)]
-        for i, action in zip(ids, apart(None, ids), strict=True):
-            assert action == rows[done[i], i]
-            done[i] += 1
-    assert len(set(map(tuple, rows.T))) == 3  # each env has a stream of its own
-
-
-def test_random_actions_are_drawn_evenly():
-    with DummyVectorEnv([partial(SpaceEnv, 0, "discrete-start")]) as pool:
+def test_random_actions_are_drawn_evenly_and_for_each_env_anew():
+    with DummyVectorEnv([partial(envs.SpaceEnv, 0, "discrete-start")] * 2) as pool:
         policy = RandomPolicy(pool, 0)
-        actions = [policy(None, np.array([0]))[0] for _ in range(4000)]
-    values, numbers = np.unique(actions, return_counts=True)
-    assert values.tolist() == [-3, -2, -1, 0, 1]
-    # 4000 draws of probability 1/5 have a deviation of 25: five of them.
-    assert np.abs(numbers - 800).max() < 127
-
-
-def test_a_random_policy_needs_declared_action_spaces():
-    with (
-        DummyVectorEnv([partial(UndeclaredEnv, 0, "alike")]) as pool,
-        pytest.raises(ValueError, match="env 0 declares no action space"),
-    ):
-        RandomPolicy(pool)
-
-
-# ---------------------------------------------------------------------------------- faults
+        actions = np.array([policy(None, np.arange(2)) for _ in range(4000)])
+    for column in actions.T:
+        values, numbers = np.unique(column, return_counts=True)
+        assert values.tolist() == [-3, -2, -1, 0, 1]
+        # 4000 draws of probability 1/5 have a deviation of 25: five of them.
+        assert np.abs(numbers - 800).max() < 127
+    assert (actions[:, 0] == actions[:, 1]).mean() < 0.3
 
 
 def check_fresh(episodes, *lengths):
@@ -272,37 +179,20 @@ def check_fresh(episodes, *lengths):
             assert episode.observations[:, 2].tolist() == list(range(len(episode) + 1))
 
 
+@pytest.mark.parametrize("kind", ["episodes", "steps"])
 @pytest.mark.parametrize("place", BACKENDS)
-def test_a_loop_that_was_left_early(place):
-    with PLACES[place](counts(3, 3, 4, 5), wait_num=1) as pool:
-        collector = AsyncCollector(pool, RandomPolicy(pool, 0))
-        for _ in collector.episodes():
-            break
-        check_fresh(collector.episodes(6), 3, 4, 5)
-        assert len(pool.waiting_id) == 0
-
-
-@pytest.mark.parametrize("place", BACKENDS)
-def test_an_env_that_raises_ends_the_loop_and_the_next_goes_on(place):
-    def policy(obs, env_ids):
-        del env_ids
+def test_after_an_error_or_an_early_end_new_episodes_are_collected(place, kind):
+    def policy(obs, _):
         return ["value" if row.tolist() == [1, 1, 2] else "" for row in obs]
 
-    for kind in ("episodes", "steps"):
-        with PLACES[place]([partial(FaultEnv, i, 5) for i in range(3)], wait_num=1) as pool:
-            collector = AsyncCollector(pool, policy)
-            with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
-                list(getattr(collector, kind)())
-            check_fresh(collector.episodes(6), 5, 5, 5)
-
-
-def test_a_reset_that_raises_ends_the_loop():
-    with DummyVectorEnv([FailsToResetEnv] * 2) as pool:
-        collector = AsyncCollector(pool, RandomPolicy(pool, 0))
-        episodes = collector.episodes()
-        assert {next(episodes).env_id, next(episodes).env_id} == {0, 1}
-        with pytest.raises(EnvError, match="reset raised ValueError: no second episode"):
-            next(episodes)
+    with PLACES[place]([partial(envs.FaultEnv, i, 3 + i) for i in range(3)], wait_num=1) as pool:
+        collector = AsyncCollector(pool, policy)
+        with pytest.raises(EnvError, match="env 1: step raised ValueError: boom"):
+            list(getattr(collector, kind)())
+        check_fresh(collector.episodes(6), 3, 4, 5)
+        next(collector.episodes())
+        check_fresh(collector.episodes(6), 3, 4, 5)
+        assert len(pool.waiting_id) == 0
 
 
 def test_what_has_ended_is_yielded_before_the_error_of_a_policy():
@@ -317,12 +207,3 @@ def test_what_has_ended_is_yielded_before_the_error_of_a_policy():
         assert [next(episodes).env_id, next(episodes).env_id] == [0, 1]
         with pytest.raises(LookupError, match="the second episode"):
             next(episodes)
-
-
-def test_seeds_per_env():
-    with DummyVectorEnv([RandomEnv] * 2) as pool:
-        first = by_env(AsyncCollector(pool, echo, seed=[4, None]).episodes(2))
-        with pytest.raises(ValueError, match="got 3 seeds for 2 envs"):
-            AsyncCollector(pool, echo, seed=[1, 2, 3])
-    assert (first[0][0].env_seed, first[1][0].env_seed) == (4, None)
-    assert equal(first[0][0].observations[0], RandomEnv().reset(seed=4)[0])

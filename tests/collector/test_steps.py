@@ -1,7 +1,7 @@
 """Episodes and batches of transitions of every kind of env; extras, infos and seeds."""
 
-import itertools
 from functools import partial
+from itertools import islice
 
 import gymnasium as gym
 import numpy as np
@@ -10,67 +10,45 @@ import pytest
 from envpool_py import DummyVectorEnv
 from envpool_py.collector import AsyncCollector, RandomPolicy
 from envpool_py.wrappers import VectorEnvWrapper
-from tests.support.envs import (
-    DTYPES,
-    SPACES,
-    CountEnv,
-    FaultEnv,
-    RandomEnv,
-    SpaceEnv,
-    UndeclaredEnv,
-    VectorRewardEnv,
-)
+from tests.faults.helpers import MODES
+from tests.support import envs
 from tests.support.episodes import SEED, by_env, check_by_hand, equal, rows_of
 from tests.support.places import PLACES, QUICK
-
-MODES = [None, "next_step", "same_step"]
 
 
 def check_steps(batches, env_fns):
     """Step raw envs with the actions of the batches: all else must come out the same."""
-    envs = [env_fn() for env_fn in env_fns]
-    last = [env.reset(seed=SEED + i) for i, env in enumerate(envs)]
-    episodes = [0] * len(envs)
+    raw = [env_fn() for env_fn in env_fns]
+    last = [env.reset(seed=SEED + i) for i, env in enumerate(raw)]
+    episodes = [0] * len(raw)
     for batch in batches:
         columns = (rows_of(tree, len(batch)) for tree in (batch.obs, batch.action, batch.next_obs))
         for t, (i, obs, action, next_obs) in enumerate(zip(batch.env_id, *columns, strict=True)):
-            assert equal(obs, last[i][0])
-            assert_infos(batch.info[t], last[i][1], i)
+            assert equal((obs, own_info(batch.info[t], i)), last[i])
             assert batch.episode_id[t] == episodes[i]
-            *row, info = envs[i].step(action)
-            assert equal(next_obs, row[0])
+            *row, info = raw[i].step(action)
+            last[i] = row[0], info
+            assert equal((next_obs, own_info(batch.next_info[t], i)), last[i])
             assert np.array_equal(batch.reward[t], row[1])
             assert (batch.terminated[t], batch.truncated[t]) == tuple(row[2:])
-            assert_infos(batch.next_info[t], info, i)
-            last[i] = row[0], info
             if row[2] or row[3]:
                 episodes[i] += 1
-                last[i] = envs[i].reset()
+                last[i] = raw[i].reset()
     return sum(episodes)
 
 
-def assert_infos(found, expected, env_id):
-    own = {key: value for key, value in found.items() if key not in ("env_id", "is_reset")}
-    assert found["env_id"] == env_id
-    assert own.keys() == expected.keys()
-    assert all(map(equal, own.values(), expected.values()))
+def own_info(info, env_id):
+    """Return what the env has put into an info; the pool has added its id."""
+    assert info["env_id"] == env_id
+    return {key: value for key, value in info.items() if key not in ("env_id", "is_reset")}
 
 
-def take(batches, number):
-    return list(itertools.islice(batches, number))
-
-
-# -------------------------------------------------------------------------------- by hand
-
-BOXES = {f"box-{dtype}" for dtype in DTYPES}  # "every-dtype" has them
+UNDECLARED = ("alike", "ragged", "card", "object")
 SUBJECTS = {
-    **{name: [partial(SpaceEnv, i, name) for i in range(2)] for name in SPACES.keys() - BOXES},
-    **{
-        kind: [partial(UndeclaredEnv, i, kind) for i in range(2)]
-        for kind in ("alike", "ragged", "card", "object")
-    },
-    "vectors": [partial(VectorRewardEnv, i, 3) for i in range(2)],
-    "unlike": [partial(SpaceEnv, i, name) for i, name in enumerate(("text", "dict"))],
+    **{name: partial(envs.SpaceEnv, name=name) for name in envs.SPACES},
+    **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
+    "vectors": partial(envs.VectorRewardEnv, length=3),
+    "unlike": lambda tag: envs.SpaceEnv(tag, ("text", "dict")[tag]),
 }
 IN_EVERY_MODE = ("nested", "mixed", "text", "box-scalar", "alike", "ragged", "vectors", "unlike")
 
@@ -78,13 +56,13 @@ IN_EVERY_MODE = ("nested", "mixed", "text", "box-scalar", "alike", "ragged", "ve
 @pytest.mark.parametrize(
     ("name", "columns", "mode"),
     [
-        *((name, False, None) for name in sorted(SUBJECTS)),
+        *((name, False, None) for name in SUBJECTS),
         *((name, False, mode) for name in IN_EVERY_MODE for mode in MODES[1:]),
         *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
     ],
 )
 def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
-    env_fns = SUBJECTS[name]
+    env_fns = [partial(SUBJECTS[name], tag) for tag in range(2)]
 
     def collector():
         pool = DummyVectorEnv(env_fns, wait_num=1, columns=columns, autoreset_mode=mode)
@@ -97,13 +75,12 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
     one, other = collector(), collector()
     with one.pool, other.pool:
         episodes = list(one.episodes(4))
-        batches = take(other.steps(5), 6)
-        spaces = one.pool.action_space
+        batches = list(islice(other.steps(5), 6))
     check_by_hand(episodes, env_fns)
     assert check_steps(batches, env_fns) > 2
     for episode in episodes:
-        space = spaces[episode.env_id]
-        assert space is None or all(map(space.contains, rows_of(episode.actions, len(episode))))
+        taken = [info["action"] for info in episode.infos[1:]]
+        assert equal(rows_of(episode.actions, len(episode)), taken)
         places = [(info["env_id"], info["episode"], info["step"]) for info in episode.infos]
         i, number = episode.env_id, episode.episode_id
         assert places == [(i, number, t) for t in range(len(episode) + 1)]
@@ -115,12 +92,12 @@ def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, mode):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("place", QUICK)
 def test_transitions_equal_hand_stepped_envs(place, mode):
-    env_fns = [partial(RandomEnv, i) for i in range(3)]
+    env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
     for wait_num, batch_size in [(None, None), (None, 1), (2, 7), (2, None)]:
         with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=mode) as pool:
             policy = RandomPolicy(pool, 1)
             collector = AsyncCollector(pool, policy, seed=SEED, keep_infos=True)
-            batches = take(collector.steps(batch_size), 50)
+            batches = list(islice(collector.steps(batch_size), 50))
             if batch_size is not None:
                 assert {len(batch) for batch in batches} == {batch_size}
             assert collector.num_steps >= sum(map(len, batches))
@@ -134,70 +111,49 @@ class Shifted(VectorEnvWrapper):
         return obs + 1000
 
 
-class ShiftedEnv(gym.ObservationWrapper):
-    """As Shifted, for one env."""
-
-    def observation(self, observation):
-        return observation + 1000
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_wrapped_pools(mode):
     def policy(obs, env_ids):
         return 0 * env_ids, {"seen": obs}
 
-    env_fns = [partial(RandomEnv, i) for i in range(3)]
-    by_hand = [lambda env_fn=env_fn: ShiftedEnv(env_fn()) for env_fn in env_fns]
+    def shifted(tag):
+        return gym.wrappers.TransformObservation(envs.RandomEnv(tag), lambda obs: obs + 1000, None)
+
+    env_fns, by_hand = ([partial(f, i) for i in range(3)] for f in (envs.RandomEnv, shifted))
     with Shifted(DummyVectorEnv(env_fns, wait_num=2, autoreset_mode=mode)) as pool:
         episodes = list(AsyncCollector(pool, policy, seed=SEED).episodes(12))
-        batches = take(AsyncCollector(pool, policy, seed=SEED, keep_infos=True).steps(), 40)
+        batches = list(islice(AsyncCollector(pool, policy, seed=SEED, keep_infos=True).steps(), 40))
     check_by_hand(episodes, by_hand)
     assert check_steps(batches, by_hand) > 5
     assert all(equal(episode.extras["seen"], episode.observations[:-1]) for episode in episodes)
     assert all(equal(batch.extras["seen"], batch.obs) for batch in batches)
 
 
-# -------------------------------------------------------------------------- loop after loop
-
-
 def test_steps_go_on_after_a_loop_that_was_left():
-    env_fns = [partial(RandomEnv, i) for i in range(3)]
+    env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
     with PLACES["shmem-fork-packed"](env_fns, wait_num=1) as pool:
         collector = AsyncCollector(pool, RandomPolicy(pool, 1), seed=SEED, keep_infos=True)
         batches = [next(collector.steps(size)) for size in (2, 9, 1, 30, 2, 2)]
     check_steps(batches, env_fns)
 
 
-def test_steps_start_afresh_after_episodes_and_after_an_error():
-    fail = [False]
-
-    def policy(_, env_ids):
-        if fail[0]:
-            raise LookupError
-        return 0 * env_ids
-
-    with DummyVectorEnv([partial(CountEnv, i, 5) for i in range(2)], wait_num=1) as pool:
-        collector = AsyncCollector(pool, policy)
+def test_steps_start_afresh_after_episodes():
+    with DummyVectorEnv([partial(envs.CountEnv, i, 5) for i in range(2)], wait_num=1) as pool:
+        collector = AsyncCollector(pool, lambda _, env_ids: 0 * env_ids)
         steps = collector.steps(3)
         next(steps)
         assert [len(episode) for episode in collector.episodes(2)] == [5, 5]
         with pytest.raises(RuntimeError, match="another loop over this collector has begun"):
             next(steps)
         assert next(collector.steps(2)).obs[:, 1:].tolist() == [[2, 0], [2, 0]]
-        fail[0] = True
-        with pytest.raises(LookupError):
-            next(collector.steps(100))
-        fail[0] = False
-        assert next(collector.steps(2)).obs[:, 1:].tolist() == [[3, 0], [3, 0]]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode):
-    def policy(obs, env_ids):
-        del env_ids
+    def policy(obs, _):
         return ["exit" if row.tolist() == [1, 1, 2] else "" for row in obs]
 
-    env_fns = [partial(FaultEnv, i, 5) for i in range(2)]
+    env_fns = [partial(envs.FaultEnv, i, 5) for i in range(2)]
     options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": mode}
     with DummyVectorEnv(env_fns, wait_num=1, **options) as pool:
         batch = next(AsyncCollector(pool, policy, keep_infos=True).steps(30))
@@ -210,69 +166,63 @@ def test_a_restarted_env_ends_its_episode_with_a_truncated_step(mode):
     assert own.obs[8][2] == 0
 
 
-# ------------------------------------------------------------------------ extras and infos
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_extras_and_infos_belong_to_their_rows(mode):
+    def extras_of(obs):
+        log_prob = -obs.sum(axis=1).astype(np.float32)
+        return {"hidden": np.stack([obs, obs + 1], axis=1), "log_prob": log_prob}
+
     def policy(obs, env_ids, infos):
         assert [info["env_id"] for info in infos] == env_ids.tolist()
         assert [info["step"] for info in infos] == obs[:, 2].tolist()
-        log_prob = -obs.sum(axis=1).astype(np.float32)
-        return obs[:, 2], {"log_prob": log_prob, "hidden": np.stack([obs, obs + 1], axis=1)}
+        return obs[:, 2], extras_of(obs)
 
-    def check(obs, actions, extras):
-        assert np.array_equal(actions, obs[:, 2])
-        assert equal(extras["log_prob"], -obs.sum(axis=1).astype(np.float32))
-        assert np.array_equal(extras["hidden"], np.stack([obs, obs + 1], axis=1))
-
-    env_fns = [partial(CountEnv, i, 3 + i) for i in range(3)]
+    env_fns = [partial(envs.CountEnv, i, 3 + i) for i in range(3)]
     with DummyVectorEnv(env_fns, wait_num=2, autoreset_mode=mode) as pool:
         collector = AsyncCollector(pool, policy, keep_infos=["step", "nothing"])
         episodes = list(collector.episodes(9))
-        batches = take(collector.steps(8), 6)
+        batches = list(islice(collector.steps(8), 6))
         (without,) = AsyncCollector(pool, policy).episodes(1)
     for episode in episodes:
-        check(episode.observations[:-1], episode.actions, episode.extras)
+        obs = episode.observations[:-1]
+        assert equal((episode.actions, episode.extras), (obs[:, 2], extras_of(obs)))
         assert episode.infos == tuple({"step": t} for t in range(len(episode) + 1))
     for batch in batches:
-        check(batch.obs, batch.action, batch.extras)
+        assert equal((batch.action, batch.extras), (batch.obs[:, 2], extras_of(batch.obs)))
         assert [info["step"] for info in batch.info] == batch.obs[:, 2].tolist()
         assert [info["step"] for info in batch.next_info] == batch.next_obs[:, 2].tolist()
     assert without.infos == ()
 
 
-class NeedsGradient:
-    """As a torch tensor."""
-
-    def __array__(self, *_, **__):
-        raise RuntimeError("detach it")
+ZEROS = np.zeros(2, int)
+ONE = ZEROS, {"v": [1, 2]}
 
 
 @pytest.mark.parametrize(
-    ("extras", "error", "message"),
+    ("returned", "error", "message"),
     [
-        ([{"v": [1]}], ValueError, r"extras\['v'\]: expected one row for each of 2 envs"),
-        ([{"v": ["a", "b"]}], TypeError, r"extras\['v'\]: expected numbers"),
-        ([{"v": NeedsGradient()}], TypeError, r"extras\['v'\]: can't be made .*: detach it"),
-        ([{"v": [1, 2]}, {"w": [1, 2]}], ValueError, r"extras have the keys \['w'\]"),
-        ([{"v": [1, 2]}, {}], ValueError, r"extras have the keys \[\]"),
-        ([{"v": [1, 2]}, {"v": [[1], [2]]}], ValueError, r"got rows of shape \(1,\)"),
-        ([{"v": [1, 2]}, {"v": [0.5, 1]}], TypeError, "got dtype float64, but before it was int64"),
+        ([[0]], ValueError, "got 1 actions for 2 envs"),
+        ([[0, None]], ValueError, "None as an action"),
+        ([(ZEROS, {"v": [1]})], ValueError, r"extras\['v'\]: expected one row for each of 2 envs"),
+        ([(ZEROS, {"v": ["a", "b"]})], TypeError, r"extras\['v'\]: expected numbers"),
+        ([ONE, (ZEROS, {"w": [1, 2]})], ValueError, r"extras have the keys \['w'\]"),
+        ([ONE, (ZEROS, {"v": [[1], [2]]})], ValueError, r"got rows of shape \(1,\)"),
+        ([ONE, (ZEROS, {"v": [0.5, 1]})], TypeError, "got dtype float64, but before it was int64"),
     ],
 )
 @pytest.mark.parametrize("kind", ["episodes", "steps"])
-def test_wrong_extras_are_refused(kind, extras, error, message):
-    returned = iter(extras)
-    with DummyVectorEnv([CountEnv] * 2) as pool:
-        collector = AsyncCollector(pool, lambda _, ids: (0 * ids, next(returned)))
+def test_what_a_policy_may_not_return_is_refused(kind, returned, error, message):
+    each = iter(returned)
+    with DummyVectorEnv([envs.CountEnv] * 2) as pool:
+        collector = AsyncCollector(pool, lambda *_: next(each))
         with pytest.raises(error, match=message):
             next(getattr(collector, kind)())
-        collector.policy = lambda _, ids: 0 * ids  # none of the extras is remembered
-        assert next(collector.episodes()).extras == {}
+        collector.policy = lambda *_: ZEROS
+        found = next(getattr(collector, kind)())  # of new episodes
+        assert found.extras == {}
 
 
-def test_which_policies_are_passed_the_infos():
+def test_a_module_is_passed_the_infos_that_its_forward_names():
     class Module:
         """As a torch module: what is called says nothing of the arguments of forward."""
 
@@ -283,14 +233,8 @@ def test_which_policies_are_passed_the_infos():
             assert len(obs) == len(infos)
             return 0 * env_ids
 
-    with DummyVectorEnv([CountEnv] * 2) as pool:
-        collector = AsyncCollector(pool, Module())
-        assert len(next(collector.episodes())) == 4
-        collector.policy = lambda *args: 0 * args[1]
-        assert len(next(collector.episodes())) == 4
-
-
-# ------------------------------------------------------------------------------------ seeds
+    with DummyVectorEnv([envs.CountEnv] * 2) as pool:
+        assert len(next(AsyncCollector(pool, Module()).episodes())) == 4
 
 
 def seeds_of_episode(env_id, episode):
@@ -298,21 +242,21 @@ def seeds_of_episode(env_id, episode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", [None, SEED])
-@pytest.mark.parametrize("option", ["episode_seeds", "reset_fn"])
-def test_an_episode_has_the_seed_of_its_reset(option, seed, mode):
-    value = True if option == "episode_seeds" else seeds_of_episode
-    env_fns = [partial(RandomEnv, i) for i in range(2)]
-    with DummyVectorEnv(env_fns, wait_num=1, autoreset_mode=mode, **{option: value}) as pool:
-        collector = AsyncCollector(pool, RandomPolicy(pool, 0), seed=seed)
+@pytest.mark.parametrize("seeds", [None, [4, None]])
+@pytest.mark.parametrize("options", [{}, {"episode_seeds": True}, {"reset_fn": seeds_of_episode}])
+def test_an_episode_has_the_seed_of_its_reset(options, seeds, mode):
+    env_fns = [partial(envs.RandomEnv, i) for i in range(2)]
+    with DummyVectorEnv(env_fns, wait_num=1, autoreset_mode=mode, **options) as pool:
+        collector = AsyncCollector(pool, RandomPolicy(pool, 0), seed=seeds)
         episodes = by_env(collector.episodes(8))
     for i, own in episodes.items():
-        assert [episode.episode_id for episode in own] == [0, 1, 2, 3]
-        for episode in own:
-            unseeded = option == "reset_fn" and episode.episode_id == 2
-            assert (episode.seed is None) == unseeded
-            if not unseeded:
-                assert equal(episode.observations[0], RandomEnv().reset(seed=episode.seed)[0])
-        if seed is not None:
-            assert own[0].env_seed == own[0].seed == seed + i
+        given = seeds[i] if seeds else None
+        seeded = [options or given is not None, options, "episode_seeds" in options, options]
+        assert [episode.seed is not None for episode in own] == list(map(bool, seeded))
+        for number, episode in enumerate(own):
+            assert episode.episode_id == number
+            if episode.seed is not None:
+                assert equal(episode.observations[0], envs.RandomEnv().reset(seed=episode.seed)[0])
+        if given is not None:
+            assert own[0].env_seed == own[0].seed == given
         assert len({episode.env_seed for episode in own}) == 1

@@ -1,8 +1,6 @@
 """Runs that the tests of records and replays repeat, and envs that fail once in them."""
 
 import functools
-import os
-import signal
 
 import gymnasium as gym
 import numpy as np
@@ -22,44 +20,35 @@ class Run:
         self.batches = []
 
     def reset(self, *args, **kwargs):
-        obs, infos = self._asked(self.pool.reset, *args, **kwargs)
+        obs, infos = self.keep(self.pool.reset, *args, **kwargs)
         flags = np.zeros(len(infos), dtype=bool)
-        rewards = np.zeros((len(infos), *self.pool.engine.block.spec.reward))
-        self.keep((obs, rewards, flags, flags, infos))
+        self.batches[-1] = obs, np.zeros(len(infos)), flags, flags, infos
 
     def step(self, *args):
-        return self.keep(self._asked(self.pool.step, *args))
+        return self.keep(self.pool.step, *args)
 
-    def recv(self):
-        return self.keep(self._asked(self.pool.recv))
-
-    def keep(self, batch):
-        self.batches.append(batch)
-        return batch
-
-    def _asked(self, call, *args, **kwargs):
+    def keep(self, call, *args, **kwargs):
+        """Keep the batch that this call returns, or what must be equal of two errors."""
         try:
-            return call(*args, **kwargs)
+            self.batches.append(call(*args, **kwargs))
         except EnvError as error:
-            self.batches.append(error)
+            classes = [each.__name__ for each in type(error).__mro__]
+            self.batches.append([classes, str(error).splitlines()[0], error.env_ids])
             raise
+        return self.batches[-1]
 
     def drive(self, steps, act=None):
         """Step every env so often, sync or async; reset the envs that end, if the pool does not.
 
         ``act(i, n)`` is the action of step ``n`` of env ``i``; without it they are drawn.
         """
-        num = len(self.pool)
-        if act is None:
-            rng = np.random.default_rng(2)
-            space = self.pool.action_space[0]
-            drawn = [[envs.draw(space, rng) for _ in range(steps)] for _ in range(num)]
-            act = lambda i, n: drawn[i][n]  # noqa: E731
-        count = [0] * num
-        ids = list(range(num))
+        space = self.pool.action_space[0]
+        act = act or (lambda i, n: envs.draw(space, np.random.default_rng([i, n])))
+        ids, count = range(len(self.pool)), [0] * len(self.pool)
         while min(count) < steps or self.pool.waiting_id:
             ids = [i for i in ids if count[i] < steps]
-            batch = self.step([act(i, count[i]) for i in ids], ids) if ids else self.recv()
+            actions = [act(i, count[i]) for i in ids]
+            batch = self.step(actions, ids) if ids else self.keep(self.pool.recv)
             for i in ids:
                 count[i] += 1
             ids = [info["env_id"] for info in batch[4]]
@@ -88,45 +77,40 @@ class Once(gym.Wrapper):
         self.path, self.at, self.fault = path, at, fault
         self.steps = self.resets = 0
 
-    def _fail(self):
-        try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        if self.fault in envs.DIE:
-            envs.DIE[self.fault]()
-        while self.fault == "hang":
-            signal.pause()
-        raise ValueError("once")
-
     def reset(self, **kwargs):
         self.resets += 1
-        if -self.resets == self.at:
-            self._fail()
+        self.fail(-self.resets)
         return super().reset(**kwargs)
 
     def step(self, action):
         self.steps += 1
-        if self.steps == self.at:
-            self._fail()
+        self.fail(self.steps)
         return super().step(action)
 
+    def fail(self, number):
+        if number == self.at and not self.path.exists():
+            self.path.touch()
+            if self.fault == "raise":
+                raise ValueError("once")
+            envs.FaultEnv().fault(self.fault)
 
-def make(tag, name, path, at, fault):
-    env = envs.RandomEnv(tag) if name == "random" else envs.SpaceEnv(tag, name)
-    return Once(env, path, at, fault) if fault else env
 
-
-def failing(path, faults, name="random"):
+def failing(path, faults, name=None):
     """Return three env_fns; ``faults`` says where, and how, an env fails once."""
-    return [
-        functools.partial(make, tag, name, str(path / f"{tag}"), *faults.get(tag, (0, "")))
-        for tag in range(3)
-    ]
+
+    def make(tag):
+        env = envs.SpaceEnv(tag, name) if name else envs.RandomEnv(tag)
+        return Once(env, path / str(tag), *faults.get(tag, (0, "")))
+
+    return [functools.partial(make, tag) for tag in range(3)]
 
 
-class PlainWorker(DummyEnvWorker):
-    """A custom worker: nothing but `send`, `recv` and `close`."""
+class OwnWorker(DummyEnvWorker):
+    """A custom worker, which may lack the request that restores an env."""
+
+    restores = True
 
     def recv(self):
+        if self._request is not None and self._request.kind == "run" and not self.restores:
+            raise NotImplementedError
         return super().recv()

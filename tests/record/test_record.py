@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
+import multiprocessing
 import os
+import pathlib
 import pickle
 import resource
 import signal
-import stat
 import struct
 import zlib
 
@@ -16,84 +17,48 @@ from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
 import envpool_py
-from envpool_py import BaseVectorEnv, DummyVectorEnv, EnvError, ReplayError
+from envpool_py import DummyVectorEnv, EnvError, ReplayError
 from envpool_py.record import plain_codec as plain
-from envpool_py.record import recorder as recording
-from tests.faults.helpers import limited, run_script
-from tests.record.runs import RANDOM, PlainWorker
+from tests.faults.helpers import limited
+from tests.record.runs import RANDOM
 from tests.support import envs
 from tests.support.places import PLACES
 
 
-def short_run(path, steps=2):
-    """Record a few steps; return the observations."""
+def record(path):
+    """Record two steps; return the observations."""
     with DummyVectorEnv(RANDOM, record=path) as pool:
-        found = [pool.reset(seed=3)[0].tolist()]
-        found += [pool.step([0, 1, 2])[0].tolist() for _ in range(steps)]
-    return found
-
-
-def repeated(path, **options):
-    """Return the observations of a replay."""
-    return [batch[0].tolist() for batch in envpool_py.replay(path, RANDOM, **options)]
-
-
-# ------------------------------------------------------------------------------------ the file
+        batches = pool.reset(seed=3), pool.step([0, 1, 2]), pool.step([0, 1, 2])
+        return [batch[0].tolist() for batch in batches]
 
 
 def test_only_its_owner_may_read_it(tmp_path):
     umask = os.umask(0)
-    try:
-        short_run(tmp_path / "run")
-    finally:
-        os.umask(umask)
-    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o600
+    record(tmp_path / "run")
+    os.umask(umask)
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_is_there_or_appears_is_left_alone(tmp_path):
-    made = []
-
     def make():
-        made.append(1)
         (tmp_path / "new").write_text("precious")
         return envs.CountEnv()
 
     (tmp_path / "run").write_text("precious")
     with pytest.raises(FileExistsError, match=r"record: .*run exists and is not overwritten; pass"):
-        DummyVectorEnv([make], record=tmp_path / "run")
-    assert not made
+        DummyVectorEnv([pytest.fail], record=tmp_path / "run")
     with pytest.raises(FileExistsError):  # the env has written it
         DummyVectorEnv([make], record=tmp_path / "new")
-    assert {file.read_text() for file in tmp_path.iterdir()} == {"precious"}
     with pytest.raises(EnvError):
         DummyVectorEnv([envs.raise_in_constructor], record=tmp_path / "other")
-    assert not (tmp_path / "other").exists()
-
-
-def test_without_a_record_nothing_observes_the_pool():
-    with DummyVectorEnv(RANDOM, on_error="restart", episode_seeds=True) as pool:
-        assert pool.engine.observers == []
-
-
-class OwnPool(BaseVectorEnv):
-    """A custom pool with a custom worker."""
-
-    def __init__(self, env_fns, **options):
-        super().__init__(env_fns, PlainWorker, **options)
-
-
-def test_custom_pools_and_workers(tmp_path):
-    with OwnPool(RANDOM, wait_num=2, autoreset_mode="same_step", record=tmp_path / "run") as pool:
-        found = [pool.reset(seed=3)[0], pool.step([1, 1, 1])[0], pool.drain()[0]]
-    assert [obs.tolist() for obs in found] == repeated(tmp_path / "run", backend=OwnPool)
+    assert {file.read_text() for file in tmp_path.iterdir()} == {"precious"}
 
 
 def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path):
     with DummyVectorEnv(RANDOM, record=tmp_path / "run") as pool:
         found = [pool.reset(seed=3)[0].tolist()]
-        size = (tmp_path / "run").stat().st_size + 200
         with (
-            limited(resource.RLIMIT_FSIZE, size),
+            limited(resource.RLIMIT_FSIZE, (tmp_path / "run").stat().st_size + 200),
             pytest.warns(RuntimeWarning, match="run ends here, the pool goes on without"),
         ):
             found.extend(pool.step([0, 0, 0])[0].tolist() for _ in range(20))
@@ -102,9 +67,6 @@ def test_a_full_disk_ends_the_record_and_not_the_run(tmp_path):
     assert 1 < len(rows) < 21
     assert rows == found[: len(rows)]
     assert not again.complete
-
-
-# ---------------------------------------------------------------------------- what can be written
 
 
 VALUES = [
@@ -119,26 +81,12 @@ VALUES = [
 
 def test_plain_values_come_back_unchanged():
     for value in VALUES:
-        back = plain.decode(plain.encode(value))
-        assert type(back) is type(value)
-        assert repr(back) == repr(value)
+        data = plain.encode(value)
+        back = plain.decode(data)
+        assert (type(back), repr(back)) == (type(value), repr(value))
         assert data_equivalence(back, value, exact=True), value
-
-
-def test_what_only_pickle_could_take_is_refused():
-    record = np.zeros(2, [("a", int)])
-    for value in (object(), {1, 2}, envs.Card("a", 1), np.array([None]), record, len):
-        with pytest.raises(TypeError, match="it holds a "):
-            plain.encode([value])
-
-
-def test_cut_or_spoilt_plain_values_are_errors():
-    data = plain.encode({"a": [1, 2.5, "x", b"y", np.arange(3), np.float32(1), None, (2 + 1j,)]})
-    for end in range(len(data)):
         with pytest.raises(ValueError, match="no plain value"):
-            plain.decode(data[:end])
-    with pytest.raises(ValueError, match="nested too deeply"):
-        plain.decode(b"[" * 100_000)
+            plain.decode(data[:-1])
 
 
 def test_what_can_not_be_recorded_names_its_env(tmp_path):
@@ -149,8 +97,8 @@ def test_what_can_not_be_recorded_names_its_env(tmp_path):
         for call, text in [
             (lambda: pool.reset(options=[None, {"a": {1}}]), "1: reset can't be .* holds a set"),
             (lambda: pool.step([None, card]), "1: action can't be recorded: it holds a Card"),
-            (lambda: pool.set_env_attr("a", object()), "0: set_attr can't be .* holds a object"),
-            (lambda: pool.call("add", card, id=1), "1: call can't be recorded: it holds a Card"),
+            (lambda: pool.set_env_attr("a", np.array([card])), "0: set_attr .* a ndarray"),
+            (lambda: pool.call("add", np.zeros(2, [("a", int)]), id=1), "1: call .* a ndarray"),
         ]:
             with pytest.raises(TypeError, match=f"env {text}"):
                 call()
@@ -159,107 +107,64 @@ def test_what_can_not_be_recorded_names_its_env(tmp_path):
     assert len(list(envpool_py.replay(tmp_path / "run", fns))) == 2
 
 
-# --------------------------------------------------------------------------------------- damage
-
-
-CRASH = """
-import functools, sys
-import envpool_py
-from tests.support import envs
-
-fns = [functools.partial(envs.FaultEnv, tag) for tag in range(2)]
-if sys.argv[2] == "run":
-    pool = envpool_py.DummyVectorEnv(fns, record=sys.argv[1])
-    pool.reset(seed=1)
-    pool.step(["", ""])
-    pool.step(["", "SIGSEGV"])
-for batch in envpool_py.replay(sys.argv[1], fns, deaths=sys.argv[2] == "deaths"):
-    print(batch[0].tolist(), flush=True)
-"""
-
-
-@pytest.mark.slow
 def test_what_was_finished_and_the_call_that_killed_the_program_are_there(tmp_path):
-    for what, code in [("run", -signal.SIGSEGV), ("replay", 0), ("deaths", -signal.SIGSEGV)]:
-        done = run_script(tmp_path, CRASH, str(tmp_path / "run"), what)
-        assert done.returncode == code
-        if what != "run":
-            assert done.stdout == "[[0, 0, 0], [1, 0, 0]]\n[[0, 0, 1], [1, 0, 1]]\n"
+    def run():
+        with DummyVectorEnv([envs.FaultEnv], record=tmp_path / "run") as pool:
+            pool.reset(seed=1)
+            pool.step([""])
+            pool.step(["SIGKILL"])
+
+    def replay(*, deaths=True):
+        again = envpool_py.replay(tmp_path / "run", [envs.FaultEnv], deaths=deaths)
+        return [batch[0].tolist() for batch in again]
+
+    for program in (run, replay):
+        process = multiprocessing.get_context("fork").Process(target=program)
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    assert replay(deaths=False) == [[[0, 0, 0]], [[0, 0, 1]]]
 
 
 @pytest.mark.slow
-def test_a_file_cut_anywhere_reads_as_what_came_before(tmp_path):
-    found = short_run(tmp_path / "run")
+@pytest.mark.parametrize("damage", ["cut", "spoilt"])
+def test_a_file_that_is_damaged_anywhere_reads_as_what_came_before(damage, tmp_path):
+    found = record(tmp_path / "run")
     data = (tmp_path / "run").read_bytes()
-    # Where the second chunk begins.
-    start = len(recording.MAGIC) + 9 + struct.unpack_from("<I", data, len(recording.MAGIC))[0]
-    cut = tmp_path / "cut"
     counts = []
-    for end in range(len(data)):
-        cut.write_bytes(data[:end])
-        if end < start:
-            with pytest.raises(ValueError, match="not a record of a pool"):
-                list(recording.read_events(cut))
-            continue
-        events = list(recording.read_events(cut))
-        counts.append(len(events))
-        assert all(event.kind != recording.CLOSED for event in events)
-    assert counts == sorted(counts)
-    assert set(counts) == set(range(7))
-    for end in range(start, len(data), 29):
-        cut.write_bytes(data[:end])
-        rows = repeated(cut)
-        assert rows == found[: len(rows)]
-
-
-@pytest.mark.slow
-def test_a_spoilt_byte_is_an_error_or_the_end(tmp_path):
-    short_run(tmp_path / "run", 1)
-    data = bytearray((tmp_path / "run").read_bytes())
-    whole = [repr(event) for event in recording.read_events(tmp_path / "run")]
-    for at in range(len(data)):
-        data[at] ^= 0x41
-        (tmp_path / "bad").write_bytes(data)
-        data[at] ^= 0x41
-        events = []
+    for at in range(0, len(data), 3):
+        rest = bytes([data[at] ^ 0x41]) + data[at + 1 :] if damage == "spoilt" else b""
+        (tmp_path / "bad").write_bytes(data[:at] + rest)
+        rows = []
         try:
-            events.extend(repr(event) for event in recording.read_events(tmp_path / "bad"))
+            again = envpool_py.replay(tmp_path / "bad", RANDOM)
+            rows.extend(batch[0].tolist() for batch in again)
+            assert not again.complete
         except ValueError as error:
-            assert "corrupt" in str(error) or "not a record" in str(error)  # noqa: PT017
-        assert len(events) < len(whole)
-        assert events == whole[: len(events)]
-
-
-def test_no_record(tmp_path):
-    (tmp_path / "other").write_bytes(b"PK\x03\x04 whatever")
-    with pytest.raises(ValueError, match="other: not a record of a pool"):
-        repeated(tmp_path / "other")
-    with pytest.raises(FileNotFoundError):
-        repeated(tmp_path / "none")
-
-
-class Malice:
-    """Leaves a trace when it is unpickled."""
-
-    def __init__(self, path):
-        self.path = str(path)
-
-    def __reduce__(self):
-        return (open, (self.path, "w"))
+            text = str(error)
+            assert "not a record of a pool" in text or f"{tmp_path}/bad: the chunk at byte" in text
+        assert rows == found[: len(rows)]
+        counts.append(len(rows))
+    assert counts == sorted(counts)
+    assert set(counts) == {0, 1, 2, 3}
 
 
 def test_a_pickle_in_the_file_is_never_loaded(tmp_path):
-    short_run(tmp_path / "run")
+    class Malice:
+        """Leaves a trace when it is unpickled."""
+
+        def __reduce__(self):
+            return pathlib.Path.touch, (tmp_path / "trace",)
+
+    record(tmp_path / "run")
     good = (tmp_path / "run").read_bytes()
-    bomb = pickle.dumps(Malice(tmp_path / "trace"))
-    boxed = plain.encode(["x"])[:5] + b"a" + b"b\x02\x00\x00\x00|O" + plain.encode((1,))
-    boxed += plain.encode(pickle.dumps(np.array([Malice(tmp_path / "trace")], object)))
-    everything = struct.pack("<I", 0xFFFFFFFF)
-    for body in (bomb, everything + bomb, everything + boxed, boxed):
+    bomb = pickle.dumps(Malice())
+    boxed = b'[null,[{"array":["|O",[1]]}]]\n' + bomb
+    for body in (bomb, boxed):
         for kind in b"sproexmcaz":
             head = struct.pack("<IIB", len(body), zlib.crc32(body, zlib.crc32(bytes([kind]))), kind)
             (tmp_path / "bad").write_bytes(good[:-9] + head + body)
             # Some bytes are as good an action as any: then the envs say that they differ.
             with contextlib.suppress(ValueError, TypeError, ReplayError, EnvError):
-                repeated(tmp_path / "bad")
+                list(envpool_py.replay(tmp_path / "bad", RANDOM))
             assert not (tmp_path / "trace").exists()
