@@ -7,12 +7,10 @@ import numpy as np
 from envpool_py.spaces import map_tree
 from tests.support.reference import alike as same
 
-HIDDEN = dict.fromkeys(("env_id", "env_error", "env_replayed"))
-"""Only the pool tells it."""
-
-PARTS = ("obs", "rewards", "terminated", "truncated", "info")
-Row = collections.namedtuple("Row", PARTS)  # noqa: PYI024 - tests have no types
+Row = collections.namedtuple("Row", "obs rewards terminated truncated info")  # noqa: PYI024
 """What a batch holds of one env; the info has no None."""
+
+MODES = (None, "next_step", "same_step")
 
 
 class ByHand:
@@ -218,7 +216,8 @@ def drive(pool, hands, num_steps, events=None, *, seed=7):
 
 def row_of(batch, k):
     *values, info = pick(batch, k)
-    return Row(*values, told({**info, **HIDDEN}))
+    only_of_pool = dict.fromkeys(("env_id", "env_error", "env_replayed"))
+    return Row(*values, told({**info, **only_of_pool}))
 
 
 def told(info):

@@ -8,7 +8,7 @@ import numpy as np
 import pettingzoo
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
-from pettingzoo.utils.conversions import parallel_to_aec_wrapper
+from pettingzoo.utils import conversions, wrappers
 
 BURNS = 2
 """The level at which a step of a `MeadowEnv` or a `TableEnv` raises."""
@@ -129,7 +129,7 @@ class GhostsEnv(PlainMeadowEnv):
         return absent | obs, dict.fromkeys(absent, 1.0) | rewards, *rest
 
 
-class TableEnv(parallel_to_aec_wrapper):
+class TableEnv(conversions.parallel_to_aec_wrapper):
     """A plain meadow in turns: one buffer for what all agents see; dead agents' moves pay too."""
 
     def __init__(self):
@@ -157,8 +157,44 @@ class TableEnv(parallel_to_aec_wrapper):
         self._accumulate_rewards()
 
 
+class Own(wrappers.BaseWrapper):
+    """A custom wrapper: changes all that a row is made of."""
+
+    def __getattr__(self, name):
+        found = super().__getattr__(name)
+        return {a: {**found[a], "told": 1} for a in found} if name == "infos" else found
+
+    def step(self, action):
+        super().step(action)
+        self.rewards = dict.fromkeys(self.env.agents, 7)
+
+    def observe(self, agent):
+        return 2 * super().observe(agent)
+
+    def last(self, observe=True):
+        seen, reward, *rest = super().last(observe)
+        return seen, reward - 1, *rest
+
+
+def in_theirs(env):
+    """Wrap an env as the envs of PettingZoo are."""
+    return wrappers.OrderEnforcingWrapper(wrappers.AssertOutOfBoundsWrapper(env))
+
+
 KAZ = "butterfly/knights_archers_zombies-v11"
-OWN = {"meadow": MeadowEnv, "plain_meadow": PlainMeadowEnv, "ghosts": GhostsEnv, "table": TableEnv}
+OWN = {
+    "meadow": MeadowEnv,
+    "plain_meadow": PlainMeadowEnv,
+    "ghosts": GhostsEnv,
+    "table": TableEnv,
+    "own_outside": lambda: Own(in_theirs(TableEnv())),
+    "own_inside": lambda: in_theirs(Own(TableEnv())),
+    # It tells a legal move by the mask that was seen last, and does not ask the env again.
+    "own_illegal": lambda: wrappers.TerminateIllegalWrapper(Own(TableEnv()), -1),
+    "own_converted": lambda: conversions.aec_to_parallel(
+        Own(in_theirs(conversions.parallel_to_aec(PlainMeadowEnv())))
+    ),
+}
 KWARGS = {
     KAZ: {"line_death": True, "spawn_delay": 4, "max_cycles": 60},
     "sisl/multiwalker-v9": {"max_cycles": 30},
