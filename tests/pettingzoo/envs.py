@@ -125,7 +125,7 @@ class GhostsEnv(PlainMeadowEnv):
         self.agents = list(actions)
         obs, rewards, *rest = super().step(actions)
         self.agents = list(obs)
-        absent = dict.fromkeys(self.possible_agents)
+        absent = dict.fromkeys(self.possible_agents, "ghost")
         return absent | obs, dict.fromkeys(absent, 1.0) | rewards, *rest
 
 
@@ -189,8 +189,6 @@ OWN = {
     "table": TableEnv,
     "own_outside": lambda: Own(in_theirs(TableEnv())),
     "own_inside": lambda: in_theirs(Own(TableEnv())),
-    # It tells a legal move by the mask that was seen last, and does not ask the env again.
-    "own_illegal": lambda: wrappers.TerminateIllegalWrapper(Own(TableEnv()), -1),
     "own_converted": lambda: conversions.aec_to_parallel(
         Own(in_theirs(conversions.parallel_to_aec(PlainMeadowEnv())))
     ),

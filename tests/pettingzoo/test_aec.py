@@ -25,7 +25,8 @@ TURNS = [
     ("dummy", KAZ, None, 150),
     ("shmem", "meadow", None, 90),
     *((place, "table", mode, 50) for place in ("dummy", "shmem") for mode in MODES),
-    *(("dummy", name, None, 50) for name in ("own_outside", "own_inside", "own_illegal")),
+    ("dummy", "own_outside", None, 50),
+    ("dummy", "own_inside", None, 50),
 ]
 
 
