@@ -87,6 +87,8 @@ def test_rows_are_mapped_to_their_envs(venv):
     assert venv.get_attr("level", indices=[4, 0, 7]) == [7, 1, 7]
     assert venv.env_is_wrapped(gym.Wrapper) == [False] * 8
     assert venv.env_is_wrapped(PlainMeadowEnv, indices=[1, 2]) == [True] * 2
+    assert venv.has_attr("level")
+    assert not venv.has_attr("nothing_of_the_kind")
     venv.seed(1)
     venv.reset()
     assert [image.shape for image in venv.get_images()] == [(4, 6, 3)] * 2
