@@ -1,26 +1,16 @@
 """Raw PettingZoo envs stepped by hand: the rows that the pools must give."""
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+import collections
 
 import numpy as np
 
 from envpool_py.spaces import map_tree
 from tests.support.reference import alike as same
 
-HIDDEN = dict.fromkeys(("env_id", "env_error", "env_replayed"))
-"""Only the pool tells it."""
+Row = collections.namedtuple("Row", "obs rewards terminated truncated info")  # noqa: PYI024
+"""What a batch holds of one env; the info has no None."""
 
-
-class Row(NamedTuple):
-    """What a batch holds of one env; the info has no None."""
-
-    obs: Any
-    rewards: Any
-    terminated: Any
-    truncated: Any
-    info: dict[str, Any]
+MODES = (None, "next_step", "same_step")
 
 
 class ByHand:
@@ -31,9 +21,9 @@ class ByHand:
     made within the step before.
     """
 
-    def __init__(self, env, autoreset=None, acts=None, **options):
+    def __init__(self, env, autoreset=None, acts=None, seeds=None, *, skip=False):
         self.env, self.autoreset, self.acts = env, autoreset, acts
-        self.seeds, self.skip = options.get("seeds"), options.get("skip")
+        self.seeds, self.skip = seeds, skip
         self.agents = list(env.possible_agents)
         self.episodes = 0
 
@@ -64,11 +54,11 @@ class ByHand:
 
     def draw(self, agent, mask, rng):
         """Draw a legal action."""
-        space = self.env.action_space(agent)
         if self.acts:
             return int(rng.choice(self.acts))
         if mask is not None:
             return int(rng.choice(np.flatnonzero(mask)))
+        space = self.env.action_space(agent)
         return rng.uniform(space.low, space.high, space.shape).astype(space.dtype)
 
 
@@ -141,8 +131,17 @@ class ParallelByHand(ByHand):
         obs, infos = self.env.reset(seed=seed)
         return self.row(obs, {}, infos, ())
 
+    @property
+    def alive(self):
+        """The live agents; some envs list, and return values for, their dead, too."""
+        return [a for a in self.env.agents if not (self.terminated[a] or self.truncated[a])]
+
+    @property
+    def over(self):
+        return not self.alive
+
     def move(self, actions):
-        acted = list(self.env.agents)
+        acted = self.alive
         assert set(actions) == set(acted)
         obs, rewards, terminated, truncated, infos = self.env.step(actions)
         self.note(terminated, truncated)
@@ -153,34 +152,34 @@ class ParallelByHand(ByHand):
         return {**first, **ended, "final_obs": last.obs, "final_infos": last.info["agent_infos"]}
 
     def row(self, obs, rewards, infos, acted):
-        alive = {agent: agent in self.env.agents for agent in self.agents}
+        alive, there = self.alive, {*self.alive, *acted}
         seen, masks, kept = {}, {}, {}
         for agent in self.agents:
             space, own = self.env.observation_space(agent), self.env.action_space(agent)
             info = dict(infos.get(agent, {}))
-            seen[agent] = copied(obs[agent]) if agent in obs else zeros(space)
+            seen[agent] = copied(obs[agent]) if agent in there else zeros(space)
             if "action_mask" in getattr(space, "spaces", ()):
                 masks[agent] = seen[agent]["action_mask"] != 0
             elif hasattr(own, "n"):
-                mask = info.pop("action_mask", np.full(own.n, alive[agent]))
+                mask = info.pop("action_mask", np.full(own.n, agent in alive))
                 masks[agent] = np.asarray(mask) != 0
             if info:
                 kept[agent] = info
         info = {
-            "alive": alive,
+            "alive": {agent: agent in alive for agent in self.agents},
             "valid": {agent: agent in acted for agent in self.agents},
             "env_done": self.over,
             "is_reset": False,
             "agent_infos": kept,
             "action_mask": masks or None,
         }
-        paid = {agent: float(rewards.get(agent, 0)) for agent in self.agents}
+        paid = {a: float(rewards.get(a, 0) if a in there else 0) for a in self.agents}
         return Row(seen, paid, dict(self.terminated), dict(self.truncated), told(info))
 
     def choose(self, row, rng):
         """Draw an action for each live agent."""
         masks = row.info.get("action_mask", {})
-        return {agent: self.draw(agent, masks.get(agent), rng) for agent in self.env.agents}
+        return {agent: self.draw(agent, masks.get(agent), rng) for agent in self.alive}
 
 
 def drive(pool, hands, num_steps, events=None, *, seed=7):
@@ -216,8 +215,9 @@ def drive(pool, hands, num_steps, events=None, *, seed=7):
 
 
 def row_of(batch, k):
-    *values, info = [pick(part, k) for part in batch]
-    return Row(*values, told({**info, **HIDDEN}))
+    *values, info = pick(batch, k)
+    only_of_pool = dict.fromkeys(("env_id", "env_error", "env_replayed"))
+    return Row(*values, told({**info, **only_of_pool}))
 
 
 def told(info):
@@ -230,8 +230,12 @@ def copied(obs):
 
 
 def zeros(space):
-    parts = getattr(space, "spaces", space)
-    return map_tree(lambda part: np.zeros(part.shape, part.dtype), parts)
+    """Return what an absent agent observes."""
+
+    def zero(part):
+        return None if part.shape is None else np.zeros(part.shape, part.dtype)
+
+    return map_tree(zero, getattr(space, "spaces", space))
 
 
 def pick(tree, k):

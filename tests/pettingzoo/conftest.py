@@ -13,16 +13,14 @@ os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 HERE = Path(__file__).resolve().parent
 
 # All of them are raised by PettingZoo, its envs or Stable-Baselines3, and not by what is tested.
-THEIRS = ("pkg_resources", "render method without", "pygame", "render.mode", "[Oo]bservation")
-THEIRS += ("Agent", "[Aa]ction")
+THEIRS = "(pkg_resources|render method without|pygame|render.mode|[Oo]bservation|Agent|[Aa]ction)"
 
 
 def pytest_collection_modifyitems(items):
-    texts = ("ignore::DeprecationWarning", *(f"ignore:.*{text}" for text in THEIRS))
     for item in items:
         if HERE in item.path.parents:
-            for text in texts:
-                item.add_marker(pytest.mark.filterwarnings(text))
+            patterns = "ignore::DeprecationWarning", f"ignore:.*{THEIRS}"
+            item.add_marker(pytest.mark.filterwarnings(*patterns))
 
 
 @pytest.fixture

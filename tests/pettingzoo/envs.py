@@ -1,8 +1,5 @@
 """The envs of these tests: births, double deaths, masks in the info, reused buffers; by name."""
 
-from __future__ import annotations
-
-import copy
 import functools
 import importlib
 from typing import ClassVar
@@ -11,7 +8,7 @@ import numpy as np
 import pettingzoo
 from gymnasium import spaces
 from pettingzoo import ParallelEnv
-from pettingzoo.utils.conversions import parallel_to_aec_wrapper
+from pettingzoo.utils import conversions, wrappers
 
 BURNS = 2
 """The level at which a step of a `MeadowEnv` or a `TableEnv` raises."""
@@ -36,9 +33,9 @@ class MeadowEnv(ParallelEnv):
     possible_agents: ClassVar = ["hunter_0", "fawn_0", "hunter_1", "fawn_1"]
     state_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
     seen: ClassVar = {
-        "hunter": spaces.Box(-np.inf, np.inf, (3,), np.float32),
-        "fawn": spaces.Dict(
-            observation=spaces.Box(-999, 999, (2, 2), np.int16),
+        "hunter": spaces.Box(0, 2000, (3,), np.float32),
+        "fawn": spaces.Dict(  # the zeros of one that is absent are not in it
+            observation=spaces.Box(1, 99, (2, 2), np.int16),
             action_mask=spaces.Box(0, 1, (3,), np.int8),
         ),
     }
@@ -48,7 +45,6 @@ class MeadowEnv(ParallelEnv):
         self.rng = np.random.default_rng(0)
         self.level = 1
         self.buffer = np.zeros(3, np.float32)
-        self.acts = copy.deepcopy(self.acts)  # no other env draws from them
         vars(self).update(changes)
 
     def observation_space(self, agent):
@@ -70,13 +66,12 @@ class MeadowEnv(ParallelEnv):
             self.buffer[:] = [self.t, self.total, self.rng.random()]
             # One buffer for both hunters would be no observation: it is theirs until they act.
             return self.buffer if agent == self.agents[0] else self.buffer.copy()
-        seen = self.rng.integers(-9, 9, (2, 2)).astype(np.int16)
+        seen = self.rng.integers(1, 99, (2, 2)).astype(np.int16)
         return {"observation": seen, "action_mask": draw_mask(self.rng, 3)}
 
     def tell(self, agent):
-        if agent.startswith("hunter"):
-            return {"action_mask": draw_mask(self.rng, 4), "t": self.t}
-        return {}
+        hunts = agent.startswith("hunter")
+        return {"action_mask": draw_mask(self.rng, 4), "t": self.t} if hunts else {}
 
     def state(self):
         return np.array([self.t, self.total, self.end], np.float64)
@@ -115,10 +110,26 @@ class PlainMeadowEnv(MeadowEnv):
         return np.array([self.t, self.total, self.rng.random()], np.float32)
 
     def tell(self, agent):  # noqa: ARG002
-        return {"action_mask": draw_mask(self.rng, 4), "t": self.t}
+        return super().tell("hunter")
 
 
-class TableEnv(parallel_to_aec_wrapper):
+class GhostsEnv(PlainMeadowEnv):
+    """Observes texts; lists the dead for one more step, and returns values for all the absent."""
+
+    seen: ClassVar = dict.fromkeys(("hunter", "fawn"), spaces.Text(9))
+
+    def see(self, agent):
+        return f"{agent[:4]}{self.t}"
+
+    def step(self, actions):
+        self.agents = list(actions)
+        obs, rewards, *rest = super().step(actions)
+        self.agents = list(obs)
+        absent = dict.fromkeys(self.possible_agents, "ghost")
+        return absent | obs, dict.fromkeys(absent, 1.0) | rewards, *rest
+
+
+class TableEnv(conversions.parallel_to_aec_wrapper):
     """A plain meadow in turns: one buffer for what all agents see; dead agents' moves pay too."""
 
     def __init__(self):
@@ -146,44 +157,44 @@ class TableEnv(parallel_to_aec_wrapper):
         self._accumulate_rewards()
 
 
-class EchoEnv(ParallelEnv):
-    """Each agent hears the other: texts of any length.
+class Own(wrappers.BaseWrapper):
+    """A custom wrapper: changes all that a row is made of."""
 
-    The first dies in the second step, and is still listed, hears, and is paid.
-    """
+    def __getattr__(self, name):
+        found = super().__getattr__(name)
+        return {a: {**found[a], "told": 1} for a in found} if name == "infos" else found
 
-    metadata: ClassVar = {"name": "echo_v0"}
-    possible_agents: ClassVar = ["echo_0", "echo_1"]
-    space = spaces.Text(8, min_length=0)
+    def step(self, action):
+        super().step(action)
+        self.rewards = dict.fromkeys(self.env.agents, 7)
 
-    def observation_space(self, agent):  # noqa: ARG002
-        return self.space
+    def observe(self, agent):
+        return 2 * super().observe(agent)
 
-    action_space = observation_space
-
-    def of_all(self, value):
-        return dict.fromkeys(self.possible_agents, value)
-
-    def reset(self, seed=None, options=None):
-        del seed, options
-        self.agents, self.t = list(self.possible_agents), 0
-        return self.of_all(""), self.of_all({})
-
-    def step(self, actions):
-        assert ("echo_0" in actions) == (self.t < 2)
-        self.t += 1
-        heard = {"echo_0": actions["echo_1"], "echo_1": actions.get("echo_0", "")}
-        dead = {"echo_0": self.t >= 2, "echo_1": False}
-        return heard, self.of_all(1.0), dead, self.of_all(False), self.of_all({})
+    def last(self, observe=True):
+        seen, reward, *rest = super().last(observe)
+        return seen, reward - 1, *rest
 
 
-# --------------------------------------------------------------------------------- by their names
+def in_theirs(env):
+    """Wrap an env as the envs of PettingZoo are."""
+    return wrappers.OrderEnforcingWrapper(wrappers.AssertOutOfBoundsWrapper(env))
+
 
 KAZ = "butterfly/knights_archers_zombies-v11"
-OWN = {"meadow": MeadowEnv, "plain_meadow": PlainMeadowEnv, "table": TableEnv}
+OWN = {
+    "meadow": MeadowEnv,
+    "plain_meadow": PlainMeadowEnv,
+    "ghosts": GhostsEnv,
+    "table": TableEnv,
+    "own_outside": lambda: Own(in_theirs(TableEnv())),
+    "own_inside": lambda: in_theirs(Own(TableEnv())),
+    "own_converted": lambda: conversions.aec_to_parallel(
+        Own(in_theirs(conversions.parallel_to_aec(PlainMeadowEnv())))
+    ),
+}
 KWARGS = {
     KAZ: {"line_death": True, "spawn_delay": 4, "max_cycles": 60},
-    "butterfly/pistonball-v6": {"n_pistons": 5, "max_cycles": 6},
     "sisl/multiwalker-v9": {"max_cycles": 30},
     "classic/rps-v2": {"max_cycles": 7},
 }

@@ -8,7 +8,7 @@ import pytest
 import torch
 from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_supported
-from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from stable_baselines3.common.vec_env import VecMonitor
 
 from envpool_py.pettingzoo import SB3MultiAgentVecEnv
 from envpool_py.sb3.common.vec_env import base_vec_env
@@ -20,26 +20,19 @@ NUM = 3
 
 
 @pytest.mark.parametrize(
-    ("name", "backend"),
-    [
-        ("plain_meadow", "dummy"),
-        ("plain_meadow", "shmem"),
-        ("simple_spread", "shmem"),
-        (KAZ, "shmem"),
-    ],
+    ("name", "backend"), [("plain_meadow", "dummy"), ("plain_meadow", "shmem"), (KAZ, "shmem")]
 )
 def test_rows_are_those_of_the_raw_envs(name, backend, sides):
     hands = [ParallelByHand(make_parallel(name), "same_step", ACTS.get(name)) for _ in range(NUM)]
     agents = hands[0].agents
     absent = zeros(hands[0].env.observation_space(agents[0]))
+    of_row = [(i, agent) for i in range(NUM) for agent in agents]
+    rng, deaths = np.random.default_rng(0), 0
     venv = SB3MultiAgentVecEnv([functools.partial(make_parallel, name)] * NUM, backend)
     assert venv.num_envs == NUM * len(agents)
-    assert venv.seed(5) == [5 + i for i in range(NUM) for _ in agents]
+    venv.seed(5)
     obs = venv.reset()
     rows = [hand.reset(5 + i) for i, hand in enumerate(hands)]
-    of_row = [(i, agent) for i in range(NUM) for agent in agents]
-    rng = np.random.default_rng(0)
-    deaths = 0
     for _ in range(60):
         masks = venv.env_method("action_masks")
         for r, (i, agent) in enumerate(of_row):
@@ -71,7 +64,7 @@ def test_rows_are_those_of_the_raw_envs(name, backend, sides):
             assert not ended or same(venv.reset_infos[r], told["agent_infos"].get(agent, {}))
             deaths += died and not ended
     assert all(hand.episodes > 1 for hand in hands)
-    assert deaths or name == "simple_spread"
+    assert deaths
     assert sides == [] or name == "plain_meadow", "only infos that are not empty are pickled"
     venv.close()
     for hand in hands:
@@ -86,11 +79,9 @@ def venv():
 
 
 def test_rows_are_mapped_to_their_envs(venv):
-    assert isinstance(venv, VecEnv)
     own = PlainMeadowEnv.seen["fawn"], PlainMeadowEnv.acts["fawn"]
     assert (venv.observation_space, venv.action_space) == own
     assert (venv.render_mode, venv.metadata["name"]) == ("rgb_array", "meadow_v0")
-    assert venv.possible_agents == MeadowEnv.possible_agents
     venv.set_attr("level", 7, indices=[5])
     assert venv.get_attr("level") == [1] * 4 + [7] * 4
     assert venv.get_attr("level", indices=[4, 0, 7]) == [7, 1, 7]
@@ -101,30 +92,28 @@ def test_rows_are_mapped_to_their_envs(venv):
     venv.seed(1)
     venv.reset()
     assert [image.shape for image in venv.get_images()] == [(4, 6, 3)] * 2
-    assert [int(state[0]) for state in venv.env_method("state")] == [0] * 8
     first = venv.env_method("see", "fawn_0")  # which is called once for each env
     assert all(same(first[0], one) for one in first[:4])
     assert not same(first[0], first[4])
     assert is_masking_supported(venv)
-    assert get_action_masks(venv).shape == (8, 4)
-    assert same(get_action_masks(venv), venv.action_masks())
-    assert same(venv.env_method("action_masks", indices=[5])[0], venv.action_masks()[5])
+    masks = get_action_masks(venv)
+    assert masks.shape == (8, 4)
+    assert same(venv.env_method("action_masks", indices=[5])[0], masks[5])
 
 
 def test_seeds_and_options_serve_one_reset(venv):
-    venv.seed(3)
+    assert venv.seed(3) == [3] * 4 + [4] * 4
     venv.set_options([{"total": 5}, None])
     first = venv.reset()
     assert (first[0][1], first[4][1]) == (5, 0)
     assert venv.reset_infos[0].keys() == {"t"}
     assert venv.reset()[0][1] == 0
-    assert venv.seed([3, 4]) == [3] * 4 + [4] * 4
-    assert same(venv.reset()[:, 2], first[:, 2])
-    assert venv.seed([3] * 4 + [4] * 4) == [3] * 4 + [4] * 4
-    venv.set_options([{"total": 2}] * 4 + [{"total": 6}] * 4)
-    again = venv.reset()
-    assert same(again[:, 2], first[:, 2])
-    assert (again[0][1], again[4][1]) == (2, 6)
+    for seeds in ([3, 4], [3] * 4 + [4] * 4):
+        assert venv.seed(seeds) == [3] * 4 + [4] * 4
+        venv.set_options([{"total": 2}] * 4 + [{"total": 6}] * 4)
+        again = venv.reset()
+        assert same(again[:, 2], first[:, 2])
+        assert (again[0][1], again[4][1]) == (2, 6)
     with pytest.raises(ValueError, match="got 3 seeds for 2 envs"):
         venv.seed([1, 2, 3])
     assert len(set(venv.seed())) == 2, "drawn at random"
@@ -137,25 +126,21 @@ def test_wrong_calls(venv):
     with pytest.raises(ValueError, match="got 7 actions for 8 envs"):
         venv.step(np.zeros(7, int))
     with pytest.warns(UserWarning, match="got 9 actions for 8 envs"):
-        venv.step(np.zeros(9, int))
-    venv.step_async(np.zeros(8, int))
+        venv.step_async(np.zeros(9, int))
     for request in (lambda: venv.step_async(np.zeros(8, int)), venv.get_images):
         with pytest.raises(gym.error.AlreadyPendingCallError):
             request()
-    for name in ("autoreset_mode", "wait_num"):
-        with pytest.raises(TypeError, match=name):
-            SB3MultiAgentVecEnv([PlainMeadowEnv], "dummy", **{name: 1})
-    text = "'fawn_0' has the spaces .*pad_"
-    with pytest.raises(base_vec_env.UnsuitableEnvError, match=text):
+    with pytest.raises(TypeError, match="wait_num"):
+        SB3MultiAgentVecEnv([PlainMeadowEnv], "dummy", wait_num=1)
+    with pytest.raises(base_vec_env.UnsuitableEnvError, match="'fawn_0' has the spaces .*pad_"):
         SB3MultiAgentVecEnv([MeadowEnv] * 2, "dummy")
 
 
 def test_an_error_ends_the_episode_of_its_env(venv):
     venv.reset()
-    venv.step(np.zeros(8, int))
     venv.set_attr("level", BURNS, indices=[4])
     _, rewards, dones, infos = venv.step(np.zeros(8, int))
-    assert dones[4:].all()
+    assert dones.tolist() == [False] * 4 + [True] * 4
     assert not rewards[4:].any()
     assert [info.get("env_error") for info in infos[:4]] == [None] * 4
     assert all("the meadow burns" in info["env_error"] for info in infos[4:])
@@ -169,9 +154,8 @@ def test_maskable_ppo_learns_from_the_legal_actions():
     options = {"n_steps": 32, "batch_size": 512, "n_epochs": 2, "seed": 1, "device": "cpu"}
     model = MaskablePPO("MlpPolicy", VecMonitor(venv), **options)
     model.learn(512)
-    buffer = model.rollout_buffer
-    masks = buffer.action_masks.reshape(-1, 4)
-    actions = buffer.actions.reshape(-1).astype(int)
+    masks = model.rollout_buffer.action_masks.reshape(-1, 4)
+    actions = model.rollout_buffer.actions.reshape(-1).astype(int)
     assert masks[np.arange(len(masks)), actions].all()
     assert 0 < masks.mean() < 1
     assert len(model.ep_info_buffer) > 16

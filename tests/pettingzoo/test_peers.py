@@ -1,91 +1,40 @@
-"""PettingZoo's own tests on our envs and pools, and Tianshou's collecting over them."""
+"""PettingZoo's tests, Tianshou's collecting, the examples, the command line, and an import."""
 
-import contextlib
+import operator
+import re
+import runpy
 import sys
 import warnings
 
 import numpy as np
 import pytest
-from pettingzoo import ParallelEnv
-from pettingzoo.utils.conversions import parallel_to_aec
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
-from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv
-from tests.pettingzoo.by_hand import row_of
-from tests.pettingzoo.envs import KAZ, make_aec, make_parallel
+from envpool_py.cli import main
+from envpool_py.collector import load
+from envpool_py.pettingzoo import PettingZooEnv
+from tests.pettingzoo.envs import KAZ, make_aec
+from tests.support.helpers import ROOT, run_python
+from tests.support.reference import alike as same
 
 with warnings.catch_warnings():
     # They import an env in the way of old, which is deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from pettingzoo.test import api_test, parallel_api_test, parallel_seed_test, seed_test
+    from pettingzoo.test import api_test, seed_test
 
 HAS_TIANSHOU = sys.version_info >= (3, 11)  # tianshou 2.0.1 asks for it
 if HAS_TIANSHOU:
+    from tianshou import env as their_env
     from tianshou.algorithm.multiagent.marl import MultiAgentOffPolicyAlgorithm
     from tianshou.algorithm.random import MARLRandomDiscreteMaskedOffPolicyAlgorithm
     from tianshou.data import Collector, VectorReplayBuffer
-    from tianshou.env import DummyVectorEnv as TheirDummyVectorEnv
-    from tianshou.env import PettingZooEnv as TheirPettingZooEnv
-
-PARALLELS = ["simple_spread", "simple_adversary", "sisl/multiwalker-v9", KAZ, "classic/rps-v2"]
 
 
-@pytest.mark.parametrize("name", [*PARALLELS, "classic/tictactoe-v3", "table"])
+@pytest.mark.parametrize("name", ["simple_adversary", KAZ, "classic/tictactoe-v3"])
 def test_a_wrapped_env_is_a_pettingzoo_env(name):
     env = PettingZooEnv(make_aec(name), heterogeneous=True)
     api_test(env, num_cycles=30)
-    env.close()
     seed_test(lambda: PettingZooEnv(make_aec(name), heterogeneous=True), num_cycles=30)
-
-
-class View(ParallelEnv):
-    """Env 0 of a pool, as a parallel env."""
-
-    render_mode = None
-
-    def __init__(self, pool):
-        self.pool = pool
-        self.possible_agents, self.metadata = pool.possible_agents, pool.metadata
-        self.observation_space, self.action_space = pool.observation_space, pool.action_space
-        self.agents = []
-
-    def recv(self):
-        before, row = self.agents, row_of(self.pool.recv(), 0)
-        self.agents = [agent for agent, alive in row.info["alive"].items() if alive]
-        there = [a for a in self.possible_agents if a in before or a in self.agents]
-        infos = {agent: dict(row.info["agent_infos"].get(agent, {})) for agent in there}
-        for agent, mask in row.info.get("action_mask", {}).items():
-            # Where the env itself gives no mask, all is legal, and sampling needs no mask.
-            if agent in there and not mask.all():
-                infos[agent]["action_mask"] = mask.astype("int8")
-        facts = ({a: own[a].item() for a in there} for own in row[1:4])
-        return {a: row.obs[a] for a in there}, *facts, infos
-
-    def reset(self, seed=None, options=None):
-        self.agents = []
-        self.pool.send_reset([0], seed=None if seed is None else [seed], options=options)
-        obs, _, _, _, infos = self.recv()
-        return obs, infos
-
-    def step(self, actions):
-        self.pool.send([actions], [0])
-        return self.recv()
-
-    def state(self):
-        return self.pool.state([0])[0]
-
-
-@pytest.mark.parametrize("name", PARALLELS)
-def test_an_env_of_the_pool_is_a_pettingzoo_env(name):
-    with contextlib.ExitStack() as stack:
-
-        def view():
-            pool = ParallelVectorEnv([lambda: make_parallel(name)] * 2, "dummy")
-            return View(stack.enter_context(pool))
-
-        parallel_api_test(view(), num_cycles=30)
-        parallel_seed_test(view, num_cycles=10)
-        api_test(parallel_to_aec(view()), num_cycles=15)
 
 
 def collected(pool, env):
@@ -105,19 +54,89 @@ def collected(pool, env):
 def test_the_buffer_of_tianshous_collector(kind):
     ours, theirs = (
         lambda cls=cls: cls(make_aec("classic/tictactoe-v3"))
-        for cls in (PettingZooEnv, TheirPettingZooEnv)
+        for cls in (PettingZooEnv, their_env.PettingZooEnv)
     )
     found = collected(kind([ours] * 3), ours())
-    wanted = collected(TheirDummyVectorEnv([theirs] * 3), theirs())
+    wanted = collected(their_env.DummyVectorEnv([theirs] * 3), theirs())
     assert len(found) == len(wanted) == 90
     assert found.obs.agent_id.tolist() == wanted.obs.agent_id.tolist()
     for name in ("obs.obs", "obs.mask", "obs_next.obs", "act", "terminated", "truncated"):
-        pair = [found, wanted]
-        for part in name.split("."):
-            pair = [getattr(one, part) for one in pair]
-        assert np.array_equal(*map(np.asarray, pair)), name
+        part = operator.attrgetter(name)
+        assert np.array_equal(np.asarray(part(found)), np.asarray(part(wanted))), name
     # Theirs keeps the rewards of an earlier episode after a reset: only ends are comparable.
     ends = np.flatnonzero(found.terminated)
     assert len(ends) >= 6
     assert np.array_equal(found.rew[ends], np.asarray(wanted.rew, float)[ends])
     assert not found.rew[~found.terminated].any(), "tic-tac-toe rewards its last move alone"
+
+
+EXAMPLES = [
+    # Others may end in the same batch as the sixth: eight envs at the most.
+    ("knights_async --episodes 6", "([6-9]|1[0-3]) episodes; an agent lived"),
+    ("spread_ppo --num-envs 8 --steps 300", "after: "),
+]
+if HAS_TIANSHOU:
+    program = "tictactoe_self_play --epochs 1 --epoch-steps 48 --games 20"
+    EXAMPLES.append((program, "trained, the first player wins"))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("line", "last"), EXAMPLES)
+def test_example(line, last, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", line.split())
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # else it keeps a thread
+    runpy.run_path(str(ROOT / "examples" / f"{sys.argv[0]}.py"), run_name="__main__")
+    assert re.match(last, capsys.readouterr().out.splitlines()[-1])
+
+
+def actions_of(episode):
+    return list(map(int, episode.actions))
+
+
+def test_collected_episodes_are_those_of_the_raw_env(tmp_path):
+    def collect(*more):
+        line = f"collect classic/connect_four-v3 --episodes 7 --num-envs 3 --seed 5 --out {path}"
+        assert main([*line.split(), *more]) == 0
+        return list(load(path))
+
+    path = tmp_path / "a.npz"
+    episodes = collect()
+    assert len(episodes) == 7
+    raw = make_aec("classic/connect_four-v3")
+    for episode in episodes:
+        raw.reset()
+        for t, action in enumerate(episode.actions):
+            obs = raw.last()[0]
+            assert str(episode.observations["agent_id"][t]) == raw.agent_selection
+            assert same(np.asarray(episode.observations["obs"][t]), obs["observation"])
+            assert obs["action_mask"][action], "a random action is a legal one"
+            raw.step(int(action))
+            assert episode.rewards[t].tolist() == [raw.rewards[a] for a in raw.possible_agents]
+        assert all(raw.terminations.values())
+        assert episode.terminated[-1]
+    # They depend on the seed alone, and not on which envs are in a batch.
+    again = collect("--wait-num", "1", "--num-processes", "1", "--force")
+    assert sorted(map(actions_of, episodes)) == sorted(map(actions_of, again))
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "status", "text"),
+    [
+        ("mpe2.simple_spread_v3", "", 0, "episodes"),
+        ("mpe2:simple_adversary_v3", "", 0, "episodes"),
+        ("butterfly/pistonball-v6", "", 0, "episodes"),
+        ("mpe2.simple_adversary_v3", "--out a.npz", 2, "SpaceOfSomeAgent"),
+        ("classic/tictactoe-v99", "", 2, "no env is named 'classic/tictactoe-v99'"),
+    ],
+)
+def test_names(name, more, status, text, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = f"collect {name} --episodes 1 --num-envs 1 --env-kwarg max_cycles=4 {more}"
+    assert main(line.split()) == status
+    assert text in capsys.readouterr()[status // 2]
+
+
+def test_an_import_brings_pettingzoo_alone():
+    brought = run_python("-c", "import sys, envpool_py.pettingzoo; print(*sys.modules)").split()
+    assert "pettingzoo" in brought
+    assert not {"stable_baselines3", "torch", "tianshou", "pygame", "ray"}.intersection(brought)

@@ -1,16 +1,17 @@
-"""A local Ray with few resources, and actors that serve one pool after another."""
+"""Actors that serve one pool after another, and which of them there are."""
 
 import contextlib
 import os
-import warnings
-from pathlib import Path
 
+import psutil
 import ray
 
 from envpool_py.ray import actors as module
 from envpool_py.ray.actor import EnvActor
 
-_idle = []
+idle = []
+"""The actors, each with its process' id, that a pool has closed and the next one takes."""
+
 _open, _closed = module.Actors._open, module.ActorHost._closed
 
 
@@ -30,9 +31,9 @@ def _open_with_kept(self):
     make = shared.make
 
     def take(ids):
-        if not _idle or shared.step_timeout is not None:
+        if not idle or shared.step_timeout is not None:
             return make(ids)
-        actor, _ = _idle.pop()
+        actor, _ = idle.pop()
         actor.again.remote(ids)
         return actor
 
@@ -43,46 +44,21 @@ def _keep(self, reply):
     if self._shared.step_timeout is not None:  # something watches it
         return _closed(self, reply)
     self.ended = True
-    _idle.append((self.process, ray.get(self.process.pid.remote())))
+    idle.append((self.process, ray.get(self.process.pid.remote())))
     return self._answered(reply)
 
 
-@contextlib.contextmanager
-def local_ray():
-    """Have a Ray that takes little memory, whose actors are kept when a pool has closed its envs.
-
-    A pool whose actor died, hung or has a ``step_timeout`` ends it as usual.
-    """
+def keep_actors():
+    """Keep actors whose envs a pool has closed, if they have no ``step_timeout``."""
     module.EnvActor = KeptEnvActor
     module.Actors._open, module.ActorHost._closed = _open_with_kept, _keep
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        ray.init(
-            "local",
-            num_cpus=4,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            object_store_memory=80 * 2**20,
-        )
-    try:
-        yield
-    finally:
-        ray.shutdown()
-        _idle.clear()
 
 
 def actors():
     """Return the processes of actors with envs, of this process's Ray, that no pool has closed."""
-
-    def parent_of(pid):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-
     found = set()
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if b"EnvActor" in (path / "cmdline").read_bytes():
-                raylet = parent_of(path.name)
-                if parent_of(raylet) == str(os.getpid()):
-                    found.add(int(path.name))
-    return found - {pid for _, pid in _idle}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if "EnvActor" in "".join(process.cmdline()):
+                found.add(process.pid)
+    return found - {pid for _, pid in idle}

@@ -5,11 +5,13 @@
 
 import gc
 import threading
+import warnings
 
 import pytest
+import ray
 
 from envpool_py import RayVectorEnv
-from tests.ray.cluster import actors, local_ray
+from tests.ray.cluster import actors, idle, keep_actors
 from tests.support import envs, places
 from tests.support.helpers import ROOT, descriptors, wait_until
 
@@ -44,10 +46,16 @@ def pytest_collection_modifyitems(items, config):
 @pytest.fixture(scope="session", autouse=True)
 def ray_is_there():
     """Start Ray, and have it open what it keeps open, before a test looks at what it leaves."""
-    with local_ray():
-        with PLACE([envs.CountEnv] * 2) as pool:
-            pool.reset()
-        yield
+    keep_actors()
+    options = {"num_cpus": 4, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ray.init("local", log_to_driver=False, logging_level="ERROR", **options)
+    with PLACE([envs.CountEnv] * 2) as pool:
+        pool.reset()
+    yield
+    ray.shutdown()
+    idle.clear()
 
 
 def there():
