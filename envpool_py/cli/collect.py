@@ -325,8 +325,9 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         env_spaces = pool.single_observation_space, pool.single_action_space
         for space in env_spaces:
             space_json.to_json(space)
-        # Left by a run that was killed; only now that the next run can begin.
-        shutil.rmtree(_partial(args), ignore_errors=True)
+        # Folders of an earlier run, finished or killed; only now that the next run can begin.
+        for folder in (_partial(args), args.out):
+            shutil.rmtree(folder, ignore_errors=True)
         compress = args.compress
         if compress is None:
             leaves = spaces.leaves(spaces.layout_of(pool.observation_space[0]))

@@ -328,7 +328,9 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 own = np.array([i])
                 if request is None:
                     faults.put_lost(self._engine, own)
-                elif request.kind == "step":
+                    continue
+                self._engine.states.check_free(own)  # a cancelled step may have ended its process
+                if request.kind == "step":
                     self._engine.send_steps(own, request.args)
                 else:
                     self._engine.send_resets(own, [request])

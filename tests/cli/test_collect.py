@@ -155,8 +155,9 @@ def test_a_second_interrupt_leaves_the_folder_until_another_run_begins(tmp_path,
     ):
         assert cli(f"collect {wrong} {limits}").status == 2, wrong
         assert len(load(out)) == 4
-    assert cli(f"collect {COUNT} {limits} --force").status == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+    for file in ("", *[f" --out {tmp_path}/a"] * 2):  # the last one replaces a folder
+        assert cli(f"collect {COUNT} {limits}{file} --force").status == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.npz"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

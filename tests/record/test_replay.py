@@ -188,10 +188,9 @@ def test_a_death_is_raised_and_not_carried_out(place, death, cancelled, path):
         run.step(["", "", ""])
     processes = {"backend": "shmem", "context": "fork"}
     check_replay(run, path, FAULTY, **processes, num_processes=1)
-    if not cancelled:
-        classes, text, _ = outcomes(envpool_py.replay(path, FAULTY, **processes, deaths=True))[1]
-        assert classes == run.batches[1][0]
-        assert run.batches[1][1].partition(";")[0] in text
+    classes, text, _ = outcomes(envpool_py.replay(path, FAULTY, **processes, deaths=True))[1]
+    assert classes == run.batches[1][0]
+    assert run.batches[1][1].partition(";")[0] in text
 
 
 @pytest.mark.parametrize("mode", MODES)
