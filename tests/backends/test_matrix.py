@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from tests.support import envs
 from tests.support.places import BACKENDS, LOCAL, PLACES, QUICK, slow
-from tests.support.reference import HandStepped, check, check_reset, same, spread
+from tests.support.reference import HandStepped, check, check_reset, same
 from tests.support.session import Session, script
 
 
@@ -95,18 +95,20 @@ class InfoIsObsEnv(envs.UndeclaredEnv):
         return obs, *rest, obs
 
 
-class EmptyEnv(envs.CountEnv):
-    """Observes an element of a Dict or Tuple space without parts, maybe as part of a Dict."""
+def observing(space, change):
+    """Return an env_fn whose env has this space and changes the observations of a CountEnv."""
 
-    def __init__(self, tag, empty, nested=False):
-        super().__init__(tag, length=2)
-        space = spaces.Dict({}) if isinstance(empty, dict) else spaces.Tuple(())
-        self.empty, self.nested = empty, nested
-        nest = spaces.Dict(counts=self.observation_space, empty=space)
-        self.observation_space = nest if nested else space
+    def make(tag):
+        env = envs.ChangedEnv(
+            tag,
+            length=2,
+            step=lambda _env, _action, row: (change(row[0]), *row[1:]),
+            reset=lambda _, row: (change(row[0]), row[1]),
+        )
+        env.observation_space = space
+        return env
 
-    def observe(self):
-        return {"counts": super().observe(), "empty": self.empty} if self.nested else self.empty
+    return make
 
 
 def halve(value):
@@ -142,7 +144,7 @@ class RebindsEnv(envs.CountEnv):
 
     def step(self, action):
         if self.steps == 2:
-            self.step = self.step_twice  # type: ignore[method-assign]
+            self.step = self.step_twice
         return super().step(action)
 
     def step_twice(self, action):
@@ -150,6 +152,7 @@ class RebindsEnv(envs.CountEnv):
         return super().step(action)
 
 
+COUNTS = envs.CountEnv().observation_space
 OUR_WORDS = {"final_obs": "mine", "final_info": 2.5, "is_reset": "mine", "env_id": "mine"}
 
 # Episodes are short, so that many end between two resets.
@@ -170,20 +173,25 @@ SUBJECTS = {
     "kept-sequences": functools.partial(KeepsActionEnv, name="sequence"),
     "kept-objects": functools.partial(KeepsActionEnv, name="mixed"),
     "rebound-step": functools.partial(RebindsEnv, length=9),
-    "empty-dict": functools.partial(EmptyEnv, empty={}),
-    "empty-tuple": functools.partial(EmptyEnv, empty=()),
-    "empty-part": functools.partial(EmptyEnv, empty={}, nested=True),
+    "empty-dict": observing(spaces.Dict({}), lambda _: {}),
+    "empty-tuple": observing(spaces.Tuple(()), lambda _: ()),
+    "empty-part": observing(
+        spaces.Dict(counts=COUNTS, empty=spaces.Dict({})), lambda obs: {"counts": obs, "empty": {}}
+    ),
+    "own-bounds": lambda tag: envs.ChangedEnv(
+        tag, length=2, space=spaces.Box(-1 - tag, 10**6, (3,), np.int64)
+    ),
     # The flags alone say that an ordinary episode is over.
     "own-env-done": functools.partial(
         envs.ChangedEnv,
         length=2,
-        step=lambda env, action, row: (*row[:4], {"env_done": np.array([True, False])}),  # noqa: ARG005
+        step=lambda _env, _action, row: (*row[:4], {"env_done": np.array([True, False])}),
     ),
     "our-words": functools.partial(
         envs.ChangedEnv,
         length=2,
-        step=lambda env, action, row: (*row[:4], OUR_WORDS),  # noqa: ARG005
-        reset=lambda env, row: (row[0], OUR_WORDS),  # noqa: ARG005
+        step=lambda _env, _action, row: (*row[:4], OUR_WORDS),
+        reset=lambda _, row: (row[0], OUR_WORDS),
     ),
     "info-is-observation": functools.partial(InfoIsObsEnv, kind="object", length=2),
     "own-randomness": envs.RandomEnv,
@@ -216,25 +224,24 @@ def test_every_call_gives_what_raw_envs_give(place, subject, mode):
     Session(where, make_fns(subject, where.num_envs), mode).run(script(len(subject)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(18))
-@pytest.mark.parametrize("place", LOCAL)
-def test_calls_in_any_order(place, seed):
-    subject, mode = FEW[seed % len(FEW)], MODES[seed // len(FEW) % len(MODES)]
-    Session(PLACES[place], make_fns(subject, 3), mode).run(script(seed, rounds=1))
+OPTIONS = [
+    *(
+        (place, subject, None, {"columns": True})
+        for place in BACKENDS
+        for subject in ("tuple", "nested", "mixed", "empty-dict", "empty-part")
+    ),
+    *((place, "reused-buffers", "next_step", {"measure": True}) for place in QUICK),
+    *(
+        (LOCAL[1], subject, "same_step", {"on_error": on_error})
+        for subject in ("own-env-done", "mixed")
+        for on_error in ("restart", "replay")
+    ),
+]
 
 
-@pytest.mark.parametrize("subject", ["tuple", "nested", "mixed", "empty-dict", "empty-part"])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_columns_are_the_same_rows_leaf_by_leaf(place, subject):
-    Session(PLACES[place], make_fns(subject, 3), columns=True).run(script(1))
-
-
-@pytest.mark.parametrize("on_error", ["restart", "replay"])
-@pytest.mark.parametrize("subject", ["own-env-done", "mixed"])
-def test_recovery_changes_nothing_where_no_env_fails(subject, on_error):
-    fns = make_fns(subject, 3)
-    Session(PLACES["shmem-fork-packed"], fns, "same_step", on_error=on_error).run(script(4))
+@pytest.mark.parametrize(("place", "subject", "mode", "options"), OPTIONS)
+def test_options_that_change_no_row(place, subject, mode, options):
+    Session(PLACES[place], make_fns(subject, 3), mode, **options).run(script(1))
 
 
 @pytest.mark.parametrize("place", BACKENDS)
@@ -245,14 +252,12 @@ def test_envs_of_different_spaces_where_rows_are_objects(place):
     rng = np.random.default_rng(2)
     with PLACES[place](fns) as pool:
         assert pool.observation_space == [env.observation_space for env in hand.envs]
-        rows = hand.reset(seeds=spread(0, range(4)))
-        obs, _ = pool.reset(seed=0)
+        obs, rows = pool.reset(seed=0)[0], hand.reset(seeds=[0, 1, 2, 3])
         for _ in range(3):
             assert (obs.dtype, obs.shape) == (object, (4,))
-            assert [same(o, row.obs) for o, row in zip(obs, rows, strict=True)] == [True] * 4
+            assert same(obs.tolist(), [row.obs for row in rows])
             actions = [envs.draw(env.action_space, rng) for env in hand.envs]
-            obs, *_ = pool.step(actions)
-            rows = hand.step(actions)
+            obs, rows = pool.step(actions)[0], hand.step(actions)
 
 
 @pytest.mark.parametrize("place", BACKENDS)

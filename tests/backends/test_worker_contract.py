@@ -144,15 +144,3 @@ def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(worker, beside
             pool.step([0, 0])
         assert pool.reset()[0].tolist() == [[0, 1, 0]] * 2  # env, episode, step
         assert len(pool.step([0, 0])[0]) == 2
-
-
-@pytest.mark.parametrize("worker", [*WORKERS, DummyEnvWorker])
-def test_seeds_of_a_pool_do_not_reach_the_action_spaces_of_its_envs(worker):
-    made = []
-
-    def make():
-        made.append(envs.CountEnv())
-        return made[-1]
-
-    with BaseVectorEnv([make], worker) as pool:
-        assert pool.action_space[0] is not made[0].action_space
