@@ -19,24 +19,11 @@ from tests.support.places import BACKENDS, LOCAL, PLACES, PROCESSES, QUICK, slow
 NUM = 3
 
 
-class Tagger(gym.Wrapper):
-    """A wrapper that adds an attribute and a method, and declares another action space."""
-
-    def __init__(self, env, label):
-        super().__init__(env)
-        self.label = label
-        self.action_space = spaces.MultiDiscrete([3, 4])
-
-    def step(self, action):
-        return super().step(int(action[0] * 4 + action[1]))
-
-    def labelled(self, text):
-        return f"{self.label}{text}"
-
-
 def wrapped(tag=0):
-    """Wrap a StoreEnv in a TimeLimit, in a Tagger."""
-    return Tagger(gym.wrappers.TimeLimit(envs.StoreEnv(tag, length=50), 3), f"env{tag}-")
+    """Wrap a StoreEnv in a TimeLimit, in a wrapper whose actions are pairs."""
+    limited = gym.wrappers.TimeLimit(envs.StoreEnv(tag, length=50), 3)
+    pairs = spaces.MultiDiscrete([3, 4])
+    return gym.wrappers.TransformAction(limited, lambda pair: int(pair[0] * 4 + pair[1]), pairs)
 
 
 @pytest.fixture(params=BACKENDS)
@@ -48,27 +35,25 @@ def pool(request):
 
 def test_attributes_are_those_of_the_outermost_wrapper_that_has_them(pool):
     raws = [wrapped(tag) for tag in range(NUM)]
-    for name in ("tag", "setting", "label", "read_only", "action_space", "_max_episode_steps"):
+    for name in ("tag", "setting", "read_only", "action_space", "_max_episode_steps"):
         assert pool.get_env_attr(name) == [raw.get_wrapper_attr(name) for raw in raws]
         assert pool.get_env_attr(name, [2, 0]) == [raws[i].get_wrapper_attr(name) for i in (2, 0)]
     assert pool.action_space == pool.get_env_attr("action_space")
     pool.set_env_attr("never seen", None)
-    values = {"tag": 44, "label": "new-", "_max_episode_steps": 9, "never seen": [1, 2]}
-    for name, value in values.items():
+    for name, value in {"tag": 44, "_max_episode_steps": 9, "never seen": [1, 2]}.items():
         pool.set_env_attr(name, value, id=1)
         assert [own == value for own in pool.get_env_attr(name)] == [False, True, False]
         pool.set_env_attr(name, value)
         assert pool.get_env_attr(name) == [value] * NUM
     pool.set_env_attr("_max_episode_steps", 1, id=0)  # the TimeLimit's
     pool.set_env_attr("tag", 77, id=1)  # the base env's
-    pool.set_env_attr("label", "x", id=2)  # the Tagger's
     pool.reset()
+    assert pool.call("action", [2, 1]) == [9] * NUM  # the outermost wrapper's
     obs, _, _, truncated, infos = pool.step(np.array([[2, 1], [0, 3], [1, 1]]))
     assert [info["action"] for info in infos] == [9, 3, 5]
     assert obs[:, 0].tolist() == [44, 77, 44]
     assert truncated.tolist() == [True, False, False]
     assert pool.get_env_attr("t") == pool.get_env_attr("_elapsed_steps") == [1, 1, 1]
-    assert pool.call("labelled", "y") == ["new-y", "new-y", "xy"]
 
 
 def test_errors_of_attributes_need_no_reset(pool):
@@ -147,40 +132,25 @@ class GreedyEnv(envs.CountEnv):
         return list(bag["items"])
 
 
-def sent_reset(pool, bag):
-    pool.send_reset(options=bag)
-    bag["items"].append("late")
-    infos = pool.recv()[4]
-    bag["items"].pop()
-    return infos
-
-
-def set_attribute(pool, bag):
-    pool.set_env_attr("bag", bag)
-    bag["items"].append("late")
-    assert pool.get_env_attr("bag") == [{"items": []}] * 3
-    bag["items"].pop()
-    return pool.call("take")
-
-
-REQUESTS = [
-    lambda pool, bag: pool.reset(options=bag)[1],
-    lambda pool, bag: pool.reset(options=[dict(bag)] * 3)[1],
-    lambda pool, bag: pool.reset(extra=bag)[1],
-    sent_reset,
-    lambda pool, bag: pool.call("take", bag),
-    lambda pool, bag: pool.call("take", bag=bag),
-    lambda pool, bag: pool.apply(GreedyEnv.take, bag),
-    lambda pool, bag: pool.apply(GreedyEnv.take, bag=bag),
-    set_attribute,
-]
-
-
 @pytest.mark.parametrize("place", LOCAL)
 def test_every_env_has_its_own_copy_of_an_argument(place):
+    def found(infos):
+        return [info["found"] for info in infos]
+
     bag = {"items": []}
     with PLACES[place]([functools.partial(GreedyEnv, tag) for tag in range(3)]) as pool:
-        for ask in REQUESTS * 2:
-            found = [one["found"] if isinstance(one, dict) else one for one in ask(pool, bag)]
-            assert found == [[0], [1], [2]]
+        for ask in (
+            lambda: found(pool.reset(options=bag)[1]),
+            lambda: found(pool.reset(options=[dict(bag)] * 3)[1]),
+            lambda: found(pool.reset(extra=bag)[1]),
+            lambda: pool.call("take", bag),
+            lambda: pool.apply(GreedyEnv.take, bag=bag),
+        ):
+            assert ask() == ask() == [[0], [1], [2]]
             assert bag == {"items": []}
+        # What the caller changes later does not reach them either.
+        pool.set_env_attr("bag", bag)
+        pool.send_reset(options=bag)
+        bag["items"].append("late")
+        assert found(pool.recv()[4]) == pool.call("take") == [[0], [1], [2]]
+        assert bag == {"items": ["late"]}
