@@ -98,10 +98,6 @@ def test_a_pool_of_a_custom_worker_gives_what_raw_envs_give(worker, mode, subjec
 
 
 def test_what_is_refused_at_construction():
-    class Half(EnvWorker):
-        def send(self, request):
-            """Do nothing."""
-
     def one_then_another(env_fn):
         return next(kinds)(env_fn)
 
@@ -110,7 +106,7 @@ def test_what_is_refused_at_construction():
     refused = [
         (ThreadWorker, broken, EnvError, "env 1: env_fn raised ValueError: no"),
         (Executor, envs.CountEnv, TypeError, "EnvWorker"),
-        (Half, envs.CountEnv, TypeError, "abstract"),
+        (EnvWorker, envs.CountEnv, TypeError, "abstract"),
         (one_then_another, envs.CountEnv, TypeError, "env 1.*DummyEnvWorker.*ThreadWorker"),
     ]
     for worker, env_fn, error, text in refused:

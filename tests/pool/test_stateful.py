@@ -6,7 +6,7 @@ import signal
 
 import hypothesis.strategies as st
 import pytest
-from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
@@ -84,11 +84,6 @@ class PoolMachine(RuleBasedStateMachine):
             self.began(i, row)
 
     @rule(ids=IDS)
-    def call(self, ids):
-        ids = self.free(ids)
-        assert self.pool.get_env_attr("tag", ids) == ids
-
-    @rule(ids=IDS)
     def cancel(self, ids):
         """Cancel what is in flight: how far those envs have come is not known."""
         self.pool.cancel(ids)
@@ -100,12 +95,8 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(timeout=st.sampled_from([None, 0.001]), wait_num=st.integers(1, NUM))
     def recv(self, timeout, wait_num):
         self.pool.timeout, self.pool.wait_num = timeout, wait_num
-        flying = len(self.flying())
-        if not flying:
-            with pytest.raises(ValueError, match="no env is in flight"):
-                self.pool.recv()
-            return
-        self.fetch(self.pool.recv, 1 if timeout else min(wait_num, flying))
+        if flying := len(self.flying()):
+            self.fetch(self.pool.recv, 1 if timeout else min(wait_num, flying))
 
     @rule()
     def drain(self):
@@ -173,11 +164,7 @@ class PoolMachine(RuleBasedStateMachine):
     def close(self):
         """Close whatever is under way, and begin again with a new pool."""
         self.pool.close()
-        for ask in (self.pool.recv, self.pool.reset, self.pool.drain):
-            with pytest.raises(ClosedEnvironmentError):
-                ask()
         assert not any(running(pid) for pid in set(self.pids) - {os.getpid()})
-        self.pool.close()
         self.open()
 
     def teardown(self):
