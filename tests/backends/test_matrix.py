@@ -31,11 +31,13 @@ class DuckEnv:
 
     def reset(self, *, seed=None, options=None):
         del seed, options
-        self.t, seen = 0, self.look(None)
+        self.t = 0
+        seen = self.look(None)
         return seen, seen
 
     def step(self, action):
-        self.t, seen = self.t + 1, self.look(action)
+        self.t += 1
+        seen = self.look(action)
         return seen, float(self.t), False, self.t >= 3, seen
 
 
@@ -197,18 +199,12 @@ def test_every_call_gives_what_raw_envs_give(place, subject, mode):
     Session(where, make_fns(subject, where.num_envs), mode).run(script(len(subject)))
 
 
+TREES = ("tuple", "nested", "mixed", "empty-dict", "empty-part")
+RECOVERY = [{"on_error": "restart"}, {"on_error": "replay"}]
 OPTIONS = [
-    *(
-        (place, subject, None, {"columns": True})
-        for place in BACKENDS
-        for subject in ("tuple", "nested", "mixed", "empty-dict", "empty-part")
-    ),
-    *((place, "reused-buffers", "next_step", {"measure": True}) for place in QUICK),
-    *(
-        (LOCAL[1], subject, "same_step", {"on_error": on_error})
-        for subject in ("own-env-done", "mixed")
-        for on_error in ("restart", "replay")
-    ),
+    *itertools.product(BACKENDS, TREES, [None], [{"columns": True}]),
+    *itertools.product(QUICK, ["reused-buffers"], ["next_step"], [{"measure": True}]),
+    *itertools.product([LOCAL[1]], ["own-env-done", "mixed"], ["same_step"], RECOVERY),
 ]
 
 

@@ -4,6 +4,7 @@ import cProfile
 import functools
 import os
 import time
+from unittest import mock
 
 import gymnasium as gym
 import numpy as np
@@ -148,16 +149,10 @@ def test_calls_of_a_step(wait_num, limit):
 
 
 @pytest.mark.parametrize("seed", [None, 7])
-def test_resets_are_one_message_for_each_process(seed, monkeypatch):
-    written = []
-    write = os.write
-
-    def count(fd, data):
-        written.append(len(data))
-        return write(fd, data)
-
-    with ShmemVectorEnv([envs.CountEnv] * 64, num_processes=2) as pool:
-        monkeypatch.setattr(os, "write", count)
+def test_resets_are_one_message_for_each_process(seed):
+    with (
+        ShmemVectorEnv([envs.CountEnv] * 64, num_processes=2) as pool,
+        mock.patch("os.write", wraps=os.write) as write,
+    ):
         pool.reset(seed=seed)
-        monkeypatch.undo()
-    assert len(written) == 2
+        assert write.call_count == 2
