@@ -219,13 +219,13 @@ COUNTING = functools.partial(
 
 
 def test_infos_of_numbers_are_not_pickled(monkeypatch):
-    with ShmemVectorEnv([COUNTING] * 4, num_processes=2) as pool:
-        monkeypatch.setattr(pickle, "loads", None)
+    with ShmemVectorEnv([COUNTING] * 4, num_processes=2) as pool, monkeypatch.context() as patch:
         assert [info["first"] for info in pool.reset()[1]] == [0] * 4
-        for count in range(1, 20):
-            infos = pool.step(np.zeros(4, dtype=int))[4].tolist()
+        pool.step([0] * 4)
+        patch.setattr(pickle, "loads", None)  # the forms themselves, which are pickled, have come
+        for count in range(2, 20):
+            infos = pool.step([0] * 4)[4].tolist()
             assert infos == [{"env_id": i, "steps": count, "half": count / 2} for i in range(4)]
-        monkeypatch.undo()
 
 
 def test_forms_outlive_rows_that_are_cancelled_and_processes_that_end():
