@@ -16,34 +16,29 @@ from gymnasium import spaces
 
 from tests.support import envs
 from tests.support.places import BACKENDS, LOCAL, PLACES, QUICK, slow
-from tests.support.reference import HandStepped, check, check_reset, same, spread
+from tests.support.reference import HandStepped, same
 from tests.support.session import Session, script
 
 
 class DuckEnv:
-    """No gymnasium.Env, no spaces, no close: `reset` and `step` alone."""
+    """No gymnasium.Env, no spaces, no close; its observation is its info as well."""
 
     def __init__(self, tag=0):
         self.tag, self.t = tag, 0
 
+    def look(self, action):
+        return {"tag": self.tag, "place": np.array([self.t, 0.5]), "action": action}
+
     def reset(self, *, seed=None, options=None):
         del seed, options
         self.t = 0
-        return np.array([self.tag, 0.5]), {}
+        seen = self.look(None)
+        return seen, seen
 
     def step(self, action):
         self.t += 1
-        return np.array([self.tag, self.t + 0.5]), float(self.t), False, self.t >= 3, {"a": action}
-
-
-class SharedBufferEnv(envs.CountEnv):
-    """All of them show the same array, as envs do that keep a buffer in their class."""
-
-    buffer = np.zeros(3, np.int64)
-
-    def observe(self):
-        self.buffer[:] = super().observe()
-        return self.buffer
+        seen = self.look(action)
+        return seen, float(self.t), False, self.t >= 3, seen
 
 
 class TreeBufferEnv(envs.BufferEnv):
@@ -83,30 +78,15 @@ class ReturnsItsStateEnv(envs.CountEnv):
         return obs, self.gain, *rest
 
 
-class InfoIsObsEnv(envs.UndeclaredEnv):
-    """Its observation is its info as well."""
+class ObservingEnv(envs.CountEnv):
+    """Observes what a function makes of the observation of a CountEnv."""
 
-    def reset(self, **kwargs):
-        obs, _ = super().reset(**kwargs)
-        return obs, obs
-
-    def step(self, action):
-        obs, *rest, _ = super().step(action)
-        return obs, *rest, obs
-
-
-class EmptyEnv(envs.CountEnv):
-    """Observes an element of a Dict or Tuple space without parts, maybe as part of a Dict."""
-
-    def __init__(self, tag, empty, nested=False):
+    def __init__(self, space, change, tag):
         super().__init__(tag, length=2)
-        space = spaces.Dict({}) if isinstance(empty, dict) else spaces.Tuple(())
-        self.empty, self.nested = empty, nested
-        nest = spaces.Dict(counts=self.observation_space, empty=space)
-        self.observation_space = nest if nested else space
+        self.observation_space, self.change = space, change
 
     def observe(self):
-        return {"counts": super().observe(), "empty": self.empty} if self.nested else self.empty
+        return self.change(super().observe())
 
 
 def halve(value):
@@ -138,18 +118,19 @@ class KeepsActionEnv(gym.Env):
 
 
 class RebindsEnv(envs.CountEnv):
-    """At its third step it takes another method as its `step`."""
+    """Has another `step` from its third step on."""
 
     def step(self, action):
         if self.steps == 2:
-            self.step = self.step_twice  # type: ignore[method-assign]
-        return super().step(action)
-
-    def step_twice(self, action):
-        super().step(action)
-        return super().step(action)
+            self.step = super().step
+        obs, _, *rest = super().step(action)
+        return obs, -1.0, *rest
 
 
+COUNTS = envs.CountEnv().observation_space
+HALF_EMPTY = spaces.Dict(a=COUNTS, b=spaces.Dict({}))
+SHARED = np.zeros(3, np.int64)
+"""A buffer of all envs, as one in their class."""
 OUR_WORDS = {"final_obs": "mine", "final_info": 2.5, "is_reset": "mine", "env_id": "mine"}
 
 # Episodes are short, so that many end between two resets.
@@ -161,7 +142,9 @@ SUBJECTS = {
     },
     "no-gymnasium-env": DuckEnv,
     "reused-buffers": functools.partial(envs.BufferEnv, length=2),
-    "shared-buffers": functools.partial(SharedBufferEnv, length=2),
+    "shared-buffers": functools.partial(
+        ObservingEnv, COUNTS, lambda obs: np.positive(obs, out=SHARED)
+    ),
     "reused-trees": TreeBufferEnv,
     "reused-undeclared-trees": functools.partial(TreeBufferEnv, declared=False),
     "returned-state": ReturnsItsStateEnv,
@@ -170,22 +153,22 @@ SUBJECTS = {
     "kept-sequences": functools.partial(KeepsActionEnv, name="sequence"),
     "kept-objects": functools.partial(KeepsActionEnv, name="mixed"),
     "rebound-step": functools.partial(RebindsEnv, length=9),
-    "empty-dict": functools.partial(EmptyEnv, empty={}),
-    "empty-tuple": functools.partial(EmptyEnv, empty=()),
-    "empty-part": functools.partial(EmptyEnv, empty={}, nested=True),
+    "empty-dict": functools.partial(ObservingEnv, spaces.Dict({}), lambda _: {}),
+    "empty-tuple": functools.partial(ObservingEnv, spaces.Tuple(()), lambda _: ()),
+    "empty-part": functools.partial(ObservingEnv, HALF_EMPTY, lambda obs: {"a": obs, "b": {}}),
+    "own-bounds": lambda tag: ObservingEnv(spaces.Box(-1 - tag, 99, (3,), np.int64), np.copy, tag),
     # The flags alone say that an ordinary episode is over.
     "own-env-done": functools.partial(
         envs.ChangedEnv,
         length=2,
-        step=lambda env, action, row: (*row[:4], {"env_done": np.array([True, False])}),  # noqa: ARG005
+        step=lambda _env, _action, row: (*row[:4], {"env_done": np.array([True, False])}),
     ),
     "our-words": functools.partial(
         envs.ChangedEnv,
         length=2,
-        step=lambda env, action, row: (*row[:4], OUR_WORDS),  # noqa: ARG005
-        reset=lambda env, row: (row[0], OUR_WORDS),  # noqa: ARG005
+        step=lambda _env, _action, row: (*row[:4], OUR_WORDS),
+        reset=lambda _, row: (row[0], OUR_WORDS),
     ),
-    "info-is-observation": functools.partial(InfoIsObsEnv, kind="object", length=2),
     "own-randomness": envs.RandomEnv,
     "episodes-of-one-step": functools.partial(envs.CountEnv, length=1),
     "vector-rewards": functools.partial(envs.VectorRewardEnv, length=2),
@@ -197,7 +180,7 @@ FEW = ("box-float16", "nested", "mixed", "undeclared-object", "own-randomness", 
 ODD = ("reused-buffers", "reused-undeclared-trees", "shared-buffers")
 ODD += ("kept-actions", "kept-objects", "rebound-step")
 CELLS = [
-    *itertools.product(BACKENDS, (*FEW, "our-words", "info-is-observation"), MODES),
+    *itertools.product(BACKENDS, (*FEW, "our-words", "no-gymnasium-env"), MODES),
     *itertools.product(QUICK, ODD, ("same_step",)),
 ]
 SLOW_CELLS = [
@@ -216,25 +199,18 @@ def test_every_call_gives_what_raw_envs_give(place, subject, mode):
     Session(where, make_fns(subject, where.num_envs), mode).run(script(len(subject)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(18))
-@pytest.mark.parametrize("place", LOCAL)
-def test_calls_in_any_order(place, seed):
-    subject, mode = FEW[seed % len(FEW)], MODES[seed // len(FEW) % len(MODES)]
-    Session(PLACES[place], make_fns(subject, 3), mode).run(script(seed, rounds=1))
+TREES = ("tuple", "nested", "mixed", "empty-dict", "empty-part")
+RECOVERY = [{"on_error": "restart"}, {"on_error": "replay"}]
+OPTIONS = [
+    *itertools.product(BACKENDS, TREES, [None], [{"columns": True}]),
+    *itertools.product(QUICK, ["reused-buffers"], ["next_step"], [{"measure": True}]),
+    *itertools.product([LOCAL[1]], ["own-env-done", "mixed"], ["same_step"], RECOVERY),
+]
 
 
-@pytest.mark.parametrize("subject", ["tuple", "nested", "mixed", "empty-dict", "empty-part"])
-@pytest.mark.parametrize("place", BACKENDS)
-def test_columns_are_the_same_rows_leaf_by_leaf(place, subject):
-    Session(PLACES[place], make_fns(subject, 3), columns=True).run(script(1))
-
-
-@pytest.mark.parametrize("on_error", ["restart", "replay"])
-@pytest.mark.parametrize("subject", ["own-env-done", "mixed"])
-def test_recovery_changes_nothing_where_no_env_fails(subject, on_error):
-    fns = make_fns(subject, 3)
-    Session(PLACES["shmem-fork-packed"], fns, "same_step", on_error=on_error).run(script(4))
+@pytest.mark.parametrize(("place", "subject", "mode", "options"), OPTIONS)
+def test_options_that_change_no_row(place, subject, mode, options):
+    Session(PLACES[place], make_fns(subject, 3), mode, **options).run(script(1))
 
 
 @pytest.mark.parametrize("place", BACKENDS)
@@ -245,27 +221,20 @@ def test_envs_of_different_spaces_where_rows_are_objects(place):
     rng = np.random.default_rng(2)
     with PLACES[place](fns) as pool:
         assert pool.observation_space == [env.observation_space for env in hand.envs]
-        rows = hand.reset(seeds=spread(0, range(4)))
-        obs, _ = pool.reset(seed=0)
+        obs, rows = pool.reset(seed=0)[0], hand.reset(seeds=[0, 1, 2, 3])
         for _ in range(3):
             assert (obs.dtype, obs.shape) == (object, (4,))
-            assert [same(o, row.obs) for o, row in zip(obs, rows, strict=True)] == [True] * 4
+            assert same(obs.tolist(), [row.obs for row in rows])
             actions = [envs.draw(env.action_space, rng) for env in hand.envs]
-            obs, *_ = pool.step(actions)
-            rows = hand.step(actions)
+            obs, rows = pool.step(actions)[0], hand.step(actions)
 
 
 @pytest.mark.parametrize("place", BACKENDS)
 def test_none_in_a_sequence_of_actions_is_that_envs_action(place):
-    fns = make_fns("discrete", 3)
-    hand = HandStepped(fns)
-    space = hand.envs[0].observation_space
-    with PLACES[place](fns) as pool:
-        check_reset(pool.reset(seed=1), hand.reset(seeds=[1, 2, 3]), space)
+    with PLACES[place](make_fns("discrete", 3)) as pool:
+        pool.reset()
         for actions in ([np.int64(1), None, np.int64(2)], [None, None, None]):
-            batch = pool.step(actions)
-            check(batch, hand.step(actions), space)
-            assert batch[4][1]["action"] is None
+            assert [info["action"] for info in pool.step(actions)[4]] == actions
 
 
 @pytest.mark.parametrize("place", [*BACKENDS, *slow("shmem-spawn-packed")])
@@ -274,13 +243,13 @@ def test_spaces_spec_and_metadata_are_those_of_the_envs(place):
     fns = [functools.partial(gym.make, "CartPole-v1") for _ in range(where.num_envs)]
     raw = fns[0]()
     with where(fns) as pool:
-        for name in ("observation_space", "action_space", "metadata"):
-            assert getattr(pool, name) == [getattr(raw, name)] * len(fns)
+        assert pool.metadata == [raw.metadata] * len(fns)
         assert [spec.id for spec in pool.spec] == ["CartPole-v1"] * len(fns)
         assert len(pool) == pool.env_num == pool.num_envs == len(fns)
         for name in ("observation_space", "action_space"):
-            first, second = getattr(pool, name), getattr(pool, name)
-            assert all(a is b for a, b in zip(first, second, strict=True))
+            found, again = getattr(pool, name), getattr(pool, name)
+            assert found == [getattr(raw, name)] * len(fns)
+            assert all(a is b for a, b in zip(found, again, strict=True))
         assert len({id(space) for space in pool.action_space}) == len(fns)
     with where(make_fns("undeclared-alike", 2)) as pool:
         assert pool.observation_space == pool.action_space == [None, None]

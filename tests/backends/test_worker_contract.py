@@ -98,10 +98,6 @@ def test_a_pool_of_a_custom_worker_gives_what_raw_envs_give(worker, mode, subjec
 
 
 def test_what_is_refused_at_construction():
-    class Half(EnvWorker):
-        def send(self, request):
-            """Do nothing."""
-
     def one_then_another(env_fn):
         return next(kinds)(env_fn)
 
@@ -110,7 +106,7 @@ def test_what_is_refused_at_construction():
     refused = [
         (ThreadWorker, broken, EnvError, "env 1: env_fn raised ValueError: no"),
         (Executor, envs.CountEnv, TypeError, "EnvWorker"),
-        (Half, envs.CountEnv, TypeError, "abstract"),
+        (EnvWorker, envs.CountEnv, TypeError, "abstract"),
         (one_then_another, envs.CountEnv, TypeError, "env 1.*DummyEnvWorker.*ThreadWorker"),
     ]
     for worker, env_fn, error, text in refused:
@@ -144,15 +140,3 @@ def test_an_interrupted_wait_leaves_no_reply_for_the_next_request(worker, beside
             pool.step([0, 0])
         assert pool.reset()[0].tolist() == [[0, 1, 0]] * 2  # env, episode, step
         assert len(pool.step([0, 0])[0]) == 2
-
-
-@pytest.mark.parametrize("worker", [*WORKERS, DummyEnvWorker])
-def test_seeds_of_a_pool_do_not_reach_the_action_spaces_of_its_envs(worker):
-    made = []
-
-    def make():
-        made.append(envs.CountEnv())
-        return made[-1]
-
-    with BaseVectorEnv([make], worker) as pool:
-        assert pool.action_space[0] is not made[0].action_space
