@@ -18,7 +18,6 @@ from tests.support.places import PLACES
 FNS = [functools.partial(envs.FaultEnv, tag) for tag in range(3)]
 BROKEN = [functools.partial(broken.BrokenEnv, tag) for tag in range(3)]
 GOOD = [""] * 3
-SPACE = envs.CountEnv().observation_space
 RESTART = {"on_error": "restart", "restart_backoff": 0.0}
 MODES = (None, "next_step", "same_step")
 

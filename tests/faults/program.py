@@ -1,6 +1,5 @@
 """A program with pools, which ends as its argument says; `test_programs.py` runs it."""
 
-import contextlib
 import json
 import os
 import signal
@@ -36,13 +35,6 @@ def started(place, how, path):
         assert pool.reset()[0][:, 2].tolist() == [0, 0], place
         assert pool.step(["", ""])[0][:, 2].tolist() == [1, 1], place
         pool.close()
-    if how == "interrupted twice":
-        processes.GRACE = 600.0
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        with contextlib.suppress(KeyboardInterrupt), pool:
-            signal.setitimer(signal.ITIMER_REAL, 0.2, 0.3)  # again during close
-            pool.step(["hang", "hang"])
-        signal.setitimer(signal.ITIMER_REAL, 0)
     return pool, pids
 
 

@@ -3,40 +3,27 @@
 import functools
 import os
 import re
+import signal
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from gymnasium.error import ResetNeeded
 
-from envpool_py import EnvError, WorkerDiedError
+from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py.watchdog import NUMBERS, Heartbeat, Watchdog
 from envpool_py.worker import process
-from tests.faults.helpers import (
-    BROKEN,
-    EACH,
-    FNS,
-    GOOD,
-    NEW,
-    SPACE,
-    WHERE,
-    goes_on,
-    kill,
-    mates_of,
-    reset_pool,
-    running,
-)
+from envpool_py.worker.channel import is_readable
+from tests.faults import helpers
+from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, goes_on, kill, reset_pool
 from tests.support import broken, envs
 from tests.support.helpers import wait_until
-from tests.support.places import PLACES, slow
-from tests.support.reference import HandStepped, check, check_reset
+from tests.support.places import slow
 
-# ------------------------------------------------------------------------------- env raises
-
+# The exceptions of whose classes the error is an instance too, and those that arrive as text only.
 ORDINARY = ("value", "slot", "memory", "recursion", "os")
-"""The exceptions of whose classes the error is an instance too."""
-
 TEXT_ALONE = ("unpicklable", "two-argument")
-"""Those that cannot reach another process as objects."""
 
 RAISES = [
     *(("shmem-fork-packed", "step", name) for name in envs.RAISE),
@@ -51,12 +38,10 @@ RAISES = [
 def test_an_env_raises(place, where, name):
     original = envs.RAISE[name]()
     text = f"env 1: {where} raised {type(original).__name__}: {original}"
-    hand = HandStepped(FNS)
-    with PLACES[place](FNS) as pool:
-        check_reset(pool.reset(), hand.reset(), SPACE)
+    with reset_pool(place) as pool:
         pids = pool.call("pid")
         with pytest.raises(EnvError, match=re.escape(text)) as caught:
-            WHERE[where](pool, name)
+            helpers.WHERE[where](pool, name)
         error, cause = caught.value, caught.value.__cause__
         assert not isinstance(error, WorkerDiedError)
         assert (error.env_ids, error.env_id, error.request) == ((1,), 1, where)
@@ -71,57 +56,32 @@ def test_an_env_raises(place, where, name):
             for ask in (pool.step, pool.send):
                 with pytest.raises(ResetNeeded, match="env 1"):
                     ask([""], [1])
-            rows = {row.env_id: row for row in hand.step(["", ""], [0, 2])}
-            batch = pool.recv()
-            check(batch, [rows.pop(info["env_id"]) for info in batch[4]], SPACE)
-            assert not rows
-            check_reset(pool.reset([1]), hand.reset([1]), SPACE)
-            check(pool.step(GOOD), hand.step(GOOD), SPACE)
+            assert sorted(pool.recv()[0].tolist()) == [[0, 0, 1], [2, 0, 1]]
+            assert pool.reset([1])[0].tolist() == [[1, 1, 0]]
+            assert pool.step(GOOD)[0].tolist() == [[0, 0, 2], [1, 1, 1], [2, 0, 2]]
         goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
 
 
 @pytest.mark.parametrize("place", EACH)
-def test_several_raise_at_once(place):
+def test_several_raise_at_once_or_one_after_the_other(place):
     with reset_pool(place) as pool:
-        with pytest.raises(EnvError) as caught:
+        with pytest.raises(EnvError, match="\nalso: env ") as caught:
             pool.step(["value", "", "os"])
         assert sorted(caught.value.env_ids) == [0, 2]
         for text in ("env 0: step raised ValueError: boom", "env 2: step raised FileNotFoundError"):
             assert text in str(caught.value)
-        assert "\nalso: env " in str(caught.value)
         assert pool.recv()[0].tolist() == [[1, 0, 1]]
-        for i in (0, 2):
-            with pytest.raises(ResetNeeded, match=f"env {i}"):
-                pool.step([""], [i])
-        goes_on(pool, [0, 1, 2])
-
-
-@pytest.mark.parametrize("place", EACH)
-def test_an_error_of_named_ids_leaves_the_others_alone(place):
-    with reset_pool(place, wait_num=1) as pool:
+        pool.reset()
         pool.send(["", "value", ""])
-        assert pool.step(None, id=[2])[0].tolist() == [[2, 0, 1]]
+        assert pool.step(None, id=[2])[0].tolist() == [[2, 1, 1]]
         with pytest.raises(EnvError, match="env 1: step raised ValueError"):
             pool.step(None, id=[1])
-        assert pool.step(None, id=[0])[0].tolist() == [[0, 0, 1]]
+        assert pool.step(None, id=[0])[0].tolist() == [[0, 1, 1]]
         pool.send_reset([2], options={"fault": "value"})
         with pytest.raises(EnvError, match="env 2: reset raised ValueError: boom"):
             pool.recv()
-        pool.wait_num = 3
         goes_on(pool, [0, 1, 2])
-
-
-def test_a_seed_that_an_env_refuses():
-    def reset(_, row):
-        return row if row[1]["seed"] is None else envs.raise_in_constructor("no seeds here")
-
-    refuses = functools.partial(envs.ChangedEnv, 1, reset=reset)
-    with PLACES["shmem-fork-packed"]([envs.CountEnv, refuses]) as pool:
-        with pytest.raises(ValueError, match="env 1: seed raised ValueError: no seeds"):
-            pool.seed(3)
-        pool.reset()
-        assert len(pool.step([0, 0])[1]) == 2
 
 
 @pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(NEW[1])])
@@ -133,8 +93,6 @@ def test_pools_inside_envs(place):
             pool.apply(broken.inner_rows, "dummy", "value", id=2)
         assert caught.value.env_ids == (2,)
 
-
-# ---------------------------------------------------------------------------- a process ends
 
 # How the process of env 1 ends, and what the error says of it.
 UNREADABLE = "was killed: it sent what cannot be read"
@@ -167,7 +125,7 @@ def test_a_process_ends(place, where, name, tmp_path):
     path = tmp_path / "pid"
     text = f"the worker process {DEATHS[name]}"
     with reset_pool(place, BROKEN) as pool:
-        mates = mates_of(pool, 1)
+        mates = helpers.mates_of(pool, 1)
         any_mate = "|".join(map(str, mates))
         if name == "idle":
             kill(pool, 1)
@@ -175,22 +133,17 @@ def test_a_process_ends(place, where, name, tmp_path):
             os.write(pool.engine.hosts.of(1).stream.fd, b"what no pool would write, and more\n")
         began = time.process_time()
         with pytest.raises(WorkerDiedError, match=f"env ({any_mate}): {text}") as caught:
-            WHERE[where](pool, f"orphan:{path}" if name == "orphan" else name)
+            helpers.WHERE[where](pool, f"orphan:{path}" if name == "orphan" else name)
         if name == "disconnect":  # it is waited for without spinning
             assert time.process_time() - began < process.DISCONNECTED_FOR / 2
         assert set(caught.value.env_ids) == set(mates)
-        assert name != "orphan" or wait_until(lambda: not running(int(path.read_text())))
+        assert name != "orphan" or wait_until(lambda: not helpers.running(int(path.read_text())))
         pool.cancel()
         for i in mates:
-            for ask in (
-                lambda i: pool.step([""], [i]),
-                lambda i: pool.reset([i]),
-                lambda i: pool.get_env_attr("tag", [i]),
-                lambda i: pool.set_env_attr("tag", 3, [i]),
-                lambda i: pool.call("counts", id=[i]),
-            ):
+            asks = [("reset", [i]), ("step", [""], [i]), ("set_env_attr", "tag", 3, [i])]
+            for ask, *arguments in [*asks, ("get_env_attr", "tag", [i])]:
                 with pytest.raises(WorkerDiedError, match=f"env {i}: {text}"):
-                    ask(i)
+                    getattr(pool, ask)(*arguments)
         goes_on(pool, [i for i in range(3) if i not in mates])
         pool.restart([1])
         goes_on(pool, [0, 1, 2])
@@ -211,9 +164,6 @@ def test_the_pipe_that_all_processes_share_is_corrupt():
         goes_on(pool, [0, 1, 2])
 
 
-# --------------------------------------------------------------------------- what passes
-
-
 def test_large_actions_and_infos_at_once():
     megabytes = [np.full(8 << 20, tag, np.uint8) for tag in range(3)]
     with reset_pool("shmem-fork-packed", BROKEN) as pool:
@@ -221,3 +171,167 @@ def test_large_actions_and_infos_at_once():
             info = pool.step(megabytes)[4]
             for tag in range(3):
                 assert np.array_equal(info[tag]["array"], megabytes[tag] + tag)
+
+
+# ------------------------------------------------------------------------------ step_timeout
+
+LIMIT = 0.5
+"""Seconds; long enough for an env that does not hang, on a busy machine too."""
+
+
+def look_soon(pool, limit=LIMIT):
+    """Have a pool, made with a long step_timeout, look for what takes longer than the limit."""
+    dog = pool.engine.hosts.processes.watchdog
+    dog.limit, dog._next_look = limit, 0.0
+
+
+# How an env hangs, and what its stack has in it.
+HANGS = {
+    "hang": ("end", "in _fault"),
+    "gil": ("end", "in do_gil"),
+    "stop": ("end", "in do_stop"),
+    "frozen": ("begin", "in receive"),  # its process, before the request comes
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "where", "name"),
+    [
+        ("shmem-fork", "call", "hang"),
+        *slow(*(("shmem-fork", "step", name) for name in HANGS), ("shmem-fork", "reset", "hang")),
+        *slow(*((place, "step", "hang") for place in NEW)),
+    ],
+)
+def test_an_env_that_hangs_is_named_with_its_stack(place, where, name):
+    did, stack = HANGS[name]
+    # A new interpreter has its time for the first request, however busy the machine.
+    with reset_pool(place, BROKEN, step_timeout=60.0) as pool:
+        look_soon(pool)
+        mates = helpers.mates_of(pool, 1)
+        pid = pool.call("pid", id=[1])[0]
+        if name == "frozen":
+            os.kill(pid, signal.SIGSTOP)
+        text = f"env 1: did not {did} its request within step_timeout={LIMIT} seconds"
+        with pytest.raises(EnvTimeoutError, match=text) as got:
+            helpers.WHERE[where](pool, name)
+        error = got.value
+        assert error.env_id == 1
+        assert {*error.env_ids} <= {*mates}
+        assert isinstance(error, EnvError)
+        assert "most recent call first" in str(error)
+        assert stack in str(error)
+        assert not helpers.running(pid)
+        look_soon(pool, 60.0)
+        others = [i for i in range(3) if i not in mates]
+        if where == "step":  # the rows of the others are kept
+            assert error.request == "step"
+            assert {*others} <= {info["env_id"] for info in pool.drain()[4]} <= {0, 2}
+        for again in (lambda: pool.step([""], [1]), lambda: pool.reset([1])):
+            with pytest.raises(WorkerDiedError, match=f"env 1: .* did not {did} its request"):
+                again()
+        goes_on(pool, others)
+        pool.restart([1])
+        goes_on(pool, [0, 1, 2])
+
+
+@pytest.mark.slow
+def test_a_request_that_was_cancelled_may_still_be_the_one_that_hangs():
+    with reset_pool("shmem-fork", BROKEN, step_timeout=60.0) as pool:
+        pool.send(["", "hang", ""])
+        pool.cancel()
+        look_soon(pool)
+        with pytest.raises(EnvTimeoutError, match="env 1: did not end"):
+            pool.reset([1])
+        goes_on(pool, [0, 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stuck", [0, 2])
+def test_the_env_that_hangs_comes_before_those_that_die_with_it(stuck, gates):
+    """The actions go through the shared memory: the rows of a process come all at once."""
+    fns = [functools.partial(envs.GateEnv, tag, gates[tag], 100) for tag in range(3)]
+    with reset_pool("shmem-fork", fns, num_processes=1, step_timeout=LIMIT) as pool:
+        with pytest.raises(EnvTimeoutError, match=f"env {stuck}: did not end(.|\n)*in wait") as got:
+            pool.step([envs.BLOCK if i == stuck else 0 for i in range(3)])
+        assert got.value.env_id == stuck
+        assert set(got.value.env_ids) == {0, 1, 2}
+        pool.restart()
+        assert pool.reset()[0][:, 2].tolist() == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_row_that_is_there_is_kept():
+    options = {"step_timeout": LIMIT, "num_processes": 1, "wait_num": 1}
+    with reset_pool("shmem-fork", BROKEN, **options) as pool:
+        pool.send(["", "gil", ""])
+        assert [info["env_id"] for info in pool.recv()[4]] == [0]
+        with pytest.raises(EnvTimeoutError, match="env 1: "):
+            pool.drain()
+        for i in (0, 2):  # they have died with their process
+            with pytest.raises(WorkerDiedError, match=f"env {i}: .*env 1 did not end its request"):
+                pool.reset([i])
+
+
+def test_the_time_until_an_env_has_its_turn_does_not_count(gates):
+    """Four envs of one process: the heartbeat names each in its turn, with when that began."""
+    fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(4)]
+    with reset_pool("shmem-fork", fns, step_timeout=60.0, num_processes=1) as pool:
+        (heartbeat,) = pool.engine.block.heartbeats
+        released = time.monotonic()
+        pool.send([envs.BLOCK] * 4)
+        for i, gate in enumerate(gates):
+            with gate.held():
+                assert heartbeat[0] == i + 1
+                assert released < heartbeat.view(np.float64)[1] < time.monotonic()
+                released = time.monotonic()
+        assert pool.drain()[0][:, 2].tolist() == [1, 1, 1, 1]
+
+
+def test_when_a_process_is_overdue(monkeypatch):
+    """By a clock and heartbeats of the test's own; every look comes 1.1 limits after the last."""
+
+    def look():
+        nonlocal now
+        now += 1.1
+        return [tuple(overdue) for overdue in dog.look(lambda: sent)]
+
+    now, sent = 100.0, [1, 1]
+    monkeypatch.setattr("envpool_py.watchdog.time", SimpleNamespace(monotonic=lambda: now))
+    dog, heartbeats = Watchdog(1.0), np.zeros((2, NUMBERS), np.int64)
+    dog.attach(heartbeats)
+    beats = [Heartbeat(row) for row in heartbeats]
+    for beat in beats:
+        beat.count(1)
+    assert look() == []  # both are idle, with nothing to read
+    beats[0].begin(4)
+    now += 0.5
+    assert dog.look(lambda: sent) == []
+    assert look() == [(0, 4)]
+    dog.forget(0)  # its process is started again
+    assert look() == []
+    beats[0].begin(4, timed=False)
+    assert look() == look() == []
+    for done in (1, 2):
+        beats[1].count(done)
+        sent[1] = 3  # a frame that process 1 does not read at first
+        assert look() == []
+        assert look() == [(1, None)]
+    sent[1] = -1  # it has ended
+    assert look() == look() == []
+    dog.close()
+
+
+def test_a_process_that_waits_for_the_parent_is_not_stuck():
+    large = "size:5000000"  # more than a stream between two processes can hold
+    with reset_pool("shmem-fork-packed", BROKEN, step_timeout=60.0) as pool:
+        pool.send([large] * 3)
+        assert all(is_readable(pool.engine.hosts.of(i).stream.fd, 60) for i in (0, 2))
+        look_soon(pool, 60.0)  # the processes still write what nobody has read
+        assert sorted(info["env_id"] for info in pool.drain()[4]) == [0, 1, 2]
+        for _ in range(3):
+            goes_on(pool, [0, 1, 2])
+
+
+def test_envs_of_this_process_have_no_timeout():
+    with pytest.raises(TypeError, match="DummyVectorEnv does not take step_timeout; an env that"):
+        DummyVectorEnv(FNS, step_timeout=1.0)

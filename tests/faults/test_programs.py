@@ -27,8 +27,6 @@ PROCESSES = ("shmem-fork", "shmem-spawn", "shmem-forkserver")
         ("killed", PROCESSES, -signal.SIGKILL, "", 5),
         # Ctrl-C reaches the whole process group: the caller, and no worker.
         ("interrupted", ("dummy", *PROCESSES), 0, "", 3),
-        # The second interrupt ends a close that waits for envs that hang.
-        ("interrupted twice", FORK, 0, "", 2),
     ],
 )
 def test_no_process_outlives_its_program(how, places, code, errors, num, tmp_path):
@@ -55,7 +53,7 @@ CTRL_C = """
     from tests.support.helpers import children, wait_until
 
     def busy():
-        while not over.is_set():
+        while True:
             sum(range(1000))
 
     def press(seconds):
@@ -67,37 +65,26 @@ CTRL_C = """
 
     warnings.simplefilter("ignore")
     sys.setswitchinterval(1e-4)  # or the busy thread would have most of the time
-    over = threading.Event()
     threading.Thread(target=busy, daemon=True).start()
-    swallowed = []
-    sys.unraisablehook = lambda unraisable: swallowed.append(repr(unraisable.exc_value))
-    rng = random.Random(7)
     begun = time.perf_counter()
-    for _ in range(3):
-        make().close()
-    seconds = (time.perf_counter() - begun) / 3
-
-    within = 0
+    make().close()
+    seconds = time.perf_counter() - begun
+    rng, within = random.Random(7), 0
     for n in range(20):
         pool, outcome = None, "swallowed"
         thread = threading.Thread(target=press, args=(rng.random() * seconds,))
         try:
             thread.start()
             pool = make()
-            thread.join()
             time.sleep(5)
         except BaseException as error:
             outcome = repr(error)
         thread.join()
         within += pool is None
-        if pool is not None:
-            pool.close()
         del pool
         gc.collect()
-        wait_until(lambda: not children(), 20)
-        found = outcome, swallowed, children()
-        assert found == ("KeyboardInterrupt()", [], set()), f"round {n}: {found}"
-    over.set()
+        assert outcome == "KeyboardInterrupt()", f"round {n}: {outcome}"
+        assert wait_until(lambda: not children(), 20)
     assert within >= 3, f"{within} within the constructor"
 """
 
@@ -106,34 +93,3 @@ def test_ctrl_c_while_a_pool_is_constructed_is_never_swallowed(tmp_path):
     """Finding 30: a second thread runs, as torch and logging have some."""
     done = run_script(tmp_path, CTRL_C)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-
-
-# ---------------------------------------------------------------------- envs of the main module
-
-REGISTERED = """
-    import functools, sys
-    import gymnasium as gym
-    import numpy as np
-    from envpool_py import ShmemVectorEnv
-
-    class MyEnv(gym.Env):
-        observation_space = gym.spaces.Box(0, 9, (1,), np.float32)
-        action_space = gym.spaces.Discrete(2)
-        def reset(self, *, seed=None, options=None):
-            return np.full(1, 3, np.float32), {}
-        def step(self, action):
-            return np.full(1, 4, np.float32), 1.0, True, False, {}
-
-    gym.register("Mine-v0", entry_point=MyEnv)
-
-    if __name__ == "__main__":
-        make = functools.partial(gym.make, "Mine-v0")
-        for context in ("fork", "spawn", "forkserver"):
-            with ShmemVectorEnv([make] * 2, context=context) as pool:
-                print(pool.reset()[0].tolist(), pool.step([0, 1])[0].tolist())
-"""
-
-
-def test_envs_registered_in_the_main_module(tmp_path):
-    done = run_script(tmp_path, REGISTERED)
-    assert (done.returncode, done.stdout) == (0, "[[3.0], [3.0]] [[4.0], [4.0]]\n" * 3), done.stderr

@@ -1,27 +1,28 @@
-"""`restart`: envs and ended processes are recreated, and go on with their schedule of seeds."""
+"""Envs and processes that are recreated: by `restart`, or with `on_error="restart"`."""
 
 import contextlib
 import functools
 import os
 import signal
+import time
 
 import pytest
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import ResetNeeded
 
-from envpool_py import EnvError, WorkerDiedError
+from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.seeding import of_episode
 from envpool_py.worker import processes
-from envpool_py.worker.channel import is_readable
 from tests.faults import helpers
 from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
+from tests.record.runs import failing
 from tests.support import envs
 from tests.support.places import PLACES, slow
+from tests.support.reference import same
 
 
 @pytest.mark.parametrize("place", EACH)
 def test_a_restarted_env_is_new_and_the_others_are_not(place):
     with reset_pool(place) as pool:
-        pool.step(GOOD)
         pool.set_env_attr("mark", 7)
         pids = pool.call("pid")
         pool.restart(1)
@@ -30,14 +31,11 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place):
         assert pool.get_env_attr("mark", [0, 2]) == [7, 7]
         with pytest.raises(AttributeError):
             pool.get_env_attr("mark", 1)
-        assert pool.step([""] * 2, [0, 2])[0][:, 2].tolist() == [2, 2]
+        assert pool.step([""] * 2, [0, 2])[0][:, 2].tolist() == [1, 1]
         assert pool.reset(1)[0].tolist() == [[1, 0, 0]]  # its episode 0 again
         assert pool.call("pid") == pids
-    with pytest.raises(ClosedEnvironmentError):
-        pool.restart()
 
 
-@pytest.mark.usefixtures("short_grace")
 @pytest.mark.parametrize(
     ("place", "how", "on_error"),
     [
@@ -49,8 +47,9 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place):
         *(("shmem-fork-packed", "hangs", on_error) for on_error in ("restart", "replay")),
     ],
 )
-def test_a_process_is_started_again_with_all_its_envs(place, how, on_error):
+def test_a_process_is_started_again_with_all_its_envs(place, how, on_error, monkeypatch):
     """One that has ended, which a call may have seen or not, or one that a cancelled step fills."""
+    monkeypatch.setattr(processes, "GRACE", 0.1)
     with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
         mates = helpers.mates_of(pool, 1)
@@ -73,94 +72,56 @@ def test_a_process_is_started_again_with_all_its_envs(place, how, on_error):
         for i in mates if how == "dies" else ():
             with pytest.raises(ResetNeeded):
                 pool.step([""], [i])
-        obs, infos = pool.reset(seed=3)
-        assert obs[1].tolist() == [1, 0, 0]
-        assert [info["env_id"] for info in infos] == [0, 1, 2]
+        assert pool.reset(seed=3)[0][1].tolist() == [1, 0, 0]
         assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
 
 
-def test_a_process_is_started_again_before_all_its_errors_were_raised():
-    with reset_pool("shmem-fork", num_processes=1) as pool:
-        pool.send(["SIGKILL", "", ""])
-        with pytest.raises(WorkerDiedError, match="env 0: the worker process was killed"):
-            pool.step(None, [0])
-        pool.restart([0])
+def test_rows_and_errors_that_had_arrived_survive_a_restart():
+    with reset_pool("shmem-fork", num_processes=1, wait_num=1) as pool:
+        pool.send(["", "SIGKILL", ""])
         with pytest.raises(WorkerDiedError, match="env 1: the worker process was killed"):
-            pool.recv()
-        obs, infos = pool.reset()
-        assert obs.tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
-        assert [info["step"] for info in infos] == [0, 0, 0]
-        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("on_error", ["raise", "restart"])
-def test_a_row_that_had_arrived_is_whole_after_a_restart(on_error):
-    with reset_pool("shmem-fork", num_processes=1, wait_num=1, on_error=on_error) as pool:
-        pool.send(["", ""], [1, 2])
-        pool.step(None, [2])  # the row of env 1 has arrived before it
-        pool.send(["SIGKILL"], [0])
-        if on_error == "raise":
-            with pytest.raises(WorkerDiedError, match="env 0: "):
-                pool.step(None, [0])
-            pool.restart([0])
-        else:
-            assert pool.step(None, [0])[3].tolist() == [True]
-        pool.reset([0])
-        obs, *_, infos = pool.step(None, [1])
-        assert obs.tolist() == [[1, 0, 1]]
+            pool.step(None, [1])
+        pool.restart([1])
+        obs, *_, infos = pool.step(None, [0])
+        assert obs.tolist() == [[0, 0, 1]]
         assert infos[0]["action"] == "", "a text is pickled beside the row"
+        with pytest.raises(WorkerDiedError, match="env 2: the worker process was killed"):
+            pool.recv()
+        assert pool.reset()[0].tolist() == [[0, 0, 0], [1, 0, 0], [2, 0, 0]]
 
 
-def test_an_env_whose_cancelled_step_ends_keeps_its_process(monkeypatch):
+def test_an_env_whose_cancelled_step_ends_keeps_its_process():
     with reset_pool("shmem-fork-packed") as pool:
         pids = pool.call("pid")
-        pool.send(GOOD)
-        pool.cancel()
-        pool.reset()
-        pool.restart()
-        assert pool.call("pid") == pids
-        monkeypatch.setattr(processes, "GRACE", 0.0)
-        for first in ("cancel", "row"):
-            pool.reset()
-            pool.send([""], [1])
-            if first == "cancel":
-                pool.cancel([1])
-            assert is_readable(pool.engine.hosts.processes.channel.results, 60)
-            if first == "row":
-                pool.cancel([1])
-            pool.restart([1])  # its late row is there already
+        for ids in ([0, 1, 2], [1]):
+            pool.send([""] * len(ids), ids)
+            pool.cancel(ids)
+            pool.restart(ids)
             assert pool.call("pid") == pids
+            pool.reset()
 
 
-def once(times):
-    if times > 1:
-        raise OSError(f"made {times} times")
+@pytest.mark.parametrize(
+    ("place", "dies"), [*((place, False) for place in EACH), *((p, True) for p in PROCESSES)]
+)
+def test_an_env_fn_that_fails_the_second_time_is_named(place, dies, tmp_path):
+    def once(times):
+        if times > 1:
+            raise OSError(f"made {times} times")
 
-
-@pytest.mark.parametrize("place", EACH)
-def test_an_env_fn_that_fails_the_second_time_is_named(place, tmp_path):
-    fns = [FNS[0], functools.partial(helpers.made, 1, tmp_path / "made", once)]
+    fns = [functools.partial(helpers.made, 0, tmp_path / "made", once), *FNS[1:]]
     with reset_pool(place, fns) as pool:
-        pool.send([""] * 2)
-        pool.cancel()  # a late row is not taken for the answer
-        with pytest.raises(EnvError, match=r"env 1: .*OSError: made 2 times") as caught:
-            pool.restart()
-        assert isinstance(caught.value, OSError)
-        assert pool.reset(0)[0].shape == (1, 3)
-
-
-def test_an_env_fn_that_fails_in_a_new_process_is_named(tmp_path):
-    fns = [*FNS[:2], functools.partial(helpers.made, 2, tmp_path / "made", once)]
-    with reset_pool("shmem-fork-packed", fns) as pool:
         pool.send(GOOD)
-        pool.cancel()
-        pool.reset()
-        kill(pool, 2)
-        with pytest.raises(OSError, match=r"env 2: env_fn raised OSError: made 2 times"):
-            pool.restart(2)
-        with pytest.raises(WorkerDiedError, match="env 2: .* while starting"):
-            pool.reset([2])
-        helpers.goes_on(pool, [0, 1])
+        pool.cancel()  # a late row is not taken for the answer
+        lost = helpers.mates_of(pool, 0) if dies else [0]
+        if dies:
+            kill(pool, 0)
+        with pytest.raises(OSError, match=r"env 0: .*OSError: made 2 times"):
+            pool.restart([0])
+        if dies:
+            with pytest.raises(WorkerDiedError, match="env 0: .* while starting"):
+                pool.reset([0])
+        helpers.goes_on(pool, [i for i in range(3) if i not in lost])
 
 
 def test_a_restart_by_hand_renews_the_budget_of_the_whole_process():
@@ -173,17 +134,273 @@ def test_a_restart_by_hand_renews_the_budget_of_the_whole_process():
             kill(pool, 0)
             with pytest.raises(WorkerDiedError):  # all budgets are spent
                 pool.step(GOOD)
-            with contextlib.suppress(WorkerDiedError):
-                pool.drain()
             pool.restart([0])
             assert pool.reset()[0].tolist() == [[i, 0, 0] for i in range(3)]
-            assert pool.step(GOOD)[0][:, 2].tolist() == [1] * 3
+
+
+def check_lost(batch, k, obs, text):
+    """Assert that row `k` is that of a lost episode whose last observation was `obs`."""
+    values = batch[0][k].tolist(), *(part[k] for part in batch[1:4])
+    assert values == (obs, 0.0, False, True)
+    assert text in batch[4][k]["env_error"]
+
+
+def check_begun(batch, k, obs):
+    """Assert that row `k` is that of an automatic reset with this observation."""
+    values = batch[0][k].tolist(), *(part[k] for part in batch[1:4])
+    assert values == (obs, 0.0, False, False)
+    assert batch[4][k]["is_reset"] is True
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "how"),
+    [
+        *((place, mode, "value") for place in EACH for mode in MODES),
+        *((p, mode, how) for p in PROCESSES for mode in MODES for how in ("SIGKILL", "idle")),
+        *slow(*((place, None, "SIGKILL") for place in NEW)),
+    ],
+)
+def test_a_lost_step_is_a_truncated_row(place, mode, how):
+    """With all envs of its process, if env 0 kills that or somebody else does."""
+    calls = []
+    options = {"autoreset_mode": mode, "on_restart": lambda i, e: calls.append((i, e)), **RESTART}
+    with reset_pool(place, **options) as pool:
+        lost = [0] if how == "value" else helpers.mates_of(pool, 0)
+        kept = [i for i in range(3) if i not in lost]
+        for n in range(2):
+            pids = pool.call("pid")
+            pool.step(GOOD)
+            steps = pool.get_env_attr("t", kept)
+            if how == "idle":
+                kill(pool, 0)
+            batch = pool.step(["" if how == "idle" else how, "", ""])
+            for k in lost:
+                check_lost(batch, k, [k, 0, 0 if mode == "same_step" else 1 + n], f"env {k}: ")
+                if mode == "same_step":
+                    assert batch[4][k]["final_obs"].tolist() == [k, 0, 1 + n]
+                    assert f"env {k}: " in batch[4][k]["final_info"]["env_error"]
+                    assert batch[4][k]["episode"] == 0
+            assert batch[0][kept].tolist() == [[k, 0, steps[0] + 1] for k in kept]
+            assert not batch[3][kept].any()
+            assert not any("env_error" in info or "final_obs" in info for info in batch[4][kept])
+            if mode is None:
+                with pytest.raises(ResetNeeded, match="env.* 0.*: it was restarted; reset"):
+                    pool.step(GOOD)
+                assert pool.reset(lost)[0].tolist() == [[k, 0, 0] for k in lost]
+            if mode == "next_step":  # the action is ignored
+                batch = pool.step(["value", "", ""])
+                for k in lost:
+                    check_begun(batch, k, [k, 0, 0])
+            batch = pool.step(GOOD)
+            assert batch[0][lost].tolist() == [[k, 0, 1] for k in lost]
+            assert not any("env_error" in info for info in batch[4])
+            new = [i for i, pid in enumerate(pool.call("pid")) if pid != pids[i]]
+            assert new == ([] if how == "value" else lost)
+            assert [i for i, _ in calls] == lost * (n + 1)
+            assert isinstance(calls[n][1], EnvError)
+
+
+def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_request():
+    options = {"num_processes": 1, "autoreset_mode": "next_step", **RESTART}
+    with reset_pool("shmem-fork", **options) as pool:
+        pool.step(GOOD)
+        check_lost(
+            pool.step(["SIGKILL"], [1]), 0, [1, 0, 1], "env 1: the worker process was killed"
+        )
+        pool.send_reset([2])
+        pool.cancel([2])  # does not lose the report
+        obs, infos = pool.reset([2])
+        assert obs.tolist() == [[2, 0, 0]]
+        assert "env 2: the worker process was killed by SIGKILL" in infos[0]["env_error"]
+        batch = pool.step(GOOD)
+        check_lost(batch, 0, [0, 0, 1], "env 0: the worker process was killed by SIGKILL")
+        check_begun(batch, 1, [1, 0, 0])
+        # A reset by the caller replaces the automatic one.
+        assert pool.reset([0])[0].tolist() == [[0, 0, 0]]
+        batch = pool.step(GOOD)
+        assert batch[0][:, 2].tolist() == [1, 1, 2]
+        assert not any("is_reset" in info or "env_error" in info for info in batch[4])
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("space", ["mixed", "nested", "text", "discrete"])
+def test_the_last_observation_of_any_space(space, columns, tmp_path):
+    fns = failing(tmp_path, {1: (1, "raise")}, space)[1:2]
+    with PLACES["shmem-fork"](fns, columns=columns, **RESTART) as pool:
+        last, _ = pool.reset()
+        action = pool.action_space[0].sample()
+        obs, _, _, truncated, infos = pool.step([action])
+        assert same(obs, last)
+        assert truncated.all()
+        assert "once" in infos[0]["env_error"]
+        pool.reset()
+        assert not pool.step([action])[3].any()
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
+def test_an_automatic_reset_that_fails_is_tried_again(place, mode):
+    """Nothing is lost: the ended row comes whole, and then comes that of the reset."""
+    with reset_pool(place, [envs.FailsToResetEnv], autoreset_mode=mode, **RESTART) as pool:
+        for ends in (False, False, False, True):
+            assert pool.step([0])[2].tolist() == [ends]
+        batch = pool.step([0])
+        check_begun(batch, 0, [0, 0, 0])
+        assert "env 0: reset raised ValueError: no second" in batch[4][0]["env_error"]
+        assert pool.step([0])[0][:, 2].tolist() == [1]
+
+
+def fail(how):
+    if how == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise ConnectionAbortedError("not yet")
+
+
+@pytest.mark.parametrize("times", [2, 3])
+@pytest.mark.parametrize(
+    ("place", "how"), [("dummy", "raise"), *((PROCESSES[1], how) for how in ("raise", "die"))]
+)
+def test_a_failed_reset_is_tried_again_within_the_budget(place, how, times, tmp_path):
+    def reset(_, row):
+        if helpers.count_call(tmp_path / "resets") <= times:
+            fail(how)
+        return row
+
+    fns = [envs.CountEnv, functools.partial(envs.ChangedEnv, reset=reset)]
+    with PLACES[place](fns, **RESTART, max_restarts=2) as pool:
+        if times == 3:
+            error = ConnectionAbortedError if how == "raise" else WorkerDiedError
+            with pytest.raises(error, match="env 1: "):
+                pool.reset()
+            if how == "die":
+                with pytest.raises(WorkerDiedError, match="env 1: "):
+                    pool.reset([1])
+                pool.restart([1])
+        obs, infos = pool.reset(seed=4, options={"x": 1})
+        assert obs[:, 2].tolist() == [0, 0]
+        assert (infos[1]["seed"], infos[1]["options"]) == (5, {"x": 1})
+        assert ("env_error" in infos[1]) == (times == 2)
+        assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3])
+@pytest.mark.parametrize("fault", ["SIGKILL", "value"])
+@pytest.mark.parametrize("how", ["raise", "die"])
+def test_making_the_env_may_fail_too(how, fault, budget, tmp_path):
+    """The second and third time. Each recreation that fails counts once."""
+
+    def act(times):
+        if 1 < times < 4:
+            fail(how)
+
+    fns = [envs.FaultEnv, functools.partial(helpers.made, 0, tmp_path / "made", act)]
+    with reset_pool("shmem-fork", fns, **RESTART, max_restarts=budget) as pool:
+        assert pool.step(["", fault])[3].tolist() == [False, True]
+        for ask in (pool.reset, pool.restart)[: 3 - budget]:
+            with pytest.raises(EnvError, match="env 1: "):
+                ask([1])
+            assert pool.get_env_attr("t", [0]) == [1]
+        if budget < 3:
+            pool.restart([1])
+        obs, infos = pool.reset()
+        assert obs[:, 2].tolist() == [0, 0]
+        assert infos[1]["episode"] == 0
+        assert pool.step(["", ""])[0][:, 2].tolist() == [1, 1]
+
+
+def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr("envpool_py.recovery.LONGEST_BACKOFF", 0.05)
+    with reset_pool("dummy", on_error="restart", restart_backoff=0.02) as pool:
+        for delay in (0.0, 0.02, 0.04, 0.05, 0.05):
+            before = time.monotonic()
+            pool.step(["", "value", ""])
+            assert before + delay <= pool.engine.recovery.failed[1].due <= time.monotonic() + delay
+            pool.reset([1])
+
+
+@pytest.mark.parametrize("place", EACH)
+def test_a_back_off_blocks_only_its_own_env(place):
+    def fail_again():
+        pool.send(["value"], [1])
+        while 1 not in pool.engine.recovery.failed:
+            assert len(pool.recv()[1]) == 0
+
+    options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
+    with reset_pool(place, wait_num=1, timeout=0.01, strict_timeout=True, **options) as pool:
+        pool.send(["value"], [1])
+        assert pool.step(None, id=[1])[3].tolist() == [True]  # the first restart is at once
+        fail_again()
+        for step in range(1, 6):
+            pool.send(["", ""], [0, 2])
+            assert pool.step(None, id=[0, 2])[0][:, 2].tolist() == [step, step]
+        assert pool.waiting_id == [1]
+        pool.engine.recovery.failed[1].due = 0.0
+        obs, _, _, truncated, infos = pool.step(None, id=[1])
+        assert obs.tolist() == [[1, 0, 0]]
+        assert truncated.tolist() == [True]
+        assert "boom" in infos[0]["env_error"]
+        fail_again()
+        pool.cancel([1])
+        pool.restart([1])  # spares its process
+        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
+        pool.send(["", ""], [0, 2])
+        assert pool.step(None, id=[0, 2])[0][:, 2].tolist() == [6, 6]
+
+
+@pytest.mark.parametrize(
+    ("place", "mode"), [*(("shmem-fork", mode) for mode in MODES), *slow(("shmem-spawn", None))]
+)
+def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(place, mode, gates, tmp_path):
+    def act(times):
+        if times > 1:
+            gate.wait()
+
+    gate, calls = gates[0], []
+    fns = [functools.partial(helpers.made, 0, tmp_path / "made", act), FNS[1]]
+    options = {"autoreset_mode": mode, "wait_num": 1, "on_restart": lambda i, _: calls.append(i)}
+    with reset_pool(place, fns, **RESTART, **options) as pool:
+        process = pool.workers[0].process
+        pool.send(["SIGKILL"], [0])
+        process.join()
+        if mode != "same_step":  # where that row is also the reset's
+            check_lost(pool.recv(), 0, [0, 0, 0], "env 0: the worker process was killed")
+            pool.send_reset(0) if mode is None else pool.send([""], [0])
+        for step in range(1, 6):  # ... while the other env goes on
+            assert pool.step([""], [1])[0].tolist() == [[1, 0, step]]
+        assert calls == []
+        gate.release()
+        obs, _, _, truncated, infos = pool.step(None, [0])
+        assert calls == [0]
+        assert obs.tolist() == [[0, 0, 0]]
+        assert truncated.tolist() == [mode == "same_step"]
+        assert ("is_reset" in infos[0]) is (mode != "same_step")
+        assert pool.step([""], [0])[0].tolist() == [[0, 0, 1]]
+
+
+@pytest.mark.slow
+def test_an_env_fn_that_hangs_in_a_restart_spends_the_budget_of_its_env(tmp_path):
+    """Finding 26: the other env of the process returns a row or an error, and does not block."""
+
+    def act(times):
+        while times > 1:
+            signal.pause()
+
+    fns = [FNS[0], functools.partial(helpers.made, 1, tmp_path / "made", act), FNS[2]]
+    options = {"step_timeout": 0.6, "max_restarts": 1, **RESTART}
+    with reset_pool("shmem-fork-packed", fns, **options) as pool:
+        kill(pool, 1)
+        assert pool.step(GOOD)[3].tolist() == [True, True, False]
+        with pytest.raises(EnvTimeoutError, match=r"env 1: (.|\n)*in act") as caught:
+            pool.reset([0, 1])
+        assert caught.value.env_ids == (1,)
+        with contextlib.suppress(EnvError):
+            pool.drain()
+        assert pool.step([""], [2])[0].tolist() == [[2, 0, 2]]
 
 
 # ------------------------------- finding 2: the schedule of seeds goes on in a new process
 
 SEED = 11
-POLICIES = {"by hand": {}, "restart": RESTART}
 
 
 def episode_of(i, seed):
@@ -192,113 +409,99 @@ def episode_of(i, seed):
 
 
 class ScheduleEnv(envs.CountEnv):
-    """Remembers the seeds of its resets; the next one does as ``fault`` says."""
+    """Remembers the seeds of its resets, and calls `fault` in the next one."""
 
-    def __init__(self, tag, gate=None):
+    def __init__(self, tag):
         super().__init__(tag, length=1)
-        self.gate, self.fault = gate, ""
-        self.seeds = []
+        self.seeds, self.fault = [], None
 
-    def reset(self, *, seed=None, options=None):
-        self.seeds.append(seed)
-        fault, self.fault = self.fault, ""
-        if fault == "wait":
-            self.gate.wait()
-        if fault == "die":
-            os._exit(37)
-        if fault == "raise":
-            raise ValueError("no such episode")
-        return super().reset(seed=seed, options=options)
+    def reset(self, **kwargs):
+        self.seeds.append(kwargs["seed"])
+        fault, self.fault = self.fault, None
+        if fault:
+            fault()
+        return super().reset(**kwargs)
 
 
 @contextlib.contextmanager
-def scheduled(place, policy, gates=(None,) * 3, **options):
+def scheduled(place, by_hand, **options):
     """Make a pool of ScheduleEnvs, whose first episodes have begun."""
-    fns = [functools.partial(ScheduleEnv, i, gates[i]) for i in range(3)]
-    with PLACES[place](fns, episode_seeds=True, **POLICIES[policy], **options) as pool:
+    fns = [functools.partial(ScheduleEnv, i) for i in range(3)]
+    options |= {} if by_hand else RESTART
+    with PLACES[place](fns, episode_seeds=True, **options) as pool:
         pool.reset(seed=SEED)
         yield pool
 
 
-def recreated(pool, policy):
-    """Kill the process of env 1, have it recreated, reset; return each env's episode."""
-    kill(pool, 1)
-    if policy == "by hand":
-        pool.restart([1])
+def begun(pool):
+    """Reset all envs; return the number of the episode that each of them begins."""
     return [episode_of(info["env_id"], info["seed"]) for info in pool.reset()[1]]
+
+
+def recreated(pool, by_hand):
+    """Kill the process of env 1 and have it recreated; then as `begun`."""
+    kill(pool, 1)
+    if by_hand:
+        pool.restart([1])
+    return begun(pool)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("place", "policy"), [("shmem-fork", "by hand"), *((PROCESSES[1], one) for one in POLICIES)]
+    ("place", "by_hand"), [("shmem-fork", True), *((PROCESSES[1], by) for by in (True, False))]
 )
-def test_a_cancelled_request_that_began_an_episode_counts(place, policy, mode, gates):
-    with scheduled(place, policy, gates, autoreset_mode=mode) as pool:
+def test_a_cancelled_request_that_began_an_episode_counts(place, by_hand, mode, gates):
+    with scheduled(place, by_hand, autoreset_mode=mode) as pool:
         if mode == "next_step":
             assert pool.step([0], [1])[2].tolist() == [True]
-        pool.set_env_attr("fault", "wait", [1])
+        pool.set_env_attr("fault", gates[1].wait, [1])
         pool.send_reset([1]) if mode is None else pool.send([0], [1])
         with gates[1].held():  # in the reset
             pool.cancel([1])
         reached = pool.get_env_attr("seeds", [1])[0]
         assert [episode_of(1, seed) for seed in reached] == [0, 1]
-        assert recreated(pool, policy) == [1, 2, 1]
-        assert recreated(pool, policy) == [2, 3, 2]
+        assert recreated(pool, by_hand) == [1, 2, 1]
+        assert recreated(pool, by_hand) == [2, 3, 2]
 
 
 @pytest.mark.parametrize("mode", MODES[1:])
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(policy, mode):
-    with scheduled("shmem-fork-packed", policy, autoreset_mode=mode) as pool:
-        pool.set_env_attr("fault", "raise", [1])
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_the_schedule_goes_on_after_an_automatic_reset_that_raised(by_hand, mode):
+    with scheduled("shmem-fork-packed", by_hand, autoreset_mode=mode) as pool:
+        pool.set_env_attr("fault", functools.partial(fail, "raise"), [1])
         assert pool.step([0], [1])[2].tolist() == [True]
-        if policy == "by hand":
-            with pytest.raises(ValueError, match="env 1: reset raised ValueError: no such episode"):
+        if by_hand:
+            with pytest.raises(EnvError, match="env 1: reset raised .*: not yet"):
                 pool.step([0], [1])
             info = pool.reset([1])[1][0]
         else:
             info = pool.step([0], [1])[4][0]
-            assert "no such episode" in info["env_error"]
+            assert "not yet" in info["env_error"]
         number = episode_of(1, info["seed"])
         assert number in (1, 2), "the seed of the reset that raised, or the one after it"
-        assert recreated(pool, policy) == [1, number + 1, 1]
-        assert recreated(pool, policy) == [2, number + 2, 2]
+        assert recreated(pool, by_hand) == [1, number + 1, 1]
+        assert recreated(pool, by_hand) == [2, number + 2, 2]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_episodes_whose_resets_were_not_answered_come_again(policy):
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_episodes_whose_resets_were_not_answered_come_again(by_hand):
     """Env 2 ends the process, in which the other two have carried out their resets."""
-    with scheduled("shmem-fork", policy, num_processes=1) as pool:
-        pool.set_env_attr("fault", "die", [2])
-        if policy == "by hand":
+    with scheduled("shmem-fork", by_hand, num_processes=1) as pool:
+        pool.set_env_attr("fault", functools.partial(fail, "die"), [2])
+        if by_hand:
             with pytest.raises(WorkerDiedError, match="was also that of"):
                 pool.reset()
             pool.restart()
-        infos = pool.reset()[1]
-        assert [episode_of(info["env_id"], info["seed"]) for info in infos] == [1, 1, 1]
-        assert recreated(pool, policy) == [2, 2, 2]
+        assert begun(pool) == [1, 1, 1]
+        assert recreated(pool, by_hand) == [2, 2, 2]
 
 
-# The handler may raise while the env opens the file of its gate: Python can only warn of that file.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
-def test_an_interrupted_reset_counts_if_it_reached_the_env(place, gates, beside):
-    def interrupt():
-        with gates[2].held():
-            helpers.signalling()()
-
-    handler = helpers.raising(InterruptedError("mine"))
-    with scheduled(place, "by hand", gates) as pool:
-        pool.set_env_attr("fault", "wait", [2])
-        with helpers.handling(signal.SIGUSR1, handler):
-            helper = beside(interrupt)
-            with pytest.raises(InterruptedError, match="mine"):
-                pool.reset()
-            helper.finish()
+def test_an_interrupted_reset_counts_if_it_reached_the_env():
+    with scheduled("dummy", True) as pool:
+        pool.set_env_attr("fault", functools.partial(signal.default_int_handler, 2, None), [1])
+        with pytest.raises(KeyboardInterrupt):
+            pool.reset()
         reached = [len(seeds) for seeds in pool.get_env_attr("seeds")]
-        assert reached[2] == 2
-        if place != "dummy":
-            kill(pool, 1)
+        assert reached == [2, 2, 1]
         pool.restart([1])
-        infos = pool.reset()[1]
-        assert [episode_of(info["env_id"], info["seed"]) for info in infos] == reached
+        assert begun(pool) == reached

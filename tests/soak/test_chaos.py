@@ -1,7 +1,5 @@
 """Chaos: kills, stops, exceptions and slow envs at random; every row is accounted for."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import os
@@ -54,10 +52,6 @@ class ChaosEnv(gym.Env):
         ended = self.t == length_of(self.tag, self.episode)
         obs = np.array(obs_of(self.tag, self.episode, self.t))
         return obs, float(self.t), ended, False, {"t": self.t}
-
-
-def numbered(env_id, episode):
-    return env_id + episode, {"episode": episode}
 
 
 @dataclasses.dataclass
@@ -143,7 +137,7 @@ def test_every_row_is_accounted_for(mode, steps, stops, backoff):
         num_processes=6,
         context="fork",
         autoreset_mode=mode,
-        reset_fn=numbered,
+        reset_fn=lambda env_id, episode: (env_id + episode, {"episode": episode}),
         step_timeout=0.25,
         on_error="restart",
         max_restarts=None,

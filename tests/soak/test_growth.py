@@ -30,22 +30,16 @@ def memory(pid):
     return (int(resident) - int(shared)) * PAGE
 
 
-def one_pool(place, options):
-    fns = [functools.partial(envs.CountEnv, tag) for tag in range(3)]
-    with PLACES[place](fns, **options) as pool:
-        pool.reset()
-        pool.step([0, 0, 0])
-
-
 @pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("place", "options"), PLAIN + GUARDED)
 def test_many_pools(place, options, count):
-    for _ in range(5):
-        one_pool(place, options)
-    gc.collect()
-    before = memory(os.getpid()), len(descriptors()), children()
-    for _ in range(count):
-        one_pool(place, options)
+    for number in range(5 + count):
+        if number == 5:
+            gc.collect()
+            before = memory(os.getpid()), len(descriptors()), children()
+        with PLACES[place]([envs.CountEnv] * 3, **options) as pool:
+            pool.reset()
+            pool.step([0, 0, 0])
     gc.collect()
     assert len(descriptors()) <= before[1]
     assert children() <= before[2]
@@ -65,13 +59,9 @@ def test_many_steps(place, options, count):
     fns = [functools.partial(CountingEnv, 100)] * num  # cheap envs
     with PLACES[place](fns, autoreset_mode="same_step", **options) as pool:
         pool.reset(seed=1)
-        processes = pool.engine.hosts.processes
-        hosts = [] if processes is None else processes.hosts
-        pids = {os.getpid(), *(host.process.pid for host in hosts)}
+        pids = {os.getpid(), *pool.apply(lambda _: os.getpid())}
         actions = np.zeros(num, np.int64)
         rounds = -(-count // num)
-        before = {}
-        opened = 0
         for n in range(rounds):
             if n == rounds // 10:
                 gc.collect()

@@ -1,0 +1,385 @@
+"""Start and end: a pool gives back all that it takes, whichever way it ends or cannot be made."""
+
+import errno
+import gc
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import sys
+import threading
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+
+import pytest
+from gymnasium.error import ClosedEnvironmentError
+
+from envpool_py import EnvError, ShmemVectorEnv, WorkerDiedError
+from envpool_py.worker import processes
+from tests.faults import helpers
+from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, count_fns, kill, reset_pool, running
+from tests.support import broken, envs
+from tests.support.helpers import (
+    descriptors,
+    no_process_left,
+    shared_memory,
+    wait_until,
+    wait_until_blocked,
+)
+from tests.support.places import PLACES, slow
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "options", "here", "shares"),
+    [
+        (5, {}, 0, [1, 1, 1, 1, 1]),
+        (5, {"num_processes": 3}, 0, [1, 2, 2]),
+        (8, {"num_processes": 1, "caller_steps": True}, 4, [4]),
+        (8, {"num_processes": 1, "caller_steps": True, "wait_num": 2}, 2, [6]),
+        (9, {"num_processes": 2, "caller_steps": True}, 3, [3, 3]),
+        (1, {"num_processes": 1, "caller_steps": True}, 0, [1]),
+    ],
+)
+def test_where_envs_are(num_envs, options, here, shares):
+    with ShmemVectorEnv(count_fns(num_envs), context="fork", **options) as pool:
+        pids = pool.call("pid")
+    assert [pid == os.getpid() for pid in pids] == [i >= num_envs - here for i in range(num_envs)]
+    assert sorted(pids.count(pid) for pid in {*pids} - {os.getpid()}) == shares
+
+
+@pytest.mark.slow
+def test_four_thousand_envs():
+    with reset_pool("shmem-fork-packed", count_fns(4096)) as pool:
+        for step in (1, 2):
+            obs, *_, infos = pool.step([i % 100 for i in range(4096)])
+            assert obs.tolist() == [[i, 0, step] for i in range(4096)]
+            assert [info["action"] for info in infos] == [i % 100 for i in range(4096)]
+
+
+@pytest.mark.parametrize("method", ["fork", *slow("spawn", "forkserver")])
+def test_the_start_method_is_the_one_asked_for(method):
+    with ShmemVectorEnv([envs.CountEnv], context=multiprocessing.get_context(method)) as pool:
+        assert method in repr(pool)
+        assert pool.reset()[0].tolist() == [[0, 0, 0]]
+    with ShmemVectorEnv([envs.CountEnv]) as pool:
+        assert multiprocessing.get_start_method() in repr(pool)
+
+
+# What an env_fn does, and the error.
+FAILS = {
+    "raise": (partial(envs.raise_in_constructor, "no"), "env {}: env_fn raised ValueError: no"),
+    "exit": (partial(sys.exit, 37), "env {}: env_fn raised SystemExit: 37"),
+    "die": (partial(os._exit, 37), "env [012]: .*exited with code 37 while starting"),
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "how", "bad"),
+    [
+        *((place, "raise", bad) for place in ("dummy", "shmem-fork-packed") for bad in range(3)),
+        *(("shmem-fork", how, 1) for how in FAILS),
+        *(("shmem-fork-caller", how, bad) for how, bad in (("raise", 2), ("die", 1))),
+        ("dummy", "exit", 1),
+        *slow(*((place, how, 1) for place in NEW for how in ("raise", "die"))),
+    ],
+)
+def test_a_constructor_that_fails_half_way_leaves_nothing(place, how, bad, tmp_path):
+    path = tmp_path / "closed"
+    path.touch()
+    fns = [partial(envs.CloseEnv, tag, str(path)) for tag in range(3)]
+    fns[bad], text = FAILS[how]
+    before = len(descriptors())
+    with no_process_left(), pytest.raises(EnvError, match=text.format(bad)) as caught:
+        PLACES[place](fns)
+    error = caught.value
+    assert error.env_ids == (bad,) or (how == "die" and bad in error.env_ids)
+    assert isinstance(error, WorkerDiedError) == (how == "die")
+    assert [isinstance(e, ValueError) for e in (error, error.__cause__)] == [how == "raise"] * 2
+    assert ('`if __name__ == "__main__":`' in str(error)) == (how == "die" and place in NEW)
+    del caught, error
+    gc.collect()
+    assert len(descriptors()) <= before
+    if place in helpers.IN_CALLER and how == "raise":  # the envs that had been built are closed
+        assert sorted(path.read_text().split()) == [str(i) for i in range(bad)]
+
+
+def test_a_process_without_a_pidfd(monkeypatch):
+    """As on macOS, or if it was reaped before there is a descriptor for it."""
+    monkeypatch.delattr("os.pidfd_open")
+    with no_process_left():
+        with pytest.raises(WorkerDiedError, match=r"env 0: .*exited with code 37 while starting"):
+            PLACES["shmem-forkserver"]([partial(os._exit, 37)])
+        with reset_pool("shmem-fork", count_fns(2)) as pool:
+            kill(pool, 1)
+            with pytest.raises(WorkerDiedError, match="env 1: .*SIGKILL"):
+                pool.step([0, 0])
+
+
+def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, monkeypatch):
+    def interrupt():
+        assert wait_until(lambda: warned and path.exists() and path.read_text())
+        helpers.signalling(signal.SIGINT)()
+
+    monkeypatch.setattr(processes, "GRACE", 0.1)
+    monkeypatch.setattr("envpool_py.worker.process.SLOW_START", 0.1)
+    path = tmp_path / "pid"
+    with warnings.catch_warnings(record=True) as warned, no_process_left():
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the fork beside a thread
+        beside(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            PLACES["shmem-fork"]([envs.CountEnv, partial(broken.HungAtBirth, str(path))])
+    # On a busy machine env 0 may be late as well.
+    text = r"env(s 0 to)? 1: env_fn has not returned after 0\.1 seconds; still waiting"
+    assert [bool(re.fullmatch(text, str(one.message))) for one in warned] == [True]
+
+
+@pytest.mark.parametrize("place", ["shmem-fork", "dummy", *slow(NEW[1])])
+def test_each_pool_that_is_forked_beside_threads_warns_once(place, monkeypatch):
+    """Finding 31: Python 3.12 warns of each process; the pool warns once, and names the remedy."""
+
+    def warning_fork():
+        text = f"This process (pid={os.getpid()}) is multi-threaded, use of fork() may lead to ..."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        return fork()
+
+    fork = os.fork
+    monkeypatch.setattr(os, "fork", warning_fork)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with PLACES[place](FNS) as pool:
+                pool.reset()
+                if place == "shmem-fork":
+                    kill(pool, 0)
+                pool.restart([0])
+                assert pool.reset([0])[0].tolist() == [[0, 0, 0]]
+        assert [one.category for one in caught] == [DeprecationWarning] * (place == "shmem-fork")
+        assert all('context="forkserver"' in str(one.message) for one in caught)
+
+
+@pytest.mark.slow
+def test_a_limit_on_open_files():
+    """Wherever the descriptors end, the constructor says so, or works; and nothing is left."""
+    place, refused = PLACES["shmem-fork"], []
+    place(FNS).close()  # for the resources that are allocated once and kept
+    opened = descriptors()
+    free = [fd for fd in range(200) if fd not in opened]
+    for more in range(1, 32):
+        with no_process_left(), helpers.limited(resource.RLIMIT_NOFILE, free[more]):
+            try:
+                with place(FNS, step_timeout=60.0) as pool:
+                    assert pool.reset()[0].shape == (3, 3)
+            except OSError as error:
+                refused.append(str(error))
+                assert error.errno == errno.EMFILE  # noqa: PT017 - it may raise or not
+    assert 5 < len(refused) < 31
+    text = r"cannot start worker process \d of \d; pass a smaller num_processes"
+    assert any(re.search(text, shown) for shown in refused)
+
+
+@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(NEW[1])])
+def test_shared_memory_is_refused(place):
+    error = pytest.raises(MemoryError, match=r"cannot get \d+ bytes of shared memory for observ")
+    with no_process_left(), helpers.limited(resource.RLIMIT_FSIZE, 4 << 20), error:
+        PLACES[place]([broken.WideEnv] * 2)
+
+
+def test_shared_memory_has_no_name(monkeypatch, tmp_path):
+    """More than the 64 MB of /dev/shm in a container, and neither there nor in a folder."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "not there"))
+    before = shared_memory()
+    with ShmemVectorEnv([broken.WideEnv] * 17, context="fork", num_processes=1):
+        maps = Path("/proc/self/maps").read_text()
+        assert "memfd:envpool" in maps
+        assert not any(name in maps for name in shared_memory() - before)
+
+
+def test_no_port_is_open():
+    """Every socket of the program and of a process of the pool is a local one."""
+    with PLACES["shmem-fork-packed"](count_fns(3)) as pool:
+        opened = [descriptors(), *pool.apply(lambda _: descriptors())]
+        links = {link for own in opened for link in own.values() if link.startswith("socket:[")}
+        local = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
+        assert links
+        assert links <= {f"socket:[{inode}]" for inode in local}
+
+
+@pytest.mark.parametrize(
+    ("place", "fails", "raises"),
+    [
+        *((place, fails, False) for place in EACH for fails in (False, True)),
+        ("shmem-fork-packed", False, True),
+        *slow(*((place, True, False) for place in NEW)),
+    ],
+)
+def test_close_closes_every_env_once_and_ends_every_process(place, fails, raises, tmp_path):
+    path = tmp_path / "closed"
+    fns = [partial(envs.CloseEnv, i, str(path), fails and i == 1) for i in range(3)]
+    with warnings.catch_warnings(record=True) as caught, no_process_left():
+        warnings.simplefilter("always")
+        pool = PLACES[place](fns)
+        if raises:
+            with pytest.raises(KeyError, match="mine"), pool:
+                raise KeyError("mine")
+        for _ in range(2):
+            pool.close()
+            assert pool.is_closed
+    # The error is not lost: close() warns when all the rest is done.
+    found = [str(one.message) for one in caught if one.category is RuntimeWarning]
+    assert ["env 1" in text and "want to close" in text for text in found] == [True] * fails
+    assert sorted(path.read_text().split()) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("place", ["shmem-fork", *slow("shmem-spawn")])
+def test_close_ends_what_does_not_end(place, tmp_path, monkeypatch):
+    """One env ignores SIGTERM and has a child process, one is stopped, one is quick."""
+    monkeypatch.setattr(processes, "GRACE", 0.1)
+    path = tmp_path / "pid"
+    pool = PLACES[place](BROKEN)
+    pids = pool.call("pid")
+    pool.reset()
+    pool.send([f"stubborn:{path}", "stop", ""])
+    assert wait_until(lambda: path.exists() and path.read_text())
+    assert wait_until(lambda: helpers.state_of(pids[1]) == "T")
+    with no_process_left():
+        pool.close()
+    assert not any(map(running, pids))
+    assert wait_until(lambda: not running(int(path.read_text())))
+
+
+@pytest.mark.parametrize(
+    ("place", "options"),
+    [("dummy", {}), ("shmem-fork", {}), ("shmem-fork-packed", {"step_timeout": 60.0})],
+)
+def test_another_thread_may_close_the_pool(place, options, gates, beside, monkeypatch):
+    """Finding 28: of all calls, close() is the one that may come while another is under way."""
+
+    def close():
+        with gates[1].held():
+            wait_until_blocked(threading.main_thread())
+            closing = beside(pool.close)
+            assert wait_until(lambda: pool.is_closed)
+            assert place == "dummy" or refused.wait(60), "the call waits for the env"
+        closing.finish()
+
+    monkeypatch.setattr(processes, "GRACE", 120.0)
+    refused = threading.Event()
+    fns = [partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
+    with no_process_left(), reset_pool(place, fns, **options) as pool:
+        closer = beside(close)
+        with pytest.raises(ClosedEnvironmentError):
+            pool.step([envs.BLOCK], [1])
+        refused.set()
+        closer.finish()
+
+
+@pytest.mark.parametrize(
+    ("place", "sender", "raises"),
+    [
+        *((place, 0, False) for place in EACH),
+        *((place, 2, True) for place in ("dummy", "shmem-fork-packed", "shmem-fork-caller")),
+    ],
+)
+def test_a_signal_handler_may_close_the_pool(place, sender, raises, monkeypatch):
+    def handle(*_):
+        pool.close()
+        if raises:
+            raise InterruptedError("as a program that is to end")
+
+    monkeypatch.setattr(processes, "GRACE", 0.1)
+    with no_process_left(), helpers.handling(signal.SIGUSR1, handle):
+        pool = PLACES[place](BROKEN)
+        pool.reset()
+        with pytest.raises(InterruptedError if raises else ClosedEnvironmentError):
+            pool.step([f"signal:{os.getpid()}" if i == sender else "" for i in range(3)])
+        assert pool.is_closed
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_close_at_any_moment_of_a_step(place, beside):
+    def step():
+        with pytest.raises(ClosedEnvironmentError):  # noqa: PT012 - one of many steps
+            while True:
+                pool.step(GOOD)
+
+    for number in range(20):
+        pool = PLACES[place](FNS)
+        pool.reset()
+        stepping = beside(step)
+        time.sleep(number / 5000)
+        pool.close()
+        stepping.finish()
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(NEW[1])])
+def test_only_an_unclosed_pool_is_collected_with_a_warning(place):
+    for closes in (True, False):
+        pool = PLACES[place](count_fns(2))
+        name = type(pool).__name__
+        pids = set(pool.call("pid")) - {os.getpid()}
+        pool.loop = pool  # a cycle: only the collector can find it
+        if closes:
+            pool.close()
+        del pool
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            gc.collect()
+        assert [one.category for one in caught] == [ResourceWarning] * (not closes)
+        assert wait_until(lambda own=pids: not any(map(running, own)))
+    assert f"unclosed {name}" in str(caught[0].message)
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(*NEW)])
+def test_a_pool_made_in_a_thread_outlives_it(place):
+    made = []
+    thread = threading.Thread(target=lambda: made.append(PLACES[place](count_fns(2))))
+    thread.start()
+    thread.join()
+    with made[0] as pool:
+        assert pool.reset()[0][:, 0].tolist() == [0, 1]
+        assert pool.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize("place", ["shmem-fork-packed", *slow(*NEW)])
+def test_a_forked_copy_of_a_pool_does_not_harm_it(place, closes):
+    def use_the_copy():
+        nonlocal pool
+        if closes:
+            pool.close()
+        pool.loop = pool
+        del pool
+        gc.collect()
+
+    with reset_pool(place, count_fns(2)) as pool:
+        keep = pool
+        child = multiprocessing.get_context("fork").Process(target=use_the_copy)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        assert keep.step([0, 0])[0][:, 2].tolist() == [1, 1]
+
+
+def test_a_pool_made_in_a_forked_child():
+    def use():
+        processes.GRACE = 0.1
+        pool = PLACES["shmem-fork-packed"](FNS)
+        pool.reset()
+        assert pool.step(GOOD)[0][:, 2].tolist() == [1, 1, 1]
+        kept.append(pool)
+        writer.send(pool.call("pid"))
+        pool.send(["hang", "", ""])
+
+    kept = []
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    with reader, writer:
+        child = multiprocessing.get_context("fork").Process(target=use)
+        child.start()
+        pids = reader.recv()
+        child.join()
+    assert child.exitcode == 0
+    assert wait_until(lambda: not any(map(running, pids)))
