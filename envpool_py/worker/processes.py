@@ -318,9 +318,9 @@ def _starting(*, warn: bool) -> Iterator[None]:
     noted: list[Any] = []
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if main else None
-    if before is not None:
-        signal.signal(signal.SIGINT, lambda *args: noted.append(args))
-    try:
+    try:  # another signal's handler may raise at any line
+        if before is not None:
+            signal.signal(signal.SIGINT, lambda *args: noted.append(args))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
