@@ -75,9 +75,6 @@ class Hung(BaseException):
     """A test took longer than it may; not an Exception, so that nothing swallows it."""
 
 
-# ---------------------------------------------------------------------------------- tiers
-
-
 def is_in(path, places):
     """Return whether a file or folder is one of these places, or in one."""
     return any(path.is_relative_to(ROOT / place) for place in places)
@@ -142,9 +139,6 @@ def pytest_collection_modifyitems(items, config):
         for mark, places in marked.items():
             if is_in(item.path, places):
                 item.add_marker(mark)
-
-
-# ---------------------------------------------------------------------------------- fixtures
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -128,9 +128,6 @@ def test_spaces_and_keys_survive_json_and_paths(tmp_path, space):
     assert found.env_seed is None
 
 
-# ------------------------------------------------------------------------------ the writer
-
-
 @pytest.mark.parametrize("file", ["a.npz", "folder"])
 def test_what_was_written_is_there_at_once_and_is_appended_to(tmp_path, file):
     episodes, both = make_episodes("nested", 6)
@@ -235,9 +232,6 @@ def test_a_file_of_the_first_version(tmp_path):
     assert fingerprint(found) == fingerprint(episodes)
     assert found.env_seeds.tolist() == [SEED, SEED, SEED, SEED + 1, SEED + 1]
     assert set(found.seeds.tolist()) == {-1}
-
-
-# -------------------------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ from tests.support.reference import same
 
 CHEAP, BUSY, IDLE = auto.Probe(1e-5, 1e-5), auto.Probe(1e-3, 1e-3), auto.Probe(1e-3, 1e-5)
 
-# ---------------------------------------------------------------------------------- the probe
-
 
 def waits(_env, _action, row):
     time.sleep(0.005)
@@ -71,9 +69,6 @@ def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path):
     assert int((tmp_path / "pid").read_text()) != os.getpid()
     with pytest.raises(EnvError, match="env 0: env_fn raised ValueError: no licence"):
         make(lambda: envs.raise_in_constructor("no licence"), 2)
-
-
-# --------------------------------------------------------------------------------- the choice
 
 
 def two_cores(monkeypatch, measured):
@@ -160,9 +155,6 @@ def test_bad_arguments():
             make(*args, **options)
 
 
-# -------------------------------------------------------------------------------- what is made
-
-
 def to_integers(env):
     return gym.wrappers.TransformReward(env, round)
 
@@ -206,8 +198,6 @@ def test_the_threads_and_cores_of_worker_processes(monkeypatch):
             assert pool.apply(lambda _: sorted(os.sched_getaffinity(0))) == expected
     assert usable_cores() == cores
 
-
-# ------------------------------------------------------- a platform without worker processes
 
 # The names that issue 16 lists, and what else Windows lacks.
 HIDE = """\

@@ -67,8 +67,6 @@ def test_reset_fn_may_be_a_closure_and_serves_sent_resets(place):
             assert (info["seed"], info["options"]) == (seed, None)
 
 
-# ------------------------------------------------------------------- automatic resets that raise
-
 FAULTS = {
     "raises": lambda: envs.raise_in_constructor("no such episode"),
     "exits": sys.exit,

@@ -184,9 +184,6 @@ def test_one_element_is_a_scalar_unless_a_space_declares_its_shape(shape, declar
         assert pool.step([], [])[1].shape == (0, *row)
 
 
-# ------------------------------------------------------------- infos that travel in the block
-
-
 def odd_info(env, row):
     """Return the row with an info of one of several forms, in a random order."""
     rng = np.random.default_rng([env.tag, env.steps, env.resets])
@@ -244,8 +241,6 @@ def test_forms_outlive_rows_that_are_cancelled_and_processes_that_end():
         pool.reset()
         assert [info["steps"] for info in pool.step([0, 0])[4]] == [1, 1]
 
-
-# ------------------------------------------- copy=False: rows hold until their env is sent on
 
 NUM = 6
 

@@ -130,9 +130,6 @@ def test_a_notebook_shows_the_states_of_the_envs():
     assert "closed" in pool._repr_html_()
 
 
-# -------------------------------------------------------------- what a batch costs the caller
-
-
 @pytest.mark.parametrize(("wait_num", "limit"), [(16, 26), (8, 28)])
 def test_calls_of_a_step(wait_num, limit):
     counts = []

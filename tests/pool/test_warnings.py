@@ -22,9 +22,6 @@ def line():
     return inspect.currentframe().f_back.f_lineno
 
 
-# -------------------------------------------------------------- a step after the episode's end
-
-
 def short(*lengths):
     return [functools.partial(envs.CountEnv, tag, length) for tag, length in enumerate(lengths)]
 
@@ -71,8 +68,6 @@ def test_a_custom_worker_warns_too():
         with pytest.warns(UserWarning, match="stepped after its episode ended"):
             pool.step([0])
 
-
-# ---------------------------------------------------------------------- what envs return
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)
 NAN = np.array([[0, 0], [np.nan, 0]], np.float32)

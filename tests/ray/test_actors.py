@@ -82,9 +82,6 @@ def test_an_env_fn_that_raises_is_named_and_no_actor_is_left():
     assert wait_until(lambda: not actors())
 
 
-# ---------------------------------------------------------------------------------- deaths
-
-
 def test_a_death_names_the_envs_and_the_node_and_the_others_go_on():
     node = ray.get_runtime_context().get_node_id()[:8]
     with PLACE(FNS) as pool:
@@ -140,9 +137,6 @@ def test_episode_seeds_hold_over_the_death_of_an_actor(on_error):
         seeds = [info["seed"] for info in infos if info["env_id"] == i]
         assert len(seeds) > 3
         assert seeds == [of_episode(3 + i, number) for number in range(len(seeds))]
-
-
-# ------------------------------------------------------------------------- hangs and interrupts
 
 
 def test_a_stuck_env_is_named_with_its_stack_and_its_actor_is_killed():

@@ -41,11 +41,7 @@ class Bell:
     """Sends the process that unpickles it a signal."""
 
     def __reduce__(self):
-        return ring, ()
-
-
-def ring():
-    os.kill(os.getpid(), signal.SIGUSR1)
+        return signal.raise_signal, (signal.SIGUSR1,)
 
 
 class BrokenEnv(envs.FaultEnv):

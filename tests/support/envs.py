@@ -215,17 +215,9 @@ def dict_space():
     return spaces.Dict({"image": box("uint8", (2, 2, 1)), "speed": box("float32", (2,))})
 
 
-def tuple_space():
-    return spaces.Tuple((box("int16", (2,)), spaces.Discrete(7, start=2), box("float16", ())))
-
-
 def nested_space():
     inner = spaces.Tuple((box("float64", (2,)), spaces.Dict({"flags": spaces.MultiBinary(3)})))
     return spaces.Dict({"b": inner, "a": spaces.MultiDiscrete([3, 4]), "c": dict_space()})
-
-
-def every_dtype():
-    return spaces.Dict({dtype: box(dtype) for dtype in DTYPES})
 
 
 def mixed_space():
@@ -245,10 +237,12 @@ SPACES = {
     "multi-binary": lambda: spaces.MultiBinary(4),
     "multi-binary-2d": lambda: spaces.MultiBinary((2, 3)),
     "dict": dict_space,
-    "tuple": tuple_space,
+    "tuple": lambda: spaces.Tuple(
+        (box("int16", (2,)), spaces.Discrete(7, start=2), box("float16", ()))
+    ),
     "nested": nested_space,
     "mixed": mixed_space,
-    "every-dtype": every_dtype,
+    "every-dtype": lambda: spaces.Dict({dtype: box(dtype) for dtype in DTYPES}),
     "text": lambda: spaces.Text(8),
     "graph": lambda: spaces.Graph(box("float32", (2,)), spaces.Discrete(3)),
     "sequence": lambda: spaces.Sequence(box("float32", (2,))),
@@ -436,10 +430,6 @@ class SlotError(ValueError):
         self.code = code
 
 
-def die_by_signal(number):
-    os.kill(os.getpid(), number)
-
-
 RAISE = {
     "value": lambda: ValueError("boom"),
     "slot": lambda: SlotError("boom", code=9),
@@ -456,8 +446,8 @@ RAISE = {
 if sys.version_info >= (3, 11):
     RAISE["group"] = lambda: ExceptionGroup("boom", [ValueError("inner")])  # noqa: F821
 DIE = {
-    "SIGKILL": lambda: die_by_signal(signal.SIGKILL),
-    "SIGSEGV": lambda: die_by_signal(signal.SIGSEGV),
+    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "os._exit": lambda: os._exit(37),
 }
 

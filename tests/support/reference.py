@@ -89,9 +89,6 @@ def in_columns(space, actions):
     return np.stack(actions)
 
 
-# ------------------------------------------------------------------------------- comparing
-
-
 def same(left, right):
     """Tell whether two values are equal bit for bit, types, dtypes and shapes included."""
     if type(left) is not type(right):
@@ -194,11 +191,6 @@ def check(batch, rows, space, *, columns=False):
     assert same(terminated, np.array([row.terminated for row in rows], bool))
     assert same(truncated, np.array([row.truncated for row in rows], bool))
     check_info(info, rows)
-
-
-def check_empty(batch, space, *, columns=False):
-    """Assert that a batch has no rows and is otherwise as any other."""
-    check(batch, [], space, columns=columns)
 
 
 class Pending:

@@ -12,7 +12,6 @@ from tests.support.reference import (
     HandStepped,
     Pending,
     check,
-    check_empty,
     check_reset,
     in_columns,
     same,
@@ -88,7 +87,7 @@ class Session:
                 given, listed = self.actions(len(self.all))
                 self.keep(check, self.pool.step(given), self.hand.step(listed))
             if self.space is not None:
-                check_empty(self.pool.drain(), self.space, columns=self.columns)
+                check(self.pool.drain(), [], self.space, columns=self.columns)
             self.keep(check_reset, self.pool.reset(), self.hand.reset())
             self.verify()
         self.verify()  # nor does closing the pool take it away

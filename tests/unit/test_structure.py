@@ -66,9 +66,6 @@ INSIDE = [name for name in SOURCES if package_of(name) not in WHOLE]
 IN_CORE = [name for name in SOURCES if name in CORE or package_of(name) == "worker"]
 
 
-# -------------------------------------------------------------------------------------- size
-
-
 def test_the_package_is_small():
     assert SOURCES.keys() >= CORE
     lines = {name: len(SOURCES[name].splitlines()) for name in INSIDE}
@@ -96,9 +93,6 @@ def test_no_class_has_many_methods_or_attributes():
 
 def is_property(node):
     return any(ast.unparse(one).endswith(("property", ".setter")) for one in node.decorator_list)
-
-
-# -------------------------------------------------------------------------- the import graph
 
 
 def imports(node, *, everywhere=True):
@@ -171,8 +165,6 @@ def test_only_two_modules_touch_envs():
             calls = [node.func for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)]
             assert not [call for call in calls if ast.unparse(call).endswith(touching)], name
 
-
-# ------------------------------------------------------------------------------ public names
 
 PUBLIC = {
     *("BaseVectorEnv", "ContinuousToDiscrete", "DummyVectorEnv", "EnvError", "EnvTimeoutError"),

@@ -99,9 +99,6 @@ def test_the_statistics_are_the_same_in_every_autoreset_mode():
         np.testing.assert_allclose([rms.mean, rms.var], [found[0].mean, found[0].var], rtol=1e-12)
 
 
-# --------------------------------------------------------------- learning, sharing, leaving out
-
-
 def test_two_pools_share_statistics_that_one_or_none_updates():
     with DummyVectorEnv(env_fns("nested")) as one, DummyVectorEnv(env_fns("nested")) as two:
         train, test = VectorEnvNormObs(one), VectorEnvNormObs(two, update_obs_rms=False)
@@ -180,9 +177,6 @@ def test_custom_and_undeclared_spaces():
         norm = VectorEnvNormObs(pool)
         norm.set_obs_rms({"speed": RunningMeanStd(), "image": None})
         assert np.abs(norm.reset()[0][0]["speed"]).max() < 2
-
-
-# ------------------------------------------------------------------------------ the file
 
 
 @pytest.mark.parametrize(
@@ -264,9 +258,6 @@ def test_a_wrong_file_leaves_the_statistics_unchanged(write, message, venv, tmp_
     with pytest.raises(ValueError, match=f"{path}: {message}"):
         norm.load(path)
     assert same(vars(norm.obs_rms), before)
-
-
-# -------------------------------------------------------------------------- what it wraps
 
 
 class Foreign:

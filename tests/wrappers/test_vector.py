@@ -48,9 +48,6 @@ def pool():
         yield venv
 
 
-# ------------------------------------------------------------------------- everything is forwarded
-
-
 def test_every_name_of_the_pool_is_forwarded(pool):
     wrapper = VectorEnvWrapper(VectorEnvWrapper(pool))
     names = {name for name in dir(BaseVectorEnv) if not name.startswith("__")} | vars(pool).keys()
@@ -123,9 +120,6 @@ def test_a_wrapper_needs_a_pool():
     for venv in (None, DummyVectorEnv, "CartPole-v1"):
         with pytest.raises(TypeError, match=r"venv: got .*, but a wrapper needs a pool"):
             VectorEnvWrapper(venv)
-
-
-# ------------------------------------------------------------- every row passes, and only once
 
 
 class QuarterEnv(envs.SpaceEnv):
