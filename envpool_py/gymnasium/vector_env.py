@@ -47,7 +47,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         copy: False: observations are views that the next call changes.
         daemon: no effect; the processes end with this one. ``worker`` is not supported.
         max_concurrency: how many envs may step at the same time: the number of processes.
-        **options: of ``ShmemVectorEnv``: ``on_error``, ...; all other arguments are Gymnasium's.
+        **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
+            other arguments are Gymnasium's.
 
     Raises:
         RuntimeError: the envs have different spaces. EnvError: an env_fn raised.
@@ -95,7 +96,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._layout = layout_of(self.single_observation_space)
         #: The latest row of every env, in the form of a batch of the pool; no rows yet.
         self._rows = map_tree(lambda _: np.zeros(self.num_envs, bool), (self._layout, *range(4)))
-        self._owned = self.pool is not env_fns
 
     @staticmethod
     def pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             logger.warn(f"Calling `close` {text}")
 
     def __del__(self) -> None:
-        if vars(self).get("_owned"):  # the caller may still use a pool that was given
+        if "_rows" in vars(self):  # else it was never made
             self.close()
 
     def _check(self, method: str, pending: str | None = None) -> None:

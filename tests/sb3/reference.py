@@ -9,7 +9,7 @@ from tests.support.reference import same
 
 
 def plain(value):
-    """A value as it is in both libraries: no times, which no two runs share."""
+    """A value without times, which no two runs share; equal in both libraries."""
     if isinstance(value, dict):
         return {key: plain(part) for key, part in value.items() if key != "t"}
     if isinstance(value, (list, tuple)):
