@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("interrupted")
         return INTERRUPTED
-    except SystemExit:  # of --help and --version
-        pass
+    except SystemExit as end:  # of --help, --version, or of the user's code
+        if end.code:
+            raise
     return 0

@@ -11,7 +11,7 @@ from envpool_py.bench.measure import WARM_UP, Job, Results, carry_out
 from envpool_py.bench.settings import ASYNC, NAMES, SYNC, Setting, all_settings
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import CALLERS, add_shared, complain
-from envpool_py.cli.naming import add_env, env_fn_of
+from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration, records, show_results
 from envpool_py.worker.limits import usable_cores
@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     env_fn, callers = env_fn_of(args), arguments.callers_of(args)
     plan = {num_envs: _settings(args, num_envs) for num_envs in args.num_envs or [16]}
     pools = sum(map(len, plan.values()))
+    if not pools:
+        raise UsageError("--max-processes leaves no pool to measure")
     each = len(callers) * args.seconds * (1 + WARM_UP) + _START_UP
     complain(
         f"{pools} pools of {' and '.join(map(str, plan))} envs x {len(callers)} policies x"

@@ -84,7 +84,7 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Fin
     """
     envs: list[Any] = []
     by_name: dict[str, Callable[[Any], Iterable[Finding]]] = {
-        "spaces": lambda env: _outcome("error", _check_spaces, env),
+        "spaces": _check_spaces,
         "training": lambda env: _outcome("error", check_env, env),
         "options": lambda env: _outcome("warning", env_checker.check_reset_options, env),
         "a whole episode": _check_episode,
@@ -98,7 +98,7 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Fin
         found_by: dict[str, str] = {}  # the stage that has found an error, by its text
         for name, check in by_name.items() if envs else ():
             findings: list[Finding] = []
-            with contextlib.suppress(Exception):  # the first stage says what is wrong with it
+            with contextlib.suppress(Exception):  # "spaces" says what is wrong with it
                 envs[0].action_space.seed(0)  # so that a second check finds the same
             try:
                 findings += check(envs[0])
@@ -161,9 +161,9 @@ def _outcome(
         yield Finding("warning", prefix + _COLOURS.sub("", str(each.message)).strip())
 
 
-def _check_spaces(env: Any) -> None:
-    passive_env_checker.check_observation_space(env.observation_space)
-    passive_env_checker.check_action_space(env.action_space)
+def _check_spaces(env: Any) -> Iterator[Finding]:
+    yield from _outcome("error", passive_env_checker.check_observation_space, env.observation_space)
+    yield from _outcome("error", passive_env_checker.check_action_space, env.action_space)
 
 
 def _check_episode(env: Any) -> list[Finding]:

@@ -202,6 +202,8 @@ def _complete(args: argparse.Namespace) -> None:
     if args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
     for path in [] if args.out is None else [Path(args.out), _partial(args)]:
+        if path.exists() and path.suffix not in (".npz", ".partial"):
+            raise UsageError(f"--out: {path} exists; --force replaces .npz files only: remove it")
         if path.exists() and not args.force:
             raise UsageError(f"--out: {path} exists; --force replaces it")
     if args.backend == "ray":
@@ -304,7 +306,8 @@ def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
     try:
         return policy(pool, args.seed)  # type: ignore[no-any-return]
     except Exception as error:  # noqa: BLE001 - the user's class may raise anything
-        raise UsageError(f"--policy: {args.policy.name} raised {describe(error)}") from None
+        whose = "" if args.policy is None else f"--policy: {args.policy.name} raised "
+        raise UsageError(whose + describe(error)) from None
 
 
 def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | None:
@@ -325,9 +328,8 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         env_spaces = pool.single_observation_space, pool.single_action_space
         for space in env_spaces:
             space_json.to_json(space)
-        # Folders of an earlier run, finished or killed; only now that the next run can begin.
-        for folder in (_partial(args), args.out):
-            shutil.rmtree(folder, ignore_errors=True)
+        # Left by a run that was killed; only now that the next run can begin.
+        shutil.rmtree(_partial(args), ignore_errors=True)
         compress = args.compress
         if compress is None:
             leaves = spaces.leaves(spaces.layout_of(pool.observation_space[0]))

@@ -105,8 +105,19 @@ def imported(text: str) -> Imported:
     try:
         return Imported(text, callable_of(module, path), module.__name__, path)
     except AttributeError:
-        near = did_you_mean(path, dir(module))
+        near = did_you_mean(path, callables_of(module))
         raise UsageError(f"{place!r} has no {path!r}{near}") from None
+
+
+def callables_of(module: ModuleType) -> list[str]:
+    """The public classes and functions that a module defines."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if callable(value)
+        and not name.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
+    ]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -175,6 +186,10 @@ def env_fn_of(
     the command adds; a class or function gets those that it takes.
     """
     given = dict(args.env_kwarg)
+    names = [name for name, _ in args.env_kwarg]
+    for name in given:
+        if names.count(name) > 1:
+            raise UsageError(f"--env-kwarg: {name} is given twice")
     wrappers = [wrapper.value for wrapper in args.wrapper]
     if pettingzoo and is_pettingzoo(args.env):
         from envpool_py.pettingzoo.making import make_by_name  # noqa: PLC0415 - an extra
@@ -250,6 +265,9 @@ def is_pettingzoo(env: str) -> bool:
 def _find(env: str) -> EnvSpec | Imported:
     """The spec of a registered id, or the callable that makes the env; UsageError: neither."""
     place, name = _parts(env)
+    if name.endswith(".py"):
+        some = callables_of(load(env))
+        raise UsageError(f"{env}: name the class or function in it, as {env}:{[*some, 'Env'][0]}")
     if place == "ale_py" and importlib.util.find_spec(place) is None:
         raise UsageError(f'{env}: needs ale_py; pip install "envpool-py[atari]"')
     module = load(place) if place else None  # it may register the id
@@ -260,7 +278,7 @@ def _find(env: str) -> EnvSpec | Imported:
         try:
             return Imported(env, callable_of(module, name), module.__name__, name)
         except AttributeError:
-            known += dir(module)
+            known += callables_of(module)
     forms = "an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION or FILE.py:CLASS"
     near = did_you_mean(name, known)
     raise UsageError(f"no env is named {env!r}{near}; ENV is {forms}")

@@ -56,7 +56,7 @@ def test_just_as_many_episodes_as_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize("options", ["", "--compress", "--no-compress"])
-def test_images_are_compressed(tmp_path, options):
+def test_images_are_compressed_by_default(tmp_path, options):
     limits = "--num-envs 2 --wait-num 1 --episodes 4 --seed 3"
     env = "ALE/Pong-v5 --env-kwarg max_episode_steps=12 --env-kwarg obs_type=grayscale"
     found = collected(tmp_path, f"{env} {limits} {options}")
@@ -155,9 +155,16 @@ def test_a_second_interrupt_leaves_the_folder_until_another_run_begins(tmp_path,
     ):
         assert cli(f"collect {wrong} {limits}").status == 2, wrong
         assert len(load(out)) == 4
-    for file in ("", *[f" --out {tmp_path}/a"] * 2):  # the last one replaces a folder
-        assert cli(f"collect {COUNT} {limits}{file} --force").status == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.npz"]
+    assert cli(f"collect {COUNT} {limits} --force").status == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_folder_is_never_replaced(tmp_path, cli):
+    line = f"collect {COUNT} --num-envs 2 --steps 90 --out {tmp_path}/a --force"
+    assert cli(line).status == 0
+    number = len(load(tmp_path / "a"))
+    assert "--force replaces .npz files only" in cli(line).err
+    assert len(load(tmp_path / "a")) == number
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -25,13 +25,15 @@ COLLECT = [
     ("no_module:A-v0", "can't import 'no_module': ModuleNotFoundError: No module"),
     ("CartPole-v1 --env-kwarg sutton=true", "--env-kwarg: sutton is true; Python writes True"),
     ("CartPole-v1 --env-kwarg x=[1,", "is no Python literal"),
+    ("CartPole-v1 --env-kwarg x=1 --env-kwarg x=2", "--env-kwarg: x is given twice"),
+    ("tests.support.envs:UndeclaredEnv --env-kwarg tag=0 --env-kwarg kind=x", "no action space"),
     (f"{COUNT} --env-kwarg fail=True", "env_fn raised ValueError: asked to fail"),
     (f"{COUNT} --policy mine", "must be module:callable"),
     (f"{COUNT} --policy {PARTS}:nothing", "'tests.cli.parts' has no 'nothing'"),
     (f"{COUNT} --wrapper {PARTS}:COUNT", "is a str, not a class or function"),
     (f"{COUNT} --policy fractions:Fraction", "fractions:Fraction raised TypeError"),
     (f"{COUNT} --out /no/such/a.npz", "--out: /no/such/a.npz: there is no directory"),
-    (f"{COUNT} --out pyproject.toml", "--out: pyproject.toml exists; --force replaces it"),
+    (f"{COUNT} --out pyproject.toml --force", "exists; --force replaces .npz files only"),
     (f"{COUNT} --record /tmp", "--record: /tmp exists and is not overwritten"),
     (f"{COUNT} --backend dummy --step-timeout 1", "--step-timeout: the dummy backend has no"),
     (f"{PARTS}:count_env --video OUT", "--video: env 0: render_mode is None"),
@@ -60,6 +62,11 @@ def test_one_line(line, message, cli, tmp_path):
     assert ended.err.startswith("envpool-py: ")
     assert ended.err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_an_exit_of_the_users_code_is_not_status_0(cli):
+    with pytest.raises(SystemExit):
+        cli("check CartPole-v1 --wrapper sys:exit")
 
 
 def test_a_missing_package_is_named(monkeypatch, cli):

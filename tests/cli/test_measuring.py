@@ -72,6 +72,8 @@ def test_every_pool_with_callers_that_compute(asked, cli):
     assert cli("bench CartPole-v1 --wait-num 4 --repeats 1").status == 0
     whole = {job.setting.pool for job in asked.jobs if job.setting.wait_num is None}
     assert whole == {"loop", "gymnasium-sync", "gymnasium-async"}
+    ended = cli("bench CartPole-v1 --max-processes 1 --backend subproc")
+    assert (ended.status, "leaves no pool to measure" in ended.err) == (2, True)
 
 
 @pytest.mark.parametrize(("failing", "status"), [("shmem", 1), ("loop", 1), ("gymnasium-sync", 0)])

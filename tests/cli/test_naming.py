@@ -84,8 +84,9 @@ FILES = {
         ("own_type.py:Env", "there is no file own_type.py; did you mean own_typo.py"),
         ("json.py:Env", "json.py: another module has the name 'json'"),
         ("tests.cli.parts:countenv", "did you mean count_env"),
+        ("tests.cli.parts:nq", "named 'tests.cli.parts:nq'; ENV is"),  # np is not its own
         ("tests.cli.parts:count_env --env-kwarg size=3", "unexpected keyword argument 'size'"),
-        ("'own package/own_part.py'", "MODULE:FUNCTION or FILE.py:CLASS"),
+        ("'own package/own_part.py'", "name the class or function in it"),
         ("'own package/own_part.py:ENV'", None),
         ("corridor:Corridor --env-kwarg length=5", None),  # a module in the working directory
     ],

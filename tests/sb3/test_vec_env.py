@@ -223,7 +223,7 @@ class Native(own.VecEnv):
     reset = step_async = step_wait = close = set_attr = env_method = get_attr
 
 
-def test_a_vec_env_of_a_users_own():
+def test_a_custom_vec_env():
     with pytest.warns(UserWarning, match="no render_mode"):
         native = Native(4, BOX, spaces.Discrete(2))
     assert (native.render_mode, native.metadata) == (None, {"render_modes": []})
