@@ -61,6 +61,8 @@ def test_attributes_are_those_of_the_outermost_wrapper_that_has_them(pool):
         assert pool.get_env_attr(name) == [value] * 3
     pool.set_env_attr("_max_episode_steps", 1, id=0)  # the TimeLimit's
     pool.set_env_attr("tag", 77, id=1)  # the base env's
+    pool.set_env_attr("render_mode", "rgb_array")  # which wrappers forward and can't set
+    assert pool.get_env_attr("render_mode") == ["rgb_array"] * 3
     pool.reset()
     assert pool.call("action", [2, 1]) == [9] * 3  # the outermost wrapper's
     obs, _, _, truncated, infos = pool.step(np.array([[2, 1], [0, 3], [1, 1]]))
