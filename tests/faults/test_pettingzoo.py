@@ -21,6 +21,16 @@ SEED = 11
 LEGAL = {"hunter_0": 0, "fawn_0": 0, "hunter_1": 0}
 
 
+class Forwarding:
+    """A wrapper of the user's; Gymnasium's take no such env."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+
 def make_table():
     return PettingZooEnv(TableEnv())
 
@@ -32,7 +42,7 @@ def test_a_terminated_agent_ends_no_episode(restarts, mode, seeds):
     schedules = [functools.partial(of_episode, SEED + i) for i in range(3)]
     hands = [AECByHand(TableEnv(), mode, seeds=schedule) for schedule in schedules]
     options = {"episode_seeds": True, "autoreset_mode": mode, **(RESTART if restarts else {})}
-    with PLACES["shmem-fork-packed"]([make_table] * 3, **options) as pool:
+    with PLACES["shmem-fork-packed"]([lambda: Forwarding(make_table())] * 3, **options) as pool:
         if seeds:
             pool.seed(SEED)
             for hand in hands:
