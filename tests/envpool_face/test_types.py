@@ -43,10 +43,12 @@ def test_attributes_config_and_spec(make):
     assert pool.action_space == raw.action_space
     assert not pool.is_async
     assert pool.render_mode is None
-    assert gym.Wrapper(pool).env is pool
-    gym.wrappers.vector.RecordEpisodeStatistics(pool).reset()  # which reads the autoreset mode
+    pool.reset()
     with pytest.raises(ValueError, match="0.5.*can't hold without loss"):
         pool.step(np.array([0, 0.5, 1]))
+    assert gym.Wrapper(pool).env is pool
+    # It reads the autoreset mode. Gymnasium 1.2 closes the pool with it.
+    gym.wrappers.vector.RecordEpisodeStatistics(pool).reset()
 
 
 def test_options_reach_the_envs_and_the_pool(make):
