@@ -113,8 +113,9 @@ def test_a_reset_fn_whose_result_is_not_recorded_must_be_given(path):
     with PLACES["dummy"](RANDOM, reset_fn=reset_fn, record=path) as pool:
         run = Run(pool)
         run.reset()
-    with pytest.raises(ReplayError, match="env 0, episode 0; pass reset_fn to replay"):
-        next(envpool_py.replay(path, RANDOM))
+    text = "env 0, episode 0; pass reset_fn to replay"
+    with envpool_py.replay(path, RANDOM) as again, pytest.raises(ReplayError, match=text):
+        next(again)
     check_replay(run, path, RANDOM, reset_fn=reset_fn)
 
 
