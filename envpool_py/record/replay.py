@@ -328,11 +328,10 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 own = np.array([i])
                 if request is None:
                     faults.put_lost(self._engine, own)
-                    continue
-                self._engine.states.check_free(own)  # a cancelled step may have ended its process
-                if request.kind == "step":
+                elif request.kind == "step":
                     self._engine.send_steps(own, request.args)
                 else:
+                    self._engine.claim_reset(own)  # a cancelled step may have ended its process
                     self._engine.send_resets(own, [request])
             batch = self._engine.fetch(np.array(list(requests), dtype=np.intp))
         except EnvError as error:  # with the ids of the run
