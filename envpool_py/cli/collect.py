@@ -50,8 +50,8 @@ examples:
 #: How a collection ended, by the exit status.
 _ENDED = {1: "ended by an error", INTERRUPTED: "interrupted"}
 
-#: Options that the episodes depend on.
-_LIMITS = ("seed", "num_envs", "steps", "episodes", "balanced")
+#: Options that the episodes depend on, for the metadata.
+_RECORDED = ("seed", "num_envs", "steps", "episodes", "balanced")
 
 #: The number of last episodes whose mean return the line of progress shows.
 _RECENT = 100
@@ -201,9 +201,10 @@ def _complete(args: argparse.Namespace) -> None:
         args.seed = secrets.randbits(31)
     if args.seed + args.num_envs > 1 << 63:
         raise UsageError(f"--seed: must be below 2**63 - {args.num_envs}, got {args.seed}")
-    for path in [] if args.out is None else [Path(args.out), _partial(args)]:
-        if path.exists() and path.suffix not in (".npz", ".partial"):
-            raise UsageError(f"--out: {path} exists; --force replaces .npz files only: remove it")
+    out = Path(args.out or "")
+    if args.out is not None and out.exists() and out.suffix != ".npz":
+        raise UsageError(f"--out: {out} exists; --force replaces .npz files only: remove it")
+    for path in [] if args.out is None else [out, _partial(args)]:
         if path.exists() and not args.force:
             raise UsageError(f"--out: {path} exists; --force replaces it")
     if args.backend == "ray":
@@ -321,7 +322,7 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         "env_kwargs": {key: repr(value) for key, value in args.env_kwarg},
         "wrappers": [wrapper.name for wrapper in args.wrapper],
         "policy": args.policy.name if args.policy else "random",
-        **{name: getattr(args, name) for name in _LIMITS},
+        **{name: getattr(args, name) for name in _RECORDED},
         "versions": {"python": platform.python_version(), **versions},
     }
     try:
