@@ -37,6 +37,9 @@ WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0
 #: Seconds that a measurement may take in addition, for imports, start and end.
 _ALLOWANCE = 120.0
 
+#: Characters that are kept of what a failed process wrote.
+_LONGEST_MESSAGE = 200
+
 
 class MeasurementError(Exception):
     """A measurement that failed; the text says why, in one line."""
@@ -67,21 +70,20 @@ class Job(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """The batches of one measurement, and the costs of the pool. Times are in seconds.
-
-    ``steps`` are without automatic resets, and ``seconds`` with the caller's time, which
-    ``step_p50`` and ``step_p99`` of a batch are without. ``startup_seconds`` is the time to make
-    and reset all envs. ``memory_bytes`` is how much this process and its children grew by the envs;
-    None: unknown.
-    """
+    """The batches of one measurement, and the costs of the pool. Times are in seconds."""
 
     steps: int
+    """Steps of envs, without automatic resets."""
     batches: int
     seconds: float
+    """The whole time, with that of the caller."""
     step_p50: float
+    """Of one batch, without the caller's time."""
     step_p99: float
     startup_seconds: float = 0.0
+    """To make and reset all envs."""
     memory_bytes: int | None = None
+    """How much this process and its children grew by the envs; None: unknown."""
     caller: Caller = Caller()
 
     @property
@@ -171,7 +173,7 @@ def ask(command: Sequence[str], seconds: float, given: bytes = b"", **environ: s
             complaints.seek(0)
             said = complaints.read().decode(errors="replace").strip()
             text = said.splitlines()[-1] if said and status > 0 else name_exit(status)
-            raise MeasurementError(text.strip()[:200])
+            raise MeasurementError(text.strip()[:_LONGEST_MESSAGE])
         answer.seek(0)
         return json.load(answer)
 
