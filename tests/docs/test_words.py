@@ -55,6 +55,11 @@ def texts(path):
                 yield token.start[0], " ".join(token.string.split())
 
 
+def test_the_patterns_find_what_they_name():
+    assert WORDS.search("The pool Gives up.")
+    assert SENTENCE.search("It steps. What it returns is a row.")
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages(path):
     assert not [line for _, line in prose(path) if WORDS.search(line) or SENTENCE.search(line)]
