@@ -9,7 +9,7 @@ import resource
 import signal
 import sys
 import threading
-import time
+import traceback
 import warnings
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import EnvError, ShmemVectorEnv, WorkerDiedError
+from envpool_py import EnvError, ShmemVectorEnv, WorkerDiedError, calls
 from envpool_py.worker import processes
+from envpool_py.worker.channel import Channel
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, count_fns, kill, reset_pool, running
 from tests.support import broken, envs
@@ -299,20 +300,32 @@ def test_a_signal_handler_may_close_the_pool(place, sender, raises, monkeypatch)
         assert pool.is_closed
 
 
-@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
-def test_close_at_any_moment_of_a_step(place, beside):
+def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):
+    """Two threads must not work on the same messages."""
+
+    def collect_late(channel, chunks):
+        if not inside.is_set():
+            inside.set()
+            waited.append(wait_until(close_waits))
+        return collect(channel, chunks)
+
+    def close_waits():
+        stacks = map(traceback.walk_stack, sys._current_frames().values())
+        return any(frame.f_code is calls.await_end.__code__ for each in stacks for frame, _ in each)
+
     def step():
         with pytest.raises(ClosedEnvironmentError):  # noqa: PT012 - one of many steps
             while True:
                 pool.step(GOOD)
 
-    for number in range(20):
-        pool = PLACES[place](FNS)
-        pool.reset()
+    collect, inside, waited = Channel.collect, threading.Event(), []
+    with no_process_left(), reset_pool("shmem-fork-packed", FNS) as pool:
+        monkeypatch.setattr(Channel, "collect", collect_late)
         stepping = beside(step)
-        time.sleep(number / 5000)
+        assert inside.wait(60)
         pool.close()
         stepping.finish()
+    assert waited == [True]
 
 
 @pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", *slow(NEW[1])])
