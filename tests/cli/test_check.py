@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
 
-from envpool_py.cli.check import stages
+from envpool_py.cli.env_checks import stages
 from tests.support.checked import Good, changed, raises
 
 

@@ -1,0 +1,209 @@
+"""The checks of ``envpool-py check``: whether agents can be trained on an env."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import pickle
+import random
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+from gymnasium.utils import env_checker, passive_env_checker
+
+from envpool_py import checks
+from envpool_py.cli.naming import line_of
+from envpool_py.errors import describe
+from envpool_py.sb3.common.env_checker import check_env, sample_action
+
+#: A whole episode is stepped, up to so many steps and seconds.
+_MOST_STEPS, _MOST_SECONDS = 1000, 10.0
+#: Steps of which two runs are compared.
+_COMPARED = 20
+_COLOURS = re.compile(r"\x1b\[\d+m(WARN: )?")
+
+
+class Finding(NamedTuple):
+    """A finding: an "error" makes training impossible, a "warning" may, a "note" does not."""
+
+    level: str
+    message: str
+
+
+def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding]]]:
+    """Check the envs that ``env_fns`` make, and close them; yields each stage with its findings.
+
+    An error that an earlier stage has found is a note.
+    """
+    envs: list[Any] = []
+    by_name: dict[str, Callable[[Any], Iterable[Finding]]] = {
+        "spaces": _check_spaces,
+        "training": lambda env: _outcome("error", check_env, env),
+        "options": lambda env: _outcome("warning", env_checker.check_reset_options, env),
+        "a whole episode": _check_episode,
+        "seeds": _check_seeds,
+        "global generators": _check_global_generators,
+        "rendering": _check_rendering,
+        "closing": _check_closing,
+    }
+    try:
+        yield "making envs", list(_make_envs(env_fns, envs))
+        found_by: dict[str, str] = {}  # the stage that has found an error, by its text
+        for name, check in by_name.items() if envs else ():
+            findings: list[Finding] = []
+            with contextlib.suppress(Exception):  # "spaces" says what is wrong with it
+                envs[0].action_space.seed(0)  # so that a second check finds the same
+            try:
+                findings += check(envs[0])
+            except Exception as error:  # noqa: BLE001 - whatever the env raises
+                findings.append(Finding("error", _text_of(error)))
+            except KeyboardInterrupt as error:
+                yield name, [Finding("error", f"it ran until Ctrl-C{line_of(error)}")]
+                raise
+            for k, (level, text) in enumerate(findings):
+                if level == "error" and found_by.setdefault(text, name) != name:
+                    why = f"not checked, because of the error in {found_by[text]!r}"
+                    findings[k] = Finding("note", f"{why}: {text}")
+            yield name, findings
+    finally:
+        for env in envs:
+            with contextlib.suppress(Exception):  # the last stage says it
+                env.close()
+
+
+def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterator[Finding]:
+    """Append the envs to ``envs``; check that they are alike, and not the same instance."""
+    for i, env_fn in enumerate(env_fns):
+        try:
+            env = env_fn()
+        except Exception as error:  # noqa: BLE001 - whatever the env_fn raises
+            yield Finding("error", f"env {i}: env_fn raised {_text_of(error)}")
+            return
+        if not isinstance(env, gym.Env):
+            yield Finding("error", f"env {i}: env_fn must return an env, got {type(env).__name__}")
+            return
+        if any(env.unwrapped is other.unwrapped for other in envs):
+            yield Finding("error", f"env {i}: env_fn returned the instance of another env")
+        envs.append(env)
+    # To load it here would give a class of __main__ copies of its attributes.
+    text = "env_fn can't be sent to a process: "
+    yield from _outcome("warning", cloudpickle.dumps, env_fns[0], prefix=text)
+    for name in ("observation_space", "action_space", "render_mode"):
+        first, *others = (getattr(env, name, None) for env in envs)
+        for i, value in enumerate(others, 1):
+            if value != first:
+                text = f"env {i}: {name} is {value}, but that of env 0 is {first}"
+                yield Finding("error", text)
+
+
+def _text_of(error: Exception) -> str:
+    return describe(error).partition("\n")[0] + line_of(error)
+
+
+def _outcome(
+    level: str, function: Callable[..., Any], *args: Any, prefix: str = ""
+) -> Iterator[Finding]:
+    """The warnings of a call, and, at this level, the exception that it raised."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            function(*args)
+        except Exception as error:  # noqa: BLE001 - whatever the env raises
+            yield Finding(level, prefix + _text_of(error))
+    for each in caught:
+        yield Finding("warning", prefix + _COLOURS.sub("", str(each.message)).strip())
+
+
+def _check_spaces(env: Any) -> Iterator[Finding]:
+    yield from _outcome("error", passive_env_checker.check_observation_space, env.observation_space)
+    yield from _outcome("error", passive_env_checker.check_action_space, env.action_space)
+
+
+def _check_episode(env: Any) -> list[Finding]:
+    """Check that every value is valid and picklable, and that no later call changes it."""
+    deadline = time.monotonic() + _MOST_SECONDS
+    call, returned, over = "reset()", env.reset(seed=0), False
+    for number in range(1, _MOST_STEPS + 1):
+        try:
+            before = [cloudpickle.dumps(value) for value in returned]
+        except Exception as error:  # noqa: BLE001 - pickling runs the user's code
+            text = f"{call}: a value can't be sent from a worker process: {describe(error)}"
+            return [Finding("warning", text)]
+        last_call, last = call, returned
+        if over:
+            call, returned = "reset()", env.reset()
+        else:
+            call = f"step() number {number}"
+            obs, reward, terminated, truncated, info = env.step(sample_action(env))
+            wrong = checks.complaint(env.observation_space, obs) or checks.reward_complaint(reward)
+            if wrong:
+                return [Finding("error", f"{call}: {wrong}")]
+            returned = (obs, info)
+        for name, value, pickled in zip(("observation", "info"), last, before, strict=True):
+            if cloudpickle.dumps(value) != pickled:
+                text = f"the {name} that {last_call} returned was changed by {call}; return a copy"
+                return [Finding("warning", text)]
+        if over:
+            return []
+        over = terminated or truncated
+        if time.monotonic() > deadline:
+            break
+    return [Finding("note", f"no episode has ended in {number} steps")]
+
+
+def _check_seeds(env: Any) -> Iterator[Finding]:
+    """Check that equal seeds give equal runs, and that other seeds give other runs."""
+    if env.spec is not None and env.spec.nondeterministic:
+        return
+
+    def equal(first: int | None, second: int | None) -> bool:
+        runs = _run(env, first), _run(env, second)
+        return bool(env_checker.data_equivalence(*runs, exact=True))
+
+    if not equal(0, 0):
+        text = "reset(seed=0) and the same actions gave two different runs; draw from np_random"
+        yield Finding("warning", text)
+    elif equal(0, 1) and not equal(None, None):
+        yield Finding("warning", "the seed has no effect: two seeds gave the same run")
+
+
+def _check_global_generators(env: Any) -> Iterator[Finding]:
+    """Check that the env does not draw from the global generators of NumPy and Python."""
+    before = pickle.dumps(np.random.get_state()), random.getstate()  # noqa: NPY002
+    _run(env, 0)
+    text = "the env draws from {}, which reset(seed=...) does not seed; draw from self.np_random"
+    if before[0] != pickle.dumps(np.random.get_state()):  # noqa: NPY002
+        yield Finding("warning", text.format("np.random"))
+    if before[1] != random.getstate():
+        yield Finding("warning", text.format("the random module"))
+
+
+def _check_rendering(env: Any) -> Iterator[Finding]:
+    if not env.metadata.get("render_modes"):
+        yield Finding("warning", "metadata has no render_modes")
+    if env.render_mode is not None:
+        env.reset()
+        yield from _outcome("error", env.render)
+
+
+def _check_closing(env: Any) -> Iterator[Finding]:
+    for call in ("close()", "a second close()"):
+        yield from _outcome("error", env.close, prefix=f"{call}: ")
+
+
+def _run(env: Any, seed: int | None) -> list[Any]:
+    """Return copies of the results of a reset and a few steps."""
+    env.action_space.seed(0)
+    run = [copy.deepcopy(env.reset(seed=seed)[0])]
+    for _ in range(_COMPARED):
+        *values, _ = env.step(sample_action(env))
+        run.append(copy.deepcopy(values))
+        if values[2] or values[3]:
+            break
+    return run
