@@ -215,7 +215,7 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
     [("dummy", NotImplementedError), ("dummy", TypeError), ("shmem-fork-caller", ValueError)],
 )
 def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(place, kind):
-    """Finding 11: such an error is neither swallowed nor taken for one of the env."""
+    """Such an error is neither swallowed nor taken for one of the env."""
     files = "spaces.py", "row_writer.py", "obs_writer.py", "checks.py", "worker/executor.py"
     fns = [functools.partial(envs.SpaceEnv, tag, "mixed", length=1) for tag in range(2)]
     with reset_pool(place, fns, autoreset_mode="same_step", validate="always") as pool:
@@ -235,7 +235,7 @@ def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(p
     [("dummy", "recv"), ("shmem-fork-packed", "recv"), ("shmem-fork-packed", "get_env_attr")],
 )
 def test_a_back_off_ends_at_once(place, name, by, beside):
-    """Finding 23: by close() of another thread or of a signal handler, and by Ctrl-C."""
+    """By close() of another thread or of a signal handler, and by Ctrl-C."""
 
     def wait_and_close():
         wait_until_blocked(threading.main_thread())

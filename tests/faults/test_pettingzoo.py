@@ -1,4 +1,4 @@
-"""PettingZoo envs that fail, or whose process dies: findings 2 and 5."""
+"""PettingZoo envs that fail, or whose process dies."""
 
 import functools
 import re
@@ -38,7 +38,7 @@ def make_table():
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize(("mode", "seeds"), [*((mode, False) for mode in MODES), (None, True)])
 def test_a_terminated_agent_ends_no_episode(restarts, mode, seeds):
-    """Finding 2: the schedule of seeds goes on where it was."""
+    """The schedule of seeds goes on where it was."""
     schedules = [functools.partial(of_episode, SEED + i) for i in range(3)]
     hands = [AECByHand(TableEnv(), mode, seeds=schedule) for schedule in schedules]
     options = {"episode_seeds": True, "autoreset_mode": mode, **(RESTART if restarts else {})}
@@ -63,7 +63,6 @@ def test_a_terminated_agent_ends_no_episode(restarts, mode, seeds):
     ("mode", "at"), [(None, 2), (None, 12), ("next_step", 36), ("same_step", 36)]
 )
 def test_an_env_of_turns_is_restored_and_its_record_replayed(mode, at, tmp_path):
-    """Finding 5."""
     record = tmp_path / "record"
     options = {"autoreset_mode": mode, "on_error": "replay"}
     hands = [AECByHand(TableEnv(), mode) for _ in range(2)]
@@ -109,7 +108,6 @@ def test_the_row_of_a_lost_episode_of_turns(mode, dead):
     ("on_error", "mode"), [("restart", None), ("replay", "next_step"), ("replay", "same_step")]
 )
 def test_the_row_of_a_lost_episode_of_rounds(on_error, mode):
-    """Finding 6."""
     options = {"autoreset_mode": mode, "on_error": on_error}
     with ParallelVectorEnv([PlainMeadowEnv] * 2, **options) as pool:
         pool.reset(seed=1)

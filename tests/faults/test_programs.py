@@ -90,6 +90,6 @@ CTRL_C = """
 
 
 def test_ctrl_c_while_a_pool_is_constructed_is_never_swallowed(tmp_path):
-    """Finding 30: a second thread runs, as torch and logging have some."""
+    """A second thread runs, as torch and logging have some."""
     done = run_script(tmp_path, CTRL_C)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

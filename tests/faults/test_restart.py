@@ -125,7 +125,7 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place, dies, tmp_path):
 
 
 def test_a_restart_by_hand_renews_the_budget_of_the_whole_process():
-    """Finding 24: the envs that share the process are recreated too."""
+    """The envs that share the process are recreated too."""
     with reset_pool("shmem-fork", num_processes=1, max_restarts=1, **RESTART) as pool:
         for _ in range(2):
             kill(pool, 0)
@@ -379,7 +379,7 @@ def test_a_process_that_is_slow_to_start_holds_up_only_its_own_envs(place, mode,
 
 @pytest.mark.slow
 def test_an_env_fn_that_hangs_in_a_restart_spends_the_budget_of_its_env(tmp_path):
-    """Finding 26: the other env of the process returns a row or an error, and does not block."""
+    """The other env of the process returns a row or an error, and does not block."""
 
     def act(times):
         while times > 1:
@@ -398,7 +398,7 @@ def test_an_env_fn_that_hangs_in_a_restart_spends_the_budget_of_its_env(tmp_path
         assert pool.step([""], [2])[0].tolist() == [[2, 0, 2]]
 
 
-# ------------------------------- finding 2: the schedule of seeds goes on in a new process
+# ------------------------------------------ the schedule of seeds goes on in a new process
 
 SEED = 11
 

@@ -140,7 +140,7 @@ def test_an_env_fn_that_hangs_is_named_and_can_be_interrupted(tmp_path, beside, 
 
 @pytest.mark.parametrize("place", ["shmem-fork", "dummy", *slow(NEW[1])])
 def test_each_pool_that_is_forked_beside_threads_warns_once(place, monkeypatch):
-    """Finding 31: Python 3.12 warns of each process; the pool warns once, and names the remedy."""
+    """Python 3.12 warns of each process; the pool warns once, and names the remedy."""
 
     def warning_fork():
         text = f"This process (pid={os.getpid()}) is multi-threaded, use of fork() may lead to ..."
@@ -257,7 +257,7 @@ def test_close_ends_what_does_not_end(place, tmp_path, monkeypatch):
     [("dummy", {}), ("shmem-fork", {}), ("shmem-fork-packed", {"step_timeout": 60.0})],
 )
 def test_another_thread_may_close_the_pool(place, options, gates, beside, monkeypatch):
-    """Finding 28: of all calls, close() is the one that may come while another is under way."""
+    """Of all calls, close() is the one that may come while another is under way."""
 
     def close():
         with gates[1].held():

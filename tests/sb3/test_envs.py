@@ -282,7 +282,7 @@ CASES = [
     (Good, ""),
     (BitFlippingEnv, ""),
     (lambda: own.Monitor(gym.make("CartPole-v1")), ""),
-    # Finding 18: Stable-Baselines3 does not look at seeds, options and buffers.
+    # Stable-Baselines3 does not look at seeds, options and buffers.
     (changed(obs=lambda _: ZERO), ""),
     (changed(reset=lambda self, seed=3: Good.reset(self)), ""),  # noqa: ARG005
 ]

@@ -83,7 +83,7 @@ REQUESTS = [
     ("env_method", ("told",), {"method": "m", "id": 3}),
     ("env_is_wrapped", (TransformReward,), {}),  # a base class of ClipReward
     ("env_is_wrapped", (ClipReward, [1, 2]), {}),
-    ("set_attr", ("added", 7), {}),  # finding 15: on the outermost wrapper
+    ("set_attr", ("added", 7), {}),  # on the outermost wrapper
     ("get_attr", ("added",), {}),
     ("has_attr", ("added",), {}),
     ("get_images", (), {}),
@@ -168,7 +168,7 @@ def test_what_scripts_reach_for():
     for cls in (own.DummyVecEnv, sb3.DummyVecEnv):
         venv = cls([lambda: env, WalkEnv])
         assert venv.envs[0] is env
-        # Finding 17: a model seeds the space of env 0, with Stable-Baselines3 and here.
+        # A model seeds the space of env 0, with Stable-Baselines3 and here.
         assert venv.action_space is env.action_space
         assert venv.observation_space is env.observation_space
     venv = own.SubprocVecEnv([CountEnv] * 2, start_method="fork")
@@ -345,7 +345,7 @@ assert {sys.modules[name] for name in absent} == {None}
 
 
 def test_without_stable_baselines3_and_torch():
-    """Finding 20: neither the package nor a VecEnv installs a finder that waits for them."""
+    """Neither the package nor a VecEnv installs a finder that waits for them."""
     assert run_python("-W", "ignore", "-c", WITHOUT) == "(2, 8) False [True, True]\n"
 
 

@@ -77,7 +77,7 @@ def normalized(venv):
 
 NORMAL = (True, True, True, 10, 10, 0.99, 1e-8)
 FIRST = spaces.Box(0, 255, (3, 12, 10), np.uint8)
-# The class, observations, arguments; finding 16: where theirs is an assertion, ours is one too.
+# The class, observations, arguments; where theirs is an assertion, ours is one too.
 REFUSED = [
     ("VecFrameStack", "discrete", (2,), AssertionError, "VecFrameStack: .*Discrete"),
     ("VecFrameStack", "dict", (2,), TypeError, "stacked of Box and Dict"),
