@@ -4,9 +4,9 @@ import importlib as _importlib
 from typing import Any as _Any
 
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
-from envpool_py.record.replay import Replay, replay
+from envpool_py.pool.backends import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.replayer import Replay, replay
 from envpool_py.wrappers import (
     ContinuousToDiscrete,
     MultiDiscreteToDiscrete,

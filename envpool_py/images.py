@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from envpool_py import ids as ids_
 from envpool_py import packages
+from envpool_py.env.spaces import Array
 from envpool_py.ids import Ids
-from envpool_py.spaces import Array
 
 
 def render_grid(pool: Any, id: Ids = None, **kwargs: Any) -> NDArray[np.uint8]:  # noqa: A002

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 
-from envpool_py import spaces
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
+from envpool_py.env import spaces
 from envpool_py.errors import describe, name_exit
-from envpool_py.pools import DummyVectorEnv
+from envpool_py.pool.backends import DummyVectorEnv
 
 #: The part of the measured time that is run before it, and the most that it may be, seconds.
 WARM_UP, _LONGEST_WARM_UP = 1 / 3, 1.0

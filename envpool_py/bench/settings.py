@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import BACKENDS, make
+from envpool_py.pool.backends import BACKENDS, make
+from envpool_py.pool.base import BaseVectorEnv
 
 LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
 NAMES = (LOOP, SYNC, ASYNC, MAKE, "dummy", "subproc", "shmem")

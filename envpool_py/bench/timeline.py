@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from envpool_py.pool import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
 
 #: What an env is doing, and the caller between a batch and the next request.
 STEP, RESET, QUEUED, DONE = "steps", "resets", "waits for its turn", "waits for others"

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from envpool_py.auto import PARTIAL_GAIN
 from envpool_py.bench.measure import Caller, Job, Measurement, Results
 from envpool_py.bench.settings import Setting, beside_caller, leave_core
+from envpool_py.pool.choose import PARTIAL_GAIN
 
 #: A simpler setting is recommended if another is faster by no more than this.
 _WITHIN = 0.05

@@ -14,8 +14,8 @@ from envpool_py.bench.measure import Caller
 from envpool_py.cli.naming import UsageError, imported
 from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import BACKENDS
+from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.worker.limits import usable_cores
 
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.

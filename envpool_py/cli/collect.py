@@ -15,7 +15,6 @@ import gymnasium as gym
 import numpy as np
 
 import envpool_py
-from envpool_py import spaces
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import INTERRUPTED, add_shared, at_least, complain, first_line
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, is_pettingzoo
@@ -29,8 +28,9 @@ from envpool_py.collector import (
     RandomPolicy,
     space_json,
 )
+from envpool_py.env import spaces
 from envpool_py.errors import EnvError, describe
-from envpool_py.pool import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers import RecordVideo
 
 HELP = "collect whole episodes of an env, asynchronously"

@@ -17,8 +17,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
-from envpool_py import checks
 from envpool_py.cli.naming import line_of
+from envpool_py.env import checks
 from envpool_py.errors import describe
 from envpool_py.sb3.common.env_checker import check_env, sample_action
 

@@ -26,7 +26,7 @@ from gymnasium.envs.registration import EnvSpec
 import envpool_py
 from envpool_py.bench.settings import Setting
 from envpool_py.errors import describe
-from envpool_py.record import named_env
+from envpool_py.pool import named_env
 
 #: The folders of Python, of installed packages and of this package.
 _NOT_THE_USERS = (

@@ -11,7 +11,7 @@ from envpool_py.cli.arguments import at_least, complain, counted, first_line
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of, line_of, take_recorded
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import recorder
-from envpool_py.record.replay import Replay, replay
+from envpool_py.replayer import Replay, replay
 
 HELP = "repeat a recorded run in this process, and debug where it failed"
 EPILOG = """\

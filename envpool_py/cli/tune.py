@@ -8,7 +8,6 @@ from typing import Any
 
 from rich import filesize
 
-from envpool_py.auto import Probe, probe
 from envpool_py.bench import tune
 from envpool_py.bench.measure import Caller, Results, carry_out
 from envpool_py.bench.settings import Setting
@@ -18,6 +17,7 @@ from envpool_py.cli.naming import UsageError, add_env, code_of, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration
 from envpool_py.errors import EnvError
+from envpool_py.pool.choose import Probe, probe
 from envpool_py.worker.limits import usable_cores
 
 #: The part of the time that goes to one env by itself, and the most seconds for it.

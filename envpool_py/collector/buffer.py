@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envpool_py.spaces import Leaf, stack_objects
+from envpool_py.env.spaces import Leaf, stack_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from envpool_py import seeding, spaces
+from envpool_py import seeding
 from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
 from envpool_py.collector.episode import Episode, Transitions, objects
 from envpool_py.collector.policy import split_extras, takes_infos
+from envpool_py.env import spaces
 from envpool_py.errors import EnvError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from envpool_py.collector.policy import Policy
-    from envpool_py.pool import BaseVectorEnv
+    from envpool_py.pool.base import BaseVectorEnv
     from envpool_py.seeding import Seed
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envpool_py.spaces import map_tree
+from envpool_py.env.spaces import map_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable

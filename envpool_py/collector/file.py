@@ -26,7 +26,6 @@ from urllib.parse import quote
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import spaces
 from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode
 from envpool_py.collector.growing import GrowingArray, header_of
@@ -43,6 +42,7 @@ from envpool_py.collector.reader import (
     order_of,
     read_folder,
 )
+from envpool_py.env import spaces
 from envpool_py.record import plain_codec
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from gymnasium.vector.utils import batch_space, iterate
 
-from envpool_py.spaces import is_leaf, layout_of
+from envpool_py.env.spaces import is_leaf, layout_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from envpool_py.pool import BaseVectorEnv
+    from envpool_py.pool.base import BaseVectorEnv
 
 #: How many actions of an env the random policy draws at a time.
 _DRAWN = 128

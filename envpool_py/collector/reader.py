@@ -14,9 +14,9 @@ from urllib.parse import unquote
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import spaces
 from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode, Transitions, objects
+from envpool_py.env import spaces
 from envpool_py.record import plain_codec
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import minari
 import numpy as np
 from minari.data_collector import EpisodeBuffer
 
-from envpool_py import spaces
+from envpool_py.env import spaces
 
 if TYPE_CHECKING:
     from envpool_py.collector.reader import Episodes

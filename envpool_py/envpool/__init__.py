@@ -8,10 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import pools
-from envpool_py.arguments import check_count, check_num_envs, check_wait_num
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
+from envpool_py.pool import backends
+from envpool_py.pool.arguments import check_count, check_num_envs, check_wait_num
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
 
@@ -70,7 +70,7 @@ def make(
     if decided := sorted(fixed.keys() & (pool_options or {}).keys()):
         raise TypeError(f"pool_options: batch_size and EnvPool's interface decide on {decided}")
     options = {**fixed, **own, **(pool_options or {})}
-    pool = pools.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
+    pool = backends.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
     with closed_on_error(pool):
         spec = gym.spec(task_id.rpartition(":")[2]) if isinstance(task_id, str) else None
         config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}

@@ -11,13 +11,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError
 
+from envpool_py.env.spaces import map_tree, take
 from envpool_py.errors import name_ids
 from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.ids import IdArray, Ids, resolve
-from envpool_py.pool import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.seeding import Seed, per_env
-from envpool_py.spaces import map_tree, take
 
 
 class EnvPool:

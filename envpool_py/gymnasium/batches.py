@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from envpool_py.env.spaces import Array, Leaf, is_leaf, map_tree
 from envpool_py.ids import IdArray
-from envpool_py.spaces import Array, Leaf, is_leaf, map_tree
 
 
 def columns(layout: Any, obs: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.spaces import Array
+from envpool_py.env.spaces import Array
 
 
 def combine_rows(ids: Sequence[int], infos: Array, num_envs: int) -> dict[str, Any]:

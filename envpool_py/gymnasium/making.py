@@ -14,7 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv
-from envpool_py.pools import make
+from envpool_py.pool.backends import make
 
 _BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}
 

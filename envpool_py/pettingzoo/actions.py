@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import spaces
+from envpool_py.env import spaces
 from envpool_py.pettingzoo.agent_spaces import AgentSpaces, blank
 from envpool_py.pettingzoo.convert import unknown_agent
 

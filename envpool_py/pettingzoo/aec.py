@@ -10,10 +10,10 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 from pettingzoo.utils.wrappers import BaseWrapper
 
+from envpool_py.env.spaces import snapshot
 from envpool_py.pettingzoo import agent_spaces
 from envpool_py.pettingzoo.agent_spaces import ACTION_MASK, OBSERVATION, AgentSpaces, common
 from envpool_py.pettingzoo.convert import Direct, as_aec, set_inside
-from envpool_py.spaces import snapshot
 
 #: (obs, rewards, terminated, truncated, info)
 Row = tuple[dict[str, Any], NDArray[np.float64], bool, bool, dict[str, Any]]

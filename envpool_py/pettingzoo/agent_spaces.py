@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import spaces
+from envpool_py.env import spaces
+from envpool_py.env.spaces import Array
 from envpool_py.pettingzoo.convert import unknown_agent
-from envpool_py.spaces import Array
 
 #: From an agent to its observation space and its action space.
 AgentSpaces: TypeAlias = "dict[str, tuple[gym.Space[Any], gym.Space[Any]]]"

@@ -14,7 +14,7 @@ import pettingzoo
 from numpy.typing import NDArray
 
 from envpool_py.pettingzoo.aec import SKIP, PettingZooEnv
-from envpool_py.pool import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
 
 
 def find_env(name: str) -> Callable[..., Any] | None:

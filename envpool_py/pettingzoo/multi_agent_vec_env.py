@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import seeding, spaces
+from envpool_py import seeding
+from envpool_py.env import spaces
+from envpool_py.env.spaces import Array
 from envpool_py.errors import closed_on_error
 from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
@@ -23,7 +25,6 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 from envpool_py.sb3.common.vec_env.pool_vec_env import OverPool
 from envpool_py.sb3.inside import class_names, is_named
 from envpool_py.seeding import Seed
-from envpool_py.spaces import Array
 
 _MASKS = "action_masks"
 

@@ -13,12 +13,11 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 
 from envpool_py import ids as ids_
-from envpool_py import spaces
-from envpool_py.arguments import Options, check_env_fns
-from envpool_py.block import StepResult
+from envpool_py.env import spaces
+from envpool_py.env.block import StepResult
+from envpool_py.env.spaces import Array
 from envpool_py.errors import closed_on_error, name_ids
 from envpool_py.ids import Ids
-from envpool_py.notebook import table
 from envpool_py.pettingzoo.actions import action_columns
 from envpool_py.pettingzoo.agent_spaces import AgentSpaces, assert_alike
 from envpool_py.pettingzoo.convert import unknown_agent
@@ -34,10 +33,11 @@ from envpool_py.pettingzoo.packed_env import (
     VALID,
     PackedEnv,
 )
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import BACKENDS
+from envpool_py.pool.arguments import Options, check_env_fns
+from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.notebook import table
 from envpool_py.seeding import Seed
-from envpool_py.spaces import Array
 
 #: ``{agent: (k, ...)}``
 ByAgent = dict[str, Any]

@@ -19,12 +19,12 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from envpool_py.block import FINAL, FORM, Block
-from envpool_py.spaces import Array
-from envpool_py.watchdog import Watchdog
+from envpool_py.env.block import FINAL, FORM, Block
+from envpool_py.env.spaces import Array
 from envpool_py.worker import channel
 from envpool_py.worker.channel import ASK, HEADER, ID_MASK, KIND_BITS
 from envpool_py.worker.child import EnvProcess
+from envpool_py.worker.watchdog import Watchdog
 
 ACTIONS, PLACES, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.

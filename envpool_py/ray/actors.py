@@ -26,13 +26,13 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from envpool_py.block import Block, Spec
+from envpool_py.env.block import Block, Spec
 from envpool_py.ray.actor import ACTIONS, PLACES, EnvActor, Rows
-from envpool_py.watchdog import Overdue
-from envpool_py.worker import channel, process
+from envpool_py.worker import channel, process_host
 from envpool_py.worker.channel import HEADER, KIND_BITS, RESET, Channel
-from envpool_py.worker.process import ProcessHost
-from envpool_py.worker.processes import Processes
+from envpool_py.worker.process_group import Processes
+from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.watchdog import Overdue
 
 # Functions that run at exit, such as ``Processes.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
@@ -110,7 +110,7 @@ class ActorHost(ProcessHost):
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.step_timeout)
         if again:
-            self.restarting, self.deadline = True, time.monotonic() + process.SLOW_START
+            self.restarting, self.deadline = True, time.monotonic() + process_host.SLOW_START
         self.exit = None
 
     def _call(self, method: Any, took: Callable[[Any], bytes], *args: Any) -> None:

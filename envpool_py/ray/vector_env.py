@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from envpool_py.arguments import check_env_fns
-from envpool_py.options import PoolOptions, check_options, spell_out
-from envpool_py.pool import BaseVectorEnv
+from envpool_py.pool.arguments import check_env_fns
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.options import PoolOptions, check_options, spell_out
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.workers import SubprocEnvWorker
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import spaces
+from envpool_py.env import spaces
+from envpool_py.env.spaces import Array, Leaf
 from envpool_py.record import plain_codec
-from envpool_py.spaces import Array, Leaf
 
 
 def of_observations(leaves: Sequence[Leaf], parts: Sequence[Any], count: int) -> list[int]:

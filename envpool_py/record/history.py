@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py import recreation, spaces
-from envpool_py.engine import Engine
+from envpool_py.engine import recreation
+from envpool_py.engine.engine import Engine
+from envpool_py.env import spaces
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
-from envpool_py.observers import Observer, Rows, Steps
 from envpool_py.record import digest
+from envpool_py.record.observers import Observer, Rows, Steps
 from envpool_py.worker.base import Request
 
 #: The number of requests that are kept of one env.

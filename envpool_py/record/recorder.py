@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_py import checks, spaces
-from envpool_py.engine import Engine
+from envpool_py.engine.engine import Engine
+from envpool_py.env import checks, spaces
+from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
-from envpool_py.observers import Observer, Rows, Steps
 from envpool_py.record import digest, plain_codec
-from envpool_py.spaces import Array
+from envpool_py.record.observers import Observer, Rows, Steps
 from envpool_py.worker.base import Request
 
 MAGIC = b"envpool_py record\n"

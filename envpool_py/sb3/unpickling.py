@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import gymnasium as gym
 
-from envpool_py.spaces import FIXED, RAGGED
+from envpool_py.env.spaces import FIXED, RAGGED
 
 #: Modules of the classes that Stable-Baselines3, its predecessor and we have.
 _OWNERS = ("envpool_py.sb3.", "stable_baselines3.", "stable_baselines.")

@@ -7,7 +7,7 @@ The contract between a worker and a pool:
 * after ``recv`` has raised, the worker accepts the next request;
 * ``close`` frees everything, may be called at any time and twice, and never blocks indefinitely.
 
-A worker handles one env. A pool steps many workers through a host (``envpool_py.worker.hosts``).
+A worker handles one env. A pool steps many workers through a host (``worker.custom_host``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class EnvWorker(ABC):
     """The handle on one env; subclass it to run envs in your own way.
 
     A subclass implements ``send``, ``recv`` and ``close``. It can use
-    ``envpool_py.worker.executor.Executor`` to carry out requests on a real env. The tests that a
+    ``envpool_py.env.executor.Executor`` to carry out requests on a real env. The tests that a
     worker class must pass are in ``envpool_py.testing.EnvWorkerContract``.
 
     Args:

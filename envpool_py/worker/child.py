@@ -23,15 +23,14 @@ from multiprocessing import reduction
 from operator import length_hint
 from typing import Any, NamedTuple
 
-from envpool_py import shm
-from envpool_py.block import Beside, Block
+from envpool_py.env.block import Beside, Block
+from envpool_py.env.executor import Executor
+from envpool_py.env.info_codec import Packer
+from envpool_py.env.step_loop import RowWriter
 from envpool_py.errors import pack_failure
-from envpool_py.info_codec import Packer
-from envpool_py.row_writer import RowWriter
-from envpool_py.watchdog import Heartbeat, show_stacks
-from envpool_py.worker import channel, limits
+from envpool_py.worker import channel, limits, memory
 from envpool_py.worker.channel import ID_MASK, TOKEN_BYTES
-from envpool_py.worker.executor import Executor
+from envpool_py.worker.watchdog import Heartbeat, show_stacks
 
 #: Seconds after which finished rows are published while other envs are still stepped: short, so
 #: that a slow env does not delay the rows of others; not 0, so that cheap envs do not need a system
@@ -105,7 +104,7 @@ class EnvProcess:
         self._writer: RowWriter | None = None
         self._heartbeat: Heartbeat | None = None
 
-    def run(self, env_fns: Sequence[Any], memory: int) -> None:
+    def run(self, env_fns: Sequence[Any], memory_fd: int) -> None:
         """Carry out the parent's requests until the parent closes the connection."""
         if self._build(env_fns):
             frames = 0
@@ -116,7 +115,7 @@ class EnvProcess:
                 elif kind == channel.REQUESTS:
                     self._answer(pickle.loads(body))  # noqa: S301 - from our own parent
                 elif kind == channel.ATTACH:
-                    self._attach(Block(pickle.loads(body), shm.attach(memory)))  # noqa: S301
+                    self._attach(Block(pickle.loads(body), memory.attach(memory_fd)))  # noqa: S301
                 else:
                     break
                 frames += 1

@@ -1,368 +1,337 @@
-"""Hosts of envs that are not in worker processes: in the calling process, or in custom workers.
-
-A host accepts tokens and requests. It carries them out in ``run``, which the engine calls while it
-waits, and reports the tokens of finished requests. The host of envs in a worker process is
-``envpool_py.worker.process.ProcessHost``.
-
-Invariants:
-
-* an ``InlineHost`` carries out requests when the caller waits for results, the oldest first; a
-  custom worker gets its request at once;
-* an interrupt (KeyboardInterrupt, or an exception of a signal handler) loses only the result of the
-  env that is being stepped, whose id ``settle`` returns.
-"""
+"""Distribute the envs of a pool over hosts, and requests over the hosts of their envs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from operator import length_hint, methodcaller
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
-from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import spaces as spaces_
-from envpool_py.block import Beside, Block
-from envpool_py.errors import EnvError, env_error, from_signal_handler
-from envpool_py.info_codec import KEPT
-from envpool_py.obs_writer import actions_of
-from envpool_py.row_writer import RowWriter
-from envpool_py.worker.base import ROW_KINDS, EnvWorker, Request
-from envpool_py.worker.channel import ASK, HEADER, ID_MASK, RESET, TOKEN_BYTES
-from envpool_py.worker.executor import EnvSpaces, Executor, interrupts, reward_shape
+from envpool_py.env import spaces
+from envpool_py.env.block import Block, Spec
+from envpool_py.env.executor import SAME_STEP, EnvSpaces, Executor
+from envpool_py.env.spaces import Array
+from envpool_py.errors import EnvError, env_error, name_ids
+from envpool_py.ids import IdArray
+from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.channel import ID_MASK, frame
+from envpool_py.worker.inline_host import InlineHost, LocalHost, WorkerHost
+from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.process_group import Processes
+from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 
+#: Seconds for which the caller looks for results before it sleeps, if it has its own core.
+LOOK_FOR = 300e-6
 
-class _Results:
-    """The base class of the hosts of this module, with the results of their envs."""
+_OPTIONS = {"num_processes", "caller_steps", "num_threads", "affinity", "step_timeout"}
 
-    #: Whether steps can be timed.
-    measures = True
-
-    def __init__(self, executors: Mapping[int, Executor]) -> None:
-        self._executors = executors
-        self.ids = list(executors)
-        # The values of results that the block cannot hold, or their errors, by the env's id; for
-        # replies by the id and the bit ``ASK``.
-        self.beside: dict[int, Beside | EnvError] = {}
-        self._closed = False
-
-    def attach(self, block: Block) -> None:
-        """Write rows into this block from now on."""
-        self._infos = block.infos
-        self._writer = RowWriter(
-            block, self._executors, self._keep_beside, self._keep_error, self._keep_info
-        )
-
-    def _keep_info(self, i: int, info: dict[str, Any]) -> int:
-        self._infos[i] = spaces_.snapshot(info)
-        return KEPT
-
-    def take_item(self, token: int, kind: str) -> Beside | EnvError:  # noqa: ARG002 - as ProcessHost
-        """Return the values beside a row, or the reply or error in place of one."""
-        return self.beside.pop(token & (ID_MASK | ASK))
-
-    def _keep_beside(self, token: int, beside: Beside) -> None:
-        # Copies, because the env may change its values later.
-        self.beside[token & (ID_MASK | ASK)] = {
-            key: value if key == "reply" else spaces_.snapshot(value)
-            for key, value in beside.items()
-        }
-
-    def _keep_error(self, token: int, kind: str, error: BaseException) -> None:
-        if interrupts(error):
-            raise error
-        if self._closed:
-            raise ClosedEnvironmentError("the pool was closed meanwhile; make a new pool") from None
-        self.beside[token & (ID_MASK | ASK)] = env_error(error, token & ID_MASK, kind)
-
-    def _close(self, owners: Mapping[int, Executor | EnvWorker]) -> list[EnvError]:
-        """Close the envs of these executors or workers; return the errors."""
-        self._closed = True
-        errors = []
-        for i, owner in owners.items():
-            try:
-                owner.close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed as well
-                errors.append(env_error(error, i, "close"))
-        return errors
+#: A function that sends a message to a host, and the message.
+Message: TypeAlias = "tuple[Callable[[Any], object], Any]"
 
 
-class InlineHost(_Results):
-    """Envs in the calling process, each with an executor, stepped one after another."""
+class Hosts:
+    """The hosts of a pool: ``processes`` (or None) for the first envs, ``local`` for the others.
 
-    def __init__(self, ids: Sequence[int], executors: Sequence[Executor]) -> None:
-        super().__init__(dict(zip(ids, executors, strict=True)))
-        # Tokens as bytes and as numbers, and an iterator over those not yet carried out.
-        self._queue: tuple[bytes, list[int], Iterator[int]] = b"", [], iter(())
-        self._reported = 0
-        self._requests: dict[int, Request] = {}
-        self._running = False
+    Attributes:
+        local: the hosts that the engine runs itself.
+        look_for: seconds for which the caller looks for results before it sleeps.
+        closing: set when the pool is closed.
+        configured: the request that configured each env with the options of the pool.
+        restarts: how often each env was recreated.
+    """
 
-    def spaces(self) -> dict[int, EnvSpaces]:
-        """Return copies of the envs' spaces by id, so that sampling does not change the env's."""
-        return {
-            i: EnvSpaces(*map(spaces_.snapshot, executor.env_spaces()))
-            for i, executor in self._executors.items()
-        }
-
-    def post(self, data: bytes) -> None:
-        """Queue the steps and plain resets of these tokens."""
-        if length_hint(self._queue[2]):
-            data = _packed(self._left()) + data
-        self._fill(data)
-
-    def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """Queue requests with arguments, each with its token."""
-        # Copies for each env, because an env may change its arguments.
-        self._requests.update((token, _own_request(request)) for token, request in pairs)
-        self.post(_packed([token for token, _ in pairs]))
-
-    def _fill(self, data: bytes) -> None:
-        tokens = memoryview(data).cast("q").tolist()
-        self._queue, self._reported = (data, tokens, iter(tokens)), 0
-
-    def _left(self) -> list[int]:
-        _, tokens, todo = self._queue
-        return tokens[len(tokens) - length_hint(todo) :]
-
-    def left(self, only: set[int] | None) -> bool:
-        """Whether requests are queued, of the envs ``only`` or of any env."""
-        if only is None:
-            return length_hint(self._queue[2]) > 0
-        return any(token & ID_MASK in only for token in self._left())
-
-    def run(
-        self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
+    def __init__(
+        self, num_envs: int, processes: Processes | None, make_local: Callable[[], list[LocalHost]]
     ) -> None:
-        """Carry out requests, the oldest first; only those of the envs ``only`` unless None.
+        self.num_envs = num_envs
+        self.processes = processes
+        self._make_local = make_local
+        self.local: list[LocalHost] = []
+        self.look_for = 0.0
+        self.closing = threading.Event()
+        self.configured: dict[int, Request] = {}
+        self.restarts = np.zeros(num_envs, dtype=np.int64)
+        self._messages: dict[int, list[Message]] = {}
+        self._all: list[Any] = []
+        self._home = np.empty(num_envs, dtype=np.intp)
 
-        The tokens of finished requests go to ``chunks``. Return after ``limit`` requests, or after
-        ``seconds``.
+    def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
+        """Make all envs and return their spaces; see ``Processes.await_started``."""
+        processes = self.processes
+        if processes is not None:  # first, so that they do not inherit descriptors of envs here
+            processes.start()
+        self.local = self._make_local()
+        found: dict[int, EnvSpaces] = {}
+        if processes is not None:
+            found = processes.await_started(chunks, check)
+            self._all += processes.hosts
+            if self.local and len(processes.hosts) < len(usable_cores()):
+                self.look_for = LOOK_FOR
+        for host in self.local:
+            self._all.append(host)
+            found.update(host.spaces())
+        for number, each in enumerate(self._all):
+            self._home[each.ids] = number
+        return [found[i] for i in range(self.num_envs)]
+
+    def attach(self, spec: Spec) -> Block:
+        """Make the block of all envs; every host writes rows into it from now on."""
+        block = Block(spec, None) if self.processes is None else self.processes.make_block(spec)
+        for host in self.local:
+            host.attach(block)
+        return block
+
+    def of(self, i: int) -> Any:
+        """Return the host of env ``i``."""
+        return self._all[int(self._home[i])]
+
+    def messages(self, index: Any, tokens: Array, kind: int, reset: int) -> list[Message]:
+        """Return the messages for steps of these envs, or with ``reset=RESET`` for resets.
+
+        ``index`` may be a slice of all envs; the messages for their steps are kept and reused.
         """
-        if only is not None:
-            limit = min(limit, self._put_first(only))
-        _, tokens, todo = self._queue
-        due = 0.0 if seconds is None else time.perf_counter() + seconds
-        self._running = True
-        if self._requests:
-            self._run_requests(todo, limit, due)
-        else:
-            self._writer.carry_out(tokens, todo, due, limit)
-        self._running = False
-        self._report(chunks)
-
-    def _run_requests(self, todo: Iterator[int], limit: int, due: float) -> None:
-        for token in todo:
-            request = self._requests.pop(token, None)
-            if request is None:
-                self._writer.carry_out([token], iter([token]), 0)
+        whole = not reset and type(index) is slice
+        if whole and kind in self._messages:
+            return self._messages[kind]
+        home, tokens = self._home[index], tokens[index]
+        if reset:
+            tokens = tokens | reset
+        messages: list[Message] = []
+        for number in set(home.tolist()):
+            data = tokens[home == number].tobytes()
+            host = self._all[number]
+            if isinstance(host, ProcessHost):
+                messages.append((host.write, frame(kind, data)))
             else:
-                self._writer.answer(token, request)
-            limit -= 1
-            if limit <= 0 or (due and time.perf_counter() > due):
-                return
+                messages.append((host.post, data))
+        if whole:
+            self._messages[kind] = messages
+        return messages
 
-    def _put_first(self, only: set[int]) -> int:
-        """Move the requests of these envs to the front of the queue; return their number."""
-        left = self._left()
-        wanted = [token for token in left if token & ID_MASK in only]
-        if left[: len(wanted)] != wanted:
-            self._fill(_packed(wanted + [token for token in left if token & ID_MASK not in only]))
-        return len(wanted)
+    def forget_messages(self) -> None:
+        """Drop the kept messages, because tokens have changed."""
+        self._messages.clear()
 
-    def _report(self, chunks: list[bytes]) -> int:
-        """Report finished requests; return how many tokens of the queue are finished."""
-        data, tokens, todo = self._queue
-        done = len(tokens) - length_hint(todo)
-        if done > self._reported:
-            chunks.append(data[self._reported * TOKEN_BYTES : done * TOKEN_BYTES])
-            self._reported = done
-        return done
-
-    def settle(self, chunks: list[bytes]) -> list[int]:
-        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
-        running, self._running = self._running, False
-        done = self._report(chunks)
-        return [self._queue[1][done - 1] & ID_MASK] if running and done else []
+    def pack(self, ids: IdArray, tokens: Array, requests: Sequence[Request]) -> list[Message]:
+        """Return the messages for one request per env; see ``ProcessHost.pack``."""
+        by_host: dict[int, list[tuple[int, Request]]] = {}
+        for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
+            by_host.setdefault(int(self._home[i]), []).append((token, request))
+        messages: list[Message] = []
+        for number, pairs in by_host.items():
+            host = self._all[number]
+            if isinstance(host, ProcessHost):
+                messages.append((host.write, host.pack(pairs)))
+            else:
+                messages.append((host.post_requests, pairs))
+        return messages
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""
-        left = self._left()
-        dropped = {token & ID_MASK for token in left} & ids
-        if dropped:
-            kept = [token for token in left if token & ID_MASK not in ids]
-            self._requests = {t: r for t, r in self._requests.items() if t in kept}
-            self._fill(_packed(kept))
-        for i in ids:
-            self.beside.pop(i, None)
-        return ids - dropped
+        carried_out = set(ids)
+        for host in self.local:
+            if own := ids.intersection(host.ids):
+                carried_out -= own - host.cancel(own)
+        for process in [] if self.processes is None else self.processes.hosts:
+            if process.stream.cut:  # the rest of a cut message cannot be sent
+                process.kill()
+        return carried_out
+
+    def is_dead(self, i: int) -> bool:
+        """Whether the process of env ``i`` has ended, or is being restarted."""
+        host = self.of(i)
+        return isinstance(host, ProcessHost) and (host.exit is not None or host.restarting)
+
+    def may_answer(self, i: int) -> bool:
+        """Whether a cancelled request of env ``i`` may still be answered."""
+        host = self.of(i)
+        return isinstance(host, ProcessHost) and host.exit is None
+
+    def begin_restart(self, i: int) -> None:
+        """Restart the ended process of env ``i``; OSError if that fails."""
+        host = self.of(i)
+        if not host.restarting:
+            assert self.processes is not None  # noqa: S101 - its process has ended
+            self.processes.restart(host)
+
+    def is_restarting(self, i: int) -> bool:
+        """Whether the process of env ``i`` was restarted and has not made its envs yet."""
+        host = self.of(i)
+        if not isinstance(host, ProcessHost) or not host.restarting or host.exit is not None:
+            return False
+        return not host.started and host.start_error is None
+
+    def end_restart(self, host: ProcessHost) -> EnvError | None:
+        """End the restart of a process; return the error if it failed."""
+        host.restarting = False
+        if host.exit is None and host.started and host.start_error is None:
+            return None
+        if host.exit is None:  # some of its envs are missing
+            host.end()
+            host.reap()
+            host.ended = False  # the error of the restart is reported
+        return host.start_error or host.death_of(host.ids[0])
+
+    def end_stuck(self, stuck: Sequence[int]) -> None:
+        """Kill the process of the first of these envs, whose cancelled request does not end."""
+        host = self.of(stuck[0])
+        text = name_ids([i for i in stuck if i in host.ids])
+        host.end(f"was killed: {text} did not end a request that was cancelled")
+        if not host.ended:
+            raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
+
+    def listed(self) -> list[list[int]]:
+        """Return the env ids of each process; the calling process is the last."""
+        return [list(host.ids) for host in self._all]
+
+    def describe(self) -> str:
+        """Return the part of a pool's ``repr`` about its processes."""
+        if self.processes is None:
+            return ""
+        return self.processes.describe() + (", caller_steps=True" if self.local else "")
+
+    def wake(self) -> None:
+        """End the wait of a call that is under way in another thread."""
+        self.closing.set()
+        if self.processes is not None:
+            self.processes.channel.wake()
 
     def close(self) -> list[EnvError]:
-        """Close the envs; return the errors."""
-        for _ in self._queue[2]:  # emptied, so that a loop in another thread ends
-            pass
-        errors = self._close(self._executors)
-        self._executors, self._requests = {}, {}
-        self.__dict__.pop("_writer", None)
+        """Close all envs and end all processes; return the errors of closing envs."""
+        errors: list[EnvError] = []
+        try:
+            for host in self.local:
+                errors += host.close()
+        finally:
+            if self.processes is not None:
+                errors = self.processes.close() + errors
         return errors
 
 
-class _LastReply:
-    """An env that returns the reply of a custom worker, which has already stepped its env."""
+def common_spec(own: Sequence[EnvSpaces], autoreset: str | None, *, columns: bool) -> Spec:
+    """Return the spec of the block for the rows of all these envs.
 
-    def __init__(self) -> None:
-        self.value: Any = None
+    Spaces may differ in their bounds. If rows are objects, spaces may differ in everything.
+    """
+    obs = _common_layout("observation_space", own, columns=columns, coded=True)
+    rewards = {each.reward_shape for each in own}
+    return Spec(
+        len(own),
+        obs=obs,
+        action=_common_layout("action_space", own, columns=columns, coded=False),
+        reward=rewards.pop() if len(rewards) == 1 else (),
+        finals=autoreset == SAME_STEP and spaces.is_fixed(obs),
+    )
 
-    def step(self, action: Any) -> Any:  # noqa: ARG002 - the signature of an env's
-        return self.value
 
-    def reset(self, **kwargs: Any) -> Any:  # noqa: ARG002 - likewise
-        return self.value
+def _common_layout(name: str, own: Sequence[EnvSpaces], *, columns: bool, coded: bool) -> Any:
+    found = [getattr(each, name) for each in own]
+    layouts = [spaces.layout_of(space, coded=coded) for space in found]
+    other = next((i for i, layout in enumerate(layouts) if layout != layouts[0]), None)
+    if other is None:
+        return layouts[0]
+    if coded:
+        return _common_layout(name, own, columns=columns, coded=False)
+    if columns or any(spaces.is_leaf(layout) and layout.dtype is not None for layout in layouts):
+        raise ValueError(
+            f"env {other}: {name} is {found[other]}, but that of env 0 is {found[0]};"
+            " shapes and dtypes must agree where rows are arrays"
+        )
+    return spaces.Leaf((), (), None)
 
 
-class WorkerHost(_Results):
-    """All envs of a pool of custom workers; calls only ``send`` and ``recv`` of a worker."""
+def hosts_of(
+    workers: Sequence[Any],
+    *,
+    prompt: bool,
+    num_processes: int | None = None,
+    caller_steps: bool = False,
+    **options: Any,
+) -> Hosts:
+    """Make the hosts for the envs of these workers, which are all of one class.
 
-    measures = False
+    With ``caller_steps`` this process steps the last envs while the worker processes step theirs:
+    as many as a process has, or half as many with ``prompt`` (partial batches). For the other
+    options, and their errors, see the pools.
+    """
+    count = len(workers)
+    base = _check_options(workers[0], num_processes, caller_steps, options)
+    if base is None:
+        return Hosts(count, None, lambda: [WorkerHost(workers)])
+    if base is DummyEnvWorker:
+        executors = [worker.executor for worker in workers]
+        return Hosts(count, None, lambda: [_inline(range(count), executors)])
+    if count > ID_MASK:
+        raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
+    spread = min(num_processes or count, count)
+    if caller_steps and num_processes is None:
+        raise ValueError("caller_steps: every env has its own process; pass num_processes")
+    if caller_steps and options.get("step_timeout") is not None:
+        raise ValueError(
+            "step_timeout: an env that the caller steps cannot be killed; pass caller_steps=False"
+        )
+    first = count
+    if caller_steps and spread < count:  # else every env has its own process
+        first -= max(count // ((2 if prompt else 1) * spread + 1), 1)
+    env_fns = [worker.env_fn for worker in workers]
+    processes = workers[0].make_processes(
+        env_fns[:first],
+        workers[0].context,
+        min(spread, first),
+        num_threads=options.get("num_threads", 1),
+        affinity=options.get("affinity", False),
+        step_timeout=options.get("step_timeout"),
+    )
+    return Hosts(count, processes, lambda: _make_inline(range(first, count), env_fns[first:]))
 
-    def __init__(self, workers: Sequence[EnvWorker]) -> None:
-        super().__init__({i: Executor(_LastReply) for i in range(len(workers))})
-        self._workers = workers
-        for executor in self._executors.values():
-            executor.to_check.clear()  # the executor of the worker checks rows
-        self._under_way: dict[int, tuple[int, Request]] = {}  # the oldest first
-        self._cancelled: set[int] = set()
-        self._done: list[bytes] = []
-        # The env whose reply is being received, and that reply after ``recv`` has returned.
-        self._receiving: list[int] = []
-        self._received: list[Any] = []
 
-    def spaces(self) -> dict[int, EnvSpaces]:
-        """Return the spaces of the envs by id."""
-        return {
-            i: EnvSpaces(
-                self._attribute(i, "observation_space"),
-                self._attribute(i, "action_space"),
-                reward_shape(self._attribute(i, "reward_space")),
-            )
-            for i in self.ids
-        }
+def _check_options(
+    worker: Any, num_processes: int | None, caller_steps: bool, options: dict[str, Any]
+) -> type[EnvWorker] | None:
+    """Return the class from which the worker has ``send`` and ``recv``; None: its own."""
+    kind = type(worker)
+    given = {**options, "num_processes": num_processes, "caller_steps": caller_steps}
+    takes = _OPTIONS if isinstance(worker, SubprocEnvWorker) else set()
+    unknown = {name for name in given if given[name] or (name in options and not takes)} - takes
+    if unknown:
+        raise TypeError(f"{kind.__name__} does not take {', '.join(sorted(unknown))}")
+    for base in (DummyEnvWorker, SubprocEnvWorker):
+        if issubclass(kind, base) and kind.send is base.send and kind.recv is base.recv:
+            return base
+    if takes and (num_processes is not None or caller_steps):
+        raise TypeError(f"{kind.__name__} overrides send or recv; drop num_processes, caller_steps")
+    return None
 
-    def _attribute(self, i: int, name: str) -> Any:
-        try:
-            # A copy, as in every host, so that sampling does not change the env's space.
-            return spaces_.snapshot(self._workers[i].get_env_attr(name))
-        except AttributeError:
-            return None
-        except Exception as error:
-            raise env_error(error, i, "get_attr") from error
 
-    def attach(self, block: Block) -> None:
-        """Write rows into this block from now on."""
-        super().attach(block)
-        self._actions = actions_of(block)
-
-    def post(self, data: bytes) -> None:
-        """Send the steps and plain resets of these tokens to the workers."""
-        for token in memoryview(data).cast("q").tolist():
-            action = None if token & RESET else self._actions[token & ID_MASK]
-            request = Request("reset") if token & RESET else Request("step", (action,))
-            self.post_requests([(token & ~RESET, request)])
-
-    def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """Send requests with arguments, each with its token, to the workers."""
-        for token, request in pairs:
-            i = token & ID_MASK
-            worker = self._workers[i]
-            if i in self._cancelled:
-                self._cancelled.discard(i)
-                worker.cancel()
-            self._under_way[i] = token, request
+def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> list[LocalHost]:
+    """Return the host of the envs that the caller steps; no host if there are no envs."""
+    made: list[Executor] = []
+    try:
+        for i, env_fn in zip(ids, env_fns, strict=True):
             try:
-                worker.send(_own_request(request))
-            except Exception as error:  # noqa: BLE001 - raised with the row of this env
-                self._end(i, None, error)
-
-    def left(self, only: set[int] | None) -> bool:
-        """Whether requests are under way, of the envs ``only`` or of any env."""
-        if self._done or only is None:
-            return bool(self._done or self._under_way)
-        return not only.isdisjoint(self._under_way)
-
-    def run(
-        self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
-    ) -> None:
-        """Receive replies, as ``InlineHost.run`` carries out requests."""
-        ids = [i for i in self._under_way if only is None or i in only]
-        if ids and not self._done:
-            workers = [self._workers[i] for i in ids]
-            for worker in type(workers[0]).wait(workers, min(limit, len(ids)), seconds):
-                self._receive(next(i for i in ids if self._workers[i] is worker), worker)
-        while self._done:
-            chunks.append(self._done[0])
-            del self._done[0]
-
-    def _receive(self, i: int, worker: EnvWorker) -> None:
-        self._receiving, self._received = [i], []
-        failure = None
-        try:
-            # One call, so that no signal handler runs between the reply and the list.
-            self._received.extend(map(methodcaller("recv"), (worker,)))
-        except (Exception, SystemExit) as error:
-            if from_signal_handler(error):
+                made.append(Executor(env_fn))
+            except KeyboardInterrupt:
                 raise
-            failure, self._received = error, [None]
-        self._end(i, self._received[0], failure)
-        self._receiving = []
-
-    def _end(self, i: int, reply: Any, failure: BaseException | None) -> None:
-        token, request = self._under_way[i]
-        if failure is not None:
-            self._writer.note_error(token, request.kind, failure)
-        elif request.kind in ROW_KINDS:
-            self._executors[i].env.value = reply
-            self._writer.answer(token, request)
-        else:
-            self._writer.reply(token, reply)
-        self._done.append(HEADER.pack(token))
-        del self._under_way[i]
-
-    def settle(self, chunks: list[bytes]) -> list[int]:
-        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
-        receiving, self._receiving = self._receiving, []
-        chunks.extend(self._done)
-        self._done.clear()
-        for i in receiving if self._received else ():  # else the worker is cancelled
-            self._under_way.pop(i, None)
-        return receiving
-
-    def cancel(self, ids: set[int]) -> set[int]:
-        """Drop the requests of these envs; all of them are carried out anyway."""
-        self._cancelled |= ids & self._under_way.keys()
-        for i in ids:
-            self._under_way.pop(i, None)
-            self.beside.pop(i, None)
-        return ids
-
-    def close(self) -> list[EnvError]:
-        """Close the envs; return the errors."""
-        return self._close(dict(enumerate(self._workers)))
+            except BaseException as error:
+                raise env_error(error, i, "env_fn") from error
+        return [_inline(ids, made)] if made else []
+    except BaseException:
+        for executor in made:
+            with contextlib.suppress(Exception):  # the first error is the one to report
+                executor.close()
+        raise
 
 
-#: A host that the engine runs itself.
-LocalHost: TypeAlias = InlineHost | WorkerHost
-
-
-def _packed(tokens: list[int]) -> bytes:
-    return np.array(tokens, np.int64).tobytes()
-
-
-def _own_request(request: Request) -> Request:
-    """Copy a request and its arguments; arguments that cannot be copied are shared."""
-    if request.kind not in ("step", "reset", "set_attr", "call", "apply", "render"):
-        return request
-    first = request.args[:1] if request.kind == "apply" else ()
-    args = (*first, *(spaces_.snapshot(arg) for arg in request.args[len(first) :]))
-    kwargs = {key: spaces_.snapshot(value) for key, value in request.kwargs.items()}
-    return Request(request.kind, args, kwargs)
+def _inline(ids: Sequence[int], executors: Sequence[Executor]) -> InlineHost:
+    seen: dict[int, int] = {}
+    for i, executor in zip(ids, executors, strict=True):
+        first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
+        if first != i:
+            raise ValueError(
+                f"env {i}: env_fn returned the instance that env {first} has;"
+                " every env_fn must make its own"
+            )
+    return InlineHost(ids, executors)

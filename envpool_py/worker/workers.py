@@ -6,11 +6,11 @@ from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from envpool_py.env.executor import Executor
 from envpool_py.errors import EnvError
 from envpool_py.worker.base import EnvWorker, Request
 from envpool_py.worker.channel import GENERATION
-from envpool_py.worker.executor import Executor
-from envpool_py.worker.processes import Processes
+from envpool_py.worker.process_group import Processes
 
 
 class DummyEnvWorker(EnvWorker):

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.spaces import Array
+from envpool_py.env.spaces import Array
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers.vector import VectorEnvWrapper
 
 

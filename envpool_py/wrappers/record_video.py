@@ -11,9 +11,9 @@ import numpy as np
 
 from envpool_py import ids as ids_
 from envpool_py import images
+from envpool_py.env.spaces import Array
 from envpool_py.ids import Ids
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.spaces import Array
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers.vector import VectorEnvWrapper
 
 

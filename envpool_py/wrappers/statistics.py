@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.spaces import map_tree
+from envpool_py.env.spaces import map_tree
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from envpool_py import spaces
-from envpool_py.pool import BaseVectorEnv
+from envpool_py.env import spaces
+from envpool_py.pool.base import BaseVectorEnv
 
 # Attributes that a wrapper may declare differently from its pool.
 _DECLARED = ("observation_space", "action_space")

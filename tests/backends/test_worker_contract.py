@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from envpool_py import BaseVectorEnv, EnvError
+from envpool_py.env.executor import Executor
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.worker import DummyEnvWorker, EnvWorker, ShmemEnvWorker
-from envpool_py.worker.executor import Executor
 from tests.faults.helpers import handling, signalling
 from tests.support import envs
 from tests.support.session import Session, script

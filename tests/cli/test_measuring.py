@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from envpool_py.auto import Probe
 from envpool_py.bench import timeline
 from envpool_py.bench.measure import Caller, MeasurementError
 from envpool_py.bench.settings import NAMES, Setting, make_pool
 from envpool_py.cli import bench, tables, tune
 from envpool_py.cli.timeline import summary
+from envpool_py.pool.choose import Probe
 from tests.bench.test_measure import IDLE, measurement
 from tests.bench.test_tune import CALLERS, DUMMY, EACH, PARTIAL, SHMEM, results
 from tests.support.envs import CountEnv

@@ -12,9 +12,9 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
-from envpool_py.watchdog import NUMBERS, Heartbeat, Watchdog
-from envpool_py.worker import process
+from envpool_py.worker import process_host
 from envpool_py.worker.channel import is_readable
+from envpool_py.worker.watchdog import NUMBERS, Heartbeat, Watchdog
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, goes_on, kill, reset_pool
 from tests.support import broken, envs
@@ -135,7 +135,7 @@ def test_a_process_ends(place, where, name, tmp_path):
         with pytest.raises(WorkerDiedError, match=f"env ({any_mate}): {text}") as caught:
             helpers.WHERE[where](pool, f"orphan:{path}" if name == "orphan" else name)
         if name == "disconnect":  # it is waited for without spinning
-            assert time.process_time() - began < process.DISCONNECTED_FOR / 2
+            assert time.process_time() - began < process_host.DISCONNECTED_FOR / 2
         assert set(caught.value.env_ids) == set(mates)
         assert name != "orphan" or wait_until(lambda: not helpers.running(int(path.read_text())))
         pool.cancel()
@@ -296,7 +296,7 @@ def test_when_a_process_is_overdue(monkeypatch):
         return [tuple(overdue) for overdue in dog.look(lambda: sent)]
 
     now, sent = 100.0, [1, 1]
-    monkeypatch.setattr("envpool_py.watchdog.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("envpool_py.worker.watchdog.time", SimpleNamespace(monotonic=lambda: now))
     dog, heartbeats = Watchdog(1.0), np.zeros((2, NUMBERS), np.int64)
     dog.attach(heartbeats)
     beats = [Heartbeat(row) for row in heartbeats]

@@ -95,7 +95,7 @@ def test_a_signal_handler_raises_while_a_message_waits_or_is_written(beside, mon
         os.kill(pids[1], signal.SIGCONT)
         goes_on(pool, [0, 1, 2])
         assert pool.call("pid") == pids
-        monkeypatch.setattr("envpool_py.worker.process.os.write", half)
+        monkeypatch.setattr("envpool_py.worker.process_host.os.write", half)
         with pytest.raises(TimeoutError, match="mine"):
             pool.step([np.zeros(1 << 15, np.uint8)] * 3)
         monkeypatch.undo()

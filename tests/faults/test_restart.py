@@ -11,7 +11,7 @@ from gymnasium.error import ResetNeeded
 
 from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
 from envpool_py.seeding import of_episode
-from envpool_py.worker import processes
+from envpool_py.worker import process_group
 from tests.faults import helpers
 from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.record.runs import failing
@@ -49,7 +49,7 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place):
 )
 def test_a_process_is_started_again_with_all_its_envs(place, how, on_error, monkeypatch):
     """One that has ended, which a call may have seen or not, or one that a cancelled step fills."""
-    monkeypatch.setattr(processes, "GRACE", 0.1)
+    monkeypatch.setattr(process_group, "GRACE", 0.1)
     with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
         mates = helpers.mates_of(pool, 1)
@@ -309,7 +309,7 @@ def test_making_the_env_may_fail_too(how, fault, budget, tmp_path):
 
 
 def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
-    monkeypatch.setattr("envpool_py.recovery.LONGEST_BACKOFF", 0.05)
+    monkeypatch.setattr("envpool_py.engine.recovery.LONGEST_BACKOFF", 0.05)
     with reset_pool("dummy", on_error="restart", restart_backoff=0.02) as pool:
         for delay in (0.0, 0.02, 0.04, 0.05, 0.05):
             before = time.monotonic()

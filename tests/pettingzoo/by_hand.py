@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 
-from envpool_py.spaces import map_tree
+from envpool_py.env.spaces import map_tree
 from tests.support.reference import alike as same
 
 Row = collections.namedtuple("Row", "obs rewards terminated truncated info")  # noqa: PYI024

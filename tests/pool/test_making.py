@@ -12,14 +12,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from envpool_py import EnvError, ShmemVectorEnv, SubprocVectorEnv, auto, make
+from envpool_py import EnvError, ShmemVectorEnv, SubprocVectorEnv, make
+from envpool_py.pool import choose
 from envpool_py.testing import CountingEnv
 from envpool_py.worker.limits import usable_cores
 from tests.support import envs
 from tests.support.helpers import run_python
 from tests.support.reference import same
 
-CHEAP, BUSY, IDLE = auto.Probe(1e-5, 1e-5), auto.Probe(1e-3, 1e-3), auto.Probe(1e-3, 1e-5)
+CHEAP, BUSY, IDLE = choose.Probe(1e-5, 1e-5), choose.Probe(1e-3, 1e-3), choose.Probe(1e-3, 1e-5)
 
 
 def waits(_env, _action, row):
@@ -31,7 +32,7 @@ def waits(_env, _action, row):
     "step", [waits, lambda *_: os.kill(os.getpid(), signal.SIGKILL), lambda *_: time.sleep(600)]
 )
 def test_an_env_that_waits_or_cannot_be_measured_has_a_process_of_its_own(step, monkeypatch):
-    monkeypatch.setattr("envpool_py.auto.LONGEST_PROBE", 0.3)
+    monkeypatch.setattr("envpool_py.pool.choose.LONGEST_PROBE", 0.3)
     with make(envs.ChangedEnv, 5, env_kwargs={"step": step}) as pool:
         assert len(set(pool.call("pid"))) == 5
     fns = [functools.partial(envs.ChangedEnv, step=step)] * 5
@@ -50,7 +51,7 @@ def test_an_env_that_computes_does_not_seem_to_wait_on_a_busy_machine():
     os.sched_setaffinity(0, {min(cores)})  # which others take most of
     hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
     try:
-        measured = auto.probe(functools.partial(envs.ChangedEnv, step=computes))
+        measured = choose.probe(functools.partial(envs.ChangedEnv, step=computes))
     finally:
         os.sched_setaffinity(0, cores)
         for each in hogs:
@@ -65,7 +66,7 @@ def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path):
         (tmp_path / "pid").write_text(str(os.getpid()))
         return CountingEnv()
 
-    assert auto.probe(made).wall >= 0  # though action 3, which it draws, raises
+    assert choose.probe(made).wall >= 0  # though action 3, which it draws, raises
     assert int((tmp_path / "pid").read_text()) != os.getpid()
     with pytest.raises(EnvError, match="env 0: env_fn raised ValueError: no licence"):
         make(lambda: envs.raise_in_constructor("no licence"), 2)
@@ -73,23 +74,23 @@ def test_the_probe_makes_its_own_env_in_its_own_process(tmp_path):
 
 def two_cores(monkeypatch, measured):
     """Have two cores, and every env measured as this."""
-    monkeypatch.setattr(auto, "usable_cores", lambda: [0, 1])
-    monkeypatch.setattr(auto, "probe", lambda *_: measured)
+    monkeypatch.setattr(choose, "usable_cores", lambda: [0, 1])
+    monkeypatch.setattr(choose, "probe", lambda *_: measured)
 
 
 SHARE, NONE = ("shmem", 1, None, True), ("dummy", None, None, False)
 CHOICES = [
     # An env, how many, the microseconds of a policy for each batch and row, what is chosen.
-    (auto.Probe(1e-6, 1e-6), 8, None, NONE),
+    (choose.Probe(1e-6, 1e-6), 8, None, NONE),
     (CHEAP, 64, None, SHARE),
     (CHEAP, 1, None, NONE),  # there is nothing to share
     (BUSY, 16, None, ("shmem", 2, None, False)),  # isolation costs it nothing
-    (auto.Probe(5e-5, 1e-6), 64, None, ("shmem", 64, None, False)),  # waits
+    (choose.Probe(5e-5, 1e-6), 64, None, ("shmem", 64, None, False)),  # waits
     # Measured on two cores: half batches are so many times as fast as the best whole ones.
     (CHEAP, 64, (300, 0), SHARE),  # 0.9
     (CHEAP, 64, (50, 100), SHARE),  # there is little to hide
     (CHEAP, 64, (50, 10), ("shmem", 1, 32, False)),  # 1.2
-    (auto.Probe(7e-5, 7e-5), 16, (50, 30), SHARE),  # one process is too slow
+    (choose.Probe(7e-5, 7e-5), 16, (50, 30), SHARE),  # one process is too slow
     (BUSY, 8, (50, 30), ("shmem", 2, None, False)),  # 0.6
     (IDLE, 8, (0, 300), ("shmem", 8, 4, False)),
     (CHEAP, 2, (0, 0), NONE),
@@ -102,10 +103,10 @@ def test_the_choice(measured, num_envs, policy, expected, monkeypatch):
     wait_num, seconds = None, None
     if policy is not None:
         wait_num, seconds = "auto", lambda rows: 1e-6 * (policy[0] + rows * policy[1])
-    assert auto.choose(measured, num_envs, "auto", wait_num, policy=seconds) == expected
+    assert choose.choose(measured, num_envs, "auto", wait_num, policy=seconds) == expected
     if not measured.waits:  # on one core nothing can be done at the same time
-        monkeypatch.setattr(auto, "usable_cores", lambda: [0])
-        assert auto.choose(measured, num_envs, "auto", wait_num, policy=seconds) == NONE
+        monkeypatch.setattr(choose, "usable_cores", lambda: [0])
+        assert choose.choose(measured, num_envs, "auto", wait_num, policy=seconds) == NONE
 
 
 TWO, LEFT_OUT = {"num_envs": 2}, ", autoreset_mode='same_step'"

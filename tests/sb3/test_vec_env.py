@@ -20,9 +20,9 @@ from gymnasium.wrappers import ClipReward, TransformReward
 
 import envpool_py as ep
 import envpool_py.sb3 as own
+from envpool_py.env.spaces import map_tree
 from envpool_py.sb3 import common
 from envpool_py.sb3.common.vec_env import base_vec_env
-from envpool_py.spaces import map_tree
 from tests.sb3.conftest import BACKENDS
 from tests.sb3.envs import ACTIONS, BOX, RGB, SPACES, WalkEnv, walkers
 from tests.sb3.reference import assert_same, outcome, walk_together

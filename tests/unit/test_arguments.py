@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from envpool_py import arguments
+from envpool_py.pool import arguments
 from tests.support.envs import CountEnv
 
 

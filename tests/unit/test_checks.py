@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from envpool_py import checks
+from envpool_py.env import checks
 from tests.support import envs
 
 BOX = spaces.Box(0, 1, (2, 2), np.float32)

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envpool_py import info_codec as codecs
+from envpool_py.env import info_codec as codecs
 from tests.support.reference import same
 
 NUMBERS = st.one_of(

@@ -9,7 +9,7 @@ import typing
 import pytest
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
-from envpool_py import options as options_
+from envpool_py.pool import options as options_
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym_spaces
 
-from envpool_py import spaces
+from envpool_py.env import spaces
 from tests.support import envs
 
 FLOATS = gym_spaces.Box(-np.inf, np.inf, (2,), np.float32)

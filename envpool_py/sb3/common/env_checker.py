@@ -13,8 +13,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from envpool_py.env.spaces import map_tree
 from envpool_py.sb3.common.preprocessing import parts_of
-from envpool_py.spaces import map_tree
 
 #: Spaces that no policy supports; their observations are not checked.
 _UNSUPPORTED = (spaces.Sequence, spaces.Graph, spaces.OneOf)

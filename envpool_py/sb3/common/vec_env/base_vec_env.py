@@ -13,7 +13,8 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import arguments, images, packages, seeding
+from envpool_py import images, packages, seeding
+from envpool_py.pool import arguments
 from envpool_py.sb3.registration import register_if_imported
 
 #: Envs: None (all), an index, several, a boolean mask or a slice; negative ones count from the end.

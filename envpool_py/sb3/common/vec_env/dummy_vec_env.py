@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from envpool_py.pools import DummyVectorEnv
+from envpool_py.pool.backends import DummyVectorEnv
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 

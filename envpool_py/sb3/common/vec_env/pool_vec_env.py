@@ -14,9 +14,9 @@ from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 from gymnasium.spaces import Dict, Tuple
 from numpy.typing import NDArray
 
-from envpool_py import spaces
+from envpool_py.env import spaces
 from envpool_py.errors import EnvError, closed_on_error
-from envpool_py.pool import BaseVectorEnv
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnv,
     VecEnvIndices,

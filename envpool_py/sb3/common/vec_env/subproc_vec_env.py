@@ -6,7 +6,7 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from envpool_py.pools import SubprocVectorEnv
+from envpool_py.pool.backends import SubprocVectorEnv
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import spaces
+from envpool_py.env import spaces
 from envpool_py.errors import name_ids
 from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper
 

@@ -17,12 +17,12 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py.env.spaces import map_tree, snapshot
 from envpool_py.sb3.common.preprocessing import is_image_space
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
 from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
 from envpool_py.sb3.registration import register_if_imported
 from envpool_py.sb3.unpickling import Unpickler
-from envpool_py.spaces import map_tree, snapshot
 
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
 _SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]

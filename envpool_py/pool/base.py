@@ -23,23 +23,25 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import arguments, asking, assembly, calls, checks, recreation, seeding, stats
 from envpool_py import ids as ids_
-from envpool_py.arguments import Options
-from envpool_py.block import StepResult
-from envpool_py.calls import one_at_a_time
-from envpool_py.engine import Engine
+from envpool_py import seeding
+from envpool_py.engine import asking, recreation
+from envpool_py.engine.engine import Engine
+from envpool_py.env import checks
+from envpool_py.env.block import StepResult
+from envpool_py.env.executor import ResetFn
+from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
 from envpool_py.images import render_grid
-from envpool_py.notebook import table
-from envpool_py.record import named_env
+from envpool_py.pool import arguments, assembly, call_guard, named_env, stats
+from envpool_py.pool.arguments import Options
+from envpool_py.pool.call_guard import one_at_a_time
+from envpool_py.pool.notebook import table
 from envpool_py.seeding import Seed
-from envpool_py.spaces import Array
-from envpool_py.worker import processes
+from envpool_py.worker import process_group
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.executor import ResetFn
-from envpool_py.worker.placement import Hosts, hosts_of
+from envpool_py.worker.hosts import Hosts, hosts_of
 
 
 class BaseVectorEnv:
@@ -495,7 +497,7 @@ class BaseVectorEnv:
             return
         self.is_closed = True
         self.engine.stop()
-        calls.await_end(self, processes.GRACE)
+        call_guard.await_end(self, process_group.GRACE)
         for observer in self.engine.observers:
             observer.close()
         for error in self.engine.close():

@@ -1,7 +1,7 @@
 """The block: the latest row of every env and its next action, as fields over one buffer.
 
 Fields with a fixed shape are arrays ``(num_envs, ...)``, in memory that processes may share: the
-process that steps env ``i`` writes row ``i`` (``envpool_py.row_writer``), the pool writes the
+process that steps env ``i`` writes row ``i`` (``envpool_py.env.step_loop``), the pool writes the
 action and reads the row. Values without a fixed shape (objects, infos that are not all numbers, a
 vector reward of undeclared length) are sent *beside* the block; the row's mark says so.
 
@@ -18,9 +18,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py import info_codec, spaces, timing, watchdog
+from envpool_py.env import info_codec, spaces, times
+from envpool_py.env.spaces import Array
 from envpool_py.ids import IdArray
-from envpool_py.spaces import Array
+from envpool_py.worker import watchdog
 
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
@@ -47,8 +48,8 @@ _LARGEST_SEED = 64  # bytes
 class Spec(NamedTuple):
     """The description of a block that determines its fields; picklable.
 
-    ``obs`` and ``action`` are layouts, see ``envpool_py.spaces``. ``finals``: the block also holds
-    final observations. ``num_processes``: the number of processes that write a heartbeat.
+    ``obs`` and ``action`` are layouts, see ``spaces``. ``finals``: the block also holds final
+    observations. ``num_processes``: the number of processes that write a heartbeat.
     ``measured``: steps are timed. ``scheduled``: executors write the ``Place`` of their envs.
     """
 
@@ -386,7 +387,7 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
         ("places", (n * _PLACE,), np.dtype(np.int64)),
         ("seeds", (n * _LARGEST_SEED,), byte),
         ("heartbeats", (spec.num_processes, watchdog.NUMBERS), np.dtype(np.int64)),
-        ("times", (n if spec.measured else 0, timing.NUMBERS), np.dtype(np.int64)),
+        ("times", (n if spec.measured else 0, times.NUMBERS), np.dtype(np.int64)),
     ]
     fields, offset = [], 0
     for name, dims, dtype in wanted:

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from envpool_py import spaces
-from envpool_py.block import Beside, Block
+from envpool_py.env import spaces
+from envpool_py.env.block import Beside, Block
+from envpool_py.env.spaces import Array, Leaf
 from envpool_py.errors import from_signal_handler
-from envpool_py.spaces import Array, Leaf
 
 Write: TypeAlias = "Callable[[int, Any], object]"
 

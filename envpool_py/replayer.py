@@ -20,19 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py import asking, faults, recreation, spaces
 from envpool_py import ids as ids_
-from envpool_py.arguments import check_env_fns
-from envpool_py.block import StepResult
+from envpool_py.engine import asking, faults, recreation
+from envpool_py.env import spaces
+from envpool_py.env.block import StepResult
+from envpool_py.env.executor import ResetFn
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
 from envpool_py.ids import Ids
-from envpool_py.observers import LOST_EPISODE
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.pools import BACKENDS
+from envpool_py.pool.arguments import check_env_fns
+from envpool_py.pool.backends import BACKENDS
+from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.record import digest, recorder
+from envpool_py.record.observers import LOST_EPISODE
 from envpool_py.record.recorder import Row
 from envpool_py.worker.base import Request
-from envpool_py.worker.executor import ResetFn
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _RESET = Request("reset")

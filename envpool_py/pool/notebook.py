@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from envpool_py import states
+from envpool_py.engine import states
 from envpool_py.errors import name_ids
 
 if TYPE_CHECKING:
-    from envpool_py.pool import BaseVectorEnv
+    from envpool_py.pool.base import BaseVectorEnv
 
 _TEXTS = {
     states.READY: "ready for a step",

@@ -10,12 +10,13 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import checks, seeding
+from envpool_py import seeding
+from envpool_py.engine.recovery import Policy
+from envpool_py.env import checks
+from envpool_py.env.executor import NEXT_STEP, SAME_STEP, ResetFn
 from envpool_py.errors import EnvError, env_error
-from envpool_py.recovery import Policy
 from envpool_py.seeding import Seed
 from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.executor import NEXT_STEP, SAME_STEP, ResetFn
 
 #: Reset options: one dict for all envs, or one for each.
 Options: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"

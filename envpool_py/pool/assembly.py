@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envpool_py import asking, checks, recreation, seeding
+from envpool_py import seeding
+from envpool_py.engine import asking, recreation
+from envpool_py.engine.recovery import Policy, Recovery
+from envpool_py.env import checks
+from envpool_py.env.executor import ResetFn
 from envpool_py.record.history import History
 from envpool_py.record.recorder import Recorder
-from envpool_py.recovery import Policy, Recovery
 from envpool_py.worker.base import Request
-from envpool_py.worker.executor import ResetFn
 from envpool_py.worker.workers import SubprocEnvWorker
 
 if TYPE_CHECKING:
-    from envpool_py.pool import BaseVectorEnv
+    from envpool_py.pool.base import BaseVectorEnv
 
 
 def assemble(

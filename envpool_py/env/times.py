@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.spaces import Array
+from envpool_py.env.spaces import Array
 
 STEPS, RESETS, STEP_NS, RESET_NS = range(4)
 _COUNTS = 4

@@ -29,14 +29,14 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from envpool_py import checks, shm
-from envpool_py.block import Block, Spec, nbytes
+from envpool_py.env import checks
+from envpool_py.env.block import Block, Spec, nbytes
+from envpool_py.env.executor import EnvSpaces
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, from_signal_handler, name_ids
-from envpool_py.watchdog import Overdue, Watchdog
-from envpool_py.worker import channel, child, process
-from envpool_py.worker.executor import EnvSpaces
+from envpool_py.worker import channel, child, memory, process_host
 from envpool_py.worker.limits import usable_cores
-from envpool_py.worker.process import ProcessHost
+from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.watchdog import Overdue, Watchdog
 
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
@@ -92,7 +92,7 @@ class Processes:
         num_threads, affinity, step_timeout = self._options
         self.channel.open()
         self._fds += os.pipe()
-        self._fds.append(shm.create())
+        self._fds.append(memory.create())
         theirs, ours, self._memory = self._fds
         channel.claim(ours)
         if step_timeout is not None:
@@ -136,7 +136,7 @@ class Processes:
         Results go into ``chunks``; ``check`` is called after each event and may raise. EnvError if
         an env_fn raised, or a process has ended.
         """
-        warn_at = time.monotonic() + process.SLOW_START
+        warn_at = time.monotonic() + process_host.SLOW_START
         while True:
             errors = [host.start_error for host in self.hosts if host.start_error is not None]
             if errors:
@@ -150,7 +150,7 @@ class Processes:
                 return {i: own for host in self.hosts for i, own in host.spaces.items()}
             left = warn_at - time.monotonic()
             if left <= 0:
-                text = f"env_fn has not returned after {process.SLOW_START:g} seconds"
+                text = f"env_fn has not returned after {process_host.SLOW_START:g} seconds"
                 checks.warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
             self.channel.fetch(chunks, 0, left)
@@ -160,7 +160,7 @@ class Processes:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         if self.watchdog is not None:
             spec = spec._replace(num_processes=len(self.hosts))
-        block = Block(spec, shm.allocate(self._memory, nbytes(spec), "observations and actions"))
+        block = Block(spec, memory.allocate(self._memory, nbytes(spec), "observations and actions"))
         if self.watchdog is not None:
             self.watchdog.attach(block.heartbeats)
         self._attach_message = channel.frame(channel.ATTACH, pickle.dumps(spec))
@@ -211,7 +211,7 @@ class Processes:
     def _end_slow_start(self, host: ProcessHost) -> None:
         """Kill a process whose env_fn has not returned in time."""
         i = next(i for i in host.ids if i not in host.spaces)
-        limit = process.SLOW_START if self.watchdog is None else self.watchdog.limit
+        limit = process_host.SLOW_START if self.watchdog is None else self.watchdog.limit
         text = f"env_fn did not return within {limit:g} seconds"
         shown = self._end_showing_stack(host, f"was killed: env {i}: {text}")
         host.start_error = EnvTimeoutError(f"env {i}: {text}; its process was killed{shown}", (i,))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envpool_py import checks
-from envpool_py.block import BESIDE, Beside
+from envpool_py.engine.states import RESETTING, STEPPING
+from envpool_py.env import checks
+from envpool_py.env.block import BESIDE, Beside
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.ids import IdArray
-from envpool_py.states import RESETTING, STEPPING
 from envpool_py.worker.channel import GENERATION, HEADER
-from envpool_py.worker.process import ProcessHost
+from envpool_py.worker.process_host import ProcessHost
 
 if TYPE_CHECKING:
-    from envpool_py.engine import Engine
+    from envpool_py.engine.engine import Engine
 
 
 def attend(engine: Engine) -> None:

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple, TypeAlias
 import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import checks, seeding, spaces
-from envpool_py.block import Place
+from envpool_py import seeding
+from envpool_py.env import checks, spaces
+from envpool_py.env.block import Place
+from envpool_py.env.times import StepTimes
 from envpool_py.errors import from_signal_handler
-from envpool_py.timing import StepTimes
-from envpool_py.watchdog import Heartbeat
 from envpool_py.worker.base import Request
+from envpool_py.worker.watchdog import Heartbeat
 
 #: Maps (env_id, episode) to the (seed, options) of the reset that begins the episode.
 ResetFn = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_py import shm
-from envpool_py.spaces import Array
+from envpool_py.env.spaces import Array
+from envpool_py.worker import memory
 
 #: Seconds that a stuck process has to write its stack.
 STACK_GRACE = 0.5
@@ -79,7 +79,7 @@ class Watchdog:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self.stacks = shm.create()  # descriptor of the file for the stacks of processes
+        self.stacks = memory.create()  # descriptor of the file for the stacks of processes
         self._heartbeats: Array = np.zeros((0, NUMBERS), np.int64)
         # The progress of a process that had a frame to read but was idle, and the time of that.
         self._idle: dict[int, tuple[tuple[int, float], float]] = {}

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envpool_py import faults
-from envpool_py.asking import ask
-from envpool_py.block import Block, Place
+from envpool_py.engine import faults
+from envpool_py.engine.asking import ask
+from envpool_py.engine.states import DEAD
+from envpool_py.env.block import Block, Place
 from envpool_py.ids import IdArray
-from envpool_py.states import DEAD
-from envpool_py.worker import processes as processes_
+from envpool_py.worker import process_group as processes_
 from envpool_py.worker.base import Request
 
 if TYPE_CHECKING:
-    from envpool_py.engine import Engine
+    from envpool_py.engine.engine import Engine
 
 
 class Places:

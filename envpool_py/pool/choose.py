@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_py import spaces
+from envpool_py.env import spaces
 from envpool_py.errors import WorkerDiedError
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.workers import SubprocEnvWorker

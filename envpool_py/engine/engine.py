@@ -16,7 +16,7 @@ Invariants:
 * an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests, and those envs
   then accept only a reset; their late results are dropped, however late they come;
 * every request to an env whose process has ended raises the same error at once, unless recovery
-  (``envpool_py.recovery``), which is asked in one place, handles it.
+  (``envpool_py.engine.recovery``), which is asked in one place, handles it.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from typing import Any
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import faults, spaces
-from envpool_py.block import BESIDE, WHOLE, Batches, Beside, BufferPool, StepResult
+from envpool_py.engine import faults
+from envpool_py.engine.recreation import Places
+from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING, Arrivals, States
+from envpool_py.env import spaces
+from envpool_py.env.block import BESIDE, WHOLE, Batches, Beside, BufferPool, StepResult
+from envpool_py.env.executor import ASKED
+from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray
-from envpool_py.observers import Observer, Rows, Steps
-from envpool_py.recreation import Places
-from envpool_py.spaces import Array
-from envpool_py.states import RAISED, READY, RESETTING, STEPPING, Arrivals, States
+from envpool_py.record.observers import Observer, Rows, Steps
 from envpool_py.worker.base import Request
 from envpool_py.worker.channel import RESET, TOKEN_BYTES, TOKENS, TOKENS_PROMPT
-from envpool_py.worker.executor import ASKED
-from envpool_py.worker.placement import Hosts, common_spec
+from envpool_py.worker.hosts import Hosts, common_spec
 
 #: Seconds for which the caller steps its own envs before it collects results of the worker
 #: processes again, in partial batches.

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py import spaces
+from envpool_py.env import spaces
 from envpool_py.errors import from_signal_handler, name_ids
 
 #: The values of ``validate``: check the first reset and the first step of each env; all rows; none.

@@ -1,4 +1,4 @@
-"""The result of ``pool.stats()``, computed from the counters of ``envpool_py.timing``."""
+"""The result of ``pool.stats()``, computed from the counters of ``envpool_py.env.times``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.engine import Engine
-from envpool_py.spaces import Array
-from envpool_py.timing import RESET_NS, RESETS, STEP_NS, STEPS, percentile
+from envpool_py.engine.engine import Engine
+from envpool_py.env.spaces import Array
+from envpool_py.env.times import RESET_NS, RESETS, STEP_NS, STEPS, percentile
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 
 import gymnasium as gym
 
-from envpool_py.arguments import check_foreign
+from envpool_py.env.executor import ResetFn
 from envpool_py.errors import EnvError
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.worker.executor import ResetFn
-from envpool_py.worker.placement import hosts_of
-from envpool_py.worker.processes import Processes
+from envpool_py.pool.arguments import check_foreign
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.worker.hosts import hosts_of
+from envpool_py.worker.process_group import Processes
 
 T = TypeVar("T", bound="Callable[..., Any]")
 

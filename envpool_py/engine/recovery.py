@@ -23,16 +23,17 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from envpool_py import faults, recreation, spaces
-from envpool_py.asking import ask
-from envpool_py.block import WHOLE, Place
-from envpool_py.engine import Engine
+from envpool_py.engine import faults, recreation
+from envpool_py.engine.asking import ask
+from envpool_py.engine.engine import Engine
+from envpool_py.engine.states import LOST, READY, RESETTING, STEPPING
+from envpool_py.env import spaces
+from envpool_py.env.block import WHOLE, Place
+from envpool_py.env.executor import NEXT_STEP, SAME_STEP
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
-from envpool_py.observers import LOST_EPISODE, Steps
-from envpool_py.states import LOST, READY, RESETTING, STEPPING
+from envpool_py.record.observers import LOST_EPISODE, Steps
 from envpool_py.worker.base import Request
-from envpool_py.worker.executor import NEXT_STEP, SAME_STEP
 
 #: Longest back-off, in seconds.
 LONGEST_BACKOFF = 30.0

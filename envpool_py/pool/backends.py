@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from envpool_py import auto
-from envpool_py.arguments import check_env_fns, check_num_envs, hint
-from envpool_py.options import (
+from envpool_py.pool import choose, named_env
+from envpool_py.pool.arguments import check_env_fns, check_num_envs, hint
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.options import (
     OF_PROCESSES,
     MakeOptions,
     PoolOptions,
@@ -19,9 +20,7 @@ from envpool_py.options import (
     check_options,
     spell_out,
 )
-from envpool_py.pool import BaseVectorEnv
-from envpool_py.record import named_env
-from envpool_py.worker.processes import missing
+from envpool_py.worker.process_group import missing
 from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _count(
         return num_processes
     if num_processes != "auto":
         raise ValueError(f"num_processes must be an int, None or 'auto', got {num_processes!r}")
-    return auto.choose_processes(auto.probe(env_fns[0], context), len(env_fns))
+    return choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
 
 
 def _over_ray(
@@ -227,8 +226,8 @@ def make(
         backend, wait_num = "dummy", None if wait_num == "auto" else wait_num
     if backend == "auto":
         faults = options.get("on_error", "raise") != "raise"
-        choice = auto.choose(
-            auto.probe(env_fn, context),
+        choice = choose.choose(
+            choose.probe(env_fn, context),
             num_envs,
             num_processes,
             wait_num,

@@ -6,15 +6,15 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from envpool_py import faults
+from envpool_py.engine import faults
+from envpool_py.engine.states import RAISED, READY
 from envpool_py.errors import EnvError, combine
 from envpool_py.ids import IdArray
-from envpool_py.states import RAISED, READY
 from envpool_py.worker.base import Request
 from envpool_py.worker.channel import ASK, GENERATION
 
 if TYPE_CHECKING:
-    from envpool_py.engine import Engine
+    from envpool_py.engine.engine import Engine
 
 
 def ask(

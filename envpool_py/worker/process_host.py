@@ -30,11 +30,11 @@ from multiprocessing.util import Finalize
 from typing import Any
 
 from envpool_py import errors
+from envpool_py.env.executor import EnvSpaces
 from envpool_py.errors import EnvError, WorkerDiedError
 from envpool_py.worker import channel, child
 from envpool_py.worker.base import Request
 from envpool_py.worker.channel import ID_MASK, ITEM
-from envpool_py.worker.executor import EnvSpaces
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0

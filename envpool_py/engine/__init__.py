@@ -1,0 +1,1 @@
+"""Which env is doing what: send requests, wait for results, cancel, recover."""

@@ -1,0 +1,1 @@
+"""One env and its row: requests, memory of rows, the step loop."""
