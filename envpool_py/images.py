@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,3 +105,29 @@ def ffmpeg() -> Any:
     """
     needed = "videos need moviepy; pip install envpool-py[video]"
     return packages.load("moviepy.video.io.ffmpeg_writer", needed)
+
+
+class VideoWrapper:
+    """What wrappers share that write a video of a pool or of a VecEnv; a mixin."""
+
+    venv: Any
+    video_path: Any
+    _video: Video | None = None
+
+    def close(self) -> None:
+        """Finish the video, and close what is wrapped."""
+        try:
+            self._stop()
+        finally:
+            self.venv.close()
+
+    def _stop(self) -> None:
+        video, self._video = self._video, None
+        if video is not None:
+            video.close()
+
+    def __del__(self) -> None:
+        if self._video is not None:
+            text = f"{self.video_path} was not ended by close()"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            self._stop()

@@ -25,6 +25,7 @@ from envpool_py.engine import asking, faults, recreation
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.executor import ResetFn
+from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
 from envpool_py.ids import Ids
 from envpool_py.pool.arguments import check_env_fns
@@ -33,7 +34,6 @@ from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.record import digest, recorder
 from envpool_py.record.observers import LOST_EPISODE
 from envpool_py.record.recorder import Row
-from envpool_py.worker.base import Request
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _RESET = Request("reset")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import minari
 import numpy as np
@@ -12,14 +12,11 @@ from minari.data_collector import EpisodeBuffer
 
 from envpool_py.env import spaces
 
-if TYPE_CHECKING:
-    from envpool_py.collector.reader import Episodes
-
 #: What the pool adds to infos.
 _OF_THE_POOL = {"env_id", "is_reset"}
 
 
-def write(episodes: Episodes, dataset_id: str, options: dict[str, Any]) -> Any:
+def write(episodes: Any, dataset_id: str, options: dict[str, Any]) -> Any:
     """Write the data set; see ``Episodes.to_minari``."""
     left_out: set[str] = set()
     given = {
@@ -38,7 +35,7 @@ def write(episodes: Episodes, dataset_id: str, options: dict[str, Any]) -> Any:
     return dataset
 
 
-def _buffers(episodes: Episodes, left_out: set[str]) -> Iterator[EpisodeBuffer]:
+def _buffers(episodes: Any, left_out: set[str]) -> Iterator[EpisodeBuffer]:
     for k, episode in enumerate(episodes):
         infos = _stacked(episode.infos, left_out)
         if episode.extras:

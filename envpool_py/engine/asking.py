@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from envpool_py.engine import faults
 from envpool_py.engine.states import RAISED, READY
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import ASK, GENERATION
 from envpool_py.errors import EnvError, combine
 from envpool_py.ids import IdArray
-from envpool_py.worker.base import Request
-from envpool_py.worker.channel import ASK, GENERATION
 
 if TYPE_CHECKING:
     from envpool_py.engine.engine import Engine

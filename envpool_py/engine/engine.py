@@ -29,17 +29,20 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py.engine import faults
+from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.recreation import Places
-from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING, Arrivals, States
+from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING, States
 from envpool_py.env import spaces
-from envpool_py.env.block import BESIDE, WHOLE, Batches, Beside, BufferPool, StepResult
+from envpool_py.env.batches import Batches, BufferPool
+from envpool_py.env.block import BESIDE, WHOLE, Beside, StepResult
 from envpool_py.env.executor import ASKED
+from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
+from envpool_py.env.tokens import RESET, TOKEN_BYTES
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray
 from envpool_py.record.observers import Observer, Rows, Steps
-from envpool_py.worker.base import Request
-from envpool_py.worker.channel import RESET, TOKEN_BYTES, TOKENS, TOKENS_PROMPT
+from envpool_py.worker.frames import TOKENS, TOKENS_PROMPT
 from envpool_py.worker.hosts import Hosts, common_spec
 
 #: Seconds for which the caller steps its own envs before it collects results of the worker

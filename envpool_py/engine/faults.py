@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from envpool_py.engine.states import RESETTING, STEPPING
 from envpool_py.env import checks
 from envpool_py.env.block import BESIDE, Beside
+from envpool_py.env.tokens import GENERATION, pack_token
 from envpool_py.errors import EnvError, EnvTimeoutError
 from envpool_py.ids import IdArray
-from envpool_py.worker.channel import GENERATION, HEADER
 from envpool_py.worker.process_host import ProcessHost
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def fail(engine: Engine, i: int, error: EnvError) -> None:
     engine.hosts.forget_messages()
     engine.block.mark[i] = BESIDE
     engine.beside[i] = error
-    engine.arrivals.chunks.append(HEADER.pack(int(engine.states.tokens[i])))
+    engine.arrivals.chunks.append(pack_token(int(engine.states.tokens[i])))
 
 
 def end_writers(engine: Engine) -> None:
@@ -100,7 +100,7 @@ def deliver_lost(engine: Engine, i: int) -> None:
     own = engine.batches.put_lost(i)
     if own:
         engine.beside[i] = own
-    engine.arrivals.chunks.append(HEADER.pack(int(engine.states.tokens[i])))
+    engine.arrivals.chunks.append(pack_token(int(engine.states.tokens[i])))
 
 
 def warn_of(engine: Engine, beside: dict[int, Beside]) -> None:

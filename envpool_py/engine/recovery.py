@@ -30,10 +30,10 @@ from envpool_py.engine.states import LOST, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import WHOLE, Place
 from envpool_py.env.executor import NEXT_STEP, SAME_STEP
+from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray
 from envpool_py.record.observers import LOST_EPISODE, Steps
-from envpool_py.worker.base import Request
 
 #: Longest back-off, in seconds.
 LONGEST_BACKOFF = 30.0

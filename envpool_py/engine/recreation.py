@@ -16,9 +16,9 @@ from envpool_py.engine import faults
 from envpool_py.engine.asking import ask
 from envpool_py.engine.states import DEAD
 from envpool_py.env.block import Block, Place
+from envpool_py.env.request import Request
 from envpool_py.ids import IdArray
 from envpool_py.worker import process_group as processes_
-from envpool_py.worker.base import Request
 
 if TYPE_CHECKING:
     from envpool_py.engine.engine import Engine

@@ -17,10 +17,11 @@ from gymnasium.error import ClosedEnvironmentError
 from envpool_py import seeding
 from envpool_py.env import checks, spaces
 from envpool_py.env.block import Place
+from envpool_py.env.heartbeat import Heartbeat
+from envpool_py.env.layers import EPISODE_OVER, has_own, layers_of, lookup, turn_based_layer
+from envpool_py.env.request import Request
 from envpool_py.env.times import StepTimes
 from envpool_py.errors import from_signal_handler
-from envpool_py.worker.base import Request
-from envpool_py.worker.watchdog import Heartbeat
 
 #: Maps (env_id, episode) to the (seed, options) of the reset that begins the episode.
 ResetFn = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
@@ -32,9 +33,6 @@ SAME_STEP = "same_step"
 
 #: The key of the results of ``reset_fn`` in an info, with ``tell_asked``.
 ASKED = "envpool_py: asked of reset_fn"
-#: The attribute of a turn-based env that is True if its episode is over for all agents; the flags
-#: of a row belong to one agent.
-EPISODE_OVER = "_envpool_py_episode_over"
 
 
 class ResetInfo(dict[str, Any]):
@@ -95,7 +93,7 @@ class Executor:
                 )
         self.env = env
         self._observed: Any = env
-        self._turns = _turn_based_layer(env)
+        self._turns = turn_based_layer(env)
         self._closed = False
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
@@ -168,7 +166,7 @@ class Executor:
         return EnvSpaces(
             getattr(self.env, "observation_space", None),
             getattr(self.env, "action_space", None),
-            reward_shape(_lookup(self.env, "reward_space", None)),
+            reward_shape(lookup(self.env, "reward_space", None)),
             self._turns is not None,
         )
 
@@ -303,7 +301,7 @@ class Executor:
 
     def seed(self, seed: int | None = None) -> list[int | None]:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
-        own = _lookup(self.env, "seed", None)
+        own = lookup(self.env, "seed", None)
         if callable(own):
             own(seed)
         # The reset of such an env may not accept a seed, but with a root every reset is seeded.
@@ -328,16 +326,16 @@ class Executor:
 
     def get_attr(self, name: str) -> Any:
         """Return the attribute of the outermost layer that has it."""
-        return _lookup(self.env, name)
+        return lookup(self.env, name)
 
     def set_attr(self, name: str, value: Any) -> None:
         """Set the attribute on the outermost layer that has it, else on the base env."""
-        layers = _layers(self.env)
-        setattr(next((layer for layer in layers if _has(layer, name)), layers[-1]), name, value)
+        layers = layers_of(self.env)
+        setattr(next((layer for layer in layers if has_own(layer, name)), layers[-1]), name, value)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call the method of the outermost layer that has it."""
-        return _lookup(self.env, method)(*args, **kwargs)
+        return lookup(self.env, method)(*args, **kwargs)
 
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return ``function(env, *args, **kwargs)``, called in the process of the env."""
@@ -426,51 +424,3 @@ def _named(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return f"a {type(value).__name__} of {len(value)}"
     return f"{type(value).__name__}"
-
-
-_REQUIRED: Any = object()
-
-
-def _layers(env: Any) -> list[Any]:
-    """Return the env's wrappers, the outermost first, and the base env."""
-    layers = [env]
-    while isinstance(layers[-1], gym.Wrapper):
-        layers.append(layers[-1].env)
-    return layers
-
-
-def _turn_based_layer(env: Any) -> Any:
-    """Return the wrapper or base env that has ``EPISODE_OVER``; None if there is none."""
-    layer = env
-    for _ in range(100):  # the ``env`` attributes of users may form a cycle
-        if layer is None or hasattr(type(layer), EPISODE_OVER):
-            return layer
-        # Not through __dict__: reading that makes every later attribute access slower.
-        try:
-            layer = getattr(layer, "env", None)
-        except Exception:  # noqa: BLE001 - a user's property may raise anything
-            return None
-    return None
-
-
-def _has(layer: Any, name: str) -> bool:
-    """Whether this layer itself has the attribute; forwarding by ``gym.Wrapper`` does not count."""
-    if isinstance(layer, gym.Wrapper):
-        return name in vars(layer) or any(
-            name in vars(base) for base in type(layer).__mro__ if base not in gym.Wrapper.__mro__
-        )
-    return hasattr(layer, name)
-
-
-def _lookup(env: Any, name: str, default: Any = _REQUIRED) -> Any:
-    """Return an attribute of the env as ``gymnasium.Env.get_wrapper_attr`` does."""
-    for layer in _layers(env):
-        try:
-            return getattr(layer, name)
-        except AttributeError:
-            continue
-    if default is not _REQUIRED:
-        return default
-    raise AttributeError(
-        f"neither {type(env).__name__} nor an env that it wraps has the attribute {name!r}"
-    )

@@ -21,11 +21,11 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
 from envpool_py.env.executor import Executor, FinalInfo, ResetInfo, Row, checked_row
+from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.obs_writer import UNFIT, actions_of, flat_rows, refuse_signals, view, writer_of
+from envpool_py.env.request import ROW_KINDS, Request
 from envpool_py.env.times import StepTimes
-from envpool_py.worker.base import ROW_KINDS, Request
-from envpool_py.worker.channel import ASK, ID_MASK, RESET
-from envpool_py.worker.watchdog import Heartbeat
+from envpool_py.env.tokens import ASK, ID_MASK, RESET
 
 #: Used in place of a final observation that is in the block.
 IN_BLOCK: Any = object()

@@ -20,6 +20,7 @@ from gymnasium.vector.utils import iterate
 
 from envpool_py.engine.asking import Call
 from envpool_py.engine.states import INTERRUPTED
+from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, layout_of, map_tree, snapshot
 from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
 from envpool_py.gymnasium import batches
@@ -27,7 +28,6 @@ from envpool_py.gymnasium.infos import combine_rows
 from envpool_py.pool.backends import ShmemVectorEnv
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
-from envpool_py.worker.base import Request
 
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there

@@ -14,9 +14,10 @@ from envpool_py import seeding
 from envpool_py.engine.recovery import Policy
 from envpool_py.env import checks
 from envpool_py.env.executor import NEXT_STEP, SAME_STEP, ResetFn
+from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error
 from envpool_py.seeding import Seed
-from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.base import EnvWorker
 
 #: Reset options: one dict for all envs, or one for each.
 Options: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,17 +13,14 @@ from envpool_py.engine import asking, recreation
 from envpool_py.engine.recovery import Policy, Recovery
 from envpool_py.env import checks
 from envpool_py.env.executor import ResetFn
+from envpool_py.env.request import Request
 from envpool_py.record.history import History
 from envpool_py.record.recorder import Recorder
-from envpool_py.worker.base import Request
 from envpool_py.worker.workers import SubprocEnvWorker
-
-if TYPE_CHECKING:
-    from envpool_py.pool.base import BaseVectorEnv
 
 
 def assemble(
-    pool: BaseVectorEnv,
+    pool: Any,
     policy: Policy | None,
     record: Path | None,
     reset_fn: ResetFn | None,
@@ -66,7 +63,7 @@ def assemble(
             "roots": roots,
             "reset_fn": reset_fn is not None,
         }
-        engine.observers.append(Recorder(engine, record, facts))
+        engine.observers.append(Recorder(engine.block, record, facts))
     engine.places.see(range(pool.env_num))
     history = History(engine, autoreset_mode) if replay else None
     if history is not None:

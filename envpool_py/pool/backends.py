@@ -123,13 +123,14 @@ def _over_ray(
     **options: Any,
 ) -> BaseVectorEnv:
     """Make a ``RayVectorEnv`` of ``num_processes`` actors; for a string or None, its default."""
-    from envpool_py.ray import RayVectorEnv  # noqa: PLC0415 - an extra
-
     if isinstance(num_processes, int):
         options["envs_per_actor"] = -(-len(env_fns) // num_processes)
     if context is not None:
         options["context"] = context
-    return RayVectorEnv(env_fns, *args, **options)
+    pool: BaseVectorEnv = importlib.import_module("envpool_py.ray").RayVectorEnv(
+        env_fns, *args, **options
+    )
+    return pool
 
 
 #: From each name of a ``backend`` to the class or function that makes the pool.

@@ -30,6 +30,7 @@ from envpool_py.engine.engine import Engine
 from envpool_py.env import checks
 from envpool_py.env.block import StepResult
 from envpool_py.env.executor import ResetFn
+from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids
@@ -40,7 +41,7 @@ from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.notebook import table
 from envpool_py.seeding import Seed
 from envpool_py.worker import process_group
-from envpool_py.worker.base import EnvWorker, Request
+from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.hosts import Hosts, hosts_of
 
 

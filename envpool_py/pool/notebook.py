@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from envpool_py.engine import states
 from envpool_py.errors import name_ids
-
-if TYPE_CHECKING:
-    from envpool_py.pool.base import BaseVectorEnv
 
 _TEXTS = {
     states.READY: "ready for a step",
@@ -25,7 +22,7 @@ _TEXTS = {
 }
 
 
-def table(pool: BaseVectorEnv, title: str | None = None) -> str:
+def table(pool: Any, title: str | None = None) -> str:
     """Return a title (default: ``repr(pool)``), the spaces and the states of the envs as HTML."""
     rows = []
     if not pool.is_closed:

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from envpool_py.env.block import FINAL, FORM, Block
 from envpool_py.env.spaces import Array
-from envpool_py.worker import channel
-from envpool_py.worker.channel import ASK, HEADER, ID_MASK, KIND_BITS
+from envpool_py.env.tokens import ASK, ID_MASK
+from envpool_py.worker import frames
 from envpool_py.worker.child import EnvProcess
+from envpool_py.worker.frames import HEADER, KIND_BITS
 from envpool_py.worker.watchdog import Watchdog
 
 ACTIONS, PLACES, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
@@ -96,13 +97,13 @@ class EnvActor(EnvProcess):
         (head,) = HEADER.unpack_from(message)
         end = HEADER.size + (head >> KIND_BITS)
         kind, body, rest = head & ((1 << KIND_BITS) - 1), message[HEADER.size : end], message[end:]
-        if kind <= channel.TOKENS_PROMPT:
+        if kind <= frames.TOKENS_PROMPT:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
             self._carry_out(body, 0)
-        elif kind == channel.REQUESTS:
+        elif kind == frames.REQUESTS:
             self._answer(pickle.loads(body))  # noqa: S301 - from our own driver
-        elif kind == channel.ATTACH:
+        elif kind == frames.ATTACH:
             self._make_block(Block(pickle.loads(body)), rest)  # noqa: S301 - likewise
         else:
             self._close()

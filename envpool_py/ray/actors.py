@@ -27,9 +27,11 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
+from envpool_py.env.tokens import RESET
 from envpool_py.ray.actor import ACTIONS, PLACES, EnvActor, Rows
-from envpool_py.worker import channel, process_host
-from envpool_py.worker.channel import HEADER, KIND_BITS, RESET, Channel
+from envpool_py.worker import frames, process_host
+from envpool_py.worker.channel import Channel
+from envpool_py.worker.frames import HEADER, KIND_BITS
 from envpool_py.worker.process_group import Processes
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Overdue
@@ -160,15 +162,15 @@ class ActorHost(ProcessHost):
         if self.exit is not None:
             return
         kind = HEADER.unpack_from(data)[0] & ((1 << KIND_BITS) - 1)
-        if kind == channel.CLOSE and not self.started:
+        if kind == frames.CLOSE and not self.started:
             self.kill()
             return
-        if kind <= channel.TOKENS_PROMPT:
+        if kind <= frames.TOKENS_PROMPT:
             tokens = np.frombuffer(data, np.int64, offset=HEADER.size)
             data += b"" if tokens[0] & RESET else self.rows.take(ACTIONS, tokens)
-        elif kind == channel.ATTACH:  # restarted, it goes on counting
+        elif kind == frames.ATTACH:  # restarted, it goes on counting
             data += self.rows.take(PLACES, np.array(self.ids))
-        took = self._closed if kind == channel.CLOSE else self._answered
+        took = self._closed if kind == frames.CLOSE else self._answered
         self._call(self.process.handle, took, data)
 
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
@@ -209,7 +211,7 @@ class Actors(Processes):
         spec = spec._replace(num_processes=int(self._limit is not None))  # each is number 0
         block = Block(spec)
         rows = Rows(block)
-        self._attach_message = channel.frame(channel.ATTACH, pickle.dumps(spec))
+        self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
             host.rows = rows
             host.write(self._attach_message)

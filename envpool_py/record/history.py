@@ -23,11 +23,11 @@ import numpy as np
 from envpool_py.engine import recreation
 from envpool_py.engine.engine import Engine
 from envpool_py.env import spaces
+from envpool_py.env.request import Request
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
 from envpool_py.record import digest
 from envpool_py.record.observers import Observer, Rows, Steps
-from envpool_py.worker.base import Request
 
 #: The number of requests that are kept of one env.
 MAX_STEPS = 100_000

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
-from envpool_py.worker.base import Request
 
 #: The key of a note: recovery has truncated this row, which also begins the next episode.
 LOST_EPISODE = "truncated"

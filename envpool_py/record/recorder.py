@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_py.engine.engine import Engine
 from envpool_py.env import checks, spaces
+from envpool_py.env.block import Block
+from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
 from envpool_py.record import digest, plain_codec
 from envpool_py.record.observers import Observer, Rows, Steps
-from envpool_py.worker.base import Request
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.
@@ -86,10 +86,11 @@ class Recorder(Observer):
     ``roots`` (the root seed of each env, or None).
     """
 
-    def __init__(self, engine: Engine, path: Path, header: Mapping[str, Any]) -> None:
-        self._engine = engine
+    def __init__(self, block: Block, path: Path, header: Mapping[str, Any]) -> None:
+        self._block = block
         self._path = path
-        spec = engine.block.spec
+        spec = block.spec
+        self._all = list(range(spec.num_envs))
         self._leaves = spaces.leaves(spec.obs)
         layouts = {"observations": describe(spec.obs), "actions": describe(spec.action)}
         facts = {"version": VERSION, **header, **layouts}
@@ -105,8 +106,8 @@ class Recorder(Observer):
             os.close(fd)
 
     def _write(self, kind: bytes, ids: Sequence[int] | IdArray, data: Any) -> None:
-        listed = None if ids is self._engine.all_ids else [int(i) for i in ids]
-        self._append(kind, plain_codec.encode([listed, data]))
+        listed = [int(i) for i in ids]
+        self._append(kind, plain_codec.encode([None if listed == self._all else listed, data]))
 
     def _append(self, kind: bytes, body: bytes, before: bytes = b"") -> None:
         if self._fd is None:
@@ -178,7 +179,7 @@ class Recorder(Observer):
 
     def recreated(self, ids: Sequence[int]) -> None:
         """Write which envs were recreated, and with which episode they continue."""
-        self._write(RECREATED, ids, [self._engine.block.schedule(i)[:2] for i in ids])
+        self._write(RECREATED, ids, [self._block.schedule(i)[:2] for i in ids])
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]

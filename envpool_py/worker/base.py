@@ -14,41 +14,12 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from envpool_py.env.request import Request
 
 W = TypeVar("W", bound="EnvWorker")
-
-
-class Request(NamedTuple):
-    """A request to one env.
-
-    An ``Executor`` carries it out, by its ``kind``, with ``args`` and ``kwargs``:
-
-    ============== ============================== ==========================================
-    kind           arguments                      reply
-    ============== ============================== ==========================================
-    ``step``       ``action``                     (obs, reward, terminated, truncated, info)
-    ``reset``      ``seed=``, ``options=``, ...   (obs, info)
-    ``seed``       ``seed``                       ``[seed]``
-    ``get_attr``   ``name``                       the value
-    ``set_attr``   ``name, value``                None
-    ``call``       ``method, *args, **kwargs``    the result of the method
-    ``apply``      ``function, *args, **kwargs``  the result of ``function(env, ...)``
-    ``render``     ``**kwargs``                   the frame
-    ``run``        ``function, *args``            the result of ``function(carry_out, ...)``
-    ``rebuild``                                   None; a new env, made by the same ``env_fn``
-    ``configure``  the pool's options             None; sent only if they are not the defaults
-    ============== ============================== ==========================================
-    """
-
-    kind: str
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = {}
-
-
-#: Requests whose reply is a row.
-ROW_KINDS = frozenset({"step", "reset"})
 
 
 class EnvWorker(ABC):

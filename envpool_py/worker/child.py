@@ -25,12 +25,13 @@ from typing import Any, NamedTuple
 
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import Executor
+from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
 from envpool_py.env.step_loop import RowWriter
+from envpool_py.env.tokens import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.errors import pack_failure
-from envpool_py.worker import channel, limits, memory
-from envpool_py.worker.channel import ID_MASK, TOKEN_BYTES
-from envpool_py.worker.watchdog import Heartbeat, show_stacks
+from envpool_py.worker import channel, frames, limits, memory, process_end
+from envpool_py.worker.watchdog import show_stacks
 
 #: Seconds after which finished rows are published while other envs are still stepped: short, so
 #: that a slow env does not delay the rows of others; not 0, so that cheap envs do not need a system
@@ -86,7 +87,7 @@ def main(
         os.sched_setaffinity(0, {shared.cores[number % len(shared.cores)]})
     if shared.stacks is not None:
         show_stacks(shared.stacks)
-    end = channel.ProcessEnd(stream, shared.results, channel.Looks(allowed=shared.look))
+    end = process_end.ProcessEnd(stream, shared.results, process_end.Looks(allowed=shared.look))
     EnvProcess(number, ids, end).run(env_fns, shared.memory)
     stream.detach()  # left open: the parent must not see its end before that of the process
 
@@ -107,26 +108,26 @@ class EnvProcess:
     def run(self, env_fns: Sequence[Any], memory_fd: int) -> None:
         """Carry out the parent's requests until the parent closes the connection."""
         if self._build(env_fns):
-            frames = 0
+            handled = 0
             while True:
                 kind, body = self._end.receive()
-                if kind <= channel.TOKENS_PROMPT:
-                    self._carry_out(body, PUBLISH_AFTER if kind == channel.TOKENS_PROMPT else 0)
-                elif kind == channel.REQUESTS:
+                if kind <= frames.TOKENS_PROMPT:
+                    self._carry_out(body, PUBLISH_AFTER if kind == frames.TOKENS_PROMPT else 0)
+                elif kind == frames.REQUESTS:
                     self._answer(pickle.loads(body))  # noqa: S301 - from our own parent
-                elif kind == channel.ATTACH:
+                elif kind == frames.ATTACH:
                     self._attach(Block(pickle.loads(body), memory.attach(memory_fd)))  # noqa: S301
                 else:
                     break
-                frames += 1
+                handled += 1
                 if self._heartbeat is not None:
-                    self._heartbeat.count(frames)
+                    self._heartbeat.count(handled)
         self._close()
 
     def _build(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and send their spaces to the parent; False if an env_fn raised."""
         seen: dict[int, int] = {}
-        self._end.add(self._ids[0], channel.HELLO, b"")
+        self._end.add(self._ids[0], frames.HELLO, b"")
         for i, env_fn in zip(self._ids, env_fns, strict=True):
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
             self._end.send()
@@ -140,7 +141,7 @@ class EnvProcess:
                         " every env_fn must make its own"
                     )
                 self._executors[i] = executor
-                self._end.add(i, channel.HELLO, channel.dumps(executor.env_spaces(), "the spaces"))
+                self._end.add(i, frames.HELLO, frames.dumps(executor.env_spaces(), "the spaces"))
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
                 self._fail(i, "env_fn", error)
                 self._end.send()
@@ -187,7 +188,7 @@ class EnvProcess:
                     self._send_beside(token, {"reply": reply})
             except BaseException as error:  # noqa: BLE001 - unpickling runs the user's code
                 (self._fail if writer is None else writer.note_error)(token, kind, error)
-            done += channel.HEADER.pack(token)
+            done += pack_token(token)
             if time.perf_counter() > due:
                 self._end.publish(done)
                 done, due = b"", time.perf_counter() + PUBLISH_AFTER
@@ -196,10 +197,10 @@ class EnvProcess:
 
     def _send_beside(self, token: int, beside: Beside) -> None:
         what = "the result" if "reply" in beside else "the info or observation"
-        self._end.add(token, channel.BESIDE, channel.dumps(beside, what))
+        self._end.add(token, frames.BESIDE, frames.dumps(beside, what))
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
-        self._end.add(token, channel.FAILURE, pickle.dumps((kind, pack_failure(error))))
+        self._end.add(token, frames.FAILURE, pickle.dumps((kind, pack_failure(error))))
 
     def _close(self) -> None:
         for i, executor in self._executors.items():
@@ -207,7 +208,7 @@ class EnvProcess:
                 executor.close()
             except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
                 failure = pickle.dumps(("close", pack_failure(error)))
-                self._end.add(i, channel.CLOSE_FAILURE, failure)
+                self._end.add(i, frames.CLOSE_FAILURE, failure)
         with contextlib.suppress(ConnectionError):  # the parent has ended
             self._end.send()
 

@@ -12,12 +12,15 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import SAME_STEP, EnvSpaces, Executor
+from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
+from envpool_py.env.tokens import ID_MASK
 from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray
-from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.channel import ID_MASK, frame
-from envpool_py.worker.inline_host import InlineHost, LocalHost, WorkerHost
+from envpool_py.worker.base import EnvWorker
+from envpool_py.worker.custom_host import WorkerHost
+from envpool_py.worker.frames import frame
+from envpool_py.worker.inline_host import InlineHost
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_group import Processes
 from envpool_py.worker.process_host import ProcessHost
@@ -28,6 +31,8 @@ LOOK_FOR = 300e-6
 
 _OPTIONS = {"num_processes", "caller_steps", "num_threads", "affinity", "step_timeout"}
 
+#: A host that the engine runs itself.
+LocalHost: TypeAlias = InlineHost | WorkerHost
 #: A function that sends a message to a host, and the message.
 Message: TypeAlias = "tuple[Callable[[Any], object], Any]"
 

@@ -16,24 +16,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from operator import length_hint, methodcaller
-from typing import Any, TypeAlias
+from operator import length_hint
+from typing import Any
 
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Beside, Block
-from envpool_py.env.executor import EnvSpaces, Executor, interrupts, reward_shape
+from envpool_py.env.executor import EnvSpaces, Executor, interrupts
 from envpool_py.env.info_codec import KEPT
-from envpool_py.env.obs_writer import actions_of
+from envpool_py.env.request import Request
 from envpool_py.env.step_loop import RowWriter
-from envpool_py.errors import EnvError, env_error, from_signal_handler
-from envpool_py.worker.base import ROW_KINDS, EnvWorker, Request
-from envpool_py.worker.channel import ASK, HEADER, ID_MASK, RESET, TOKEN_BYTES
+from envpool_py.env.tokens import ASK, ID_MASK, TOKEN_BYTES
+from envpool_py.errors import EnvError, env_error
+from envpool_py.worker.base import EnvWorker
 
 
-class _Results:
+class Results:
     """The base class of the hosts of this module, with the results of their envs."""
 
     #: Whether steps can be timed.
@@ -88,7 +88,7 @@ class _Results:
         return errors
 
 
-class InlineHost(_Results):
+class InlineHost(Results):
     """Envs in the calling process, each with an executor, stepped one after another."""
 
     def __init__(self, ids: Sequence[int], executors: Sequence[Executor]) -> None:
@@ -115,7 +115,7 @@ class InlineHost(_Results):
     def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
         """Queue requests with arguments, each with its token."""
         # Copies for each env, because an env may change its arguments.
-        self._requests.update((token, _own_request(request)) for token, request in pairs)
+        self._requests.update((token, own_request(request)) for token, request in pairs)
         self.post(_packed([token for token, _ in pairs]))
 
     def _fill(self, data: bytes) -> None:
@@ -208,157 +208,11 @@ class InlineHost(_Results):
         return errors
 
 
-class _LastReply:
-    """An env that returns the reply of a custom worker, which has already stepped its env."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-
-    def step(self, action: Any) -> Any:  # noqa: ARG002 - the signature of an env's
-        return self.value
-
-    def reset(self, **kwargs: Any) -> Any:  # noqa: ARG002 - likewise
-        return self.value
-
-
-class WorkerHost(_Results):
-    """All envs of a pool of custom workers; calls only ``send`` and ``recv`` of a worker."""
-
-    measures = False
-
-    def __init__(self, workers: Sequence[EnvWorker]) -> None:
-        super().__init__({i: Executor(_LastReply) for i in range(len(workers))})
-        self._workers = workers
-        for executor in self._executors.values():
-            executor.to_check.clear()  # the executor of the worker checks rows
-        self._under_way: dict[int, tuple[int, Request]] = {}  # the oldest first
-        self._cancelled: set[int] = set()
-        self._done: list[bytes] = []
-        # The env whose reply is being received, and that reply after ``recv`` has returned.
-        self._receiving: list[int] = []
-        self._received: list[Any] = []
-
-    def spaces(self) -> dict[int, EnvSpaces]:
-        """Return the spaces of the envs by id."""
-        return {
-            i: EnvSpaces(
-                self._attribute(i, "observation_space"),
-                self._attribute(i, "action_space"),
-                reward_shape(self._attribute(i, "reward_space")),
-            )
-            for i in self.ids
-        }
-
-    def _attribute(self, i: int, name: str) -> Any:
-        try:
-            # A copy, as in every host, so that sampling does not change the env's space.
-            return spaces_.snapshot(self._workers[i].get_env_attr(name))
-        except AttributeError:
-            return None
-        except Exception as error:
-            raise env_error(error, i, "get_attr") from error
-
-    def attach(self, block: Block) -> None:
-        """Write rows into this block from now on."""
-        super().attach(block)
-        self._actions = actions_of(block)
-
-    def post(self, data: bytes) -> None:
-        """Send the steps and plain resets of these tokens to the workers."""
-        for token in memoryview(data).cast("q").tolist():
-            action = None if token & RESET else self._actions[token & ID_MASK]
-            request = Request("reset") if token & RESET else Request("step", (action,))
-            self.post_requests([(token & ~RESET, request)])
-
-    def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """Send requests with arguments, each with its token, to the workers."""
-        for token, request in pairs:
-            i = token & ID_MASK
-            worker = self._workers[i]
-            if i in self._cancelled:
-                self._cancelled.discard(i)
-                worker.cancel()
-            self._under_way[i] = token, request
-            try:
-                worker.send(_own_request(request))
-            except Exception as error:  # noqa: BLE001 - raised with the row of this env
-                self._end(i, None, error)
-
-    def left(self, only: set[int] | None) -> bool:
-        """Whether requests are under way, of the envs ``only`` or of any env."""
-        if self._done or only is None:
-            return bool(self._done or self._under_way)
-        return not only.isdisjoint(self._under_way)
-
-    def run(
-        self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
-    ) -> None:
-        """Receive replies, as ``InlineHost.run`` carries out requests."""
-        ids = [i for i in self._under_way if only is None or i in only]
-        if ids and not self._done:
-            workers = [self._workers[i] for i in ids]
-            for worker in type(workers[0]).wait(workers, min(limit, len(ids)), seconds):
-                self._receive(next(i for i in ids if self._workers[i] is worker), worker)
-        while self._done:
-            chunks.append(self._done[0])
-            del self._done[0]
-
-    def _receive(self, i: int, worker: EnvWorker) -> None:
-        self._receiving, self._received = [i], []
-        failure = None
-        try:
-            # One call, so that no signal handler runs between the reply and the list.
-            self._received.extend(map(methodcaller("recv"), (worker,)))
-        except (Exception, SystemExit) as error:
-            if from_signal_handler(error):
-                raise
-            failure, self._received = error, [None]
-        self._end(i, self._received[0], failure)
-        self._receiving = []
-
-    def _end(self, i: int, reply: Any, failure: BaseException | None) -> None:
-        token, request = self._under_way[i]
-        if failure is not None:
-            self._writer.note_error(token, request.kind, failure)
-        elif request.kind in ROW_KINDS:
-            self._executors[i].env.value = reply
-            self._writer.answer(token, request)
-        else:
-            self._writer.reply(token, reply)
-        self._done.append(HEADER.pack(token))
-        del self._under_way[i]
-
-    def settle(self, chunks: list[bytes]) -> list[int]:
-        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
-        receiving, self._receiving = self._receiving, []
-        chunks.extend(self._done)
-        self._done.clear()
-        for i in receiving if self._received else ():  # else the worker is cancelled
-            self._under_way.pop(i, None)
-        return receiving
-
-    def cancel(self, ids: set[int]) -> set[int]:
-        """Drop the requests of these envs; all of them are carried out anyway."""
-        self._cancelled |= ids & self._under_way.keys()
-        for i in ids:
-            self._under_way.pop(i, None)
-            self.beside.pop(i, None)
-        return ids
-
-    def close(self) -> list[EnvError]:
-        """Close the envs; return the errors."""
-        return self._close(dict(enumerate(self._workers)))
-
-
-#: A host that the engine runs itself.
-LocalHost: TypeAlias = InlineHost | WorkerHost
-
-
 def _packed(tokens: list[int]) -> bytes:
     return np.array(tokens, np.int64).tobytes()
 
 
-def _own_request(request: Request) -> Request:
+def own_request(request: Request) -> Request:
     """Copy a request and its arguments; arguments that cannot be copied are shared."""
     if request.kind not in ("step", "reset", "set_attr", "call", "apply", "render"):
         return request

@@ -33,7 +33,7 @@ from envpool_py.env import checks
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, from_signal_handler, name_ids
-from envpool_py.worker import channel, child, memory, process_host
+from envpool_py.worker import channel, child, frames, memory, process_host
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Overdue, Watchdog
@@ -163,7 +163,7 @@ class Processes:
         block = Block(spec, memory.allocate(self._memory, nbytes(spec), "observations and actions"))
         if self.watchdog is not None:
             self.watchdog.attach(block.heartbeats)
-        self._attach_message = channel.frame(channel.ATTACH, pickle.dumps(spec))
+        self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
             host.write(self._attach_message)
         return block
@@ -243,7 +243,7 @@ class Processes:
         self._closed = True
         try:
             for host in self.hosts:
-                host.write(channel.frame(channel.CLOSE, b""))
+                host.write(frames.frame(frames.CLOSE, b""))
             self._await_exits(GRACE)
             for host in self.hosts:
                 host.kill(signal.SIGTERM)

@@ -31,10 +31,11 @@ from typing import Any
 
 from envpool_py import errors
 from envpool_py.env.executor import EnvSpaces
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, WorkerDiedError
-from envpool_py.worker import channel, child
-from envpool_py.worker.base import Request
-from envpool_py.worker.channel import ID_MASK, ITEM
+from envpool_py.worker import channel, child, frames
+from envpool_py.worker.frames import ITEM
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
@@ -43,13 +44,11 @@ DISCONNECTED_FOR = 1.0
 SLOW_START = 60.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
-_PLACE = ID_MASK | channel.ASK
+_PLACE = ID_MASK | ASK
 _UNREADABLE = "was killed: it sent what cannot be read"
 _READ = 1 << 18
 # Windows has no SIGKILL, and this package has no worker processes there.
 _KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
-# Bytes that the system writes completely or not at all.
-_ATOMIC = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 
 
 class Stream:
@@ -121,8 +120,8 @@ class Stream:
         while len(data) - start >= ITEM.size:
             token, status, length = ITEM.unpack_from(data, start)
             known = token >= 0 and token & ID_MASK in self._ids
-            known &= 0 <= status <= channel.CLOSE_FAILURE
-            if not (known and 0 <= length <= channel.LARGEST):
+            known &= 0 <= status <= frames.CLOSE_FAILURE
+            if not (known and 0 <= length <= frames.LARGEST):
                 self.garbled, start = True, len(data)
                 break
             needed = ITEM.size + length
@@ -276,9 +275,9 @@ class ProcessHost:
         for token, request in pairs:
             if id(request) not in bodies:
                 what = f"env {token & ID_MASK}: the arguments of {request.kind}"
-                bodies[id(request)] = channel.dumps(request, what)
+                bodies[id(request)] = frames.dumps(request, what)
         message = [(token, bodies[id(request)]) for token, request in pairs]
-        return channel.frame(channel.REQUESTS, pickle.dumps(message))
+        return frames.frame(frames.REQUESTS, pickle.dumps(message))
 
     def write(self, data: bytes) -> None:
         """Send a message; bytes that the process does not accept at once are sent later."""
@@ -286,7 +285,7 @@ class ProcessHost:
             return
         stream, sent = self.stream, 0
         stream.sent += 1
-        if len(data) <= _ATOMIC and not stream.outbox:
+        if len(data) <= frames.ATOMIC and not stream.outbox:
             try:
                 sent = os.write(stream.fd, data)
             except BlockingIOError:
@@ -329,15 +328,15 @@ class ProcessHost:
         while items:
             token, status, data = items[0]
             i = token & ID_MASK
-            if status == channel.HELLO:
+            if status == frames.HELLO:
                 self._greet(i, data)
-            elif status == channel.CLOSE_FAILURE:
+            elif status == frames.CLOSE_FAILURE:
                 if (error := self._error_in(i, data)) is not None:
                     self.close_errors.append(error)
-            elif status == channel.FAILURE and not self.started:
+            elif status == frames.FAILURE and not self.started:
                 self.start_error = self._error_in(i, data)
             else:
-                self.items[token & _PLACE] = token & ~channel.RESET, (status, data)
+                self.items[token & _PLACE] = token & ~RESET, (status, data)
             items.popleft()
         if self.stream.garbled:
             self.kill(reason=_UNREADABLE)
@@ -366,7 +365,7 @@ class ProcessHost:
                 self.kill(reason=_UNREADABLE)
                 return self.death_of(i)
         status, data = self.items.pop(place)[1]
-        if status == channel.FAILURE:
+        if status == frames.FAILURE:
             return self._error_in(i, data) or self.death_of(i)
         return self._loaded(data, i, kind)
 

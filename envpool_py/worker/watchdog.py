@@ -19,10 +19,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from envpool_py.env.heartbeat import NUMBERS
 from envpool_py.env.spaces import Array
 from envpool_py.worker import memory
 
@@ -39,32 +40,6 @@ def show_stacks(fd: int) -> None:
     """Let this process write the Python stacks of its threads to ``fd`` at ``STACK_SIGNAL``."""
     # The handler is written in C, so it also works while an env holds the GIL.
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
-
-
-#: The length of a heartbeat: the env in a request, the start of the request, the frames handled.
-NUMBERS = 3
-
-
-class Heartbeat:
-    """Writes the heartbeat of one process, int64 ``(NUMBERS,)``."""
-
-    def __init__(self, row: Array) -> None:
-        self._numbers: Any = memoryview(row)  # type: ignore[arg-type]
-        self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
-
-    def begin(self, i: int, *, timed: bool = True) -> None:
-        """Write that env ``i`` begins a request now."""
-        # In this order, so that the parent may read a time that is too late, but never too early.
-        self._times[1] = time.monotonic()
-        self._numbers[0] = i + 1 if timed else -1
-
-    def end(self) -> None:
-        """Write that no env is in a request."""
-        self._numbers[0] = 0
-
-    def count(self, frames: int) -> None:
-        """Write the number of frames that have been handled."""
-        self._numbers[2] = frames
 
 
 class Overdue(NamedTuple):

@@ -7,9 +7,10 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from envpool_py.env.executor import Executor
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import GENERATION
 from envpool_py.errors import EnvError
-from envpool_py.worker.base import EnvWorker, Request
-from envpool_py.worker.channel import GENERATION
+from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.process_group import Processes
 
 

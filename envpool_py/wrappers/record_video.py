@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,34 +12,9 @@ from envpool_py import ids as ids_
 from envpool_py import images
 from envpool_py.env.spaces import Array
 from envpool_py.ids import Ids
+from envpool_py.images import VideoWrapper
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.wrappers.vector import VectorEnvWrapper
-
-
-class VideoWrapper:
-    """What wrappers share that write a video of a pool or of a VecEnv; a mixin."""
-
-    venv: Any
-    video_path: Any
-    _video: images.Video | None = None
-
-    def close(self) -> None:
-        """Finish the video, and close what is wrapped."""
-        try:
-            self._stop()
-        finally:
-            self.venv.close()
-
-    def _stop(self) -> None:
-        video, self._video = self._video, None
-        if video is not None:
-            video.close()
-
-    def __del__(self) -> None:
-        if self._video is not None:
-            text = f"{self.video_path} was not ended by close()"
-            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
-            self._stop()
 
 
 class RecordVideo(VideoWrapper, VectorEnvWrapper):

@@ -12,9 +12,10 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from envpool_py import DummyVectorEnv, EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py.env.heartbeat import NUMBERS, Heartbeat
 from envpool_py.worker import process_host
 from envpool_py.worker.channel import is_readable
-from envpool_py.worker.watchdog import NUMBERS, Heartbeat, Watchdog
+from envpool_py.worker.watchdog import Watchdog
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, goes_on, kill, reset_pool
 from tests.support import broken, envs
@@ -296,7 +297,9 @@ def test_when_a_process_is_overdue(monkeypatch):
         return [tuple(overdue) for overdue in dog.look(lambda: sent)]
 
     now, sent = 100.0, [1, 1]
-    monkeypatch.setattr("envpool_py.worker.watchdog.time", SimpleNamespace(monotonic=lambda: now))
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("envpool_py.worker.watchdog.time", clock)
+    monkeypatch.setattr("envpool_py.env.heartbeat.time", clock)
     dog, heartbeats = Watchdog(1.0), np.zeros((2, NUMBERS), np.int64)
     dog.attach(heartbeats)
     beats = [Heartbeat(row) for row in heartbeats]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from envpool_py import images
+from envpool_py.images import VideoWrapper
 from envpool_py.sb3.common.vec_env.base_vec_env import ResultWrapper, require
-from envpool_py.wrappers.record_video import VideoWrapper
 
 
 class VecVideoRecorder(VideoWrapper, ResultWrapper):

@@ -1,0 +1,92 @@
+"""The results that have arrived."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envpool_py.engine.states import States
+from envpool_py.env.tokens import ASK, ID_MASK, RESET, TOKEN_BYTES
+from envpool_py.ids import IdArray
+
+_ID_MASK = np.int64(ID_MASK)  # faster than an int
+
+
+class Arrivals:
+    """The results that have arrived and are not yet returned: their tokens, oldest first.
+
+    Attributes:
+        chunks: the tokens as bytes, as they were read.
+        stale: for each env that may still answer a cancelled request, the token of that request;
+            while there is one, every token is checked when it arrives.
+    """
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self.chunks: list[bytes] = []
+        self.stale: dict[int, int] = {}
+
+    def tokens(self) -> NDArray[np.int64]:
+        """Return the tokens, oldest first."""
+        data = b"".join(self.chunks)
+        return np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
+
+    def ids(self) -> IdArray:
+        """Return the envs whose results have arrived, in the order of arrival."""
+        return self.tokens() & ID_MASK
+
+    def sound_ids(self) -> IdArray | None:
+        """Return the same as ``ids``, or None if anything but current results has arrived."""
+        data = b"".join(self.chunks)
+        try:
+            tokens = np.frombuffer(data, np.int64)
+            ids = tokens & _ID_MASK
+            expected = self._states.tokens[ids].tobytes()  # bytes compare faster than arrays
+        except (IndexError, ValueError):
+            return None
+        if expected != data and expected != (tokens & ~RESET).tobytes():
+            return None
+        return ids
+
+    def drop_stale(self) -> None:
+        """Drop the results of cancelled requests, and results that came twice."""
+        if sum(map(len, self.chunks)) % TOKEN_BYTES:
+            return
+        tokens = self.tokens()
+        ids = tokens & ID_MASK
+        sound = (tokens >= 0) & (ids < len(self._states.state))
+        answered = tokens[sound] & ~(RESET | ASK)
+        current = ~sound
+        current[sound] = self._states.tokens[ids[sound]] == answered
+        kept = list(dict.fromkeys(tokens[current].tolist()))
+        # Before ``stale`` is changed: after an interrupt in between, this can be repeated.
+        self.chunks[:] = [np.array(kept, np.int64).tobytes()] if kept else []
+        for token in answered.tolist():
+            i = token & ID_MASK
+            if token in (self.stale.get(i), self._states.tokens[i]):
+                self.stale.pop(i, None)
+
+    def take(self, ids: IdArray) -> None:
+        """Remove the results of these envs, which have all arrived and are now returned."""
+        if sum(map(len, self.chunks)) == len(ids) * TOKEN_BYTES:
+            self.chunks.clear()
+        else:
+            self.drop(ids)
+
+    def drop(self, ids: IdArray | list[int]) -> None:
+        """Remove the tokens of these envs without returning their results."""
+        tokens = self.tokens()
+        self._keep(tokens, ~np.isin(tokens & ID_MASK, ids))
+
+    def take_replies(self) -> list[int]:
+        """Remove the tokens of requests without a row; return their envs."""
+        tokens = self.tokens()
+        asked = (tokens & ASK != 0) & (tokens >= 0)
+        if asked.any():
+            self._keep(tokens, ~asked)
+        listed: list[int] = (tokens[asked] & ID_MASK).tolist()
+        return listed
+
+    def _keep(self, tokens: NDArray[np.int64], kept: NDArray[np.bool_]) -> None:
+        rest = tokens[kept]
+        self.chunks[:] = [rest.tobytes()] if len(rest) else []

@@ -1,0 +1,225 @@
+"""Gather rows of the block into batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envpool_py.env import info_codec, spaces
+from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, WHOLE, Beside, Block
+from envpool_py.env.spaces import Array
+from envpool_py.ids import IdArray
+
+
+class Batches:
+    """Gathers rows of the block into batches for the caller.
+
+    Args:
+        block: the rows.
+        columns: True: a batch of dicts or tuples is one dict or tuple of arrays. False: it is an
+            object array of one dict or tuple per env.
+        copy: False: a batch of all envs in order consists of views of the block.
+    """
+
+    def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
+        layout = block.spec.obs
+        self._block = block
+        self._in_columns = columns or spaces.is_leaf(layout)
+        self._copy = copy
+        # Whether an observation is one array; the array of final observations if there is one.
+        self._single = spaces.is_leaf(layout) and layout.code is None
+        self._final = block.finals[0] if block.finals and self._single and layout.shape else None
+        self._reader = info_codec.Reader(*block.info_memory, id_key="env_id")
+        # The shape of vector rewards that no space declares; None before the first of them.
+        self._reward_shape: tuple[int, ...] | None = None
+        self._last: list[Array] | None = None
+
+    def bare_infos(self, listed: list[int]) -> Array:
+        """Return a new info for each of these envs, with nothing but its ``env_id``."""
+        return np.fromiter([{"env_id": i} for i in listed], object, len(listed))
+
+    def gather(
+        self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any
+    ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
+        """Gather observations (leaf by leaf, and joined for the caller), rewards and flags.
+
+        ``index`` is ``WHOLE`` or the ids; ``beside`` is by env; ``out`` holds an array per leaf to
+        gather into, None: new arrays.
+        """
+        block = self._block
+        parts: list[Any] = []
+        objects = 0
+        for n, array in enumerate(block.obs):
+            if array is None:
+                values = [beside[i]["objects"][objects] for i in ids.tolist()]
+                parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
+                objects += 1
+            elif out is not None:
+                # The default mode, "raise", would gather into a temporary array first.
+                parts.append(array.take(ids, axis=0, out=out[n], mode="clip"))
+            elif index is not WHOLE:
+                parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
+            else:
+                parts.append(array.copy() if self._copy else array)
+        if self._last is not None:
+            self._note_last(ids, index, parts)
+        reward, terminated, truncated = block.reward, block.terminated, block.truncated
+        if index is not WHOLE:
+            reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
+        elif self._copy:
+            reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
+        if self._reward_shape is not None or beside:
+            reward = self._with_undeclared(reward, ids, beside)
+        obs = parts[0] if self._single else self._join(parts, len(ids))
+        return parts, obs, reward, terminated, truncated
+
+    def _join(self, parts: list[Any], count: int) -> Any:
+        """Join the arrays of the leaves into the observations that the caller gets."""
+        layout = self._block.spec.obs
+        if not self._in_columns:
+            return np.fromiter(spaces.join_rows(layout, parts, count), object, count)
+        columns = [
+            part if leaf.code is None else np.fromiter(leaf.code.decode(part), object, count)
+            for leaf, part in zip(self._block.obs_leaves, parts, strict=True)
+        ]
+        return spaces.join(layout, columns)
+
+    def _with_undeclared(self, reward: Array, ids: IdArray, beside: dict[int, Beside]) -> Array:
+        """Return the rewards; some may be vectors of a length that no space declares."""
+        own = {i: part["reward"] for i, part in beside.items() if "reward" in part}
+        if self._reward_shape is None:
+            if not own:
+                return reward
+            self._reward_shape = next(iter(own.values())).shape
+        if all(vector.shape == self._reward_shape for vector in own.values()):
+            batch = np.zeros((len(ids), *self._reward_shape))
+        else:
+            batch = np.empty(len(ids), dtype=object)
+        for k, i in enumerate(ids.tolist()):
+            batch[k] = own[i] if i in own else float(reward[k])
+        return batch
+
+    def complete(
+        self,
+        infos: Array,
+        listed: list[int],
+        marked: list[tuple[int, int]],
+        beside: dict[int, Beside],
+        *,
+        resets: bool,
+    ) -> None:
+        """Add the values of infos to the rows that have a mark.
+
+        ``marked`` are the positions of these rows in the batch, each with its mark; ``infos`` and
+        ``listed``, the env ids, are of all rows. ``resets``: set ``is_reset`` in infos of resets.
+        """
+        read, kept = self._reader.read, self._block.infos
+        for k, mark in marked:
+            i = listed[k]
+            if mark >= FORM:
+                form = mark // FORM
+                if form == info_codec.KEPT:
+                    infos[k] = info = kept[i]
+                    info["env_id"] = i
+                else:
+                    infos[k] = read(i, form)
+            elif mark & BESIDE and (info := beside[i].get("info")) is not None:
+                infos[k] = info = dict(info)  # an env may return one dict as observation and info
+                info["env_id"] = i
+            if mark & FINAL:
+                info = infos[k]
+                if mark & BESIDE and "final_obs" in beside[i]:
+                    info["final_obs"] = beside[i]["final_obs"]
+                elif self._final is not None:
+                    info["final_obs"] = self._final[i].copy()
+                else:
+                    info["final_obs"] = self._block.final_obs(i)
+                info.setdefault("final_info", {})
+            if mark & RESET_ROW and resets:
+                infos[k]["is_reset"] = True
+
+    def forget_forms(self, ids: Sequence[int]) -> None:
+        """Forget the forms of infos of these envs, because a new process numbers them again."""
+        for i in ids:
+            self._reader.forget(i)
+
+    # ------------------------------------------------------------------------- last observations
+
+    def keep_last(self) -> None:
+        """Keep copies of returned observations from now on, because a fault may spoil the row."""
+        if self._last is None:
+            self._last = [
+                np.full(self._block.spec.num_envs, None, dtype=object)
+                if array is None
+                else np.zeros_like(array)
+                for array in self._block.obs
+            ]
+
+    def _note_last(self, ids: IdArray, index: Any, parts: list[Any]) -> None:
+        assert self._last is not None  # noqa: S101 - for the type checker
+        for array, last, part in zip(self._block.obs, self._last, parts, strict=True):
+            if array is not None:
+                last[index] = part
+            else:
+                for k, i in enumerate(ids.tolist()):
+                    last[i] = spaces.snapshot(part[k])
+
+    def last_obs(self, i: int) -> Any:
+        """Return a copy of the last observation of env ``i`` that the caller got."""
+        assert self._last is not None  # noqa: S101 - keep_last was called
+        parts = [
+            spaces.snapshot(array[i] if leaf.dtype is None else leaf.one(array, i))
+            for leaf, array in zip(self._block.obs_leaves, self._last, strict=True)
+        ]
+        return spaces.join(self._block.spec.obs, parts)
+
+    def put_lost(self, i: int) -> Beside:
+        """Write the row of a lost step of env ``i``: truncated, the last observation, reward 0.
+
+        Call this only while no executor writes that row. Return the values beside the block.
+        """
+        assert self._last is not None  # noqa: S101 - keep_last was called
+        block, objects = self._block, []
+        for array, last in zip(block.obs, self._last, strict=True):
+            if array is None:
+                objects.append(spaces.snapshot(last[i]))
+            else:
+                array[i] = last[i]
+        block.reward[i] = 0.0
+        block.terminated[i], block.truncated[i] = False, True
+        block.mark[i] = BESIDE if objects else 0
+        return {"objects": objects} if objects else {}
+
+
+class BufferPool:
+    """Buffers for the observations of partial batches, reused with ``copy=False``.
+
+    Allocating memory can take longer than gathering, because the system provides large arrays page
+    by page. A buffer is free again once every env of its batch was sent its next request.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self._arrays = block.obs
+        self._buffers: list[list[Array | None]] = []
+        # For each env the number of the buffer that holds its last row, or -1.
+        self._held = np.full(block.spec.num_envs, -1)
+
+    def release(self, ids: IdArray) -> None:
+        """Release the last rows of these envs, which are sent their next request."""
+        self._held[ids] = -1
+
+    def take(self, ids: IdArray) -> list[Array | None]:
+        """Return an array ``(k, *shape)`` for each leaf; None for a leaf of objects."""
+        self.release(ids)
+        taken = set(self._held.tolist())
+        number = next(n for n in itertools.count() if n not in taken)
+        if number == len(self._buffers):
+            self._buffers.append(
+                [None if array is None else np.empty_like(array) for array in self._arrays]
+            )
+        self._held[ids] = number
+        return [None if array is None else array[: len(ids)] for array in self._buffers[number]]

@@ -1,0 +1,58 @@
+"""Find an attribute in the wrappers of an env."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+#: The attribute of a turn-based env that is True if its episode is over for all agents; the flags
+#: of a row belong to one agent.
+EPISODE_OVER = "_envpool_py_episode_over"
+
+_REQUIRED: Any = object()
+
+
+def layers_of(env: Any) -> list[Any]:
+    """Return the env's wrappers, the outermost first, and the base env."""
+    layers = [env]
+    while isinstance(layers[-1], gym.Wrapper):
+        layers.append(layers[-1].env)
+    return layers
+
+
+def turn_based_layer(env: Any) -> Any:
+    """Return the wrapper or base env that has ``EPISODE_OVER``; None if there is none."""
+    layer = env
+    for _ in range(100):  # the ``env`` attributes of users may form a cycle
+        if layer is None or hasattr(type(layer), EPISODE_OVER):
+            return layer
+        # Not through __dict__: reading that makes every later attribute access slower.
+        try:
+            layer = getattr(layer, "env", None)
+        except Exception:  # noqa: BLE001 - a user's property may raise anything
+            return None
+    return None
+
+
+def has_own(layer: Any, name: str) -> bool:
+    """Whether this layer itself has the attribute; forwarding by ``gym.Wrapper`` does not count."""
+    if isinstance(layer, gym.Wrapper):
+        return name in vars(layer) or any(
+            name in vars(base) for base in type(layer).__mro__ if base not in gym.Wrapper.__mro__
+        )
+    return hasattr(layer, name)
+
+
+def lookup(env: Any, name: str, default: Any = _REQUIRED) -> Any:
+    """Return an attribute of the env as ``gymnasium.Env.get_wrapper_attr`` does."""
+    for layer in layers_of(env):
+        try:
+            return getattr(layer, name)
+        except AttributeError:
+            continue
+    if default is not _REQUIRED:
+        return default
+    raise AttributeError(
+        f"neither {type(env).__name__} nor an env that it wraps has the attribute {name!r}"
+    )
