@@ -134,6 +134,19 @@ def from_signal_handler(exception: BaseException) -> bool:
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(exception.__traceback__))
 
 
+def ordinary(*kinds: type[BaseException]) -> tuple[type[BaseException], ...]:
+    """Return the classes for an ``except`` around code of users: none if a signal handler raised.
+
+    ``except ordinary(TypeError) as error:`` catches a TypeError of the code in the ``try`` block,
+    and lets that of a signal handler, which may run at any line, pass. Default: ``Exception``.
+    """
+    error: Any = sys.exc_info()[1]
+    # An error of C code that the block itself calls has no deeper frame; a handler has one.
+    if error.__traceback__.tb_next is not None and from_signal_handler(error):
+        return ()
+    return kinds or (Exception,)
+
+
 def describe(exception: BaseException) -> str:
     """Return ``ValueError: boom``, even if the exception's ``__str__`` raises."""
     name = type(exception).__qualname__

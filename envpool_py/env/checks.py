@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py.env import spaces
-from envpool_py.errors import from_signal_handler, name_ids
+from envpool_py.errors import name_ids, ordinary
 
 #: The values of ``validate``: check the first reset and the first step of each env; all rows; none.
 FIRST, ALWAYS, OFF = "first", "always", "off"
@@ -35,9 +35,7 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
     try:
         fitted = spaces.fit_tree(layout, obs, "obs", "observation_space")
         parts = spaces.split(layout, fitted, "obs")
-    except (TypeError, ValueError) as error:
-        if from_signal_handler(error):
-            raise
+    except ordinary(TypeError, ValueError):
         return None  # storing the row raises an error that says more
     pairs = list(zip(spaces.leaves(layout), parts, strict=True))
     for leaf, part in pairs:
@@ -48,9 +46,7 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
     try:
         if space.contains(fitted):
             return None
-    except Exception as error:  # a custom space may not implement it
-        if from_signal_handler(error):
-            raise
+    except ordinary():  # a custom space may not implement it
         return None
     for leaf, part in pairs:
         own: Any = functools.reduce(operator.getitem, leaf.path, space)  # type: ignore[arg-type]
@@ -69,9 +65,7 @@ def reward_complaint(reward: Any) -> str | None:
     """Return a text if a reward is NaN, else None; other invalid rewards are refused later."""
     try:
         numbers = np.asarray(reward)
-    except (TypeError, ValueError) as error:
-        if from_signal_handler(error):
-            raise
+    except ordinary(TypeError, ValueError):
         return None
     found = numbers.dtype.kind == "f" and bool(np.isnan(numbers).any())
     return f"reward is {reward}" if found else None

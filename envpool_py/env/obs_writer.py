@@ -11,12 +11,9 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import Beside, Block
 from envpool_py.env.spaces import Array, Leaf
-from envpool_py.errors import from_signal_handler
+from envpool_py.errors import ordinary
 
 Write: TypeAlias = "Callable[[int, Any], object]"
-
-# The errors that a store raises for a value that does not fit.
-UNFIT = (TypeError, ValueError, NotImplementedError)
 
 
 def view(array: Array) -> Any:
@@ -32,14 +29,6 @@ def flat_rows(leaf: Leaf, array: Array | None) -> list[Any] | None:
     if array is None or array.dtype == np.uint8 or array.dtype.kind not in "biufc":
         return None
     return list(map(view, array)) if len(leaf.shape) == 1 and leaf.code is None else None
-
-
-def refuse_signals(error: BaseException) -> None:
-    """Raise ``error`` again if a signal handler raised it, and not the store of a value."""
-    trace = error.__traceback__
-    # An error of the store itself has no deeper frame.
-    if trace is not None and trace.tb_next is not None and from_signal_handler(error):
-        raise error
 
 
 def writer_of(layout: Any, arrays: Sequence[Array | None], what: str, beside: Beside) -> Write:
@@ -104,8 +93,7 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
         def write_flat(i: int, value: Any) -> None:
             try:
                 flat[i][:] = value
-            except UNFIT as error:
-                refuse_signals(error)
+            except ordinary(TypeError, ValueError, NotImplementedError):
                 fit(i, value)
 
         return write_flat

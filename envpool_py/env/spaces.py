@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.errors import from_signal_handler
+from envpool_py.errors import ordinary
 
 Array: TypeAlias = "NDArray[Any]"
 
@@ -186,9 +186,7 @@ def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -
     """
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        if from_signal_handler(error):
-            raise
+    except ordinary(TypeError, ValueError) as error:
         raise TypeError(f"{what} can't be made into an array: {error}") from None
     if array.dtype.kind not in "biufc":
         shown = repr(value)
@@ -249,13 +247,12 @@ def snapshot(value: Any) -> Any:
         return clone
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind(*map(snapshot, value))
-    if not isinstance(value, gym.Env):
-        try:
-            return copy.deepcopy(value)
-        except Exception as error:  # it cannot be copied
-            if from_signal_handler(error):
-                raise
-    return value
+    if isinstance(value, gym.Env):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except ordinary():  # it cannot be copied
+        return value
 
 
 def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] | None:

@@ -22,10 +22,11 @@ from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
 from envpool_py.env.executor import Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
-from envpool_py.env.obs_writer import UNFIT, actions_of, flat_rows, refuse_signals, view, writer_of
+from envpool_py.env.obs_writer import actions_of, flat_rows, view, writer_of
 from envpool_py.env.request import ROW_KINDS, Request
 from envpool_py.env.times import StepTimes
 from envpool_py.env.tokens import ASK, ID_MASK, RESET
+from envpool_py.errors import ordinary
 
 #: Used in place of a final observation that is in the block.
 IN_BLOCK: Any = object()
@@ -168,8 +169,7 @@ class RowWriter:
                 else:
                     try:
                         flat[i][:] = obs
-                    except UNFIT as error:
-                        refuse_signals(error)
+                    except ordinary(TypeError, ValueError, NotImplementedError):
                         write(i, obs)
                 plain = type(reward) is float or type(reward) is np_float
                 rewards[i] = reward if plain else convert(reward)
@@ -284,8 +284,7 @@ class RowWriter:
             return float(reward)  # the 0.0 of a reset also fills the row of a vector reward
         try:
             array = np.asarray(reward)
-        except (TypeError, ValueError) as error:
-            refuse_signals(error)
+        except ordinary(TypeError, ValueError):
             array = np.asarray(None)
         if array.dtype.kind not in "biuf":
             raise TypeError(f"reward must be a number, got {type(reward).__name__} {reward!r:.80}")

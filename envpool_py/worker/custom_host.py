@@ -12,7 +12,7 @@ from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
 from envpool_py.env.obs_writer import actions_of
 from envpool_py.env.request import ROW_KINDS, Request
 from envpool_py.env.tokens import ID_MASK, RESET, pack_token
-from envpool_py.errors import EnvError, env_error, from_signal_handler
+from envpool_py.errors import EnvError, env_error, ordinary
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.inline_host import Results, own_request
 
@@ -118,9 +118,7 @@ class WorkerHost(Results):
         try:
             # One call, so that no signal handler runs between the reply and the list.
             self._received.extend(map(methodcaller("recv"), (worker,)))
-        except (Exception, SystemExit) as error:
-            if from_signal_handler(error):
-                raise
+        except ordinary(Exception, SystemExit) as error:
             failure, self._received = error, [None]
         self._end(i, self._received[0], failure)
         self._receiving = []

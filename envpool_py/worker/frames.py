@@ -18,7 +18,7 @@ from typing import Any, cast
 import cloudpickle
 
 from envpool_py.env.tokens import pack_token
-from envpool_py.errors import from_signal_handler
+from envpool_py.errors import ordinary
 
 HEADER = struct.Struct("=q")
 KIND_BITS = 3
@@ -48,12 +48,9 @@ def dumps(value: Any, what: str) -> bytes:
     """Pickle ``value``; the TypeError for a value that cannot be pickled calls it ``what``."""
     try:
         return pickle.dumps(value, protocol=5)
-    except Exception as error:  # cloudpickle can pickle more
-        if from_signal_handler(error):
-            raise
+    except ordinary():
+        pass  # cloudpickle can pickle more
     try:
         return cast("bytes", cloudpickle.dumps(value, protocol=5))
-    except Exception as error:
-        if from_signal_handler(error):
-            raise
+    except ordinary() as error:
         raise TypeError(f"{what} cannot be pickled: {error}") from error

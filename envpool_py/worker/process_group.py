@@ -32,7 +32,7 @@ import numpy as np
 from envpool_py.env import checks
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.errors import EnvError, EnvTimeoutError, combine, from_signal_handler, name_ids
+from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary
 from envpool_py.worker import channel, child, frames, memory, process_host
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_host import ProcessHost
@@ -300,9 +300,7 @@ def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
     """Pickle the ``env_fn`` of env ``i``; EnvError if that fails."""
     try:
         return bytes(cloudpickle.dumps(env_fn))
-    except Exception as error:
-        if from_signal_handler(error):
-            raise
+    except ordinary() as error:
         text = f"env_fn cannot be pickled: {type(error).__name__}: {error}"
         message = f"env {i}: {text}; create that object inside env_fn"
         raise EnvError(message, (i,), "env_fn") from error

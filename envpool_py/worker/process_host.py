@@ -33,7 +33,7 @@ from envpool_py import errors
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
 from envpool_py.env.tokens import ASK, ID_MASK, RESET
-from envpool_py.errors import EnvError, WorkerDiedError
+from envpool_py.errors import EnvError, WorkerDiedError, ordinary
 from envpool_py.worker import channel, child, frames
 from envpool_py.worker.frames import ITEM
 
@@ -373,9 +373,7 @@ class ProcessHost:
         """Unpickle data of env ``i``; return an EnvError if that raises: it runs user code."""
         try:
             return pickle.loads(data)  # noqa: S301 - from our own worker process
-        except Exception as error:
-            if errors.from_signal_handler(error):
-                raise
+        except ordinary() as error:
             return errors.env_error(error, i, kind)
 
     def _error_in(self, i: int, data: bytes) -> EnvError | None:
@@ -383,9 +381,7 @@ class ProcessHost:
         try:
             kind, failure = pickle.loads(data)  # noqa: S301 - from our own worker process
             return errors.unpack_failure(failure, i, kind)
-        except Exception as error:
-            if errors.from_signal_handler(error):
-                raise
+        except ordinary():
             self.kill(reason=_UNREADABLE)
             return None
 

@@ -186,7 +186,7 @@ def test_a_restart_may_be_interrupted_at_any_line():
         pool.restart([1])
 
     with reset_pool("shmem-fork", SHORT[:2], autoreset_mode="same_step") as pool:
-        for _ in each_moment(restart, ("recreation.py",), visits=1):
+        for _ in each_moment(restart, ("engine/recreation.py",), visits=1):
             pool.restart([1])
             pool.reset()
             steps = [pool.step([0, 0])[0][1].tolist() for _ in range(2)]
@@ -196,7 +196,13 @@ def test_a_restart_may_be_interrupted_at_any_line():
 @pytest.mark.slow
 def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
     # The fixture of all tests sees what is left.
-    files = ("pool.py", "engine.py", "assembly.py", "worker/placement.py", "worker/processes.py")
+    files = (
+        "pool/base.py",
+        "pool/assembly.py",
+        "engine/engine.py",
+        "worker/hosts.py",
+        "worker/process_group.py",
+    )
     made = []
 
     def make():
@@ -216,7 +222,9 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
 )
 def test_what_a_handler_raises_while_a_row_is_stored_is_not_taken_for_the_envs(place, kind):
     """Such an error is neither swallowed nor taken for one of the env."""
-    files = "spaces.py", "row_writer.py", "obs_writer.py", "checks.py", "worker/executor.py"
+    files = tuple(
+        f"env/{name}.py" for name in ("spaces", "step_loop", "obs_writer", "checks", "executor")
+    )
     fns = [functools.partial(envs.SpaceEnv, tag, "mixed", length=1) for tag in range(2)]
     with reset_pool(place, fns, autoreset_mode="same_step", validate="always") as pool:
         actions = [space.sample() for space in pool.action_space]
