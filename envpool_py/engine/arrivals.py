@@ -17,14 +17,11 @@ class Arrivals:
 
     Attributes:
         chunks: the tokens as bytes, as they were read.
-        stale: for each env that may still answer a cancelled request, the token of that request;
-            while there is one, every token is checked when it arrives.
     """
 
     def __init__(self, states: States) -> None:
         self._states = states
         self.chunks: list[bytes] = []
-        self.stale: dict[int, int] = {}
 
     def tokens(self) -> NDArray[np.int64]:
         """Return the tokens, oldest first."""
@@ -48,23 +45,22 @@ class Arrivals:
             return None
         return ids
 
-    def drop_stale(self) -> None:
-        """Drop the results of cancelled requests, and results that came twice."""
+    def drop_stale(self) -> bool:
+        """Drop the results of cancelled requests, which have an older generation, and repetitions.
+
+        Data that is no result (a newer generation, another id, a part of a token) is kept. Return
+        whether anything was dropped.
+        """
         if sum(map(len, self.chunks)) % TOKEN_BYTES:
-            return
+            return False
         tokens = self.tokens()
         ids = tokens & ID_MASK
-        sound = (tokens >= 0) & (ids < len(self._states.state))
-        answered = tokens[sound] & ~(RESET | ASK)
-        current = ~sound
-        current[sound] = self._states.tokens[ids[sound]] == answered
-        kept = list(dict.fromkeys(tokens[current].tolist()))
-        # Before ``stale`` is changed: after an interrupt in between, this can be repeated.
-        self.chunks[:] = [np.array(kept, np.int64).tobytes()] if kept else []
-        for token in answered.tolist():
-            i = token & ID_MASK
-            if token in (self.stale.get(i), self._states.tokens[i]):
-                self.stale.pop(i, None)
+        known = (tokens >= 0) & (ids < len(self._states.state))
+        kept = ~known
+        kept[known] = self._states.tokens[ids[known]] <= tokens[known] & ~(RESET | ASK)
+        listed = list(dict.fromkeys(tokens[kept].tolist()))
+        self.chunks[:] = [np.array(listed, np.int64).tobytes()] if listed else []
+        return len(listed) < len(tokens)
 
     def take(self, ids: IdArray) -> None:
         """Remove the results of these envs, which have all arrived and are now returned."""

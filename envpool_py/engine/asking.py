@@ -93,6 +93,11 @@ class Call:
         faults.warn_of(engine, replies)
         return [reply["reply"] for reply in replies.values()]
 
+    @property
+    def missing(self) -> list[int]:
+        """The envs without a reply."""
+        return sorted(self._missing)
+
     def _take(self) -> bool:
         """Take the replies that have arrived; return whether some are missing."""
         engine = self._engine
@@ -112,10 +117,7 @@ class Call:
         engine, missing = self._engine, self._missing
         if not self._is_open:
             return
-        # Replies still to come are stale; a row that has arrived is not.
         engine.settle()
-        to_come = [i for i in missing if engine.hosts.may_answer(i)]
-        engine.arrivals.stale.update((i, int(engine.states.tokens[i])) for i in to_come)
         engine.states.tokens[list(missing)] += GENERATION
         engine.hosts.forget_messages()
         failed = missing

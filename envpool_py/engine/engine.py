@@ -257,8 +257,6 @@ class Engine:
             wanted = set(only.tolist())
         try:
             while True:
-                if arrivals.stale:
-                    arrivals.drop_stale()
                 missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
@@ -266,7 +264,8 @@ class Engine:
                         return only  # without processes, nothing else writes results
                     ids = arrivals.sound_ids()
                     if ids is None:
-                        faults.end_writers(self)
+                        if not arrivals.drop_stale():
+                            faults.end_writers(self)
                         continue
                     if wanted is None:
                         return ids
@@ -431,20 +430,17 @@ class Engine:
         self.arrivals.drop_stale()
         arrived = set(self.arrivals.ids().tolist())
         listed = flying.tolist()
-        # An interrupt may come at any line, so stale results are dropped before tokens change.
         self.hosts.forget_messages()
         for i in listed:
             self.beside.pop(i, None)
             self.places.seen.pop(i, None)
-        late = [i for i in listed if i not in arrived and self.hosts.may_answer(i)]
-        self.arrivals.stale.update((i, int(self.states.tokens[i])) for i in late)
         self.states.cancelled(flying)
         carried_out = self.hosts.cancel(set(listed)) | arrived
         self.arrivals.drop_stale()
         for observer in self.observers:
             observer.cancelled(listed, [i in carried_out for i in listed])
-        for i in [] if self.recovery is None else self.recovery.cancelled(listed):
-            self.arrivals.stale.pop(i, None)
+        if self.recovery is not None:
+            self.recovery.cancelled(listed)
 
     def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
         """Cancel the requests of a call that raised, if an interrupt was the reason."""

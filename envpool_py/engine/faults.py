@@ -22,6 +22,7 @@ def attend(engine: Engine) -> None:
     processes = engine.hosts.processes
     if processes is None:
         return
+    engine.arrivals.drop_stale()
     for host, overdue in processes.look():
         named, text = processes.end_stuck(host, overdue)
         for i in named:
@@ -50,8 +51,6 @@ def _handle_death(engine: Engine, host: ProcessHost) -> None:
     assert engine.hosts.processes is not None  # noqa: S101 - it has ended
     engine.hosts.processes.channel.collect(engine.arrivals.chunks)
     engine.arrivals.drop_stale()
-    for i in host.ids:
-        engine.arrivals.stale.pop(i, None)
     if not host.restarting:  # else recreation handles it
         for i in host.ids:
             error = host.death_of(i)

@@ -223,9 +223,8 @@ class Recovery:
     def _try_reset(self, i: int, request: Request) -> None:
         self._resets[i] = self.failed[i].job = request
 
-    def cancelled(self, ids: Sequence[int]) -> list[int]:
-        """Drop the jobs of these envs; return those to which nothing was sent yet."""
-        waiting = [i for i in ids if i in self.failed and self.failed[i].job is not None]
+    def cancelled(self, ids: Sequence[int]) -> None:
+        """Drop the jobs of these envs."""
         for i in ids:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
@@ -241,7 +240,6 @@ class Recovery:
             if failed.phase is not Phase.BROKEN:
                 failed.phase = Phase.FIT
             failed.repeated = False
-        return waiting
 
     # ------------------------------------------------------------------------------------- failures
 

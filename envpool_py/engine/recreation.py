@@ -6,22 +6,26 @@ which knows which resets reached the env, writes that place into the block (``Bl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from envpool_py.engine import faults
-from envpool_py.engine.asking import ask
+from envpool_py.engine.asking import Call, ask
 from envpool_py.engine.states import DEAD
 from envpool_py.env.block import Block, Place
 from envpool_py.env.request import Request
+from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
-from envpool_py.worker import process_group as processes_
+from envpool_py.worker import process_group
 
 if TYPE_CHECKING:
     from envpool_py.engine.engine import Engine
+
+
+# Any process that is not in a step answers it at once.
+_PING = Request("apply", (id,))
 
 
 class Places:
@@ -104,7 +108,7 @@ def _restart(engine: Engine, ids: IdArray) -> list[int]:
         return ids[[not hosts.is_dead(i) for i in ids.tolist()]]
 
     engine.states.check_free(living())
-    _end_cancelled(engine, living().tolist())
+    _end_hung(engine, living())
     engine.states.cancelled(living())  # in case of an interrupt
     hosts.forget_messages()
     dead = [i for i in ids.tolist() if hosts.is_dead(i)]
@@ -119,22 +123,29 @@ def _restart(engine: Engine, ids: IdArray) -> list[int]:
     return [*made, *rest.tolist()]
 
 
-def _end_cancelled(engine: Engine, ids: Sequence[int]) -> None:
-    """Kill the processes in which a cancelled request of these envs runs for too long."""
-    arrivals, processes = engine.arrivals, engine.hosts.processes
-    deadline = time.monotonic() + processes_.GRACE
-    while stuck := [i for i in ids if i in arrivals.stale and engine.hosts.may_answer(i)]:
-        left = deadline - time.monotonic()
-        engine.refuse_if_closed()
-        if processes is None:
-            arrivals.stale.clear()
-        elif left <= 0:
-            engine.hosts.end_stuck(stuck)
-            faults.attend(engine)
-        else:
-            if processes.channel.fetch(arrivals.chunks, 0, processes.timeout(left)):
+def _end_hung(engine: Engine, ids: IdArray) -> None:
+    """Kill the processes of these envs that do not answer, because they carry out a cancelled step.
+
+    A process that steps an env in flight is only late: it is waited for.
+    """
+    hosts = engine.hosts
+    while hosts.processes is not None and len(ids):
+        call = Call(engine, ids, [_PING] * len(ids), observed=False)
+        try:
+            call.send()
+            call.wait(process_group.GRACE)
+        except TimeoutError:
+            hung = [i for i in call.missing if not engine.states.flying()[hosts.of(i).ids].any()]
+            if hung:
+                hosts.end_stuck(hung)
                 faults.attend(engine)
-            arrivals.drop_stale()
+        except EnvError:
+            pass  # a process has ended: it is restarted
+        else:
+            return
+        finally:
+            call.cancel()
+        ids = ids[[not hosts.is_dead(i) for i in ids.tolist()]]
 
 
 def advance_restart(engine: Engine) -> None:

@@ -150,11 +150,6 @@ class Hosts:
         host = self.of(i)
         return isinstance(host, ProcessHost) and (host.exit is not None or host.restarting)
 
-    def may_answer(self, i: int) -> bool:
-        """Whether a cancelled request of env ``i`` may still be answered."""
-        host = self.of(i)
-        return isinstance(host, ProcessHost) and host.exit is None
-
     def begin_restart(self, i: int) -> None:
         """Restart the ended process of env ``i``; OSError if that fails."""
         host = self.of(i)
@@ -181,12 +176,12 @@ class Hosts:
         return host.start_error or host.death_of(host.ids[0])
 
     def end_stuck(self, stuck: Sequence[int]) -> None:
-        """Kill the process of the first of these envs, whose cancelled request does not end."""
-        host = self.of(stuck[0])
-        text = name_ids([i for i in stuck if i in host.ids])
-        host.end(f"was killed: {text} did not end a request that was cancelled")
-        if not host.ended:
-            raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
+        """Kill the processes of these envs, which do not answer."""
+        for host in {self.of(i) for i in stuck}:
+            text = name_ids([i for i in stuck if i in host.ids])
+            host.end(f"was killed: {text} did not answer after a request was cancelled")
+            if not host.ended:
+                raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
 
     def listed(self) -> list[list[int]]:
         """Return the env ids of each process; the calling process is the last."""

@@ -44,6 +44,7 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place):
         ("shmem-fork", "unseen", "raise"),
         ("shmem-fork-packed", "unseen", "restart"),
         ("shmem-fork", "hangs", "raise"),
+        *(("shmem-fork-packed", "its mate hangs", on_error) for on_error in ("raise", "restart")),
         *(("shmem-fork-packed", "hangs", on_error) for on_error in ("restart", "replay")),
     ],
 )
@@ -53,9 +54,10 @@ def test_a_process_is_started_again_with_all_its_envs(place, how, on_error, monk
     with reset_pool(place, on_error=on_error) as pool:
         pids = pool.call("pid")
         mates = helpers.mates_of(pool, 1)
-        if how == "hangs":
-            pool.send(["hang"], [1])
-            pool.cancel([1])
+        if "hangs" in how:
+            hung = 1 if how == "hangs" else next(i for i in mates if i != 1)
+            pool.send(["hang"], [hung])
+            pool.cancel([hung])
         else:
             kill(pool, 1)
         if how == "dies":
