@@ -25,7 +25,7 @@ from envpool_py.engine import asking, faults, recreation
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.executor import ResetFn
-from envpool_py.env.request import Request
+from envpool_py.env.request import KINDS, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
 from envpool_py.ids import Ids
 from envpool_py.pool.arguments import check_env_fns
@@ -205,7 +205,12 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             pairs = zip(ids, data, strict=True)
             entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
             if kind == recorder.ROWS and (entries or not ids):
+                is_seeding = any(
+                    self._pending[i].kind == "seed" for i in entries if i in self._pending
+                )
                 batch = self._repeat(entries)
+                if is_seeding:  # `pool.seed` has dropped these rows
+                    continue
                 self.num_batches += 1
                 return batch
             errors = [self._follow(kind, i, entry) for i, entry in entries.items()]
@@ -249,8 +254,9 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
         elif kind == recorder.PLAIN_STEPS:
             self._pending[i] = Request("step", (entry,))
-        elif kind == recorder.RESETS:
-            self._pending[i] = Request("reset", kwargs=entry)
+        elif kind in (recorder.RESETS, recorder.SEEDS):
+            name = "reset" if kind == recorder.RESETS else "seed"
+            self._pending[i] = Request(name, kwargs=entry)
         elif kind == recorder.CANCELLED:
             request = self._pending.pop(i, None)
             if request is not None and entry:
@@ -307,10 +313,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         env = self._envs[i]
         info: dict[str, Any] = {}
         try:
-            if request.kind in ("step", "reset"):
+            if KINDS[request.kind].has_row:
                 _, _, _, _, (info,) = self._fetch({i: request})
-            elif request.kind == "seed":
-                asking.seed(self._engine, np.array([i]), [request])
             else:
                 asking.ask(self._engine, np.array([i]), [request])
                 return None
@@ -375,7 +379,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             ends_lost_episode = row.info.pop(LOST_EPISODE, False)
             if ends_lost_episode:
                 batch[3][n] = True
-            is_reset = request is not None and request.kind == "reset"
+            is_reset = request is not None and request.kind != "step"
             if is_reset and (ends_lost_episode or not row.marked):
                 info.pop("is_reset", None)
             info.update(row.info)

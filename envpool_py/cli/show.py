@@ -85,7 +85,7 @@ def _of_record(path: Path) -> dict[str, Any]:
         complete = kind == recorder.CLOSED
         if kind in (recorder.RAISED, recorder.RECOVERED):
             errors += [first_line(text) for _, text, _, _ in data]
-        elif kind == recorder.RESETS:
+        elif kind in (recorder.RESETS, recorder.SEEDS):
             for i, arguments in zip(ids, data, strict=True):
                 seeds.setdefault(i, arguments.get("seed"))
                 rewards.pop(i, None)

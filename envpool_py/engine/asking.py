@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envpool_py.engine import faults
-from envpool_py.engine.states import RAISED, READY
 from envpool_py.env.request import Request
 from envpool_py.env.tokens import ASK, GENERATION
 from envpool_py.errors import EnvError, combine
@@ -57,7 +56,7 @@ class Call:
         self._notes = [o.asks(ids.tolist(), requests) for o in engine.observers if observed]
         self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
         self._tokens = engine.states.tokens | ASK
-        self._messages = engine.hosts.pack(ids, self._tokens, requests)
+        self._messages = engine.hosts.prepare_requests(ids, self._tokens, requests)
         self._hold = hold
         self._is_open = False  # True from ``send`` until the call has ended
         self._missing: set[int] = set(self._kinds)  # the envs without a reply
@@ -67,8 +66,8 @@ class Call:
         self._is_open = True
         self._engine.asked = dict.fromkeys(self._kinds)
         self._engine.states.held = self._hold
-        for post, message in self._messages:
-            post(message)
+        for send in self._messages:
+            send()
 
     def wait(self, timeout: float | None = None) -> list[Any]:
         """Return the replies.
@@ -133,27 +132,3 @@ class Call:
         self._is_open = False
         for note in filter(None, self._notes):
             note(list(failed))
-
-
-def seed(engine: Engine, ids: IdArray, requests: Sequence[Request]) -> None:
-    """Send requests that reset their envs and are answered by a reply, not by a row.
-
-    Raises:
-        EnvError: an env raised, or its process ended; that env then accepts only a reset.
-    """
-    states = engine.states
-    if engine.recovery is not None:
-        engine.recovery.mend(ids)
-    states.cancelled(ids)  # in case of an interrupt
-    engine.hosts.forget_messages()
-    try:
-        ask(engine, ids, requests)
-    except EnvError as error:
-        alive = [i for i in ids.tolist() if i not in states.deaths]
-        states.state[alive] = READY
-        states.state[[i for i in error.env_ids if i in alive]] = RAISED
-        raise
-    states.state[ids] = READY
-    engine.places.see(ids.tolist())
-    if engine.recovery is not None:
-        engine.recovery.drop_reports(ids.tolist())

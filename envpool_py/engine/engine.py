@@ -38,11 +38,10 @@ from envpool_py.env.block import BESIDE, WHOLE, Beside, StepResult
 from envpool_py.env.executor import ASKED
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
-from envpool_py.env.tokens import RESET, TOKEN_BYTES
+from envpool_py.env.tokens import TOKEN_BYTES
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray
 from envpool_py.record.observers import Observer, Rows, Steps
-from envpool_py.worker.frames import TOKENS, TOKENS_PROMPT
 from envpool_py.worker.hosts import Hosts, common_spec
 
 #: Seconds for which the caller steps its own envs before it collects results of the worker
@@ -190,17 +189,17 @@ class Engine:
         """Send a step or a reset to each of these envs; requests with arguments are pickled."""
         tokens = self.states.tokens
         if requests is not None:
-            messages = self.hosts.pack(ids, tokens, requests)
+            messages = self.hosts.prepare_requests(ids, tokens, requests)
         else:
-            kind = TOKENS_PROMPT if self.prompt else TOKENS
-            resets = state == RESETTING
-            messages = self.hosts.messages(index, tokens, kind, RESET if resets else 0)
+            messages = self.hosts.prepare_tokens(
+                index, tokens, reset=state == RESETTING, publish_early=self.prompt
+            )
         try:
             self.states.sent(ids, index, state)
             if self._buffers is not None:
                 self._buffers.release(ids)
-            for post, message in messages:
-                post(message)
+            for send in messages:
+                send()
         except BaseException:
             self.cancel(ids)
             raise
@@ -208,8 +207,8 @@ class Engine:
     def resend(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
         ids = np.array([i], dtype=np.intp)
-        for post, message in self.hosts.pack(ids, self.states.tokens, [request]):
-            post(message)
+        for send in self.hosts.prepare_requests(ids, self.states.tokens, [request]):
+            send()
 
     # ----------------------------------------------------------------------------------- fetching
 
@@ -291,7 +290,7 @@ class Engine:
             if len(chunks) != count:
                 return
         for host in self.hosts.local:
-            if host.left(wanted):
+            if host.has_work(wanted):
                 if processes is None:
                     host.run(chunks, missing, left, wanted)
                     return

@@ -102,7 +102,8 @@ class Executor:
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
         if request.kind != "step":
-            return getattr(self, request.kind)(*request.args, **request.kwargs)
+            reply = getattr(self, request.kind)(*request.args, **request.kwargs)
+            return [*request.args, *request.kwargs.values()] if request.kind == "seed" else reply
         row = self.step(*request.args, **request.kwargs)
         if type(row) is tuple and type(row[4]) is ResetInfo:
             row[4]["is_reset"] = True
@@ -251,9 +252,15 @@ class Executor:
 
     # ------------------------------------------------------------------------------------- reset
 
-    def reset_row(self, **kwargs: Any) -> Row:
-        """Reset the env in place of a step."""
-        obs, info = self.reset(**kwargs)
+    def row_of(self, request: Request) -> Any:
+        """Carry out a request that has a row: return the env's result, or the row of a reset."""
+        if request.kind == "step":
+            return self.step(*request.args)
+        return self.reset_row(getattr(self, request.kind)(*request.args, **request.kwargs))
+
+    def reset_row(self, begun: tuple[Any, dict[str, Any]] | None = None) -> Row:
+        """Return the row of a reset: one that has just been carried out, or a new one."""
+        obs, info = self.reset() if begun is None else begun
         return obs, 0.0, False, False, ResetInfo(info)
 
     def reset(
@@ -299,16 +306,13 @@ class Executor:
             self._asked = []
         return obs, info
 
-    def seed(self, seed: int | None = None) -> list[int | None]:
+    def seed(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
         own = lookup(self.env, "seed", None)
         if callable(own):
             own(seed)
         # The reset of such an env may not accept a seed, but with a root every reset is seeded.
-        _, info = self.reset(seed=None if callable(own) and self._root is None else seed)
-        if self._asked is not None:  # kept for the next info
-            self._asked = info.get(ASKED, [])
-        return [seed]
+        return self.reset(seed=None if callable(own) and self._root is None else seed)
 
     def _check(self, obs: Any, reward: Any) -> None:
         space = getattr(self.env, "observation_space", None)

@@ -1,9 +1,41 @@
-"""Requests to one env."""
+"""Requests to one env, and a table of their kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from envpool_py.env.spaces import snapshot
+
+
+class Kind(NamedTuple):
+    """The properties of a kind of request.
+
+    ``has_row``: it is answered by a row, else by a reply. ``timed``: ``step_timeout`` applies.
+    ``recorded``: it may change the env, so a record holds it; steps and resets have their own
+    entries there. ``copied``: an env of this process gets copies of its arguments, because it may
+    change them, as one in a worker process does.
+    """
+
+    has_row: bool = False
+    timed: bool = True
+    recorded: bool = False
+    copied: bool = True
+
+
+KINDS = {
+    "step": Kind(has_row=True),
+    "reset": Kind(has_row=True),
+    "seed": Kind(has_row=True),
+    "get_attr": Kind(copied=False),
+    "set_attr": Kind(recorded=True),
+    "call": Kind(recorded=True),
+    "apply": Kind(recorded=True),
+    "render": Kind(),
+    "run": Kind(timed=False, copied=False),
+    "rebuild": Kind(timed=False, copied=False),
+    "configure": Kind(copied=False),
+}
 
 
 class Request(NamedTuple):
@@ -32,6 +64,10 @@ class Request(NamedTuple):
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
 
-
-#: Requests whose reply is a row.
-ROW_KINDS = frozenset({"step", "reset"})
+    def with_own_arguments(self) -> Request:
+        """Return this request with copies of its arguments, except for functions and options."""
+        if not KINDS[self.kind].copied:
+            return self
+        functions = self.kind == "apply"  # the first argument
+        args = (*self.args[:functions], *map(snapshot, self.args[functions:]))
+        return Request(self.kind, args, {key: snapshot(one) for key, one in self.kwargs.items()})

@@ -23,15 +23,13 @@ from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
 from envpool_py.env.executor import Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.obs_writer import actions_of, flat_rows, view, writer_of
-from envpool_py.env.request import ROW_KINDS, Request
+from envpool_py.env.request import KINDS, Request
 from envpool_py.env.times import StepTimes
 from envpool_py.env.tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import ordinary
 
 #: Used in place of a final observation that is in the block.
 IN_BLOCK: Any = object()
-#: Requests that may take longer than a step.
-UNTIMED = frozenset({"rebuild", "run"})
 
 
 class RowWriter:
@@ -112,14 +110,13 @@ class RowWriter:
 
     def answer(self, token: int, request: Request) -> None:
         """Carry out any request."""
-        i = token & ID_MASK
+        i, kind = token & ID_MASK, KINDS[request.kind]
         executor = self._executors[i]
         try:
             if self._heartbeat is not None:
-                self._heartbeat.begin(i, timed=request.kind not in UNTIMED)
-            if request.kind in ROW_KINDS:
-                act = executor.step if request.kind == "step" else executor.reset_row
-                row = SimpleNamespace(step=lambda _: act(*request.args, **request.kwargs))
+                self._heartbeat.begin(i, timed=kind.timed)
+            if kind.has_row:
+                row = SimpleNamespace(step=lambda _: executor.row_of(request))
                 self._steppers[i] = row
                 self._run(iter((token & ~RESET,)), 0)
             else:

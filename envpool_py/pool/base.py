@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import ids as ids_
@@ -305,7 +306,13 @@ class BaseVectorEnv:
         """
         seeds = seeding.per_env(seed, self._all.tolist())
         self.engine.claim_reset(self._all)
-        asking.seed(self.engine, self._all, [Request("seed", (one,)) for one in seeds])
+        requests = [Request("seed", kwargs={"seed": one}) for one in seeds]
+        try:
+            self.engine.reset(self._all, requests)
+        except EnvError:
+            if self.engine.states.unread:  # rows of the other envs, which are dropped as well
+                self.engine.fetch(np.array(sorted(self.engine.states.unread)))
+            raise
         _seed_spaces(self.action_space, seeds)
         return [[one] for one in seeds]
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from envpool_py.env import checks, spaces
 from envpool_py.env.block import Block
-from envpool_py.env.request import Request
+from envpool_py.env.request import KINDS, Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
@@ -44,17 +44,17 @@ HEADER = b"h"
 STEPS = b"s"  #: steps are sent: the leaves of the action; in the file an array for each leaf
 PLAIN_STEPS = b"p"  #: likewise, without a fixed shape: the action
 RESETS = b"r"  #: resets are sent: the keyword arguments
+SEEDS = b"d"  #: resets by ``pool.seed`` are sent: likewise
 ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
 RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids
 RECOVERED = b"x"  #: an error is handled by recovery: likewise
 RECREATED = b"m"  #: envs are recreated: (root seed, episode) in the schedule of seeds
 CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out anyway
-ASKED = b"a"  #: a request without a row has ended: (kind, args, kwargs, whether it failed)
+#: A request without a row has ended: (kind, args, kwargs, whether it failed). Of ``apply`` only the
+#: name of the function is written.
+ASKED = b"a"
 CLOSED = b"z"  #: the pool is closed
-_PER_ENV = {PLAIN_STEPS, RESETS, RAISED, RECOVERED, RECREATED, CANCELLED, ASKED, CLOSED}
-
-# Requests without a row that may change an env. Of ``apply`` only the function's name is written.
-_EFFECTS = frozenset({"seed", "set_attr", "call", "apply"})
+_PER_ENV = {PLAIN_STEPS, RESETS, SEEDS, RAISED, RECOVERED, RECREATED, CANCELLED, ASKED, CLOSED}
 
 
 class Row(NamedTuple):
@@ -137,7 +137,7 @@ class Recorder(Observer):
         """Write the arguments; TypeError: an option has a type that only pickle supports."""
         arguments = [dict(request.kwargs) for request in requests]
         _check(ids, arguments, "reset")
-        self._write(RESETS, ids, arguments)
+        self._write(SEEDS if requests and requests[0].kind == "seed" else RESETS, ids, arguments)
 
     def rows(self, ids: IdArray, rows: Rows) -> None:
         """Write rewards, flags and digests."""
@@ -190,7 +190,7 @@ class Recorder(Observer):
             TypeError: an argument has a type that only pickle supports.
         """
         kind = requests[0].kind if requests else ""
-        if kind not in _EFFECTS:
+        if not kind or not KINDS[kind].recorded:
             return None
         arguments = [(tuple(request.args), dict(request.kwargs)) for request in requests]
         if kind == "apply":
@@ -310,7 +310,7 @@ def _parsed(kind: bytes, body: bytes, num_envs: int) -> Event:
         *columns, marked, notes = data
         rows = zip(ids, *columns, strict=True)
         data = [Row._make([*row, marked, *notes.get(i, (False, {}, []))]) for i, *row in rows]
-    elif kind == ASKED and not all(request in _EFFECTS for request, *_ in data):
+    elif kind == ASKED and not all(KINDS[request].recorded for request, *_ in data):
         raise ValueError("not a request that can be recorded")
     elif kind not in _PER_ENV:
         raise ValueError(f"unknown kind {kind!r}")

@@ -1,4 +1,8 @@
-"""The host of custom workers."""
+"""The host of custom workers: an inline host whose envs are the replies of the workers.
+
+A request goes to its worker at once. Where an ``InlineHost`` steps an env, this host receives the
+reply of the worker, in the order in which ``EnvWorker.wait`` says that the workers are ready.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +14,75 @@ from envpool_py.env import spaces as spaces_
 from envpool_py.env.block import Block
 from envpool_py.env.executor import EnvSpaces, Executor, reward_shape
 from envpool_py.env.obs_writer import actions_of
-from envpool_py.env.request import ROW_KINDS, Request
-from envpool_py.env.tokens import ID_MASK, RESET, pack_token
-from envpool_py.errors import EnvError, env_error, ordinary
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import ID_MASK, RESET
+from envpool_py.errors import env_error, ordinary
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.inline_host import Results, own_request
+from envpool_py.worker.inline_host import InlineHost
 
 
-class _LastReply:
-    """An env that returns the reply of a custom worker, which has already stepped its env."""
+class _Remote:
+    """An env in a worker: ``send`` asks the worker, ``step`` and ``reset`` receive its reply."""
 
-    def __init__(self) -> None:
-        self.value: Any = None
+    def __init__(self, worker: EnvWorker) -> None:
+        self.worker = worker
+        self._owes = False  # whether the worker has a request without a reply
+        self._received: list[Any] = []
+        self._failure: Exception | None = None
+
+    def send(self, request: Request) -> None:
+        if self._owes and not self._received:
+            self.worker.cancel()
+        self._received.clear()
+        self._owes, self._failure = True, None
+        try:
+            self.worker.send(request)
+        except Exception as error:  # noqa: BLE001 - raised in place of the reply
+            self._failure = error
+
+    def recv(self) -> Any:
+        try:
+            if self._failure is not None:
+                raise self._failure
+            # One call, so that no signal handler runs between the reply and the list.
+            self._received.extend(map(methodcaller("recv"), (self.worker,)))
+        except ordinary(Exception, SystemExit):
+            self._owes = False
+            raise
+        self._owes = False
+        return self._received.pop()
 
     def step(self, action: Any) -> Any:  # noqa: ARG002 - the signature of an env's
-        return self.value
+        return self.recv()
 
     def reset(self, **kwargs: Any) -> Any:  # noqa: ARG002 - likewise
-        return self.value
+        return self.recv()
+
+    def close(self) -> None:
+        self.worker.close()
 
 
-class WorkerHost(Results):
-    """All envs of a pool of custom workers; calls only ``send`` and ``recv`` of a worker."""
+class _RemoteExecutor(Executor):
+    """Receives the reply to any request; the executor of the worker has checked the row."""
+
+    def __init__(self, worker: EnvWorker) -> None:
+        super().__init__(lambda: _Remote(worker))
+        self.to_check.clear()
+
+    def __call__(self, request: Request) -> Any:  # noqa: ARG002 - it was sent before
+        return self.env.recv()
+
+
+class CustomHost(InlineHost):
+    """All envs of a pool of custom workers; calls only ``send``, ``recv`` and ``cancel``."""
 
     measures = False
 
     def __init__(self, workers: Sequence[EnvWorker]) -> None:
-        super().__init__({i: Executor(_LastReply) for i in range(len(workers))})
+        super().__init__({i: _RemoteExecutor(worker) for i, worker in enumerate(workers)})
         self._workers = workers
-        for executor in self._executors.values():
-            executor.to_check.clear()  # the executor of the worker checks rows
-        self._under_way: dict[int, tuple[int, Request]] = {}  # the oldest first
-        self._cancelled: set[int] = set()
-        self._done: list[bytes] = []
-        # The env whose reply is being received, and that reply after ``recv`` has returned.
-        self._receiving: list[int] = []
-        self._received: list[Any] = []
 
     def spaces(self) -> dict[int, EnvSpaces]:
-        """Return the spaces of the envs by id."""
         return {
             i: EnvSpaces(
                 self._attribute(i, "observation_space"),
@@ -68,90 +102,34 @@ class WorkerHost(Results):
             raise env_error(error, i, "get_attr") from error
 
     def attach(self, block: Block) -> None:
-        """Write rows into this block from now on."""
         super().attach(block)
         self._actions = actions_of(block)
 
-    def post(self, data: bytes) -> None:
-        """Send the steps and plain resets of these tokens to the workers."""
+    def _send_tokens(self, data: bytes) -> None:
         for token in memoryview(data).cast("q").tolist():
-            action = None if token & RESET else self._actions[token & ID_MASK]
-            request = Request("reset") if token & RESET else Request("step", (action,))
-            self.post_requests([(token & ~RESET, request)])
-
-    def post_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        """Send requests with arguments, each with its token, to the workers."""
-        for token, request in pairs:
             i = token & ID_MASK
-            worker = self._workers[i]
-            if i in self._cancelled:
-                self._cancelled.discard(i)
-                worker.cancel()
-            self._under_way[i] = token, request
-            try:
-                worker.send(own_request(request))
-            except Exception as error:  # noqa: BLE001 - raised with the row of this env
-                self._end(i, None, error)
+            request = Request("reset") if token & RESET else Request("step", (self._actions[i],))
+            self._executors[i].env.send(request)
+        super()._send_tokens(data)
 
-    def left(self, only: set[int] | None) -> bool:
-        """Whether requests are under way, of the envs ``only`` or of any env."""
-        if self._done or only is None:
-            return bool(self._done or self._under_way)
-        return not only.isdisjoint(self._under_way)
+    def _send_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
+        for token, request in pairs:
+            # A custom worker's reply to `seed` is no row.
+            own = request._replace(kind="reset") if request.kind == "seed" else request
+            self._executors[token & ID_MASK].env.send(own.with_own_arguments())
+        super()._send_requests(pairs)
 
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
     ) -> None:
-        """Receive replies, as ``InlineHost.run`` carries out requests."""
-        ids = [i for i in self._under_way if only is None or i in only]
-        if ids and not self._done:
-            workers = [self._workers[i] for i in ids]
-            for worker in type(workers[0]).wait(workers, min(limit, len(ids)), seconds):
-                self._receive(next(i for i in ids if self._workers[i] is worker), worker)
-        while self._done:
-            chunks.append(self._done[0])
-            del self._done[0]
-
-    def _receive(self, i: int, worker: EnvWorker) -> None:
-        self._receiving, self._received = [i], []
-        failure = None
-        try:
-            # One call, so that no signal handler runs between the reply and the list.
-            self._received.extend(map(methodcaller("recv"), (worker,)))
-        except ordinary(Exception, SystemExit) as error:
-            failure, self._received = error, [None]
-        self._end(i, self._received[0], failure)
-        self._receiving = []
-
-    def _end(self, i: int, reply: Any, failure: BaseException | None) -> None:
-        token, request = self._under_way[i]
-        if failure is not None:
-            self._writer.note_error(token, request.kind, failure)
-        elif request.kind in ROW_KINDS:
-            self._executors[i].env.value = reply
-            self._writer.answer(token, request)
-        else:
-            self._writer.reply(token, reply)
-        self._done.append(pack_token(token))
-        del self._under_way[i]
-
-    def settle(self, chunks: list[bytes]) -> list[int]:
-        """Report what an interrupted ``run`` has finished; return the env whose result is lost."""
-        receiving, self._receiving = self._receiving, []
-        chunks.extend(self._done)
-        self._done.clear()
-        for i in receiving if self._received else ():  # else the worker is cancelled
-            self._under_way.pop(i, None)
-        return receiving
+        waiting = [token & ID_MASK for token in self._left()]
+        workers = [self._workers[i] for i in waiting if only is None or i in only]
+        if not workers:
+            return
+        ready = type(workers[0]).wait(workers, min(limit, len(workers)), seconds)
+        for worker in ready:  # one by one, in the order in which they are ready
+            super().run(chunks, 1, None, {next(i for i in waiting if self._workers[i] is worker)})
 
     def cancel(self, ids: set[int]) -> set[int]:
-        """Drop the requests of these envs; all of them are carried out anyway."""
-        self._cancelled |= ids & self._under_way.keys()
-        for i in ids:
-            self._under_way.pop(i, None)
-            self.beside.pop(i, None)
+        super().cancel(ids)
         return ids
-
-    def close(self) -> list[EnvError]:
-        """Close the envs; return the errors."""
-        return self._close(dict(enumerate(self._workers)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import SAME_STEP, EnvSpaces, Executor
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
-from envpool_py.env.tokens import ID_MASK
+from envpool_py.env.tokens import ID_MASK, RESET
 from envpool_py.errors import EnvError, env_error, name_ids
 from envpool_py.ids import IdArray
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.custom_host import WorkerHost
-from envpool_py.worker.frames import frame
+from envpool_py.worker.custom_host import CustomHost
+from envpool_py.worker.host import Host, LocalHost, Send
 from envpool_py.worker.inline_host import InlineHost
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_group import Processes
@@ -30,11 +30,6 @@ from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 LOOK_FOR = 300e-6
 
 _OPTIONS = {"num_processes", "caller_steps", "num_threads", "affinity", "step_timeout"}
-
-#: A host that the engine runs itself.
-LocalHost: TypeAlias = InlineHost | WorkerHost
-#: A function that sends a message to a host, and the message.
-Message: TypeAlias = "tuple[Callable[[Any], object], Any]"
 
 
 class Hosts:
@@ -59,8 +54,8 @@ class Hosts:
         self.closing = threading.Event()
         self.configured: dict[int, Request] = {}
         self.restarts = np.zeros(num_envs, dtype=np.int64)
-        self._messages: dict[int, list[Message]] = {}
-        self._all: list[Any] = []
+        self._messages: dict[bool, list[Send]] = {}
+        self._all: list[Host] = []
         self._home = np.empty(num_envs, dtype=np.intp)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
@@ -93,62 +88,50 @@ class Hosts:
         """Return the host of env ``i``."""
         return self._all[int(self._home[i])]
 
-    def messages(self, index: Any, tokens: Array, kind: int, reset: int) -> list[Message]:
-        """Return the messages for steps of these envs, or with ``reset=RESET`` for resets.
+    def prepare_tokens(
+        self, index: Any, tokens: Array, *, reset: bool, publish_early: bool
+    ) -> list[Send]:
+        """Prepare to send steps, or plain resets, to these envs, a message for each host.
 
         ``index`` may be a slice of all envs; the messages for their steps are kept and reused.
         """
         whole = not reset and type(index) is slice
-        if whole and kind in self._messages:
-            return self._messages[kind]
+        if whole and publish_early in self._messages:
+            return self._messages[publish_early]
         home, tokens = self._home[index], tokens[index]
         if reset:
-            tokens = tokens | reset
-        messages: list[Message] = []
-        for number in set(home.tolist()):
-            data = tokens[home == number].tobytes()
-            host = self._all[number]
-            if isinstance(host, ProcessHost):
-                messages.append((host.write, frame(kind, data)))
-            else:
-                messages.append((host.post, data))
+            tokens = tokens | RESET
+        messages = [
+            self._all[number].prepare_tokens(
+                tokens[home == number].tobytes(), publish_early=publish_early
+            )
+            for number in set(home.tolist())
+        ]
         if whole:
-            self._messages[kind] = messages
+            self._messages[publish_early] = messages
         return messages
 
     def forget_messages(self) -> None:
         """Drop the kept messages, because tokens have changed."""
         self._messages.clear()
 
-    def pack(self, ids: IdArray, tokens: Array, requests: Sequence[Request]) -> list[Message]:
-        """Return the messages for one request per env; see ``ProcessHost.pack``."""
+    def prepare_requests(
+        self, ids: IdArray, tokens: Array, requests: Sequence[Request]
+    ) -> list[Send]:
+        """Prepare to send a request to each of these envs; see ``Host.prepare_requests``."""
         by_host: dict[int, list[tuple[int, Request]]] = {}
         for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
             by_host.setdefault(int(self._home[i]), []).append((token, request))
-        messages: list[Message] = []
-        for number, pairs in by_host.items():
-            host = self._all[number]
-            if isinstance(host, ProcessHost):
-                messages.append((host.write, host.pack(pairs)))
-            else:
-                messages.append((host.post_requests, pairs))
-        return messages
+        return [self._all[number].prepare_requests(pairs) for number, pairs in by_host.items()]
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""
-        carried_out = set(ids)
-        for host in self.local:
-            if own := ids.intersection(host.ids):
-                carried_out -= own - host.cancel(own)
-        for process in [] if self.processes is None else self.processes.hosts:
-            if process.stream.cut:  # the rest of a cut message cannot be sent
-                process.kill()
-        return carried_out
+        return {i for host in self._all for i in host.cancel(ids.intersection(host.ids))}
 
     def is_dead(self, i: int) -> bool:
         """Whether the process of env ``i`` has ended, or is being restarted."""
-        host = self.of(i)
-        return isinstance(host, ProcessHost) and (host.exit is not None or host.restarting)
+        host: Host = self.of(i)
+        return host.is_dead
 
     def begin_restart(self, i: int) -> None:
         """Restart the ended process of env ``i``; OSError if that fails."""
@@ -159,10 +142,8 @@ class Hosts:
 
     def is_restarting(self, i: int) -> bool:
         """Whether the process of env ``i`` was restarted and has not made its envs yet."""
-        host = self.of(i)
-        if not isinstance(host, ProcessHost) or not host.restarting or host.exit is not None:
-            return False
-        return not host.started and host.start_error is None
+        host: Host = self.of(i)
+        return host.is_restarting
 
     def end_restart(self, host: ProcessHost) -> EnvError | None:
         """End the restart of a process; return the error if it failed."""
@@ -260,7 +241,7 @@ def hosts_of(
     count = len(workers)
     base = _check_options(workers[0], num_processes, caller_steps, options)
     if base is None:
-        return Hosts(count, None, lambda: [WorkerHost(workers)])
+        return Hosts(count, None, lambda: [CustomHost(workers)])
     if base is DummyEnvWorker:
         executors = [worker.executor for worker in workers]
         return Hosts(count, None, lambda: [_inline(range(count), executors)])
@@ -334,4 +315,4 @@ def _inline(ids: Sequence[int], executors: Sequence[Executor]) -> InlineHost:
                 f"env {i}: env_fn returned the instance that env {first} has;"
                 " every env_fn must make its own"
             )
-    return InlineHost(ids, executors)
+    return InlineHost(dict(zip(ids, executors, strict=True)))

@@ -25,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import BaseContext
 from multiprocessing.util import Finalize
 from typing import Any
@@ -36,6 +37,7 @@ from envpool_py.env.tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
 from envpool_py.worker import channel, child, frames
 from envpool_py.worker.frames import ITEM
+from envpool_py.worker.host import Send
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
@@ -265,19 +267,34 @@ class ProcessHost:
 
     # ------------------------------------------------------------------------------------ sending
 
-    def pack(self, pairs: list[tuple[int, Request]]) -> bytes:
-        """Pack requests with their tokens into a message; TypeError if one cannot be pickled.
+    @property
+    def is_dead(self) -> bool:
+        return self.exit is not None or self.restarting
 
-        A request that several envs share is pickled once. It is unpickled once per env, so that
-        each env has its own arguments.
-        """
+    @property
+    def is_restarting(self) -> bool:
+        waits = self.exit is None and not self.started and self.start_error is None
+        return self.restarting and waits
+
+    def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
+        kind = frames.TOKENS_PROMPT if publish_early else frames.TOKENS
+        return partial(self.write, frames.frame(kind, data))
+
+    def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
+        # A request that several envs share is pickled once. It is unpickled once per env, so that
+        # each env has its own arguments.
         bodies: dict[int, bytes] = {}
         for token, request in pairs:
             if id(request) not in bodies:
                 what = f"env {token & ID_MASK}: the arguments of {request.kind}"
                 bodies[id(request)] = frames.dumps(request, what)
         message = [(token, bodies[id(request)]) for token, request in pairs]
-        return frames.frame(frames.REQUESTS, pickle.dumps(message))
+        return partial(self.write, frames.frame(frames.REQUESTS, pickle.dumps(message)))
+
+    def cancel(self, ids: set[int]) -> set[int]:
+        if self.stream.cut:  # the rest of a message cannot be sent
+            self.kill()
+        return ids
 
     def write(self, data: bytes) -> None:
         """Send a message; bytes that the process does not accept at once are sent later."""

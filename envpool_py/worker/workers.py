@@ -92,7 +92,7 @@ class SubprocEnvWorker(EnvWorker):
         """Send the request to the process."""
         if self._ask is None:
             host = self._started().hosts[0]
-            host.write(host.pack([(self._token, request)]))
+            host.prepare_requests([(self._token, request)])()
         self._request = request
 
     def recv(self) -> Any:

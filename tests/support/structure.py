@@ -87,7 +87,7 @@ class House:
         for name, module in self.modules.items():
             room = room_of(name)
             self.lines[room] += module.lines
-            self.files[room] += 1
+            self.files[room] += name != room or not (root / room).is_dir()  # not its __init__
             self.rooms[room] |= {room_of(one) for one in module.imports} - {room}
         # A package hands on names of its own modules, which may import the package.
         graph = {
