@@ -21,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from envpool_py import ids as ids_
-from envpool_py.engine import asking, faults, recreation
+from envpool_py.engine import asking, recreation
+from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.executor import ResetFn
 from envpool_py.env.request import KINDS, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
-from envpool_py.ids import Ids
+from envpool_py.ids import Ids, Selection
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.base import BaseVectorEnv
@@ -332,13 +333,14 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             for i, request in requests.items():
                 own = np.array([i])
                 if request is None:
-                    faults.put_lost(self._engine, own)
+                    self._engine.states.mark_sent(Selection(own), STEPPING)
+                    self._engine.put_lost(i)
                 elif request.kind == "step":
-                    self._engine.send_steps(own, request.args)
+                    self._engine.send_steps(Selection(own), request.args)
                 else:
                     self._engine.claim_reset(own)  # a cancelled step may have ended its process
-                    self._engine.send_resets(own, [request])
-            batch = self._engine.fetch(np.array(list(requests), dtype=np.intp))
+                    self._engine.send_resets(Selection(own), [request])
+            batch = self._engine.fetch(Selection(np.array(list(requests), dtype=np.intp)))
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]
             error.message = error.message.replace(f"env {index}:", f"env {i}:", 1)

@@ -32,7 +32,7 @@ class Arrivals:
         """Return the envs whose results have arrived, in the order of arrival."""
         return self.tokens() & ID_MASK
 
-    def sound_ids(self) -> IdArray | None:
+    def valid_ids(self) -> IdArray | None:
         """Return the same as ``ids``, or None if anything but current results has arrived."""
         data = b"".join(self.chunks)
         try:
@@ -62,14 +62,14 @@ class Arrivals:
         self.chunks[:] = [np.array(listed, np.int64).tobytes()] if listed else []
         return len(listed) < len(tokens)
 
-    def take(self, ids: IdArray) -> None:
+    def remove_returned(self, ids: IdArray) -> None:
         """Remove the results of these envs, which have all arrived and are now returned."""
         if sum(map(len, self.chunks)) == len(ids) * TOKEN_BYTES:
             self.chunks.clear()
         else:
-            self.drop(ids)
+            self.remove(ids)
 
-    def drop(self, ids: IdArray | list[int]) -> None:
+    def remove(self, ids: IdArray | list[int]) -> None:
         """Remove the tokens of these envs without returning their results."""
         tokens = self.tokens()
         self._keep(tokens, ~np.isin(tokens & ID_MASK, ids))

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from envpool_py.engine import faults
 from envpool_py.env.request import Request
 from envpool_py.env.tokens import ASK, GENERATION
 from envpool_py.errors import EnvError, combine
@@ -50,8 +49,8 @@ class Call:
     ) -> None:
         if hold:
             engine.states.check_free(ids)
-        if engine.recovery is not None and observed:
-            engine.recovery.mend(ids)
+        if engine.flight.recovery is not None and observed:
+            engine.flight.recovery.mend(ids)
         self._engine = engine
         self._notes = [o.asks(ids.tolist(), requests) for o in engine.observers if observed]
         self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
@@ -64,7 +63,7 @@ class Call:
     def send(self) -> None:
         """Send the requests. If this raises, call ``cancel``."""
         self._is_open = True
-        self._engine.asked = dict.fromkeys(self._kinds)
+        self._engine.flight.replies = dict.fromkeys(self._kinds)
         self._engine.states.held = self._hold
         for send in self._messages:
             send()
@@ -82,14 +81,14 @@ class Call:
             if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
                 self.cancel(late=True)
                 raise TimeoutError(f"no reply after {timeout} seconds")
-            engine.advance(1, left, self._missing)
-        replies = engine.asked
+            engine.flight.advance(1, left, self._missing)
+        replies = engine.flight.replies
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
         error = combine(errors) if errors else None
         self._end(() if error is None else error.env_ids)
         if error is not None:
             raise error
-        faults.warn_of(engine, replies)
+        engine.warnings.issue(replies)
         return [reply["reply"] for reply in replies.values()]
 
     @property
@@ -102,10 +101,10 @@ class Call:
         engine = self._engine
         engine.arrivals.drop_stale()
         for i in self._missing.intersection(engine.arrivals.take_replies()):
-            if engine.asked[i] is None:
+            if engine.flight.replies[i] is None:
                 token = int(self._tokens[i])
-                engine.asked[i] = engine.hosts.of(i).take_item(token, self._kinds[i])
-        self._missing = {i for i in self._missing if engine.asked[i] is None}
+                engine.flight.replies[i] = engine.hosts.of(i).take_item(token, self._kinds[i])
+        self._missing = {i for i in self._missing if engine.flight.replies[i] is None}
         return bool(self._missing)
 
     def cancel(self, *, late: bool = False) -> None:
@@ -116,11 +115,11 @@ class Call:
         engine, missing = self._engine, self._missing
         if not self._is_open:
             return
-        engine.settle()
+        engine.flight.publish_finished()
         engine.states.tokens[list(missing)] += GENERATION
         engine.hosts.forget_messages()
         failed = missing
-        if not engine.closed and missing:
+        if not engine.flight.closed and missing:
             carried_out = engine.hosts.cancel(missing)
             failed = missing - carried_out if late else missing
             engine.arrivals.drop_stale()
@@ -128,7 +127,7 @@ class Call:
 
     def _end(self, failed: Collection[int]) -> None:
         """End the call; tell the observers which envs failed."""
-        self._engine.asked, self._engine.states.held = {}, False
+        self._engine.flight.replies, self._engine.states.held = {}, False
         self._is_open = False
         for note in filter(None, self._notes):
             note(list(failed))

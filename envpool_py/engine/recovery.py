@@ -23,16 +23,16 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from envpool_py.engine import faults, recreation
+from envpool_py.engine import recreation
 from envpool_py.engine.asking import ask
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import LOST, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
-from envpool_py.env.block import WHOLE, Place
+from envpool_py.env.block import Place
 from envpool_py.env.executor import NEXT_STEP, SAME_STEP
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error
-from envpool_py.ids import IdArray
+from envpool_py.ids import IdArray, Selection
 from envpool_py.record.observers import LOST_EPISODE, Steps
 
 #: Longest back-off, in seconds.
@@ -143,7 +143,7 @@ class Recovery:
         self._policy = policy
         self._autoreset = autoreset
         self._history = history
-        self._restarts = [0] * len(engine.all_ids)
+        self._restarts = [0] * len(engine.all.ids)
         # The resets in flight, which are tried again if they fail.
         self._resets: dict[int, Request] = {}
         self.failed: dict[int, Failed] = {}
@@ -159,24 +159,24 @@ class Recovery:
 
     # --------------------------------------------------------------------- requests of the caller
 
-    def take_steps(self, ids: IdArray, actions: Any) -> tuple[IdArray, Any, Any]:
-        """Handle the steps of envs lost while idle; return the other ids, an index, the actions."""
-        listed = ids.tolist()
+    def take_steps(self, envs: Selection, actions: Any) -> tuple[Selection, Any]:
+        """Handle the steps of envs lost while idle; return the other envs and their actions."""
+        ids, listed = envs.ids, envs.ids.tolist()
         lost = [
             i
             for i in listed
             if i in self.failed and (self.failed[i].unreported or self.failed[i].reset_next)
         ]
         if not lost:
-            return ids, WHOLE if ids is self._engine.all_ids else ids, actions
+            return envs, actions
         rows = spaces.list_actions(self._engine.block.spec.action, actions, listed)
         action_of = dict(zip(listed, rows, strict=True))
         own = np.array(lost, dtype=np.intp)
-        self._engine.states.sent(own, own, STEPPING)
+        self._engine.states.mark_sent(Selection(own), STEPPING)
         for i in lost:
             self._step_lost(i, self.failed[i], action_of[i])
         rest = ids[~np.isin(ids, own)]
-        return rest, rest, [action_of[i] for i in rest.tolist()]
+        return Selection(rest), [action_of[i] for i in rest.tolist()]
 
     def _step_lost(self, i: int, failed: Failed, action: Any) -> None:
         reset_next, failed.reset_next, failed.unreported = failed.reset_next, False, False
@@ -193,21 +193,22 @@ class Recovery:
             self._go_on(i, failed)
 
     def take_resets(
-        self, ids: IdArray, requests: Sequence[Request]
-    ) -> tuple[IdArray, Sequence[Request]]:
+        self, envs: Selection, requests: Sequence[Request]
+    ) -> tuple[Selection, Sequence[Request]]:
         """Handle the resets of envs that must be recreated first; return the other ones."""
+        ids = envs.ids
         asked = dict(zip(ids.tolist(), requests, strict=True))
         self._resets.update(asked)
         self.drop_reports(asked)
         unfit = [i for i in asked if i in self.failed and self.failed[i].is_unfit]
         if not unfit:
-            return ids, requests
+            return envs, requests
         own = np.array(unfit, dtype=np.intp)
-        self._engine.states.sent(own, own, RESETTING)
+        self._engine.states.mark_sent(Selection(own), RESETTING)
         for i in unfit:
             self.failed[i].job = asked[i]
         rest = ids[~np.isin(ids, own)]
-        return rest, [asked[i] for i in rest.tolist()]
+        return Selection(rest), [asked[i] for i in rest.tolist()]
 
     def drop_reports(self, ids: Iterable[int]) -> None:
         """Report pending errors in the infos of the resets that the caller has asked for."""
@@ -251,9 +252,9 @@ class Recovery:
         failed = self._charge(i, error)
         if failed is None:
             if engine.hosts.is_dead(i):
-                engine.states.died(i, error)
+                engine.states.mark_dead(i, error)
             return False
-        engine.forget_result(i)
+        engine.flight.forget_result(i)
         failed.unreported = failed.repeated = False
         request = None if self._history is None else self._history.asked(i)
         # The row of this step was returned; the automatic reset after it has failed.
@@ -297,7 +298,7 @@ class Recovery:
                 new = failed.repeated  # its error was already handled
             else:
                 new = failed is None or not failed.is_tried_again
-                new = new and isinstance(engine.beside.get(j), EnvError)
+                new = new and isinstance(engine.flight.beside.get(j), EnvError)
             if new and j != i:
                 return True
         return False
@@ -315,14 +316,16 @@ class Recovery:
         failed.reset_next = self._autoreset == NEXT_STEP
         failed.note.update(final)
         failed.lost_row = True
-        faults.deliver_lost(self._engine, i)
+        self._engine.put_lost(i)
 
     def handle_death(self, i: int, error: EnvError) -> bool:
         """Handle the end of the process of env ``i``; False if the error must be raised."""
         known = self.failed.get(i)
         if known is not None and known.phase is Phase.BROKEN:
             return True
-        if isinstance(self._engine.beside.get(i), EnvError):  # ``handle`` gets this error soon
+        if isinstance(
+            self._engine.flight.beside.get(i), EnvError
+        ):  # ``handle`` gets this error soon
             return True
         failed = self._charge(i, error)
         if failed is None:
@@ -345,7 +348,7 @@ class Recovery:
         due = time.monotonic() + min(delay, LONGEST_BACKOFF)
         failed = self.failed.get(i)
         if failed is None:
-            failed = self.failed[i] = Failed(error, due, self._engine.places.of(i))
+            failed = self.failed[i] = Failed(error, due, self._engine.flight.places.of(i))
         failed.error, failed.due, failed.phase = error, due, Phase.BROKEN
         return failed
 
@@ -367,7 +370,7 @@ class Recovery:
                     continue
             except EnvError as error:
                 failed.job = None
-                faults.fail(self._engine, i, error)
+                self._engine.flight.fail(i, error)
                 continue
             if failed.job is not None:
                 job, failed.job = failed.job, None
@@ -403,7 +406,7 @@ class Recovery:
             if self._charge(i, failure) is not None:
                 return False
             if engine.hosts.is_dead(i):
-                engine.states.died(i, failure)
+                engine.states.mark_dead(i, failure)
             raise failure from error
         for j in made:
             if self._policy.on_restart is not None and j in self.failed:
@@ -413,7 +416,7 @@ class Recovery:
     def _handle_mates(self, i: int) -> None:
         """Handle the errors of the other envs in the process of env ``i`` before it restarts."""
         for j in self._engine.hosts.of(i).ids:
-            error = self._engine.beside.get(j)
+            error = self._engine.flight.beside.get(j)
             failed = self.failed.get(j)
             if isinstance(error, EnvError) and (failed is None or failed.phase is not Phase.BROKEN):
                 self.handle(j, error)
@@ -453,7 +456,7 @@ class Recovery:
                     self._restore(i, failed)
                     continue
                 self._engine.hosts.closing.wait(max(failed.due - time.monotonic(), 0.0))
-                self._engine.refuse_if_closed()
+                self._engine.flight.refuse_if_closed()
                 if not self._recreate(i) and self._engine.hosts.is_restarting(i):
                     recreation.advance_restart(self._engine)
 
@@ -464,7 +467,7 @@ class Recovery:
         stale, failed.phase = failed.phase is Phase.STALE, Phase.FIT
         if stale and self._history is not None and self._history.matters_for(i, request):
             failed.phase, failed.restoring = Phase.RESTORING, request
-            self._engine.resend(i, self._history.replay_request(i))
+            self._engine.flight.send_again(i, self._history.replay_request(i))
         else:
             self._send_again(i, failed, request)
 
@@ -474,13 +477,13 @@ class Recovery:
         else:
             for observer in self._engine.observers:
                 observer.resets([i], [request])
-        self._engine.resend(i, request)
+        self._engine.flight.send_again(i, request)
 
     def replayed(self, i: int, differs: str | None) -> EnvError | None:
         """Send the next request to env ``i`` if it was restored, else return the error."""
         failed = self.failed[i]
         request, failed.restoring = failed.restoring, None
-        self._engine.forget_result(i)
+        self._engine.flight.forget_result(i)
         if differs is None and request is not None:
             failed.phase = Phase.FIT
             self._send_again(i, failed, request)
@@ -524,7 +527,7 @@ class Recovery:
                 truncated[k] = True
                 infos[k].pop("is_reset", None)  # the row also belongs to the lost step
 
-    def told(self, ids: IdArray) -> tuple[set[int], dict[int, dict[str, Any]]]:
+    def notes_of(self, ids: IdArray) -> tuple[set[int], dict[int, dict[str, Any]]]:
         """Return the envs with lost rows and the note of each env, for observers."""
         failed = {i: self.failed[i] for i in ids.tolist() if i in self.failed}
         notes = {

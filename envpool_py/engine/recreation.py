@@ -6,15 +6,13 @@ which knows which resets reached the env, writes that place into the block (``Bl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envpool_py.engine import faults
 from envpool_py.engine.asking import Call, ask
 from envpool_py.engine.states import DEAD
-from envpool_py.env.block import Block, Place
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
@@ -28,40 +26,9 @@ if TYPE_CHECKING:
 _PING = Request("apply", (id,))
 
 
-class Places:
-    """The places of envs in their schedules of episodes.
-
-    Attributes:
-        seen: the place of each env when its last row was returned.
-    """
-
-    def __init__(self, block: Block) -> None:
-        self._schedule = block.schedule
-        self._lost: dict[int, Place] = {}
-        self.seen: dict[int, Place] = {}
-
-    def see(self, ids: Iterable[int]) -> None:
-        """Keep the places of these envs, whose rows are being returned."""
-        self.seen.update((i, self._schedule(i)) for i in ids)
-
-    def keep(self, i: int, *, unanswered: bool = False) -> None:
-        """Keep the place of env ``i``, which is lost; an ``unanswered`` request does not count."""
-        seen = self.seen.get(i) if unanswered else None
-        self._lost.setdefault(i, seen or self._schedule(i))
-
-    def release(self, i: int) -> None:
-        """Drop the kept place of env ``i``, which was recreated and continues there."""
-        self._lost.pop(i, None)
-        self.see([i])
-
-    def of(self, i: int) -> Place:
-        """Return the place of env ``i``, or its place when it was lost."""
-        return self._lost.get(i) or self._schedule(i)
-
-
 def configure(engine: Engine, requests: Sequence[Request]) -> None:
     """Send the options of the pool to all executors."""
-    ask(engine, engine.all_ids, requests, observed=False)
+    ask(engine, engine.all.ids, requests, observed=False)
     engine.hosts.configured.update(enumerate(requests))
 
 
@@ -70,8 +37,8 @@ def configured_for(engine: Engine, i: int) -> Request | None:
     request = engine.hosts.configured.get(i)
     if request is None:
         return None
-    place = None if engine.recovery is None else engine.recovery.place(i)
-    root, episode, _ = place or engine.places.of(i)
+    place = None if engine.flight.recovery is None else engine.flight.recovery.place(i)
+    root, episode, _ = place or engine.flight.places.of(i)
     return request._replace(kwargs={**request.kwargs, "root": root, "episode": episode})
 
 
@@ -81,7 +48,7 @@ def _configure_again(engine: Engine, ids: Sequence[int]) -> None:
     if told:
         ask(engine, np.array(list(told), dtype=np.intp), list(told.values()), observed=False)
     for i in ids:
-        engine.places.release(i)
+        engine.flight.places.release(i)
 
 
 def restart(engine: Engine, ids: IdArray) -> None:
@@ -91,17 +58,17 @@ def restart(engine: Engine, ids: IdArray) -> None:
         AlreadyPendingCallError: an env is in flight, and its process has not ended.
         EnvError: an env_fn raised, or a process ended while it started.
     """
-    if engine.recovery is None:
+    if engine.flight.recovery is None:
         _restart(engine, ids)
     else:
-        engine.recovery.restart_by_hand(lambda: _restart(engine, ids))
+        engine.flight.recovery.restart_by_hand(lambda: _restart(engine, ids))
 
 
 def _restart(engine: Engine, ids: IdArray) -> list[int]:
     hosts = engine.hosts
     if hosts.processes is not None:
         hosts.processes.channel.fetch(engine.arrivals.chunks, 0, 0)
-        faults.attend(engine)
+        engine.flight.handle_ended_processes()
         engine.arrivals.drop_stale()
 
     def living() -> IdArray:
@@ -109,7 +76,7 @@ def _restart(engine: Engine, ids: IdArray) -> list[int]:
 
     engine.states.check_free(living())
     _end_hung(engine, living())
-    engine.states.cancelled(living())  # in case of an interrupt
+    engine.states.mark_cancelled(living())  # in case of an interrupt
     hosts.forget_messages()
     dead = [i for i in ids.tolist() if hosts.is_dead(i)]
     for i in dead:
@@ -135,10 +102,10 @@ def _end_hung(engine: Engine, ids: IdArray) -> None:
             call.send()
             call.wait(process_group.GRACE)
         except TimeoutError:
-            hung = [i for i in call.missing if not engine.states.flying()[hosts.of(i).ids].any()]
+            hung = [i for i in call.missing if not engine.states.in_flight()[hosts.of(i).ids].any()]
             if hung:
-                hosts.end_stuck(hung)
-                faults.attend(engine)
+                hosts.kill_hung(hung)
+                engine.flight.handle_ended_processes()
         except EnvError:
             pass  # a process has ended: it is restarted
         else:
@@ -152,9 +119,9 @@ def advance_restart(engine: Engine) -> None:
     """Wait for an event of a process that is being restarted."""
     processes = engine.hosts.processes
     assert processes is not None  # noqa: S101 - one is being restarted
-    engine.refuse_if_closed()
+    engine.flight.refuse_if_closed()
     processes.channel.fetch(engine.arrivals.chunks, 0, processes.timeout(None))
-    faults.attend(engine)
+    engine.flight.handle_ended_processes()
 
 
 def finish_restart(engine: Engine, host: Any) -> list[int]:
@@ -181,8 +148,8 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
         host.end()
         raise
     if error is not None:
-        for i in host.ids if engine.recovery is None else ():
-            states.died(i, host.death_of(i))
+        for i in host.ids if engine.flight.recovery is None else ():
+            states.mark_dead(i, host.death_of(i))
         raise error
     return list(host.ids)
 
@@ -196,11 +163,11 @@ def rebuild(engine: Engine, ids: IdArray) -> None:
 
 def _note_recreated(engine: Engine, ids: Sequence[int]) -> None:
     engine.hosts.restarts[list(ids)] += 1
-    recovery, fresh = engine.recovery, list(ids)
+    recovery, fresh = engine.flight.recovery, list(ids)
     if recovery is not None:
         fresh = recovery.recreated(ids)
         if not recovery.by_hand:
             ids = [i for i in ids if engine.states.state[i] == DEAD]
-    engine.states.recreated(ids)
+    engine.states.mark_recreated(ids)
     for observer in engine.observers if fresh else ():
         observer.recreated(fresh)

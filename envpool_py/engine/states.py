@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env.tokens import GENERATION
 from envpool_py.errors import EnvError, WorkerDiedError, name_ids
-from envpool_py.ids import IdArray
+from envpool_py.ids import IdArray, Selection
 
 # Only a READY env accepts a step; an env in any state below STEPPING accepts a reset. An env in
 # STEPPING or RESETTING is in flight.
@@ -46,7 +45,7 @@ class States:
     Attributes:
         state: uint8 ``(num_envs,)``: ``READY``, ``NEVER_RESET``, ...
         tokens: int64 ``(num_envs,)``: the current token of each env.
-        in_flight: the number of envs in flight.
+        num_in_flight: the number of envs in flight.
         deaths: for each ``DEAD`` env the error that says how its process ended.
         held: whether a request without a row is in flight; meanwhile no env accepts a request.
         unread: envs in flight whose result has arrived, but the error of another env was raised.
@@ -56,26 +55,26 @@ class States:
         self.state = np.full(num_envs, NEVER_RESET, np.uint8)
         # No token is 0: a stray zero must not look like a result.
         self.tokens: NDArray[np.int64] = np.arange(num_envs, dtype=np.int64) + GENERATION
-        self.in_flight = 0
+        self.num_in_flight = 0
         self.held = False
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
         # The envs of each send and return, oldest first; only the last entry of an env counts.
         self._log: list[IdArray] = [np.arange(num_envs)]
 
-    # ----------------------------------------------------------------------------------- looking
+    # ----------------------------------------------------------------------------------- reading
 
-    def flying(self) -> NDArray[np.bool_]:
+    def in_flight(self) -> NDArray[np.bool_]:
         """Return a mask ``(num_envs,)`` of the envs in flight."""
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
 
     def waiting(self) -> IdArray:
         """Return the envs in flight, the oldest request first."""
         latest = self._log[-1]
-        if len(latest) == self.in_flight and self.flying()[latest].all():
+        if len(latest) == self.num_in_flight and self.in_flight()[latest].all():
             return latest  # one request for all of them
         order = self._condense()
-        return order[self.flying()[order]]
+        return order[self.in_flight()[order]]
 
     def ready(self) -> IdArray:
         """Return the envs that accept a request, in the order in which results were returned."""
@@ -120,48 +119,51 @@ class States:
             fact = f"a result of the previous {of} is still unread; call recv(), or reset()"
         raise AlreadyPendingCallError(f"{name_ids(listed)}: {fact}", kind)
 
-    def check_step(self, ids: IdArray, index: Any) -> None:
-        """Raise an error unless these envs accept a step; ``index`` is the ids or a slice of all.
+    def check_step(self, envs: Selection) -> None:
+        """Raise an error unless these envs accept a step.
 
         Raises:
             ResetNeeded: an env needs a reset first.
             AlreadyPendingCallError, EnvError: as ``check_free``.
         """
-        ready = not self.state[index].tobytes().strip(_ALL_READY)  # faster than NumPy's functions
+        ready = (
+            not self.state[envs.index].tobytes().strip(_ALL_READY)
+        )  # faster than NumPy's functions
         if ready and not self.held:
             return
-        self.check_free(ids)
-        wrong = ids[self.state[ids] != READY]
+        self.check_free(envs.ids)
+        wrong = envs.ids[self.state[envs.ids] != READY]
         why = _WHY_RESET[int(self.state[wrong[0]])]
         raise ResetNeeded(f"{name_ids(wrong.tolist())}: {why}")
 
     def check_fetch(self, ids: IdArray) -> None:
         """Raise ValueError unless all of these envs are in flight."""
-        idle = ~self.flying()[ids]
+        idle = ~self.in_flight()[ids]
         if idle.any():
             raise ValueError(f"{name_ids(ids[idle].tolist())}: not in flight; send actions first")
 
     # ---------------------------------------------------------------------------------- changing
 
-    def sent(self, ids: IdArray, index: Any, state: int) -> None:
+    def mark_sent(self, envs: Selection, state: int) -> None:
         """Mark these envs as in flight: ``state`` is ``STEPPING`` or ``RESETTING``."""
-        self.state[index] = state
-        self.in_flight += len(ids)
-        self._log.append(ids)
+        self.state[envs.index] = state
+        self.num_in_flight += len(envs.ids)
+        self._log.append(envs.ids)
         if len(self._log) > _LONGEST_LOG:
             self._condense()
 
-    def returned(self, ids: IdArray, index: Any, state: int) -> None:
+    def mark_returned(self, envs: Selection, state: int) -> None:
         """Mark the results of these envs as returned, or their errors as raised."""
-        self.state[index] = state
-        self.in_flight -= len(ids)
+        ids = envs.ids
+        self.state[envs.index] = state
+        self.num_in_flight -= len(ids)
         self._log.append(ids)
         if self.unread:
             self.unread.difference_update(ids.tolist())
         if self.deaths:
             self.state[[i for i in ids.tolist() if i in self.deaths]] = DEAD
 
-    def cancelled(self, ids: IdArray) -> None:
+    def mark_cancelled(self, ids: IdArray) -> None:
         """Cancel the requests of these envs: they need a reset, and late results are stale."""
         self.tokens[ids] += GENERATION
         self.state[ids] = INTERRUPTED
@@ -171,23 +173,23 @@ class States:
 
     def recount(self) -> None:
         """Recount the envs in flight, because an interrupt may have left the count wrong."""
-        flying = np.flatnonzero(self.flying())
-        self.in_flight = len(flying)
-        self.unread.intersection_update(flying.tolist())
+        ids = np.flatnonzero(self.in_flight())
+        self.num_in_flight = len(ids)
+        self.unread.intersection_update(ids.tolist())
 
-    def died(self, i: int, error: EnvError) -> None:
+    def mark_dead(self, i: int, error: EnvError) -> None:
         """Mark that the process of env ``i`` has ended; a request in flight still has a result."""
         self.deaths[i] = error
         if not STEPPING <= self.state[i] < DEAD:
             self.state[i] = DEAD
 
-    def recreated(self, ids: Iterable[int]) -> None:
+    def mark_recreated(self, ids: Iterable[int]) -> None:
         """Mark these envs as recreated; those in flight keep their requests."""
         for i in ids:
             self.deaths.pop(i, None)
             if not STEPPING <= self.state[i] < DEAD:
                 self.state[i] = NEVER_RESET
 
-    def take_as_reset(self) -> None:
+    def mark_as_reset(self) -> None:
         """Let envs that were never reset accept a step."""
         self.state[self.state == NEVER_RESET] = READY

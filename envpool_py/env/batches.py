@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.env import info_codec, spaces
-from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, WHOLE, Beside, Block
+from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
 from envpool_py.env.spaces import Array
-from envpool_py.ids import IdArray
+from envpool_py.ids import IdArray, Selection
 
 
 class Batches:
@@ -43,14 +43,14 @@ class Batches:
         return np.fromiter([{"env_id": i} for i in listed], object, len(listed))
 
     def gather(
-        self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any
+        self, envs: Selection, beside: dict[int, Beside], out: Any
     ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Gather observations (leaf by leaf, and joined for the caller), rewards and flags.
 
-        ``index`` is ``WHOLE`` or the ids; ``beside`` is by env; ``out`` holds an array per leaf to
+        ``beside`` is by env; ``out`` holds an array per leaf to
         gather into, None: new arrays.
         """
-        block = self._block
+        block, ids, index, whole = self._block, envs.ids, envs.index, envs.is_whole
         parts: list[Any] = []
         objects = 0
         for n, array in enumerate(block.obs):
@@ -61,14 +61,14 @@ class Batches:
             elif out is not None:
                 # The default mode, "raise", would gather into a temporary array first.
                 parts.append(array.take(ids, axis=0, out=out[n], mode="clip"))
-            elif index is not WHOLE:
+            elif not whole:
                 parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
             else:
                 parts.append(array.copy() if self._copy else array)
         if self._last is not None:
             self._note_last(ids, index, parts)
         reward, terminated, truncated = block.reward, block.terminated, block.truncated
-        if index is not WHOLE:
+        if not whole:
             reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
         elif self._copy:
             reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
@@ -191,7 +191,6 @@ class Batches:
                 array[i] = last[i]
         block.reward[i] = 0.0
         block.terminated[i], block.truncated[i] = False, True
-        block.mark[i] = BESIDE if objects else 0
         return {"objects": objects} if objects else {}
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env import heartbeat, info_codec, spaces, times
 from envpool_py.env.spaces import Array
-from envpool_py.ids import IdArray
+from envpool_py.ids import IdArray, Selection
 
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
@@ -29,9 +29,6 @@ Beside: TypeAlias = "dict[str, Any]"
 #: The position of an env in its schedule of episodes: its seed under ``episode_seeds`` or None, the
 #: number of the episode (-1 before the first), and whether that episode is over.
 Place: TypeAlias = "tuple[int | None, int, bool]"
-
-#: The index of all envs, in order.
-WHOLE = slice(None)
 
 #: The bits of a mark: values are beside the block; the row ended an episode in same_step mode; the
 #: row is that of a reset; from ``FORM`` on the number of the info's form, see ``info_codec``.
@@ -93,13 +90,13 @@ class Block:
         self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
         self._action_dtype = None if self._action is None else np.dtype(self._action.dtype.str)
 
-    def put_actions(self, ids: IdArray, index: Any, actions: Any) -> bool:
+    def put_actions(self, envs: Selection, actions: Any) -> bool:
         """Write the actions of these envs; return False if the block cannot hold them.
 
-        ``index`` is ``WHOLE`` or the ids; ``actions`` is an array ``(k, *shape)`` or another form
-        that ``spaces.batch_actions`` accepts. If this raises, nothing was written.
+        ``actions`` is an array ``(k, *shape)`` or another form that ``spaces.batch_actions``
+        accepts. If this raises, nothing was written.
         """
-        array = self._action
+        array, ids, index = self._action, envs.ids, envs.index
         if (
             array is not None
             and type(actions) is np.ndarray

@@ -87,6 +87,24 @@ def warning(kind: str, texts: Mapping[int, str]) -> str:
     return f"{name_ids(ids)}: {text}"
 
 
+class RowWarnings:
+    """Warns of invalid values in rows that are returned nevertheless; each kind once per pool."""
+
+    def __init__(self) -> None:
+        self._issued: set[str] = set()
+
+    def issue(self, beside: Mapping[int, dict[str, Any]]) -> None:
+        """Issue the warnings beside these rows or replies."""
+        found: dict[str, dict[int, str]] = {}
+        for i, values in beside.items():
+            for kind, text in values.get("warnings", {}).items():
+                if kind not in self._issued:
+                    found.setdefault(kind, {})[i] = text
+        self._issued.update(found)
+        for kind, texts in found.items():
+            warn(warning(kind, texts))
+
+
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn, and name the line of the user's program that called this package."""
     level = 1

@@ -25,6 +25,7 @@ from envpool_py.env.spaces import Array, layout_of, map_tree, snapshot
 from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
 from envpool_py.gymnasium import batches
 from envpool_py.gymnasium.infos import combine_rows
+from envpool_py.ids import Selection
 from envpool_py.pool.backends import ShmemVectorEnv
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
@@ -280,7 +281,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if pool.waiting_id:
             raise TimeoutError
         if INTERRUPTED in pool.engine.states.state[self._ids]:  # a signal handler has raised
-            pool.engine.states.check_step(self._ids, self._ids)
+            pool.engine.states.check_step(Selection(self._ids))
 
     def _keep(self, ids: Array, batch: Sequence[Any]) -> None:
         """Keep these rows, with the latest of all other envs."""
@@ -314,7 +315,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
 @one_at_a_time
 def _begin(pool: BaseVectorEnv, requests: Sequence[Request]) -> Call:
-    call = Call(pool.engine, pool.engine.all_ids, requests, hold=True)
+    call = Call(pool.engine, pool.engine.all.ids, requests, hold=True)
     try:
         call.send()
     except BaseException:

@@ -64,11 +64,11 @@ def assemble(
             "reset_fn": reset_fn is not None,
         }
         engine.observers.append(Recorder(engine.block, record, facts))
-    engine.places.see(range(pool.env_num))
+    engine.flight.places.see(range(pool.env_num))
     history = History(engine, autoreset_mode) if replay else None
     if history is not None:
         engine.observers.append(history)
     if policy is not None:
-        engine.recovery = Recovery(engine, policy, autoreset_mode, history)
+        engine.flight.recovery = Recovery(engine, policy, autoreset_mode, history)
     if not options["reset_first"]:
-        engine.states.take_as_reset()
+        engine.states.mark_as_reset()

@@ -34,7 +34,7 @@ from envpool_py.env.executor import ResetFn
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
-from envpool_py.ids import IdArray, Ids
+from envpool_py.ids import IdArray, Ids, Selection
 from envpool_py.images import render_grid
 from envpool_py.pool import arguments, assembly, call_guard, named_env, stats
 from envpool_py.pool.arguments import Options
@@ -141,7 +141,7 @@ class BaseVectorEnv:
         hosts: Hosts | None = None  # closed on an interrupt before the engine exists
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
-            hosts = hosts_of(self.workers, prompt=self.is_async, **worker_options)
+            hosts = hosts_of(self.workers, publish_early=self.is_async, **worker_options)
             self.engine = Engine(
                 hosts,
                 autoreset=self._autoreset,
@@ -149,7 +149,7 @@ class BaseVectorEnv:
                 copy=copy,
                 measure=measure,
                 scheduled=bool(policy or episode_seeds or reset_fn or path),
-                prompt=self.is_async,
+                publish_early=self.is_async,
             )
             options = {
                 "autoreset_mode": self._autoreset,
@@ -164,7 +164,7 @@ class BaseVectorEnv:
             self.worker_class = type(self.workers[0])
             self.observation_space = [own.observation_space for own in self.engine.env_spaces]
             self.action_space = [own.action_space for own in self.engine.env_spaces]
-            self._all = self.engine.all_ids
+            self._all = self.engine.all
             self._meter = stats.Meter(self.engine) if measure else None
             self.is_closed = False
         except BaseException:
@@ -203,8 +203,7 @@ class BaseVectorEnv:
         Raises:
             TypeError, ValueError: seeds or options are wrong; nothing was sent.
         """
-        ids, requests = self._reset_requests(env_id, id, seed, options, kwargs)
-        batch = self.engine.reset(ids, requests)
+        batch = self.engine.reset(*self._reset_requests(env_id, id, seed, options, kwargs))
         return batch[0], batch[4]
 
     @one_at_a_time
@@ -234,10 +233,10 @@ class BaseVectorEnv:
         """
         if action is None:
             return self._fetch("step(None)", id)
-        ids = self._all if id is None else ids_.resolve(id, self.env_num)
-        if not self.engine.prompt:
-            return self.engine.step(ids, action)
-        self.engine.send_steps(ids, action)
+        envs = self._all if id is None else Selection(ids_.resolve(id, self.env_num))
+        if not self.engine.flight.publish_early:
+            return self.engine.step(envs, action)
+        self.engine.send_steps(envs, action)
         return self.engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
 
     @one_at_a_time
@@ -249,7 +248,7 @@ class BaseVectorEnv:
         """
         if action is None:
             raise TypeError("send: expected actions, got None; to fetch rows, call recv()")
-        self.engine.send_steps(self._resolve(id), action)
+        self.engine.send_steps(self._select(id), action)
 
     @one_at_a_time
     def send_reset(
@@ -287,7 +286,7 @@ class BaseVectorEnv:
         """Wait for all envs in flight and return one batch of them, empty if there are none."""
         if self.is_async:
             return self.engine.fetch_next(self.env_num, None, strict=False)
-        return self.engine.fetch(self.engine.states.waiting())
+        return self.engine.fetch(Selection(self.engine.states.waiting()))
 
     @one_at_a_time
     def cancel(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
@@ -295,7 +294,7 @@ class BaseVectorEnv:
 
         Those envs then accept only a reset. Envs that are not in flight do not change.
         """
-        self.engine.cancel(self._resolve(id))
+        self.engine.flight.cancel(self._resolve(id))
 
     @one_at_a_time
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
@@ -304,14 +303,14 @@ class BaseVectorEnv:
         The next ``reset()`` goes on with the seeded stream: it is the second reset of that seed.
         ``seed`` is as for ``reset``; return ``[[seed of env 0], [seed of env 1], ...]``.
         """
-        seeds = seeding.per_env(seed, self._all.tolist())
-        self.engine.claim_reset(self._all)
+        seeds = seeding.per_env(seed, self._all.ids.tolist())
+        self.engine.claim_reset(self._all.ids)
         requests = [Request("seed", kwargs={"seed": one}) for one in seeds]
         try:
             self.engine.reset(self._all, requests)
         except EnvError:
             if self.engine.states.unread:  # rows of the other envs, which are dropped as well
-                self.engine.fetch(np.array(sorted(self.engine.states.unread)))
+                self.engine.fetch(Selection(np.array(sorted(self.engine.states.unread))))
             raise
         _seed_spaces(self.action_space, seeds)
         return [[one] for one in seeds]
@@ -397,7 +396,7 @@ class BaseVectorEnv:
     @wait_num.setter
     def wait_num(self, wait_num: int | None) -> None:
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
-        self.engine.prompt = self.is_async
+        self.engine.flight.publish_early = self.is_async
 
     @property
     def timeout(self) -> float | None:
@@ -407,7 +406,7 @@ class BaseVectorEnv:
     @timeout.setter
     def timeout(self, timeout: float | None) -> None:
         self._timeout = arguments.check_timeout("timeout", timeout)
-        self.engine.prompt = self.is_async
+        self.engine.flight.publish_early = self.is_async
 
     @property
     def is_async(self) -> bool:
@@ -504,7 +503,7 @@ class BaseVectorEnv:
         if self.is_closed or os.getpid() != self._pid:
             return
         self.is_closed = True
-        self.engine.stop()
+        self.engine.flight.stop()
         call_guard.await_end(self, process_group.GRACE)
         for observer in self.engine.observers:
             observer.close()
@@ -541,8 +540,11 @@ class BaseVectorEnv:
                 " use its workers; make another pool in the fork"
             )
 
+    def _select(self, id: Ids) -> Selection:  # noqa: A002 - Tianshou's name
+        return self._all if id is None else Selection(ids_.resolve(id, self.env_num))
+
     def _resolve(self, id: Ids) -> IdArray:  # noqa: A002 - Tianshou's name
-        return self._all if id is None else ids_.resolve(id, self.env_num)
+        return self._select(id).ids
 
     def _wrap_id(self, id: Ids = None) -> list[int]:  # noqa: A002 - Tianshou's name
         """Return ids as a list; None: all."""
@@ -554,29 +556,30 @@ class BaseVectorEnv:
 
     def _fetch(self, call: str, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
         engine = self.engine
-        if not engine.states.in_flight:
+        if not engine.states.num_in_flight:
             raise ValueError(f"{call} fetches results, but no env is in flight; send actions first")
         if id is not None:
-            ids = self._resolve(id)
-            engine.states.check_fetch(ids)
-            return engine.fetch(ids)
+            envs = self._select(id)
+            engine.states.check_fetch(envs.ids)
+            return engine.fetch(envs)
         if self.is_async:
             return engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
-        return engine.fetch(engine.states.waiting())
+        return engine.fetch(Selection(engine.states.waiting()))
 
     def _reset_requests(
         self, env_id: Ids, other: Ids, seed: Seed, options: Options, kwargs: Mapping[str, Any]
-    ) -> tuple[IdArray, list[Request]]:
-        """Return the ids, whose envs must accept a reset now, and one request for each."""
+    ) -> tuple[Selection, list[Request]]:
+        """Return the envs, which must accept a reset now, and one request for each."""
         if env_id is not None and other is not None:
             raise TypeError("ids are given twice, as env_id and as id; pass one of them")
-        ids = self._resolve(other if env_id is None else env_id)
+        envs = self._select(other if env_id is None else env_id)
+        ids = envs.ids
         requests = arguments.reset_requests(ids.tolist(), seed, options, kwargs)
         self.engine.claim_reset(ids)
         if seed is not None:
             spaces = [self.action_space[i] for i in ids.tolist()]
             _seed_spaces(spaces, [request.kwargs.get("seed") for request in requests])
-        return ids, requests
+        return envs, requests
 
     def _ask(self, id: Ids, request: Request) -> list[Any]:  # noqa: A002 - Tianshou's name
         ids = self._resolve(id)

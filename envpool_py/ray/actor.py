@@ -142,7 +142,7 @@ class EnvActor(EnvProcess):
         while True:
             # While an env holds the GIL this loop stands still: then C code ends the process.
             faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
-            for overdue in watchdog.look(lambda: [0]):
+            for overdue in watchdog.find_overdue(lambda: [0]):
                 faulthandler.cancel_dump_traceback_later()
                 frame = sys._current_frames()[self._thread]  # noqa: SLF001 - just for this
                 return overdue.env_id, "".join(traceback.format_stack(frame)).rstrip()

@@ -55,7 +55,7 @@ class ActorChannel(Channel):
         self._arrived.append(take)
         self._bell.put(None)
 
-    def fetch(self, chunks: list[bytes], look_for: float, timeout: float | None) -> bool:  # noqa: ARG002
+    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
         """Wait for replies or other events; see ``Channel``."""
         if not self._noticed and not self._arrived:
             with contextlib.suppress(queue.Empty):
@@ -221,13 +221,13 @@ class Actors(Processes):
         """What a pool's ``repr`` says of its actors."""
         return f", num_actors={len(self.hosts)}"
 
-    def look(self) -> list[tuple[ProcessHost, Overdue]]:
+    def enforce_deadlines(self) -> list[tuple[ProcessHost, Overdue]]:
         """Kill actors past their deadline; return the actors in which an env is stuck."""
-        super().look()
+        super().enforce_deadlines()
         found = [host for host in self.hosts if host.exit is None and host.stuck]
         return [(host, Overdue(host.number, host.stuck[0])) for host in found]
 
-    def end_stuck(self, host: Any, overdue: Overdue) -> tuple[list[int], str]:  # noqa: ARG002
+    def kill_stuck(self, host: Any, overdue: Overdue) -> tuple[list[int], str]:  # noqa: ARG002
         """End the actor of a stuck env; return the env, and the text of its error."""
         i, stack = host.stuck
         fact = f"did not end its request within step_timeout={self._limit} seconds"

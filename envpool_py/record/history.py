@@ -102,7 +102,7 @@ class History(Observer):
     """The past of every env of a pool, whose envs have been configured."""
 
     def __init__(self, engine: Engine, autoreset: str | None) -> None:
-        num_envs = len(engine.all_ids)
+        num_envs = len(engine.all.ids)
         self._engine = engine
         self._autoreset = autoreset
         self._spec = engine.block.spec

@@ -88,18 +88,18 @@ class Channel:
         with contextlib.suppress(OSError, KeyError, ValueError):  # not watched
             self._poll.unregister(fd)
 
-    def fetch(self, chunks: list[bytes], look_for: float, timeout: float | None) -> bool:
+    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:
         """Wait for results or for an event of a watched descriptor; append results to ``chunks``.
 
-        Poll for ``look_for`` seconds, and yield the core after each poll; then sleep. The wait ends
+        Spin for ``spin_for`` seconds, and yield the core after each poll; then sleep. The wait ends
         after ``timeout`` seconds in total (None: no timeout). Return whether there was an event of
         a watched descriptor.
         """
-        if look_for and self._in_a_row < _RESULTS_IN_A_ROW:
+        if spin_for and self._in_a_row < _RESULTS_IN_A_ROW:
             self._in_a_row += 1
             if self.collect(chunks):
                 return False
-            end = clock() + (look_for if timeout is None else min(timeout, look_for))
+            end = clock() + (spin_for if timeout is None else min(timeout, spin_for))
             while clock() < end:
                 os.sched_yield()
                 if self.collect(chunks):

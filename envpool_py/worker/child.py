@@ -47,7 +47,7 @@ class Shared(NamedTuple):
 
     ``results``: the pipe for tokens. ``memory``: the memory of the block. ``parent_alive``: reading
     end of a pipe whose writing end only the parent has. ``stacks``: the file for Python stacks.
-    ``look``: whether to look for the next request before sleeping. ``cores``: the cores to which
+    ``may_spin``: whether to spin for the next request. ``cores``: the cores to which
     processes are bound in turn; empty: not bound.
     """
 
@@ -56,7 +56,7 @@ class Shared(NamedTuple):
     parent_alive: int
     stacks: int | None
     step_timeout: float | None
-    look: bool
+    may_spin: bool
     num_threads: int | None
     cores: Sequence[int]
 
@@ -87,7 +87,9 @@ def main(
         os.sched_setaffinity(0, {shared.cores[number % len(shared.cores)]})
     if shared.stacks is not None:
         show_stacks(shared.stacks)
-    end = process_end.ProcessEnd(stream, shared.results, process_end.Looks(allowed=shared.look))
+    end = process_end.ProcessEnd(
+        stream, shared.results, process_end.Spinning(allowed=shared.may_spin)
+    )
     EnvProcess(number, ids, end).run(env_fns, shared.memory)
     stream.detach()  # left open: the parent must not see its end before that of the process
 

@@ -26,8 +26,8 @@ from envpool_py.worker.process_group import Processes
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 
-#: Seconds for which the caller looks for results before it sleeps, if it has its own core.
-LOOK_FOR = 300e-6
+#: Seconds for which the caller spins for results before it sleeps, if it has its own core.
+SPIN_FOR = 300e-6
 
 _OPTIONS = {"num_processes", "caller_steps", "num_threads", "affinity", "step_timeout"}
 
@@ -37,7 +37,7 @@ class Hosts:
 
     Attributes:
         local: the hosts that the engine runs itself.
-        look_for: seconds for which the caller looks for results before it sleeps.
+        spin_for: seconds for which the caller spins for results before it sleeps.
         closing: set when the pool is closed.
         configured: the request that configured each env with the options of the pool.
         restarts: how often each env was recreated.
@@ -50,7 +50,7 @@ class Hosts:
         self.processes = processes
         self._make_local = make_local
         self.local: list[LocalHost] = []
-        self.look_for = 0.0
+        self.spin_for = 0.0
         self.closing = threading.Event()
         self.configured: dict[int, Request] = {}
         self.restarts = np.zeros(num_envs, dtype=np.int64)
@@ -69,7 +69,7 @@ class Hosts:
             found = processes.await_started(chunks, check)
             self._all += processes.hosts
             if self.local and len(processes.hosts) < len(usable_cores()):
-                self.look_for = LOOK_FOR
+                self.spin_for = SPIN_FOR
         for host in self.local:
             self._all.append(host)
             found.update(host.spaces())
@@ -156,7 +156,7 @@ class Hosts:
             host.ended = False  # the error of the restart is reported
         return host.start_error or host.death_of(host.ids[0])
 
-    def end_stuck(self, stuck: Sequence[int]) -> None:
+    def kill_hung(self, stuck: Sequence[int]) -> None:
         """Kill the processes of these envs, which do not answer."""
         for host in {self.of(i) for i in stuck}:
             text = name_ids([i for i in stuck if i in host.ids])
@@ -227,7 +227,7 @@ def _common_layout(name: str, own: Sequence[EnvSpaces], *, columns: bool, coded:
 def hosts_of(
     workers: Sequence[Any],
     *,
-    prompt: bool,
+    publish_early: bool,
     num_processes: int | None = None,
     caller_steps: bool = False,
     **options: Any,
@@ -235,8 +235,8 @@ def hosts_of(
     """Make the hosts for the envs of these workers, which are all of one class.
 
     With ``caller_steps`` this process steps the last envs while the worker processes step theirs:
-    as many as a process has, or half as many with ``prompt`` (partial batches). For the other
-    options, and their errors, see the pools.
+    as many as a process has, or half as many with ``publish_early`` (partial batches). For the
+    other options, and their errors, see the pools.
     """
     count = len(workers)
     base = _check_options(workers[0], num_processes, caller_steps, options)
@@ -256,7 +256,7 @@ def hosts_of(
         )
     first = count
     if caller_steps and spread < count:  # else every env has its own process
-        first -= max(count // ((2 if prompt else 1) * spread + 1), 1)
+        first -= max(count // ((2 if publish_early else 1) * spread + 1), 1)
     env_fns = [worker.env_fn for worker in workers]
     processes = workers[0].make_processes(
         env_fns[:first],

@@ -17,16 +17,16 @@ from envpool_py.worker.frames import (
     READ,
 )
 
-#: Longest time, in seconds, for which a process looks for its next request before it sleeps.
-LONGEST_LOOK = 10e-3
-#: Seconds that a process looks at first, before it has measured the caller.
-FIRST_LOOK = 300e-6
-# A process looks for this many times the recent time between two requests.
+#: Longest time, in seconds, for which a process spins for its next request before it sleeps.
+LONGEST_SPIN = 10e-3
+#: Seconds that a process spins at first, before it has measured the caller.
+FIRST_SPIN = 300e-6
+# A process spins for this many times the recent time between two requests.
 _MARGIN = 2.0
-# Seconds; a shorter look is not used to measure whether other programs need the core.
+# Seconds; a shorter spin is not used to measure whether other programs need the core.
 _BRIEF = 150e-6
-# A process stops looking when other programs take more than this fraction of its core while it
-# looks (one busy caller beside two processes on two cores takes a third) ...
+# A process stops spinning when other programs take more than this fraction of its core while it
+# spins (one busy caller beside two processes on two cores takes a third) ...
 _PUSHED_ASIDE = 0.42
 # ... for this number of requests at first, doubled each time up to the second number.
 _FEW, _MANY = 16, 512
@@ -34,27 +34,27 @@ _FEW, _MANY = 16, 512
 clock = time.perf_counter
 
 
-class Looks:
-    """Decides how long a process looks (polls) for its next request before it sleeps.
+class Spinning:
+    """Decides how long a process spins (busy polling) for its next request before it sleeps.
 
     A process that sleeps starts 200 to 400 µs late on a virtual machine, with cold caches; one that
-    looks takes a core from other programs. So a process looks for about as long as recent requests
-    took to arrive, but not at all if that is longer than ``LONGEST_LOOK``, or while other programs
-    need its core (a look then takes more wall time than CPU time). ``allowed``: whether every
+    spins takes a core from other programs. So a process spins for about as long as recent requests
+    took to arrive, but not at all if that is longer than ``LONGEST_SPIN``, or while other programs
+    need its core (a spin then takes more wall time than CPU time). ``allowed``: whether every
     process can have its own core.
     """
 
     def __init__(self, *, allowed: bool) -> None:
         self._allowed = allowed
-        self.look_for = FIRST_LOOK if allowed else 0.0
-        self._gap = FIRST_LOOK
+        self.spin_for = FIRST_SPIN if allowed else 0.0
+        self._gap = FIRST_SPIN
         self._pause = 0
         self._next_pause = _FEW
 
-    def note(self, gap: float, looked: float, computed: float) -> None:
+    def note(self, gap: float, spun: float, computed: float) -> None:
         """Learn from a request that came ``gap`` seconds after the process became idle.
 
-        ``looked``: seconds of a long look without its first ``_BRIEF`` seconds, 0 for a short look;
+        ``spun``: seconds of a long spin without its first ``_BRIEF`` seconds, 0 for a short spin;
         ``computed``: the CPU time of these seconds.
         """
         if not self._allowed:
@@ -62,24 +62,24 @@ class Looks:
         self._gap = gap if gap > self._gap else 0.9 * self._gap + 0.1 * gap
         if self._pause:
             self._pause -= 1
-        elif looked > _BRIEF and looked - computed > _PUSHED_ASIDE * looked:
+        elif spun > _BRIEF and spun - computed > _PUSHED_ASIDE * spun:
             self._pause, self._next_pause = self._next_pause, min(2 * self._next_pause, _MANY)
-        elif looked:
+        elif spun:
             self._next_pause = max(self._next_pause - 1, _FEW)
-        if self._pause or self._gap > LONGEST_LOOK:
-            self.look_for = 0.0
-            self._gap = min(self._gap, 1.5 * LONGEST_LOOK)  # so that one long pause counts little
+        if self._pause or self._gap > LONGEST_SPIN:
+            self.spin_for = 0.0
+            self._gap = min(self._gap, 1.5 * LONGEST_SPIN)  # so that one long pause counts little
         else:
-            self.look_for = min(_MARGIN * self._gap, LONGEST_LOOK)
+            self.spin_for = min(_MARGIN * self._gap, LONGEST_SPIN)
 
 
 class ProcessEnd:
     """The ends of the socket and of the result pipe that a worker process has."""
 
-    def __init__(self, stream: socket.socket, results: int, looks: Looks) -> None:
+    def __init__(self, stream: socket.socket, results: int, spinning: Spinning) -> None:
         self._stream = stream
         self._results = results
-        self._looks = looks
+        self._spinning = spinning
         self._received = b""
         self._items: list[bytes] = []
 
@@ -103,12 +103,12 @@ class ProcessEnd:
             data += more
 
     def _fetch(self) -> bytes:
-        """Look for data, then sleep until there is some; return b"" if the other end is closed."""
-        looks, stream = self._looks, self._stream
+        """Spin for data, then sleep until there is some; return b"" if the other end is closed."""
+        spinning, stream = self._spinning, self._stream
         start = now = clock()
         seen = computed = 0.0  # wall and CPU time when the first _BRIEF seconds had passed
         try:
-            limit = start + looks.look_for
+            limit = start + spinning.spin_for
             while now < limit:
                 try:
                     data = stream.recv(READ, socket.MSG_DONTWAIT)
@@ -118,14 +118,14 @@ class ProcessEnd:
                     if not seen and now > start + _BRIEF:
                         seen, computed = now, time.thread_time()
                     continue
-                if seen:  # else the look was too short to learn from
-                    looks.note(now - start, now - seen, time.thread_time() - computed)
+                if seen:  # else the spin was too short to learn from
+                    spinning.note(now - start, now - seen, time.thread_time() - computed)
                 return data
-            looked, computed = now - seen, time.thread_time() - computed
+            spun, computed = now - seen, time.thread_time() - computed
             data = stream.recv(READ)
         except ConnectionError:
             return b""
-        looks.note(clock() - start, looked if seen else 0.0, computed)
+        spinning.note(clock() - start, spun if seen else 0.0, computed)
         return data
 
     def add(self, token: int, status: int, data: bytes) -> None:

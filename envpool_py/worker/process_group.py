@@ -193,7 +193,7 @@ class Processes:
             timeout = left if timeout is None else min(left, timeout)
         return timeout if self.watchdog is None else self.watchdog.wait(timeout)
 
-    def look(self) -> list[tuple[ProcessHost, Overdue]]:
+    def enforce_deadlines(self) -> list[tuple[ProcessHost, Overdue]]:
         """Kill processes past their deadline; return those stuck in a request, not yet killed."""
         now = time.monotonic()
         for host in self.hosts:
@@ -201,31 +201,31 @@ class Processes:
                 if host.disconnected:
                     host.end("was killed: it closed its connection to the pool")
                 else:
-                    self._end_slow_start(host)
+                    self._kill_slow_start(host)
         if self.watchdog is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
             return []
-        found = self.watchdog.look(lambda: [host.sent for host in self.hosts])
+        found = self.watchdog.find_overdue(lambda: [host.sent for host in self.hosts])
         return [(self.hosts[overdue.number], overdue) for overdue in found]
 
-    def _end_slow_start(self, host: ProcessHost) -> None:
+    def _kill_slow_start(self, host: ProcessHost) -> None:
         """Kill a process whose env_fn has not returned in time."""
         i = next(i for i in host.ids if i not in host.spaces)
         limit = process_host.SLOW_START if self.watchdog is None else self.watchdog.limit
         text = f"env_fn did not return within {limit:g} seconds"
-        shown = self._end_showing_stack(host, f"was killed: env {i}: {text}")
+        shown = self._kill_showing_stack(host, f"was killed: env {i}: {text}")
         host.start_error = EnvTimeoutError(f"env {i}: {text}; its process was killed{shown}", (i,))
 
-    def end_stuck(self, host: ProcessHost, overdue: Overdue) -> tuple[list[int], str]:
+    def kill_stuck(self, host: ProcessHost, overdue: Overdue) -> tuple[list[int], str]:
         """Kill a stuck process; return the envs that were too slow, and the text of their error."""
         assert self.watchdog is not None  # noqa: S101 - it found this
         named = host.ids if overdue.env_id is None else [overdue.env_id]
         did = "begin" if overdue.env_id is None else "end"
         fact = f"did not {did} its request within step_timeout={self.watchdog.limit} seconds"
-        shown = self._end_showing_stack(host, f"was killed: {name_ids(named)} {fact}")
+        shown = self._kill_showing_stack(host, f"was killed: {name_ids(named)} {fact}")
         return list(named), f"{fact}; its process was killed{shown}"
 
-    def _end_showing_stack(self, host: ProcessHost, reason: str) -> str:
+    def _kill_showing_stack(self, host: ProcessHost, reason: str) -> str:
         """Kill a stuck process; return its Python stack for a message."""
         host.kill_reason = reason
         stack = ""

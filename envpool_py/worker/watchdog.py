@@ -58,7 +58,7 @@ class Watchdog:
         self._heartbeats: Array = np.zeros((0, NUMBERS), np.int64)
         # The progress of a process that had a frame to read but was idle, and the time of that.
         self._idle: dict[int, tuple[tuple[int, float], float]] = {}
-        self._next_look = time.monotonic() + limit
+        self._next_check = time.monotonic() + limit
 
     def attach(self, heartbeats: Array) -> None:
         """Read these heartbeats from now on, int64 ``(num_processes, NUMBERS)``."""
@@ -71,17 +71,17 @@ class Watchdog:
         self._idle.pop(number, None)
 
     def wait(self, timeout: float | None) -> float:
-        """Return the seconds until the next ``look``, at most ``timeout``."""
-        left = max(self._next_look - time.monotonic(), 0.0)
+        """Return the seconds until the next check, at most ``timeout``."""
+        left = max(self._next_check - time.monotonic(), 0.0)
         return left if timeout is None else min(left, timeout)
 
-    def look(self, sent: Callable[[], Sequence[int]]) -> list[Overdue]:
-        """Return the processes that are stuck, if it is time to look.
+    def find_overdue(self, sent: Callable[[], Sequence[int]]) -> list[Overdue]:
+        """Return the processes that are stuck, if it is time to check.
 
         ``sent`` returns the number of frames sent to each process, -1 for one that is not running.
         """
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_check:
             return []
         found = []
         idle = {}
@@ -101,7 +101,7 @@ class Watchdog:
                 due = min(due, max(since + self.limit, now + 1e-3))
             else:
                 found.append(Overdue(number, env - 1 if env else None))
-        self._idle, self._next_look = idle, due
+        self._idle, self._next_check = idle, due
         return found
 
     def stack_of(self, kill: Callable[[int], None]) -> str:

@@ -294,7 +294,7 @@ def test_when_a_process_is_overdue(monkeypatch):
     def look():
         nonlocal now
         now += 1.1
-        return [tuple(overdue) for overdue in dog.look(lambda: sent)]
+        return [tuple(overdue) for overdue in dog.find_overdue(lambda: sent)]
 
     now, sent = 100.0, [1, 1]
     clock = SimpleNamespace(monotonic=lambda: now)
@@ -308,7 +308,7 @@ def test_when_a_process_is_overdue(monkeypatch):
     assert look() == []  # both are idle, with nothing to read
     beats[0].begin(4)
     now += 0.5
-    assert dog.look(lambda: sent) == []
+    assert dog.find_overdue(lambda: sent) == []
     assert look() == [(0, 4)]
     dog.forget(0)  # its process is started again
     assert look() == []

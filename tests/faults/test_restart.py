@@ -316,7 +316,11 @@ def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
         for delay in (0.0, 0.02, 0.04, 0.05, 0.05):
             before = time.monotonic()
             pool.step(["", "value", ""])
-            assert before + delay <= pool.engine.recovery.failed[1].due <= time.monotonic() + delay
+            assert (
+                before + delay
+                <= pool.engine.flight.recovery.failed[1].due
+                <= time.monotonic() + delay
+            )
             pool.reset([1])
 
 
@@ -324,7 +328,7 @@ def test_each_back_off_is_twice_the_last_up_to_a_limit(monkeypatch):
 def test_a_back_off_blocks_only_its_own_env(place):
     def fail_again():
         pool.send(["value"], [1])
-        while 1 not in pool.engine.recovery.failed:
+        while 1 not in pool.engine.flight.recovery.failed:
             assert len(pool.recv()[1]) == 0
 
     options = {"on_error": "restart", "restart_backoff": 60.0, "autoreset_mode": "same_step"}
@@ -336,7 +340,7 @@ def test_a_back_off_blocks_only_its_own_env(place):
             pool.send(["", ""], [0, 2])
             assert pool.step(None, id=[0, 2])[0][:, 2].tolist() == [step, step]
         assert pool.waiting_id == [1]
-        pool.engine.recovery.failed[1].due = 0.0
+        pool.engine.flight.recovery.failed[1].due = 0.0
         obs, _, _, truncated, infos = pool.step(None, id=[1])
         assert obs.tolist() == [[1, 0, 0]]
         assert truncated.tolist() == [True]

@@ -1,0 +1,289 @@
+"""Requests in flight: send them, wait for their results, cancel them, handle processes that end.
+
+::
+
+    send ──── a message to each host ────▶ hosts step their envs
+                                                │ rows into the block, values beside it into items
+    wait ◀─── chunks of tokens ◀────────────────┘ then the tokens of finished requests
+      └ advance: run local hosts, or sleep until results, the end of a process, a deadline
+                    └ handle_ended_processes: an error becomes the result of each env in flight
+
+Guarantees:
+
+* an env is in flight from ``send`` until its result is returned, raised or cancelled;
+* an interrupt (Ctrl-C, a signal handler that raises) at any line loses no result but that of the
+  env that is being stepped in this process;
+* a late result of a cancelled request is dropped, however late it comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.error import ClosedEnvironmentError
+
+from envpool_py.engine.arrivals import Arrivals
+from envpool_py.engine.places import Places
+from envpool_py.engine.states import RESETTING, States
+from envpool_py.env.block import BESIDE, Beside, Block
+from envpool_py.env.request import Request
+from envpool_py.env.tokens import GENERATION, TOKEN_BYTES, pack_token
+from envpool_py.errors import EnvError, EnvTimeoutError
+from envpool_py.ids import IdArray, Selection
+from envpool_py.record.observers import Observer
+from envpool_py.worker.hosts import Hosts
+from envpool_py.worker.process_host import ProcessHost
+
+#: Seconds for which the caller steps its own envs before it collects results of the worker
+#: processes again, in partial batches.
+SLICE = 150e-6
+
+
+class Flight:
+    """The requests of a pool that are in flight.
+
+    Attributes:
+        publish_early: batches may be partial, so results are published one by one.
+        beside: for each env the values beside its row, or its error, until they are returned.
+        replies: the envs with a request without a row, and their replies; None: not yet known.
+        closed: whether the pool was closed, possibly by another thread or a signal handler.
+        recovery: handles failed envs; None: their errors are raised.
+    """
+
+    def __init__(self, hosts: Hosts, *, publish_early: bool) -> None:
+        self.hosts = hosts
+        self.publish_early = publish_early
+        self.states = States(hosts.num_envs)
+        self.arrivals = Arrivals(self.states)
+        self.beside: dict[int, Beside | EnvError] = {}
+        self.replies: dict[int, Any] = {}
+        self.observers: list[Observer] = []
+        self.recovery: Any = None
+        self.closed = False
+
+    def attach(self, block: Block) -> None:
+        """Use this block from now on."""
+        self.block = block
+        self.places = Places(block)
+
+    # ------------------------------------------------------------------------------------ sending
+
+    def send(self, envs: Selection, state: int, requests: Sequence[Request] | None) -> None:
+        """Send a step or a reset to each of these envs; requests with arguments are pickled."""
+        tokens = self.states.tokens
+        if requests is not None:
+            messages = self.hosts.prepare_requests(envs.ids, tokens, requests)
+        else:
+            messages = self.hosts.prepare_tokens(
+                envs.index, tokens, reset=state == RESETTING, publish_early=self.publish_early
+            )
+        try:
+            self.states.mark_sent(envs, state)
+            for send in messages:
+                send()
+        except BaseException:
+            self.cancel(envs.ids)
+            raise
+
+    def send_again(self, i: int, request: Request) -> None:
+        """Send a request to env ``i``, which is in flight; used by recovery."""
+        for send in self.hosts.prepare_requests(np.array([i]), self.states.tokens, [request]):
+            send()
+
+    # ------------------------------------------------------------------------------------ waiting
+
+    def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
+        """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
+
+        Returns:
+            The envs whose results have arrived, in the order of arrival.
+        """
+        arrivals, chunks = self.arrivals, self.arrivals.chunks
+        wanted: set[int] | None = None
+        if only is not None and self.states.num_in_flight != len(only):
+            wanted = set(only.tolist())
+        try:
+            while True:
+                missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
+                left = None if deadline is None else deadline - time.monotonic()
+                if missing <= 0 or (left is not None and left <= 0):
+                    if self.hosts.processes is None and wanted is None and only is not None:
+                        return only  # without processes, nothing else writes results
+                    ids = arrivals.valid_ids()
+                    if ids is None:
+                        if not arrivals.drop_stale():
+                            self._kill_writers()
+                        continue
+                    if wanted is None:
+                        return ids
+                    missing = len(wanted.difference(ids.tolist()))
+                    if not missing:
+                        return ids
+                self.advance(missing, left, wanted)
+        except BaseException:
+            self.publish_finished()
+            raise
+
+    def advance(self, missing: int, left: float | None, wanted: set[int] | None) -> None:
+        """Step the envs of this process, or wait at most ``left`` seconds for an event.
+
+        ``missing``: the number of results still to wait for, including those of ``wanted``.
+        """
+        if self.closed:
+            self.refuse_if_closed()
+        chunks, processes = self.arrivals.chunks, self.hosts.processes
+        if self.recovery is not None and self.recovery.has_jobs() and not self.replies:
+            count = len(chunks)
+            left = self.recovery.run_jobs(left)
+            if len(chunks) != count:
+                return
+        for host in self.hosts.local:
+            if host.has_work(wanted):
+                if processes is None:
+                    host.run(chunks, missing, left, wanted)
+                    return
+                seconds = SLICE if self.publish_early else None
+                host.run(chunks, self.hosts.num_envs, seconds, wanted)
+                if self.publish_early:
+                    processes.channel.collect(chunks)
+                if processes.timed:
+                    self.handle_ended_processes()
+                return
+        if processes is None:
+            self.hosts.closing.wait(left)
+        else:
+            if processes.timed:
+                left = processes.timeout(left)
+            if processes.channel.fetch(chunks, self.hosts.spin_for, left) or processes.timed:
+                self.handle_ended_processes()
+
+    def publish_finished(self) -> None:
+        """After an interrupt, publish what envs here have finished; cancel the interrupted ones."""
+        lost = [i for host in self.hosts.local for i in host.settle(self.arrivals.chunks)]
+        self.arrivals.drop_stale()  # also drops results that were published twice
+        if lost:
+            self.cancel(np.array(lost, dtype=np.intp))
+
+    # ------------------------------------------------------------------------------------ results
+
+    def result_beside(self, i: int) -> Beside | EnvError:
+        """Return the values beside the row of env ``i``, or the error in place of its row."""
+        if i not in self.beside:
+            kind = "reset" if self.states.state[i] == RESETTING else "step"
+            self.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
+        return self.beside[i]
+
+    def forget_result(self, i: int) -> None:
+        """Drop the result of env ``i``, which stays in flight."""
+        self.arrivals.remove([i])
+        self.beside.pop(i, None)
+
+    def put_result(self, i: int, beside: Beside | EnvError | None) -> None:
+        """Make the row in the block, with these values or this error, the result of env ``i``."""
+        self.block.mark[i] = BESIDE if beside else 0
+        if beside:
+            self.beside[i] = beside
+        self.arrivals.chunks.append(pack_token(int(self.states.tokens[i])))
+
+    # --------------------------------------------------------------------------------- cancelling
+
+    def cancel(self, ids: IdArray) -> None:
+        """Cancel the requests of these envs; they then accept only a reset."""
+        if self.closed:
+            return
+        cancelled = ids[self.states.in_flight()[ids]]
+        if not len(cancelled):
+            self.states.recount()
+            return
+        self.arrivals.drop_stale()
+        arrived = set(self.arrivals.ids().tolist())
+        listed = cancelled.tolist()
+        self.hosts.forget_messages()
+        for i in listed:
+            self.beside.pop(i, None)
+            self.places.forget(i)
+        self.states.mark_cancelled(cancelled)
+        carried_out = self.hosts.cancel(set(listed)) | arrived
+        self.arrivals.drop_stale()
+        for observer in self.observers:
+            observer.cancelled(listed, [i in carried_out for i in listed])
+        if self.recovery is not None:
+            self.recovery.cancelled(listed)
+
+    # ------------------------------------------------------------------------------------- the end
+
+    def handle_ended_processes(self) -> None:
+        """Handle processes that have ended, and envs that exceed ``step_timeout``."""
+        self.refuse_if_closed()
+        processes = self.hosts.processes
+        if processes is None:
+            return
+        self.arrivals.drop_stale()
+        for host, overdue in processes.enforce_deadlines():
+            named, text = processes.kill_stuck(host, overdue)
+            for i in named:
+                self._fail_in_flight(i, EnvTimeoutError(f"env {i}: {text}", (i,), "step"))
+        for host in processes.ended():
+            self._handle_end(host)
+        processes.timed |= any(host.disconnected for host in processes.hosts)
+
+    def _handle_end(self, host: ProcessHost) -> None:
+        host.reap()
+        assert self.hosts.processes is not None  # noqa: S101 - it has ended
+        self.hosts.processes.channel.collect(self.arrivals.chunks)
+        self.arrivals.drop_stale()
+        if not host.restarting:  # else the restart handles it
+            for i in host.ids:
+                error = host.death_of(i)
+                if not self._fail_in_flight(i, error):
+                    self.places.keep(i)
+                if self.recovery is None or not self.recovery.handle_death(i, error):
+                    self.states.mark_dead(i, error)
+        host.ended = False  # last: after an interrupt, all of this is repeated
+
+    def _fail_in_flight(self, i: int, error: EnvError) -> bool:
+        """Make ``error`` the result of env ``i``'s request; return whether a row was in flight."""
+        if i in self.replies:  # in flight too if recovery asks: it tries again or fails the request
+            self.replies[i] = self.replies[i] or error
+            return False
+        if not self.states.in_flight()[i] or i in self.arrivals.ids():
+            return False
+        if not error.request:
+            error.request = "reset" if self.states.state[i] == RESETTING else "step"
+        self.fail(i, error)
+        return True
+
+    def fail(self, i: int, error: EnvError) -> None:
+        """Make this error the result of env ``i``, which is in flight."""
+        self.places.keep(i, unanswered=True)
+        self.states.tokens[i] += GENERATION
+        self.hosts.forget_messages()
+        self.put_result(i, error)
+
+    def _kill_writers(self) -> None:
+        """Kill every process with an env in flight, after data that is no result came in the pipe.
+
+        Any of these processes may have written the data, and any of their results may be lost.
+        """
+        processes = self.hosts.processes
+        assert processes is not None  # noqa: S101 - only processes write tokens
+        self.arrivals.chunks.clear()
+        in_flight = self.states.in_flight()
+        for host in processes.hosts:
+            if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
+                host.end("was killed: something wrote into the pipe of the results")
+        processes.channel.collect([])
+        self.handle_ended_processes()
+
+    def refuse_if_closed(self) -> None:
+        """Raise ClosedEnvironmentError if the pool was closed."""
+        if self.closed:
+            raise ClosedEnvironmentError("the pool was closed while a call waited; make a new pool")
+
+    def stop(self) -> None:
+        """Make a call that is under way raise ClosedEnvironmentError."""
+        self.closed = True
+        self.hosts.wake()
