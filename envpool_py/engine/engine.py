@@ -33,7 +33,7 @@ from envpool_py.engine.arrivals import Arrivals
 from envpool_py.engine.recreation import Places
 from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING, States
 from envpool_py.env import spaces
-from envpool_py.env.batches import Batches, BufferPool
+from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, WHOLE, Beside, StepResult
 from envpool_py.env.executor import ASKED
 from envpool_py.env.request import Request
@@ -98,7 +98,6 @@ class Engine:
             spec = common_spec(self.env_spaces, autoreset, columns=columns)
             self.block = hosts.attach(spec._replace(measured=measure, scheduled=scheduled))
             self.batches = Batches(self.block, columns=columns, copy=copy)
-            self._buffers = None if copy else BufferPool(self.block)
             self.places = Places(self.block)
         except BaseException:
             self.close()
@@ -197,8 +196,6 @@ class Engine:
             messages = self.hosts.messages(index, tokens, kind, RESET if resets else 0)
         try:
             self.states.sent(ids, index, state)
-            if self._buffers is not None:
-                self._buffers.release(ids)
             for post, message in messages:
                 post(message)
         except BaseException:
@@ -339,8 +336,7 @@ class Engine:
                 marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
                 if not self._take_beside(ids, marked, beside):
                     return None
-            out = None if self._buffers is None or index is WHOLE else self._buffers.take(ids)
-            parts, obs, reward, terminated, truncated = self.batches.gather(ids, index, beside, out)
+            parts, obs, reward, terminated, truncated = self.batches.gather(ids, index, beside)
             if infos is None:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
@@ -475,6 +471,6 @@ class Engine:
         self.stop()
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.
-        for name in ("block", "batches", "places", "_buffers"):
+        for name in ("block", "batches", "places"):
             self.__dict__.pop(name, None)
         return errors

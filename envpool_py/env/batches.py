@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,12 +42,11 @@ class Batches:
         return np.fromiter([{"env_id": i} for i in listed], object, len(listed))
 
     def gather(
-        self, ids: IdArray, index: Any, beside: dict[int, Beside], out: Any
+        self, ids: IdArray, index: Any, beside: dict[int, Beside]
     ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Gather observations (leaf by leaf, and joined for the caller), rewards and flags.
 
-        ``index`` is ``WHOLE`` or the ids; ``beside`` is by env; ``out`` holds an array per leaf to
-        gather into, None: new arrays.
+        ``index`` is ``WHOLE`` or the ids; ``beside`` is by env.
         """
         block = self._block
         parts: list[Any] = []
@@ -58,9 +56,6 @@ class Batches:
                 values = [beside[i]["objects"][objects] for i in ids.tolist()]
                 parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
                 objects += 1
-            elif out is not None:
-                # The default mode, "raise", would gather into a temporary array first.
-                parts.append(array.take(ids, axis=0, out=out[n], mode="clip"))
             elif index is not WHOLE:
                 parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
             else:
@@ -193,33 +188,3 @@ class Batches:
         block.terminated[i], block.truncated[i] = False, True
         block.mark[i] = BESIDE if objects else 0
         return {"objects": objects} if objects else {}
-
-
-class BufferPool:
-    """Buffers for the observations of partial batches, reused with ``copy=False``.
-
-    Allocating memory can take longer than gathering, because the system provides large arrays page
-    by page. A buffer is free again once every env of its batch was sent its next request.
-    """
-
-    def __init__(self, block: Block) -> None:
-        self._arrays = block.obs
-        self._buffers: list[list[Array | None]] = []
-        # For each env the number of the buffer that holds its last row, or -1.
-        self._held = np.full(block.spec.num_envs, -1)
-
-    def release(self, ids: IdArray) -> None:
-        """Release the last rows of these envs, which are sent their next request."""
-        self._held[ids] = -1
-
-    def take(self, ids: IdArray) -> list[Array | None]:
-        """Return an array ``(k, *shape)`` for each leaf; None for a leaf of objects."""
-        self.release(ids)
-        taken = set(self._held.tolist())
-        number = next(n for n in itertools.count() if n not in taken)
-        if number == len(self._buffers):
-            self._buffers.append(
-                [None if array is None else np.empty_like(array) for array in self._arrays]
-            )
-        self._held[ids] = number
-        return [None if array is None else array[: len(ids)] for array in self._buffers[number]]

@@ -69,8 +69,8 @@ class BaseVectorEnv:
             not, that has neither a seed nor options.
         columns: True: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``.
             False: they are an object array ``(k,)``, one dict or tuple per env.
-        copy: False: a row is valid only until its env is stepped or reset again. A batch of all
-            envs in order is a view of shared memory; any other batch is in reused buffers.
+        copy: False: a batch of all envs in order is a view of shared memory; a row of it is valid
+            only until its env is stepped or reset again. Any other batch is a copy.
         reset_first: False: a step before the first reset reaches the env and is no error.
         validate: which rows are checked for NaN, bounds and ``observation_space.contains``.
             ``"first"``: the first reset and the first step of each env, with a warning.
