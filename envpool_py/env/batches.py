@@ -33,8 +33,6 @@ class Batches:
         self._single = spaces.is_leaf(layout) and layout.code is None
         self._final = block.finals[0] if block.finals and self._single and layout.shape else None
         self._reader = info_codec.Reader(*block.info_memory, id_key="env_id")
-        # The shape of vector rewards that no space declares; None before the first of them.
-        self._reward_shape: tuple[int, ...] | None = None
         self._last: list[Array] | None = None
 
     def bare_infos(self, listed: list[int]) -> Array:
@@ -67,8 +65,6 @@ class Batches:
             reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
         elif self._copy:
             reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
-        if self._reward_shape is not None or beside:
-            reward = self._with_undeclared(reward, ids, beside)
         obs = parts[0] if self._single else self._join(parts, len(ids))
         return parts, obs, reward, terminated, truncated
 
@@ -82,21 +78,6 @@ class Batches:
             for leaf, part in zip(self._block.obs_leaves, parts, strict=True)
         ]
         return spaces.join(layout, columns)
-
-    def _with_undeclared(self, reward: Array, ids: IdArray, beside: dict[int, Beside]) -> Array:
-        """Return the rewards; some may be vectors of a length that no space declares."""
-        own = {i: part["reward"] for i, part in beside.items() if "reward" in part}
-        if self._reward_shape is None:
-            if not own:
-                return reward
-            self._reward_shape = next(iter(own.values())).shape
-        if all(vector.shape == self._reward_shape for vector in own.values()):
-            batch = np.zeros((len(ids), *self._reward_shape))
-        else:
-            batch = np.empty(len(ids), dtype=object)
-        for k, i in enumerate(ids.tolist()):
-            batch[k] = own[i] if i in own else float(reward[k])
-        return batch
 
     def complete(
         self,

@@ -143,12 +143,8 @@ class Recorder(Observer):
         """Write rewards, flags and digests."""
         digests = digest.of_observations(self._leaves, rows.parts, len(ids))
         flags = rows.terminated.view(np.uint8) + 2 * rows.truncated.view(np.uint8)
-        if rows.reward.dtype == object:
-            reward: Any = [np.asarray(one, np.float64) for one in rows.reward]
-        else:
-            reward = _narrowed(rows.reward)
         notes = self._notes(ids, rows) if rows.notes or rows.asked or rows.lost else {}
-        columns = [np.array(digests, np.uint32), flags, reward]
+        columns = [np.array(digests, np.uint32), flags, _narrowed(rows.reward)]
         self._write(ROWS, ids, [*columns, rows.marked, notes])
 
     def _notes(self, ids: IdArray, rows: Rows) -> dict[int, tuple[Any, ...]]:
