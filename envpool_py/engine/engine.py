@@ -35,7 +35,6 @@ from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING, States
 from envpool_py.env import spaces
 from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, WHOLE, Beside, StepResult
-from envpool_py.env.executor import ASKED
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.env.tokens import RESET, TOKEN_BYTES
@@ -344,7 +343,7 @@ class Engine:
             if self._scheduled:
                 self.places.see(ids[(marks | terminated | truncated).nonzero()[0]].tolist())
             if self.observers:
-                self._show(ids, (parts, reward, terminated, truncated), infos, resets=resets)
+                self._show(ids, (parts, reward, terminated, truncated), resets=resets)
             if self.recovery is not None:
                 self.recovery.annotate(ids, truncated, infos)
             self.arrivals.take(ids)
@@ -404,13 +403,10 @@ class Engine:
         self.states.unread.update(np.setdiff1d(ids, failed).tolist())
         raise combine(list(errors.values()))
 
-    def _show(
-        self, ids: IdArray, batch: tuple[Any, Any, Any, Any], infos: Array, *, resets: bool
-    ) -> None:
+    def _show(self, ids: IdArray, batch: tuple[Any, Any, Any, Any], *, resets: bool) -> None:
         """Pass a batch to the observers."""
-        asked = {info["env_id"]: info.pop(ASKED) for info in infos if ASKED in info}
         lost, notes = (set(), {}) if self.recovery is None else self.recovery.told(ids)
-        rows = Rows(*batch, resets, lost, notes, asked)
+        rows = Rows(*batch, resets, lost, notes)
         for observer in self.observers:
             observer.rows(ids, rows)
 

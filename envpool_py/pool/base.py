@@ -87,7 +87,8 @@ class BaseVectorEnv:
         on_restart: ``(env_id, error)``, called before the reset of a recreated env; it must not
             use the pool.
         measure: count and time steps and resets, for ``stats()``; about a microsecond per step.
-        record: a new file for ``envpool_py.replay``, with all requests and result checksums.
+        record: a new file for ``envpool_py.replay``, with all requests and result checksums; not
+            possible with ``reset_fn``.
         **worker_options: options of the worker class.
 
     Raises:
@@ -134,7 +135,7 @@ class BaseVectorEnv:
         self._autoreset = arguments.check_autoreset_mode(autoreset_mode)
         arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
         policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
-        path = arguments.check_record(record)
+        path = arguments.check_record(record, reset_fn)
         worker_options = arguments.check_worker_options(worker_options)
         self.workers: list[EnvWorker] = []
         hosts: Hosts | None = None  # closed on an interrupt before the engine exists
