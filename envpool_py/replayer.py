@@ -14,7 +14,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,6 @@ from envpool_py.engine import asking, recreation
 from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
-from envpool_py.env.executor import ResetFn
 from envpool_py.env.request import KINDS, Request
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
 from envpool_py.ids import Ids, Selection
@@ -49,7 +48,6 @@ def replay(
     env_ids: Ids = None,
     until: int | None = None,
     backend: str | Callable[..., BaseVectorEnv] = "dummy",
-    reset_fn: ResetFn | None = None,
     deaths: bool = False,
     **options: Any,
 ) -> Replay:
@@ -63,8 +61,6 @@ def replay(
         until: stop after this number of batches and keep the pool open; None: replay to the end.
         backend: ``"dummy"`` (all envs in the calling process), ``"subproc"``, ``"shmem"``,
             ``"ray"``, or a pool class.
-        reset_fn: called where the record does not hold the result of the run's ``reset_fn``,
-            because the reset raised, or because the options had a type that no record can hold.
         deaths: also carry out the requests in which a process died or was killed, and, as a last
             batch, the requests that were in flight when the program ended. They may end or block
             the calling process, as in the run. By default they are not carried out.
@@ -94,8 +90,6 @@ def replay(
     if not chosen:
         raise ValueError("env_ids is empty; a replay needs at least one env")
     recorded = {name: header[name] for name in _POOL_OPTIONS}
-    if header["reset_fn"]:
-        recorded["reset_fn"] = _recorded_reset_fn(path, chosen, reset_fn)
     try:
         pool = backend([env_fns[i] for i in chosen], **recorded, **options)
     except EnvError as error:
@@ -427,33 +421,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             env.position = position
         self._recreate(i)
         return error or _DEATHS.get(kind, EnvError)(text, env_ids)
-
-
-def _recorded_reset_fn(
-    path: str | os.PathLike[str], env_ids: Sequence[int], fallback: ResetFn | None
-) -> ResetFn:
-    """Return a ``reset_fn`` with the recorded results; ``fallback`` gives those not recorded."""
-    # By (env id, episode): the results in order.
-    known: dict[tuple[int, int], list[tuple[int | None, Any]]] = {}
-    with suppress(ValueError):  # corrupt: reported when the replay reads this part
-        for kind, ids, data in recorder.read_events(path):
-            for i, row in zip(ids, data, strict=True) if kind == recorder.ROWS else ():
-                for episode, seed, options in row.resets:
-                    known.setdefault((i, episode), []).append((seed, options))
-
-    def reset_fn(env_id: int, episode: int) -> tuple[int | None, dict[str, Any] | None]:
-        i = env_ids[env_id]
-        results = known.get((i, episode))
-        if results:
-            return results.pop(0) if len(results) > 1 else results[0]
-        if fallback is None:
-            raise ValueError(
-                f"the record does not hold what reset_fn returned for env {i}, episode {episode};"
-                " pass reset_fn to replay"
-            )
-        return fallback(i, episode)
-
-    return reset_fn
 
 
 def _difference(batch: StepResult, n: int, row: Row) -> str | None:

@@ -8,10 +8,12 @@ from typing import Any
 
 from envpool_py.bench.measure import Caller, Job, Measurement, Results
 from envpool_py.bench.settings import Setting, beside_caller, leave_core
-from envpool_py.pool.choose import PARTIAL_GAIN
 
 #: A simpler setting is recommended if another is faster by no more than this.
 _WITHIN = 0.05
+
+#: Partial batches need another loop around the pool: they must be faster by so much.
+_PARTIAL_GAIN = 0.15
 
 #: The part of the time in which every setting is tried; the rest goes to so many of the best.
 _FIRST_ROUND, _FINALISTS = 0.6, 3
@@ -102,7 +104,7 @@ def recommended(results: Results, caller: Caller) -> Setting:
     rates = {setting: results.rate(setting, caller) for setting in results.measured}
     rest = {setting: rate for setting, rate in rates.items() if not setting.wait_num}
     partial = {setting: rate for setting, rate in rates.items() if setting.wait_num}
-    if max(partial.values(), default=0.0) > (1 + PARTIAL_GAIN) * max(rest.values(), default=0.0):
+    if max(partial.values(), default=0.0) > (1 + _PARTIAL_GAIN) * max(rest.values(), default=0.0):
         rest = partial
     enough = (1 - _WITHIN) * max(rest.values())
     return min((setting for setting, rate in rest.items() if rate >= enough), key=_complexity)

@@ -30,10 +30,9 @@ import numpy as np
 from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
-from envpool_py.env.batches import Batches, BufferPool
+from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, Beside, StepResult
 from envpool_py.env.checks import RowWarnings
-from envpool_py.env.executor import ASKED
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
@@ -83,7 +82,6 @@ class Engine:
             self.block = hosts.attach(spec._replace(measured=measure, scheduled=scheduled))
             flight.attach(self.block)
             self.batches = Batches(self.block, columns=columns, copy=copy)
-            self._buffers = None if copy else BufferPool(self.block)
         except BaseException:
             self.close()
             raise
@@ -225,8 +223,7 @@ class Engine:
                 marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
                 if not self._take_beside(ids, marked, beside):
                     return None
-            out = None if self._buffers is None or envs.is_whole else self._buffers.take(ids)
-            parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside, out)
+            parts, obs, reward, terminated, truncated = self.batches.gather(envs, beside)
             if infos is None:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
@@ -234,7 +231,7 @@ class Engine:
             if self._scheduled:
                 flight.places.see(ids[(marks | terminated | truncated).nonzero()[0]].tolist())
             if self.observers:
-                self._show(ids, (parts, reward, terminated, truncated), infos, resets=resets)
+                self._show(ids, (parts, reward, terminated, truncated), resets=resets)
             if recovery is not None:
                 recovery.annotate(ids, truncated, infos)
             self.arrivals.remove_returned(ids)
@@ -287,15 +284,12 @@ class Engine:
         self.states.unread.update(np.setdiff1d(ids, failed).tolist())
         raise combine(list(errors.values()))
 
-    def _show(
-        self, ids: IdArray, batch: tuple[Any, Any, Any, Any], infos: Array, *, resets: bool
-    ) -> None:
+    def _show(self, ids: IdArray, batch: tuple[Any, Any, Any, Any], *, resets: bool) -> None:
         """Pass a batch to the observers."""
-        asked = {info["env_id"]: info.pop(ASKED) for info in infos if ASKED in info}
         lost, notes = (
             (set(), {}) if self.flight.recovery is None else self.flight.recovery.notes_of(ids)
         )
-        rows = Rows(*batch, resets, lost, notes, asked)
+        rows = Rows(*batch, resets, lost, notes)
         for observer in self.observers:
             observer.rows(ids, rows)
 
@@ -321,6 +315,6 @@ class Engine:
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.
         for owner in (self, self.flight):
-            for name in ("block", "batches", "places", "_buffers"):
+            for name in ("block", "batches", "places"):
                 vars(owner).pop(name, None)
         return errors

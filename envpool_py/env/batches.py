@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,8 +33,6 @@ class Batches:
         self._single = spaces.is_leaf(layout) and layout.code is None
         self._final = block.finals[0] if block.finals and self._single and layout.shape else None
         self._reader = info_codec.Reader(*block.info_memory, id_key="env_id")
-        # The shape of vector rewards that no space declares; None before the first of them.
-        self._reward_shape: tuple[int, ...] | None = None
         self._last: list[Array] | None = None
 
     def bare_infos(self, listed: list[int]) -> Array:
@@ -43,12 +40,11 @@ class Batches:
         return np.fromiter([{"env_id": i} for i in listed], object, len(listed))
 
     def gather(
-        self, envs: Selection, beside: dict[int, Beside], out: Any
+        self, envs: Selection, beside: dict[int, Beside]
     ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
         """Gather observations (leaf by leaf, and joined for the caller), rewards and flags.
 
-        ``beside`` is by env; ``out`` holds an array per leaf to
-        gather into, None: new arrays.
+        ``beside`` is by env.
         """
         block, ids, index, whole = self._block, envs.ids, envs.index, envs.is_whole
         parts: list[Any] = []
@@ -58,9 +54,6 @@ class Batches:
                 values = [beside[i]["objects"][objects] for i in ids.tolist()]
                 parts.append(spaces.stack_objects(values, block.obs_leaves[n]))
                 objects += 1
-            elif out is not None:
-                # The default mode, "raise", would gather into a temporary array first.
-                parts.append(array.take(ids, axis=0, out=out[n], mode="clip"))
             elif not whole:
                 parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
             else:
@@ -72,8 +65,6 @@ class Batches:
             reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
         elif self._copy:
             reward, terminated, truncated = reward.copy(), terminated.copy(), truncated.copy()
-        if self._reward_shape is not None or beside:
-            reward = self._with_undeclared(reward, ids, beside)
         obs = parts[0] if self._single else self._join(parts, len(ids))
         return parts, obs, reward, terminated, truncated
 
@@ -87,21 +78,6 @@ class Batches:
             for leaf, part in zip(self._block.obs_leaves, parts, strict=True)
         ]
         return spaces.join(layout, columns)
-
-    def _with_undeclared(self, reward: Array, ids: IdArray, beside: dict[int, Beside]) -> Array:
-        """Return the rewards; some may be vectors of a length that no space declares."""
-        own = {i: part["reward"] for i, part in beside.items() if "reward" in part}
-        if self._reward_shape is None:
-            if not own:
-                return reward
-            self._reward_shape = next(iter(own.values())).shape
-        if all(vector.shape == self._reward_shape for vector in own.values()):
-            batch = np.zeros((len(ids), *self._reward_shape))
-        else:
-            batch = np.empty(len(ids), dtype=object)
-        for k, i in enumerate(ids.tolist()):
-            batch[k] = own[i] if i in own else float(reward[k])
-        return batch
 
     def complete(
         self,
@@ -192,33 +168,3 @@ class Batches:
         block.reward[i] = 0.0
         block.terminated[i], block.truncated[i] = False, True
         return {"objects": objects} if objects else {}
-
-
-class BufferPool:
-    """Buffers for the observations of partial batches, reused with ``copy=False``.
-
-    Allocating memory can take longer than gathering, because the system provides large arrays page
-    by page. A buffer is free again once every env of its batch was sent its next request.
-    """
-
-    def __init__(self, block: Block) -> None:
-        self._arrays = block.obs
-        self._buffers: list[list[Array | None]] = []
-        # For each env the number of the buffer that holds its last row, or -1.
-        self._held = np.full(block.spec.num_envs, -1)
-
-    def release(self, ids: IdArray) -> None:
-        """Release the last rows of these envs, which are sent their next request."""
-        self._held[ids] = -1
-
-    def take(self, ids: IdArray) -> list[Array | None]:
-        """Return an array ``(k, *shape)`` for each leaf; None for a leaf of objects."""
-        self.release(ids)
-        taken = set(self._held.tolist())
-        number = next(n for n in itertools.count() if n not in taken)
-        if number == len(self._buffers):
-            self._buffers.append(
-                [None if array is None else np.empty_like(array) for array in self._arrays]
-            )
-        self._held[ids] = number
-        return [None if array is None else array[: len(ids)] for array in self._buffers[number]]

@@ -2,8 +2,8 @@
 
 Fields with a fixed shape are arrays ``(num_envs, ...)``, in memory that processes may share: the
 process that steps env ``i`` writes row ``i`` (``envpool_py.env.step_loop``), the pool writes the
-action and reads the row. Values without a fixed shape (objects, infos that are not all numbers, a
-vector reward of undeclared length) are sent *beside* the block; the row's mark says so.
+action and reads the row. Values without a fixed shape (objects, infos that are not all numbers) are
+sent *beside* the block; the row's mark says so.
 
 Reward, flags and mark of a row are adjacent in memory. In one array per field, the flags of 64 envs
 would share a cache line, and processes that write to one cache line slow each other down.
@@ -22,7 +22,7 @@ from envpool_py.ids import IdArray, Selection
 
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
-#: The values of one row that are sent beside the block: some of ``objects``, ``info``, ``reward``,
+#: The values of one row that are sent beside the block: some of ``objects``, ``info``,
 #: ``final_obs``, ``reply``, ``warnings``.
 Beside: TypeAlias = "dict[str, Any]"
 

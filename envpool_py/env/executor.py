@@ -31,9 +31,6 @@ Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
 NEXT_STEP = "next_step"
 SAME_STEP = "same_step"
 
-#: The key of the results of ``reset_fn`` in an info, with ``tell_asked``.
-ASKED = "envpool_py: asked of reset_fn"
-
 
 class ResetInfo(dict[str, Any]):
     """The info of a reset's row."""
@@ -124,15 +121,11 @@ class Executor:
         reset_fn: ResetFn | None = None,
         episode: int = -1,
         validate: str = checks.FIRST,
-        tell_asked: bool = False,
     ) -> None:
         """Set the options of the pool, and the env's place in its schedule of episodes.
 
         ``root`` is the seed from which every episode is seeded; None: the env's own random stream.
-        With ``tell_asked`` the infos of resets hold the results of ``reset_fn``.
         """
-        # (episode, seed, options) of calls of reset_fn, for the next info; None: not needed.
-        self._asked: list[tuple[int, int | None, Any]] | None = [] if tell_asked else None
         self._env_id = env_id
         self._autoreset = autoreset_mode
         self._root = root
@@ -275,8 +268,6 @@ class Executor:
         if self._reset_fn is not None and seed is None and options is None:
             seed, options = self._reset_fn(self._env_id, episode)
             seed = None if seed is None else operator.index(seed)
-            if self._asked is not None:
-                self._asked.append((episode, seed, spaces.snapshot(options)))
         if seed is not None:
             kwargs["seed"] = seed
         if options is not None:
@@ -301,9 +292,6 @@ class Executor:
         self._root, self._episode, self._over = root, episode, False
         self._pending = None
         self._in_reset = False
-        if self._asked:
-            info = {**info, ASKED: self._asked}
-            self._asked = []
         return obs, info
 
     def seed(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:

@@ -289,10 +289,13 @@ class RowWriter:
             return float(array.reshape(()))
         if array.shape == shape:
             return array
+        text = f"reward has shape {array.shape}, but"
         if shape:
-            raise ValueError(f"reward has shape {array.shape}, but reward_space has {shape}")
-        self._beside["reward"] = np.array(array, dtype=np.float64)
-        return 0.0
+            raise ValueError(f"{text} reward_space has {shape}")
+        raise ValueError(
+            f"{text} not every env declares a reward_space of that shape; set reward_space ="
+            f" gymnasium.spaces.Box(-np.inf, np.inf, {array.shape}) on each env"
+        )
 
     def _warn(self, kind: str, text: str) -> None:
         """Add a warning to the row that is being written."""

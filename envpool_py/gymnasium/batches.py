@@ -26,7 +26,7 @@ def _column(leaf: Leaf, values: Any) -> Array:
 
 def put(ids: IdArray, whole: Array, rows: Array) -> Array:
     """``whole``, an array of all envs, with ``rows`` in the places ``ids``."""
-    # The first rows, or undeclared vector rewards.
+    # The first rows.
     if whole.dtype != rows.dtype or whole.shape[1:] != rows.shape[1:]:
         whole = np.zeros((len(whole), *rows.shape[1:]), rows.dtype)
     whole[ids] = rows

@@ -145,10 +145,15 @@ def check_resets(reset_fn: ResetFn | None, validate: str, *, episode_seeds: bool
         raise ValueError(f"validate must be 'first', 'always' or 'off', got {validate!r}")
 
 
-def check_record(path: str | os.PathLike[str] | None) -> Path | None:
+def check_record(path: str | os.PathLike[str] | None, reset_fn: ResetFn | None) -> Path | None:
     """Return the path of a record, whose file must not exist; None: no record."""
     if path is None:
         return None
+    if reset_fn is not None:
+        raise ValueError(
+            "record: not possible with reset_fn, because a record cannot hold what the function"
+            " returned; use episode_seeds=True, or pass seeds and options to reset()"
+        )
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
     if os.path.lexists(path):

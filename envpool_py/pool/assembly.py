@@ -46,8 +46,6 @@ def assemble(
     replay = options["on_error"] == "replay"
     if has_schedule or autoreset_mode is not None or validate != checks.FIRST:
         common = {"autoreset_mode": autoreset_mode, "reset_fn": reset_fn, "validate": validate}
-        if reset_fn is not None and (replay or record is not None):
-            common["tell_asked"] = True  # only if needed: a custom worker may not accept it
         recreation.configure(
             engine,
             [
@@ -61,7 +59,6 @@ def assemble(
             "pool": type(pool).__name__,
             "num_envs": pool.env_num,
             "roots": roots,
-            "reset_fn": reset_fn is not None,
         }
         engine.observers.append(Recorder(engine.block, record, facts))
     engine.flight.places.see(range(pool.env_num))

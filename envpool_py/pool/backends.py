@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from envpool_py.pool import choose, named_env
-from envpool_py.pool.arguments import check_env_fns, check_num_envs, hint
+from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_num, hint
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.options import (
     OF_PROCESSES,
@@ -152,9 +152,7 @@ def make(
     *,
     backend: str = "auto",
     num_processes: int | str | None = "auto",
-    wait_num: int | str | None = None,
-    policy_us: float | None = None,
-    policy_row_us: float | None = None,
+    wait_num: int | None = None,
     timeout: float | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
@@ -183,11 +181,6 @@ def make(
             ``caller_steps=True``; to prevent this, pass ``caller_steps=False`` or an option for
             handling faults.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
-            ``"auto"``: half of them, if that is faster by 15 % with a policy that takes
-            ``policy_us`` and ``policy_row_us``, else all; ``backend`` and ``num_processes`` must
-            then be ``"auto"`` too.
-        policy_us: with ``wait_num="auto"``: microseconds that your program computes for each batch.
-        policy_row_us: likewise, further microseconds for each row of the batch.
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
         wrappers: applied to every env; the first is the innermost.
@@ -207,6 +200,7 @@ def make(
     if backend != "ray":  # it has options of its own, which it checks
         check_options(make, "make", options)
     num_envs = check_num_envs(num_envs)
+    wait_num = check_wait_num(wait_num, num_envs)
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
     if isinstance(env, str):
@@ -222,21 +216,19 @@ def make(
     env_kwargs = dict(env_kwargs or {})
     env_fn = functools.partial(_wrapped, maker, env_kwargs, tuple(wrappers))
     named_env.attach(env_fn, env, env_kwargs, wrappers)
-    policy = _policy_time(wait_num, policy_us, policy_row_us, backend, num_processes)
     if backend == num_processes == "auto" and missing():
-        backend, wait_num = "dummy", None if wait_num == "auto" else wait_num
+        backend = "dummy"
     if backend == "auto":
         faults = options.get("on_error", "raise") != "raise"
         choice = choose.choose(
             choose.probe(env_fn, context),
             num_envs,
             num_processes,
-            wait_num,
-            policy=policy,
+            partial=wait_num < num_envs,
             isolated=faults or timeout is not None or not OF_PROCESSES.isdisjoint(options),
             may_share=_OF_ISOLATION.isdisjoint(options),
         )
-        backend, num_processes, wait_num, caller_steps = choice
+        backend, num_processes, caller_steps = choice
         if caller_steps:
             options["caller_steps"] = True
     others: dict[str, Any] = {"wait_num": wait_num, "timeout": timeout, "columns": columns}
@@ -244,30 +236,6 @@ def make(
         others.update(context=context, num_processes=num_processes)
     kind = BACKENDS[backend]
     return kind([env_fn] * num_envs, autoreset_mode=autoreset_mode, **others, **options)
-
-
-def _policy_time(
-    wait_num: Any,
-    policy_us: float | None,
-    policy_row_us: float | None,
-    backend: str,
-    num_processes: int | str | None,
-) -> Callable[[int], float] | None:
-    """Return the seconds of the policy by the number of rows, for ``wait_num="auto"``."""
-    given = [each for each in (policy_us, policy_row_us) if each is not None]
-    if wait_num != "auto":
-        if given:
-            raise ValueError('policy_us and policy_row_us are only used with wait_num="auto"')
-        return None
-    if not given:
-        raise ValueError(
-            'wait_num is "auto"; say what your policy takes: policy_us=, policy_row_us='
-        )
-    if min(given) < 0:
-        raise ValueError(f"policy_us and policy_row_us must be 0 or more, got {min(given)}")
-    if not backend == num_processes == "auto":
-        raise ValueError('wait_num is "auto"; backend and num_processes must be "auto" too')
-    return lambda rows: 1e-6 * ((policy_us or 0) + rows * (policy_row_us or 0))
 
 
 def _wrapped(

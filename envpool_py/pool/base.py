@@ -70,8 +70,8 @@ class BaseVectorEnv:
             not, that has neither a seed nor options.
         columns: True: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``.
             False: they are an object array ``(k,)``, one dict or tuple per env.
-        copy: False: a row is valid only until its env is stepped or reset again. A batch of all
-            envs in order is a view of shared memory; any other batch is in reused buffers.
+        copy: False: a batch of all envs in order is a view of shared memory; a row of it is valid
+            only until its env is stepped or reset again. Any other batch is a copy.
         reset_first: False: a step before the first reset reaches the env and is no error.
         validate: which rows are checked for NaN, bounds and ``observation_space.contains``.
             ``"first"``: the first reset and the first step of each env, with a warning.
@@ -88,7 +88,8 @@ class BaseVectorEnv:
         on_restart: ``(env_id, error)``, called before the reset of a recreated env; it must not
             use the pool.
         measure: count and time steps and resets, for ``stats()``; about a microsecond per step.
-        record: a new file for ``envpool_py.replay``, with all requests and result checksums.
+        record: a new file for ``envpool_py.replay``, with all requests and result checksums; not
+            possible with ``reset_fn``.
         **worker_options: options of the worker class.
 
     Raises:
@@ -135,7 +136,7 @@ class BaseVectorEnv:
         self._autoreset = arguments.check_autoreset_mode(autoreset_mode)
         arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
         policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
-        path = arguments.check_record(record)
+        path = arguments.check_record(record, reset_fn)
         worker_options = arguments.check_worker_options(worker_options)
         self.workers: list[EnvWorker] = []
         hosts: Hosts | None = None  # closed on an interrupt before the engine exists

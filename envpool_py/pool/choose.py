@@ -32,10 +32,6 @@ OVERHEAD = 120e-6
 SHARED_OVERHEAD = 40e-6
 #: Seconds of a step below which batches are faster if the caller steps a share of the envs.
 CHEAP = 100e-6
-#: Seconds that the caller spends on a partial batch, in addition to its policy.
-PARTIAL_OVERHEAD = 65e-6
-#: Partial batches need another loop around the pool: they must be faster by so much.
-PARTIAL_GAIN = 0.15
 
 
 class Probe(NamedTuple):
@@ -93,7 +89,6 @@ class Choice(NamedTuple):
 
     backend: str
     num_processes: int | str | None
-    wait_num: int | str | None
     caller_steps: bool = False
 
 
@@ -101,9 +96,8 @@ def choose(
     measured: Probe,
     num_envs: int,
     num_processes: int | str | None,
-    wait_num: int | str | None,
     *,
-    policy: Callable[[int], float] | None = None,
+    partial: bool = False,
     isolated: bool = False,
     may_share: bool = True,
 ) -> Choice:
@@ -113,55 +107,19 @@ def choose(
         measured: the profile of one env.
         num_envs: the number of envs.
         num_processes: ``"auto"``, or what the pool is given.
-        wait_num: rows of a batch, None for all; ``"auto"``: all or half of them.
-        policy: for ``"auto"``, the seconds that the caller computes for a batch of so many rows.
+        partial: whether a batch may have fewer rows than envs.
         isolated: whether processes are wanted also where they are slower.
         may_share: whether the caller may step a share.
     """
-    if wait_num == "auto":
-        assert policy is not None  # noqa: S101 - make has checked it
-        if half_batches_pay(measured, num_envs, policy):
-            return Choice("shmem", _beside_policy(measured, num_envs), num_envs // 2)
-        wait_num = None
-    partial = wait_num not in (None, num_envs)
     if num_processes != "auto":
-        return Choice("shmem", num_processes, wait_num)
+        return Choice("shmem", num_processes)
     processes = choose_processes(measured, num_envs)
     shared = may_share and not partial and not isolated and caller_pays(measured, num_envs)
     worth = worth_processes(measured, num_envs, SHARED_OVERHEAD if shared else OVERHEAD)
     # A partial batch does not wait for a slow env, which needs processes.
     if not (worth or partial or isolated):
-        return Choice("dummy", None, wait_num)
-    return Choice("shmem", processes - shared, wait_num, shared)
-
-
-def half_batches_pay(measured: Probe, num_envs: int, policy: Callable[[int], float]) -> bool:
-    """Whether half batches are faster, by ``PARTIAL_GAIN``, behind a policy of so many seconds.
-
-    While the policy computes for one half, the envs of the other half step in processes that leave
-    the caller a core. The policy is called twice as often: it gains little if its time does not
-    depend on the rows.
-    """
-    half, processes = num_envs // 2, _beside_policy(measured, num_envs)
-    if not half or not processes:
-        return False
-    whole = policy(num_envs) + min(
-        num_envs * measured.wall,
-        -(-num_envs // choose_processes(measured, num_envs)) * measured.wall + OVERHEAD,
-    )
-    caller = policy(num_envs - half) + PARTIAL_OVERHEAD
-    # The caller is busy all of the time, the processes are, or an env waits for its own action.
-    halves = max(
-        2 * caller,
-        -(-num_envs // processes) * measured.wall,
-        -(-half // processes) * measured.wall + caller,
-    )
-    return whole > (1 + PARTIAL_GAIN) * halves
-
-
-def _beside_policy(measured: Probe, num_envs: int) -> int:
-    """Processes for half batches: envs that compute leave the caller a core; 0 if it is the one."""
-    return num_envs if measured.waits else min(num_envs, len(usable_cores()) - 1)
+        return Choice("dummy", None)
+    return Choice("shmem", processes - shared, shared)
 
 
 def _measure(env: Any, seconds: float) -> tuple[float, ...]:

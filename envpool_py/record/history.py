@@ -6,7 +6,7 @@ and compares the digest of each row (``Past.play``), while the other envs are st
 the lost request is sent again, and its row is returned like any other.
 
 The past of an env begins when the env is created, or at its last reset with a seed (from the
-caller, ``episode_seeds`` or ``reset_fn``); earlier calls of ``set_env_attr``, ``call`` and
+caller or ``episode_seeds``); earlier calls of ``set_env_attr``, ``call`` and
 ``apply`` are kept too, and those that timed out in the caller, for a process carries them out. The
 past is unknown, and the env cannot be restored, after a request that was cancelled or that raised
 in the caller, and after ``MAX_STEPS`` steps.
@@ -174,7 +174,7 @@ class History(Observer):
             if request is None or i in rows.lost:
                 continue
             is_reset = isinstance(request, Request) and request.kind == "reset"
-            seeded = self._seeded_reset(i, request, rows) if is_reset or is_new_episode else None
+            seeded = self._seeded_reset(i, request) if is_reset or is_new_episode else None
             if seeded is None:
                 self._add(i, request, (of_resets if is_reset else of_steps)[k])
             else:
@@ -186,18 +186,11 @@ class History(Observer):
         before, self._episodes[i] = self._episodes[i], self._engine.block.schedule(i)[1]
         return self._episodes[i] != before
 
-    def _seeded_reset(self, i: int, request: Request | bytes, rows: Rows) -> Request | None:
+    def _seeded_reset(self, i: int, request: Request | bytes) -> Request | None:
         """The reset that produced a row of env ``i``, with its seed; None if it had no seed."""
         given = request if isinstance(request, Request) and request.kind == "reset" else _RESET
         scheduled = self._engine.block.schedule(i)[0] is not None  # by episode_seeds
-        if scheduled or given.kwargs.get("seed") is not None:
-            return given
-        asked = rows.asked.get(i)
-        if not asked or asked[-1][1] is None:
-            return None
-        _, seed, options = asked[-1]
-        own = {"seed": seed} if options is None else {"seed": seed, "options": options}
-        return Request("reset", kwargs={**given.kwargs, **own})
+        return given if scheduled or given.kwargs.get("seed") is not None else None
 
     def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:  # noqa: ARG002
         """Forget the pasts of these envs."""

@@ -38,8 +38,6 @@ class Rows(NamedTuple):
     marked: bool  # whether the infos of resets have is_reset
     lost: set[int]  # the envs whose row replaces that of a lost step
     notes: Mapping[int, dict[str, Any]]  # by env, the values that recovery adds to the info
-    #: By env, (episode, seed, options) for each call of ``reset_fn`` since the last row.
-    asked: Mapping[int, list[tuple[int, int | None, Any]]]
 
 
 class Observer:

@@ -35,7 +35,7 @@ from envpool_py.record.observers import Observer, Rows, Steps
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.
-VERSION = 2
+VERSION = 3
 
 _CHUNK_HEAD = struct.Struct("<IIc")
 
@@ -66,7 +66,6 @@ class Row(NamedTuple):
     marked: bool  # whether infos of resets in this batch have is_reset
     lost: bool  # whether the row replaces that of a lost step
     info: dict[str, Any]  # the values that recovery added to the info
-    resets: list[tuple[int, int | None, Any]]  # results of reset_fn, see observers.Rows.asked
 
 
 class Event(NamedTuple):
@@ -82,8 +81,8 @@ class Recorder(Observer):
 
     If several observers may refuse a request, put the recorder first: the others then see only
     requests that are sent. ``replay`` needs in the header ``num_envs``, ``autoreset_mode``,
-    ``columns``, ``validate``, ``reset_first``, ``episode_seeds`` and ``reset_fn`` (both bool), and
-    ``roots`` (the root seed of each env, or None).
+    ``columns``, ``validate``, ``reset_first``, ``episode_seeds`` (a bool), and ``roots`` (the root
+    seed of each env, or None).
     """
 
     def __init__(self, block: Block, path: Path, header: Mapping[str, Any]) -> None:
@@ -143,27 +142,18 @@ class Recorder(Observer):
         """Write rewards, flags and digests."""
         digests = digest.of_observations(self._leaves, rows.parts, len(ids))
         flags = rows.terminated.view(np.uint8) + 2 * rows.truncated.view(np.uint8)
-        if rows.reward.dtype == object:
-            reward: Any = [np.asarray(one, np.float64) for one in rows.reward]
-        else:
-            reward = _narrowed(rows.reward)
-        notes = self._notes(ids, rows) if rows.notes or rows.asked or rows.lost else {}
-        columns = [np.array(digests, np.uint32), flags, reward]
+        notes = self._notes(ids, rows) if rows.notes or rows.lost else {}
+        columns = [np.array(digests, np.uint32), flags, _narrowed(rows.reward)]
         self._write(ROWS, ids, [*columns, rows.marked, notes])
 
     def _notes(self, ids: IdArray, rows: Rows) -> dict[int, tuple[Any, ...]]:
-        """Return the fields ``lost``, ``info`` and ``resets`` of rows that have any."""
+        """Return the fields ``lost`` and ``info`` of rows that have any."""
         found = {}
         for i in ids.tolist():
             added = dict(rows.notes.get(i, {}))
             if "final_obs" in added:  # a replay has the last observation itself
                 added["final_obs"] = None
-            resets = [
-                (episode, seed, None if options is None else dict(options))
-                for episode, seed, options in rows.asked.get(i, [])
-            ]
-            # A replay calls its own reset_fn for results that a record cannot hold.
-            notes = i in rows.lost, added, [one for one in resets if _refusal(one) is None]
+            notes = i in rows.lost, added
             if any(notes):
                 found[i] = notes
         return found
@@ -210,24 +200,16 @@ def _fault(error: EnvError) -> tuple[Any, ...]:
     return type(error).__name__, str(error), error.request, error.env_ids
 
 
-def _refusal(value: Any) -> TypeError | None:
-    """Return the error that ``plain_codec`` raises for a value, or None."""
-    try:
-        plain_codec.encode(value)
-    except TypeError as error:
-        return error
-    return None
-
-
 def _check(ids: Sequence[int] | IdArray, values: Sequence[Any], what: str) -> None:
     """Raise a TypeError that names the env of a value that only pickle supports."""
     for i, value in zip(ids, values, strict=True):
-        error = _refusal(value)
-        if error is not None:
+        try:
+            plain_codec.encode(value)
+        except TypeError as error:
             raise TypeError(
                 f"env {i}: {what} can't be recorded: {error}, which only pickle supports;"
                 " a record holds numbers, strings, arrays, and lists, tuples and dicts of them"
-            )
+            ) from error
 
 
 def _narrowed(column: Array) -> Array:
@@ -309,7 +291,7 @@ def _parsed(kind: bytes, body: bytes, num_envs: int) -> Event:
     elif kind == ROWS:
         *columns, marked, notes = data
         rows = zip(ids, *columns, strict=True)
-        data = [Row._make([*row, marked, *notes.get(i, (False, {}, []))]) for i, *row in rows]
+        data = [Row._make([*row, marked, *notes.get(i, (False, {}))]) for i, *row in rows]
     elif kind == ASKED and not all(KINDS[request].recorded for request, *_ in data):
         raise ValueError("not a request that can be recorded")
     elif kind not in _PER_ENV:

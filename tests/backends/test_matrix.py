@@ -66,6 +66,7 @@ class ReturnsItsStateEnv(envs.CountEnv):
     def __init__(self, tag):
         super().__init__(tag, length=2)
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.reward_space = self.observation_space
         self.state, self.gain = np.zeros(2), np.zeros(2)
 
     def observe(self):

@@ -85,7 +85,7 @@ def test_over_any_pool(place):
         run(ours, SyncVectorEnv(fns, autoreset_mode=mode))
 
 
-def test_vector_rewards_that_no_space_declares():
+def test_vector_rewards():
     fns = [functools.partial(envs.VectorRewardEnv, tag) for tag in range(NUM_ENVS)]
     ours, by_hand = in_process(fns), [fn() for fn in fns]
     for env in (ours, *by_hand):

@@ -290,6 +290,7 @@ OPTIONS = [
     ({"num_processes": 0}, ValueError, "num_processes.*0"),
     ({"wait_num": 4}, ValueError, "wait_num.*4"),
     ({"reset_fn": 5}, TypeError, "reset_fn"),
+    ({"reset_fn": print, "record": "run"}, ValueError, "with reset_fn, .*use episode_seeds"),
 ]
 
 

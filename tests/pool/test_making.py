@@ -78,39 +78,28 @@ def two_cores(monkeypatch, measured):
     monkeypatch.setattr(choose, "probe", lambda *_: measured)
 
 
-SHARE, NONE = ("shmem", 1, None, True), ("dummy", None, None, False)
+SHARE, NONE = ("shmem", 1, True), ("dummy", None, False)
 CHOICES = [
-    # An env, how many, the microseconds of a policy for each batch and row, what is chosen.
-    (choose.Probe(1e-6, 1e-6), 8, None, NONE),
-    (CHEAP, 64, None, SHARE),
-    (CHEAP, 1, None, NONE),  # there is nothing to share
-    (BUSY, 16, None, ("shmem", 2, None, False)),  # isolation costs it nothing
-    (choose.Probe(5e-5, 1e-6), 64, None, ("shmem", 64, None, False)),  # waits
-    # Measured on two cores: half batches are so many times as fast as the best whole ones.
-    (CHEAP, 64, (300, 0), SHARE),  # 0.9
-    (CHEAP, 64, (50, 100), SHARE),  # there is little to hide
-    (CHEAP, 64, (50, 10), ("shmem", 1, 32, False)),  # 1.2
-    (choose.Probe(7e-5, 7e-5), 16, (50, 30), SHARE),  # one process is too slow
-    (BUSY, 8, (50, 30), ("shmem", 2, None, False)),  # 0.6
-    (IDLE, 8, (0, 300), ("shmem", 8, 4, False)),
-    (CHEAP, 2, (0, 0), NONE),
+    # An env, how many, what is chosen.
+    (choose.Probe(1e-6, 1e-6), 8, NONE),
+    (CHEAP, 64, SHARE),
+    (CHEAP, 1, NONE),  # there is nothing to share
+    (BUSY, 16, ("shmem", 2, False)),  # isolation costs it nothing
+    (choose.Probe(5e-5, 1e-6), 64, ("shmem", 64, False)),  # waits
 ]
 
 
-@pytest.mark.parametrize(("measured", "num_envs", "policy", "expected"), CHOICES)
-def test_the_choice(measured, num_envs, policy, expected, monkeypatch):
+@pytest.mark.parametrize(("measured", "num_envs", "expected"), CHOICES)
+def test_the_choice(measured, num_envs, expected, monkeypatch):
     two_cores(monkeypatch, measured)
-    wait_num, seconds = None, None
-    if policy is not None:
-        wait_num, seconds = "auto", lambda rows: 1e-6 * (policy[0] + rows * policy[1])
-    assert choose.choose(measured, num_envs, "auto", wait_num, policy=seconds) == expected
+    assert choose.choose(measured, num_envs, "auto") == expected
     if not measured.waits:  # on one core nothing can be done at the same time
         monkeypatch.setattr(choose, "usable_cores", lambda: [0])
-        assert choose.choose(measured, num_envs, "auto", wait_num, policy=seconds) == NONE
+        assert choose.choose(measured, num_envs, "auto") == NONE
 
 
 TWO, LEFT_OUT = {"num_envs": 2}, ", autoreset_mode='same_step'"
-RESTART, AUTO = {"on_error": "restart"}, {"wait_num": "auto", "policy_row_us": 900}
+RESTART = {"on_error": "restart"}
 SPREAD = "ShmemVectorEnv(num_envs=64, num_processes=2)"
 SHARED = "ShmemVectorEnv(num_envs=64, num_processes=1, caller_steps=True)"
 FEW, FEW_SPREAD = "DummyVectorEnv(num_envs=2)", "ShmemVectorEnv(num_envs=2, num_processes=2)"
@@ -125,8 +114,8 @@ MADE = [
     (CHEAP, TWO | RESTART | {"backend": "dummy"}, FEW),
     (CHEAP, TWO | {"on_error": "raise", "max_restarts": 3}, FEW),
     (BUSY, {"num_envs": 5}, "ShmemVectorEnv(num_envs=5, num_processes=2)"),
-    (IDLE, TWO | {"wait_num": "auto", "policy_us": 500}, FEW_SPREAD),
-    (IDLE, TWO | AUTO, "ShmemVectorEnv(num_envs=2, wait_num=1, num_processes=2)"),
+    (CHEAP, TWO | {"wait_num": 1}, "ShmemVectorEnv(num_envs=2, wait_num=1, num_processes=2)"),
+    (IDLE, TWO, FEW_SPREAD),
 ]
 
 
@@ -138,10 +127,8 @@ def test_what_make_chooses(measured, options, expected, monkeypatch):
 
 
 BAD = [
-    ((CountingEnv, 8), {"wait_num": "auto"}, ValueError, "say what your policy takes"),
-    ((CountingEnv, 8), {"policy_us": 3}, ValueError, 'only used with wait_num="auto"'),
-    ((CountingEnv, 8), {"wait_num": "auto", "policy_row_us": -1}, ValueError, "0 or more, got -1"),
-    ((CountingEnv, 8), {**AUTO, "backend": "shmem"}, ValueError, "auto. too"),
+    ((CountingEnv, 8), {"wait_num": "auto"}, TypeError, "wait_num must be an int or None"),
+    ((CountingEnv, 8), {"wait_num": 9}, ValueError, r"in \[1, 8\], but got 9"),
     (("CartPole-v1", 0), {}, ValueError, "num_envs.*0"),
     (("CartPole-v1",), {"backend": "gpu"}, ValueError, "'gpu'"),
     (("CartPol-v1",), {}, gym.error.Error, "CartPole"),
@@ -150,7 +137,8 @@ BAD = [
 ]
 
 
-def test_bad_arguments():
+def test_bad_arguments(monkeypatch):
+    monkeypatch.setattr(choose, "probe", lambda *_: pytest.fail("an env was measured"))
     for args, options, error, text in BAD:
         with pytest.raises(error, match=text):
             make(*args, **options)

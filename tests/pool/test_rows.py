@@ -75,6 +75,7 @@ WRONG = {
     "none": (lambda _: None, "got NoneType"),
     "generator": (iter, "got tuple_iterator"),
     "reward": (reward("much"), "reward must be a number"),
+    "vector": (reward([1, 2]), r"reward has shape \(2,\), .*; set reward_space = .*\(2,\)\)"),
     "flags": (flags(False, [True, False]), "truncated must be a bool, got list"),
     "info": (info(None), "info dict, got NoneType"),
 }
@@ -247,34 +248,39 @@ NUM = 6
 
 @pytest.mark.parametrize("place", BACKENDS)
 @pytest.mark.parametrize(("name", "columns"), [("box-int64", False), ("dict", True)])
-def test_rows_hold_until_their_env_is_sent_on(place, name, columns):
-    def keep(obs):
-        if not columns:
-            addresses.add(obs.__array_interface__["data"][0])
-        for k, i in enumerate(pool.batch_ids.tolist()):
-            held[i] = {key: part[k] for key, part in obs.items()} if columns else obs[k]
+def test_without_copies_whole_batches_are_views_and_partial_batches_are_copies(
+    place, name, columns
+):
+    def holds(obs, ids, rows):
+        for k, i in enumerate(ids):
+            row = {key: part[k] for key, part in obs.items()} if columns else obs[k]
+            assert alike(row, rows[i])
 
     rng = np.random.default_rng(0)
     fns = [functools.partial(envs.SpaceEnv, tag, name, 1000) for tag in range(NUM)]
+    everyone, kept = list(range(NUM)), []
     hand = HandStepped(fns)
     action = envs.draw(hand.envs[0].action_space, rng)
-    held, addresses = {}, set()
     with PLACES[place](fns, wait_num=2, columns=columns, copy=False) as pool:
-        keep(pool.reset(list(range(NUM))[::-1], seed=0)[0])
-        expected = {row.env_id: row.obs for row in hand.reset(seeds=list(range(NUM)))}
+        obs = pool.reset(everyone[::-1], seed=0)[0]
+        expected = {row.env_id: row.obs for row in hand.reset(seeds=everyone)}
+        kept.append((obs, everyone[::-1], expected))
         for _ in range(40):
             chosen = [int(i) for i in rng.permutation(pool.ready_id) if rng.random() < 0.5]
-            for i in chosen:
-                del held[i]
             if rng.integers(0, 4) == 0:
                 pool.send_reset(chosen)
                 rows = hand.reset(chosen)
             else:
                 pool.send([action] * len(chosen), chosen)
                 rows = hand.step([action] * len(chosen), chosen)
-            expected |= {row.env_id: row.obs for row in rows}
+            expected = expected | {row.env_id: row.obs for row in rows}
             if pool.waiting_id:
-                keep(pool.recv()[0])
-            assert all(alike(row, expected[i]) for i, row in held.items())
+                kept.append((pool.recv()[0], pool.batch_ids.tolist(), expected))
         pool.drain()
-    assert len(addresses) <= NUM + 1  # the same memory again and again
+        for batch in kept:
+            holds(*batch)
+        pool.wait_num = None
+        view = pool.reset(seed=0)[0]
+        for rows in (hand.reset(seeds=everyone), hand.step([action] * NUM)):
+            holds(view, everyone, {row.env_id: row.obs for row in rows})
+            pool.step([action] * NUM)

@@ -85,38 +85,17 @@ def test_every_kind_of_space(name, columns, path):
         run.step([run.pool.action_space[2].sample(), None], [2, 0])  # None is an action as well
 
 
-def moody(env_id, episode):
-    """Return other seeds each time."""
-    return int(np.random.default_rng().integers(1 << 40)), {"scale": 1.0 + env_id + episode}
-
-
 @pytest.mark.parametrize("at", [0, -1, 3])  # where a process dies: not at all, in a reset, a step
-@pytest.mark.parametrize("schedule", [{"episode_seeds": True}, {"reset_fn": moody}], ids=list)
 @pytest.mark.parametrize("mode", MODES)
-def test_seeds_of_episodes_come_again(mode, schedule, at, path):
+def test_seeds_of_episodes_come_again(mode, at, path):
     fns = failing(path.parent, {1: (at, "os._exit")})
-    options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": mode, **schedule}
-    with repeated(path, "shmem-fork", fns, **options) as run:
+    options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": mode}
+    with repeated(path, "shmem-fork", fns, episode_seeds=True, **options) as run:
         run.reset()  # the caller has not chosen these seeds
         run.drive(15)
         run.reset([1], seed=5)
         run.drive(15)
     assert path.with_name("1").exists() == (at != 0)
-    infos = [info for batch in run.batches for info in batch[4]]
-    assert not any("reset_fn" in key for info in infos for key in info)
-
-
-def test_a_reset_fn_whose_result_is_not_recorded_must_be_given(path):
-    def reset_fn(env_id, episode):
-        return 3, {"scale": 2.0, "odd": {env_id, episode}}  # a record can hold no set
-
-    with PLACES["dummy"](RANDOM, reset_fn=reset_fn, record=path) as pool:
-        run = Run(pool)
-        run.reset()
-    text = "env 0, episode 0; pass reset_fn to replay"
-    with envpool_py.replay(path, RANDOM) as again, pytest.raises(ReplayError, match=text):
-        next(again)
-    check_replay(run, path, RANDOM, reset_fn=reset_fn)
 
 
 def test_attributes_calls_and_seeds_are_done_again_and_functions_are_warned_of(path):

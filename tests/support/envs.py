@@ -309,6 +309,7 @@ class VectorRewardEnv(CountEnv):
 
     def __init__(self, tag, length=4, as_list=False):
         super().__init__(tag, length)
+        self.reward_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
         self.as_list = as_list
 
     def step(self, action):

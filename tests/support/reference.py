@@ -14,7 +14,7 @@ from gymnasium import spaces
 class Row:
     """What one env gave: a reset's row has reward 0 and flags False.
 
-    `reward_shapes` are those of the rewards that the envs of the pool have given by now.
+    `reward_shape` is that of the env's `reward_space`.
     """
 
     env_id: int
@@ -23,7 +23,7 @@ class Row:
     reward: Any = 0.0
     terminated: bool = False
     truncated: bool = False
-    reward_shapes: frozenset[tuple[int, ...]] | set[tuple[int, ...]] = frozenset()
+    reward_shape: tuple[int, ...] = ()
 
     def marked(self):
         """Return the row as `send_reset` delivers it."""
@@ -40,7 +40,6 @@ class HandStepped:
     def __init__(self, env_fns, autoreset_mode=None):
         self.envs = [make() for make in env_fns]
         self.mode = autoreset_mode
-        self.reward_shapes = set()
         self.ended = [False] * len(self.envs)
 
     def ids(self, ids):
@@ -56,7 +55,7 @@ class HandStepped:
     def _reset(self, i, **kwargs):
         self.ended[i] = False
         obs, info = copy.deepcopy(self.envs[i].reset(**copy.deepcopy(kwargs)))
-        return Row(i, obs, {**info, "env_id": i}, reward_shapes=self.reward_shapes)
+        return Row(i, obs, {**info, "env_id": i}, reward_shape=self.reward_shape(i))
 
     def step(self, actions, ids=None):
         return [self._step(i, a) for i, a in zip(self.ids(ids), actions, strict=True)]
@@ -67,12 +66,15 @@ class HandStepped:
         result = copy.deepcopy(self.envs[i].step(copy.deepcopy(action)))
         obs, reward, terminated, truncated, info = result
         self.ended[i] = bool(terminated or truncated)
-        self.reward_shapes.add(np.shape(reward))
+        outcome = reward, terminated, truncated, self.reward_shape(i)
         if self.mode == "same_step" and self.ended[i]:
             first = self._reset(i)
             final = {"final_obs": obs, "final_info": info}
-            return Row(i, first.obs, {**first.info, **final}, reward, terminated, truncated)
-        return Row(i, obs, {**info, "env_id": i}, reward, terminated, truncated)
+            return Row(i, first.obs, {**first.info, **final}, *outcome)
+        return Row(i, obs, {**info, "env_id": i}, *outcome)
+
+    def reward_shape(self, i):
+        return getattr(getattr(self.envs[i], "reward_space", None), "shape", ())
 
 
 def spread(seed, ids):
@@ -169,17 +171,13 @@ def check_reset(result, rows, space, *, columns=False):
 
 
 def check_reward(reward, rows):
-    """Assert that rewards are float64 and keep their shape, where a row is a reset's too."""
+    """Assert that rewards are float64 and of the declared shape, where a row is a reset's too."""
     assert isinstance(reward, np.ndarray)
     assert reward.dtype == np.float64
     assert len(reward) == len(rows)
-    shape = max((np.shape(row.reward) for row in rows), key=len, default=())
-    if not shape:  # resets alone: their zeros may have the shape of the rewards before them
-        known = frozenset[tuple[int, ...]]().union(*(row.reward_shapes for row in rows))
-        assert reward.shape[1:] in {(), *known} or not rows
-        shape = reward.shape[1:]
     for got, row in zip(reward, rows, strict=True):
-        assert same(np.array(got), np.array(np.broadcast_to(np.float64(row.reward), shape)))
+        want = np.broadcast_to(np.float64(row.reward), row.reward_shape)
+        assert same(np.array(got), np.array(want))
 
 
 def check(batch, rows, space, *, columns=False):

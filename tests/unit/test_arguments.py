@@ -71,11 +71,12 @@ def test_what_is_accepted():
 
 
 def test_the_file_of_a_record(tmp_path):
-    assert arguments.check_record(str(tmp_path / "new")) == tmp_path / "new"
+    assert arguments.check_record(str(tmp_path / "new"), None) == tmp_path / "new"
+    assert arguments.check_record(None, print) is None
     (tmp_path / "old").symlink_to("nowhere")
     for path, error in [
         *((5, TypeError), (b"x", TypeError), (tmp_path / "old", FileExistsError)),
         (tmp_path / "none" / "file", FileNotFoundError),
     ]:
         with pytest.raises(error, match="record"):
-            arguments.check_record(path)
+            arguments.check_record(path, None)

@@ -21,7 +21,7 @@ OF_ALL = {
 FIRST = {"env_fns", "wait_num", "timeout"}
 OF_PROCESSES = {"num_threads", "affinity", "step_timeout", "caller_steps"}
 OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
-OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers", "policy_us", "policy_row_us"}
+OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers"}
 CALLABLES = [
     (DummyVectorEnv, OF_ALL | FIRST),
     (ShmemVectorEnv, OF_SHMEM),
@@ -68,6 +68,7 @@ UNKNOWN = [
     (SubprocVectorEnv, {"zzz": 1}, "SubprocVectorEnv does not take zzz"),
     (make, {"num_env": 2}, "make does not take num_env; did you mean num_envs?"),
     (make, {"size": 3}, KWARGS),
+    (make, {"policy_us": 3}, "make does not take policy_us"),
     (DummyVectorEnv, {"num_threads": 2}, PROCESSES),
     (make, {"backend": "dummy", "num_threads": 2}, PROCESSES),
 ]
