@@ -123,6 +123,17 @@ def closed_on_error(pool: Any) -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def naming_env(env_id: int, request: str) -> Iterator[None]:
+    """Make an ``EnvError`` of what the block raises; Ctrl-C stays what it is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise env_error(error, env_id, request) from error
+
+
 def from_signal_handler(exception: BaseException) -> bool:
     """Whether a signal handler of this program raised the exception, not an env."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]

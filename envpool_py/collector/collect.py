@@ -478,7 +478,7 @@ class _Seeds:
         for i in env_ids:
             seed = self._given.pop(i, None)
             options = self._engine.hosts.configured.get(i)
-            reset_fn = None if options is None else options.kwargs["reset_fn"]
+            reset_fn = None if options is None else options.args[0].reset_fn
             root, episode, _ = self._engine.flight.places.seen.get(i, (None, 0, False))
             if root is not None:
                 self.of_env[i], seed = root, seeding.of_episode(root, episode)

@@ -37,6 +37,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray, Selection, every
+from envpool_py.options import Options
 from envpool_py.record.observers import Rows, Steps
 from envpool_py.worker.hosts import Hosts, common_spec
 
@@ -46,8 +47,7 @@ _NO_MARK = bytes(1)
 class Engine:
     """Carries out the requests of a pool to its envs.
 
-    ``scheduled``: keep the place of each env in its schedule of episodes. ``publish_early``:
-    batches may be partial.
+    ``publish_early``: batches may be partial.
 
     Attributes:
         flight: the requests in flight. ``hosts``, ``states``, ``arrivals``, ``observers``: its own.
@@ -60,15 +60,17 @@ class Engine:
     def __init__(
         self,
         hosts: Hosts,
+        options: Options,
         *,
-        autoreset: str | None,
-        columns: bool,
-        copy: bool,
-        measure: bool,
-        scheduled: bool,
         publish_early: bool,
     ) -> None:
-        self._scheduled = scheduled
+        pool, env = options.pool, options.env
+        self._scheduled = scheduled = bool(
+            options.recovery.on_error == "restart"
+            or env.episode_seeds
+            or env.reset_fn
+            or pool.record
+        )
         self.flight = flight = Flight(hosts, publish_early=publish_early)
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
         self.observers = flight.observers
@@ -78,10 +80,10 @@ class Engine:
         self.all = every(hosts.num_envs)
         try:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
-            spec = common_spec(self.env_spaces, autoreset, columns=columns)
-            self.block = hosts.attach(spec._replace(measured=measure, scheduled=scheduled))
+            spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
+            self.block = hosts.attach(spec._replace(measured=pool.measure, scheduled=scheduled))
             flight.attach(self.block)
-            self.batches = Batches(self.block, columns=columns, copy=copy)
+            self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
         except BaseException:
             self.close()
             raise

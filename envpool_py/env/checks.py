@@ -15,8 +15,6 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.errors import name_ids, ordinary
 
-#: The values of ``validate``: check the first reset and the first step of each env; all rows; none.
-FIRST, ALWAYS, OFF = "first", "always", "off"
 #: The rows that are checked: of resets, of steps, of steps after the end of an episode.
 RESET, STEP, OVER = "reset", "step", "over"
 #: The kinds of warnings about rows; ``OVER`` is a third kind.

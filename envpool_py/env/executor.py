@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
@@ -21,15 +21,11 @@ from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.layers import EPISODE_OVER, has_own, layers_of, lookup, turn_based_layer
 from envpool_py.env.request import Request
 from envpool_py.env.times import StepTimes
-from envpool_py.errors import from_signal_handler
+from envpool_py.errors import env_error, from_signal_handler
+from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 
-#: Maps (env_id, episode) to the (seed, options) of the reset that begins the episode.
-ResetFn = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
 #: (obs, reward, terminated, truncated, info): the reply to a step.
 Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
-
-NEXT_STEP = "next_step"
-SAME_STEP = "same_step"
 
 
 class ResetInfo(dict[str, Any]):
@@ -114,28 +110,23 @@ class Executor:
 
     def configure(
         self,
+        options: EnvOptions = EnvOptions(),  # noqa: B008 - frozen
         *,
         env_id: int = 0,
-        autoreset_mode: str | None = None,
         root: int | None = None,
-        reset_fn: ResetFn | None = None,
         episode: int = -1,
-        validate: str = checks.FIRST,
     ) -> None:
-        """Set the options of the pool, and the env's place in its schedule of episodes.
+        """Set the options, and the env's place in its schedule of episodes.
 
         ``root`` is the seed from which every episode is seeded; None: the env's own random stream.
         """
-        self._env_id = env_id
-        self._autoreset = autoreset_mode
-        self._root = root
-        self._reset_fn = reset_fn
-        self._episode = episode
-        self._over = False
-        self._validate = validate
-        if validate == checks.ALWAYS:
+        self._env_id, self._root, self._episode, self._over = env_id, root, episode, False
+        self._autoreset = options.autoreset_mode
+        self._reset_fn = options.reset_fn
+        self._validate = options.validate
+        if options.validate == ALWAYS:
             self.to_check |= {checks.RESET, checks.STEP}
-        elif validate == checks.OFF:
+        elif options.validate == OFF:
             self.to_check -= {checks.RESET, checks.STEP}
 
     def observe(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
@@ -172,7 +163,7 @@ class Executor:
     def _is_due(self, what: str) -> bool:
         """Whether to check this kind of row now: each time with ``ALWAYS``, else once."""
         due = what in self.to_check
-        if due and self._validate != checks.ALWAYS:
+        if due and self._validate != ALWAYS:
             self.to_check.remove(what)
         return due
 
@@ -309,7 +300,7 @@ class Executor:
             checks.REWARD: checks.reward_complaint(reward),
         }
         for kind, text in found.items():
-            if text is not None and self._validate == checks.ALWAYS:
+            if text is not None and self._validate == ALWAYS:
                 raise ValueError(text)
             if text is not None:
                 self.warn(kind, text)
@@ -365,6 +356,16 @@ class Executor:
             close = getattr(self.env, "close", None)
             if close is not None:
                 close()
+
+
+def check_instances(executors: Mapping[int, Executor]) -> None:
+    """Raise an ``EnvError``, of a ValueError, if two executors have the same env."""
+    seen: dict[int, int] = {}
+    for i, executor in executors.items():
+        first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
+        if first != i:
+            text = f"it returned the instance that env {first} has; every env_fn must make its own"
+            raise env_error(ValueError(text), i, "env_fn")
 
 
 class _Observed:

@@ -11,11 +11,9 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py import seeding
-from envpool_py.engine.recovery import Policy
-from envpool_py.env import checks
-from envpool_py.env.executor import NEXT_STEP, SAME_STEP, ResetFn
 from envpool_py.env.request import Request
-from envpool_py.errors import EnvError, env_error
+from envpool_py.errors import naming_env
+from envpool_py.options import INTEGER, check_number
 from envpool_py.seeding import Seed
 from envpool_py.worker.base import EnvWorker
 
@@ -23,20 +21,13 @@ from envpool_py.worker.base import EnvWorker
 Options: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
 _RESET = Request("reset")
-_INTEGER = (int, np.integer)
-_NUMBER = (int, float, np.number)
-
-#: Gymnasium's modes by the names that ``autoreset_mode`` takes.
-AUTORESET_MODES = {
-    NEXT_STEP: gym.vector.AutoresetMode.NEXT_STEP,
-    SAME_STEP: gym.vector.AutoresetMode.SAME_STEP,
-}
 
 #: Arguments of other libraries' pools, and the names of ours.
 FOREIGN = {
     "asynchronous": "ShmemVectorEnv, or backend='shmem' in envpool_py.make",
     "batch_size": "wait_num",
     "n_envs": "num_envs in envpool_py.make; a pool class has one env per env_fn",
+    "num_threads": "threads_per_process, which limits the threads of libraries, or num_processes",
     "num_workers": "num_processes",
     "vectorization_mode": "backend in envpool_py.make, or a pool class",
 }
@@ -46,12 +37,6 @@ def check_foreign(options: Mapping[str, Any]) -> None:
     """Raise a TypeError for an argument of another library; the message names ours."""
     for name in sorted(FOREIGN.keys() & options.keys()):
         raise TypeError(f"{name} is an argument of other libraries; here it is {FOREIGN[name]}")
-
-
-def _check_number(what: str, value: object, kinds: tuple[type, ...]) -> None:
-    """Raise a TypeError unless ``value`` is of one of these types and no bool."""
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise TypeError(f"{what}, got {value!r}")
 
 
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
@@ -80,7 +65,7 @@ def hint(env_fn: object) -> str:
 
 def check_num_envs(num_envs: int) -> int:
     """Return ``num_envs``; raise unless it is an int, 1 or more."""
-    _check_number("num_envs must be an int", num_envs, _INTEGER)
+    check_number("num_envs must be an int", num_envs, INTEGER)
     if num_envs < 1:
         raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
     return int(num_envs)
@@ -90,99 +75,10 @@ def check_wait_num(wait_num: int | None, num_envs: int, name: str = "wait_num") 
     """Return ``wait_num``, 1 to ``num_envs``; None: all."""
     if wait_num is None:
         return num_envs
-    _check_number(f"{name} must be an int or None", wait_num, _INTEGER)
+    check_number(f"{name} must be an int or None", wait_num, INTEGER)
     if not 1 <= wait_num <= num_envs:
         raise ValueError(f"{name} should be in [1, {num_envs}], but got {wait_num}")
     return int(wait_num)
-
-
-def check_timeout(name: str, timeout: float | None) -> float | None:
-    """Return ``timeout`` in seconds, positive, or None."""
-    if timeout is None:
-        return None
-    _check_number(f"{name} must be seconds or None", timeout, _NUMBER)
-    if not timeout > 0:
-        raise ValueError(f"{name} must be positive, got {timeout}")
-    return float(timeout)
-
-
-def check_count(name: str, value: int | None) -> int | None:
-    """Return ``value``, an int of 1 or more, or None."""
-    if value is None:
-        return None
-    _check_number(f"{name} must be an int or None", value, _INTEGER)
-    if value < 1:
-        raise ValueError(f"{name} must be 1 or more, got {value}")
-    return int(value)
-
-
-def check_worker_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a worker class; check those that are numbers."""
-    check_foreign(options)
-    checked = dict(options)
-    for name in options.keys() & {"num_processes", "num_threads", "step_timeout"}:
-        check = check_timeout if name == "step_timeout" else check_count
-        checked[name] = check(name, options[name])
-    return checked
-
-
-def check_autoreset_mode(mode: str | gym.vector.AutoresetMode | None) -> str | None:
-    """Return the mode as None, ``"next_step"`` or ``"same_step"``."""
-    if isinstance(mode, gym.vector.AutoresetMode):
-        return next((name for name, known in AUTORESET_MODES.items() if known is mode), None)
-    if mode not in (None, NEXT_STEP, SAME_STEP):
-        raise ValueError(f"autoreset_mode must be None, 'next_step' or 'same_step', got {mode!r}")
-    return mode
-
-
-def check_resets(reset_fn: ResetFn | None, validate: str, *, episode_seeds: bool) -> None:
-    """Check ``reset_fn``, which cannot be combined with ``episode_seeds``, and ``validate``."""
-    if reset_fn is not None and not callable(reset_fn):
-        raise TypeError(f"reset_fn must be callable, got {type(reset_fn).__name__}")
-    if reset_fn is not None and episode_seeds:
-        raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
-    if validate not in (checks.FIRST, checks.ALWAYS, checks.OFF):
-        raise ValueError(f"validate must be 'first', 'always' or 'off', got {validate!r}")
-
-
-def check_record(path: str | os.PathLike[str] | None, reset_fn: ResetFn | None) -> Path | None:
-    """Return the path of a record, whose file must not exist; None: no record."""
-    if path is None:
-        return None
-    if reset_fn is not None:
-        raise ValueError(
-            "record: not possible with reset_fn, because a record cannot hold what the function"
-            " returned; use episode_seeds=True, or pass seeds and options to reset()"
-        )
-    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
-        raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
-    if os.path.lexists(path):
-        raise FileExistsError(f"record: {path} exists and is not overwritten; pass another path")
-    if not Path(path).parent.is_dir():
-        raise FileNotFoundError(f"record: {Path(path).parent} is no directory; create it first")
-    return Path(path)
-
-
-def check_policy(
-    on_error: str,
-    max_restarts: int | None,
-    restart_backoff: float,
-    on_restart: Callable[[int, EnvError], object] | None,
-) -> Policy | None:
-    """Return how envs that fail are recreated; None if they are not."""
-    if on_error not in ("raise", "restart", "replay"):
-        raise ValueError(f"on_error must be 'raise', 'restart' or 'replay', got {on_error!r}")
-    max_restarts = check_count("max_restarts", max_restarts)
-    _check_number("restart_backoff must be seconds", restart_backoff, _NUMBER)
-    if not restart_backoff >= 0:
-        raise ValueError(f"restart_backoff must be 0 or more, got {restart_backoff}")
-    if on_restart is not None and not callable(on_restart):
-        raise TypeError(f"on_restart must be callable, got {type(on_restart).__name__}")
-    if on_error != "raise":
-        return Policy(max_restarts, float(restart_backoff), on_restart)
-    if on_restart is not None:
-        raise ValueError("on_restart is never called with on_error='raise'; pass 'restart'")
-    return None
 
 
 def common_space(name: str, own: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
@@ -200,12 +96,8 @@ def make_workers(
 ) -> None:
     """Append one worker per env, all of one class; an error of an env_fn names the env."""
     for i, env_fn in enumerate(env_fns):
-        try:
+        with naming_env(i, "env_fn"):
             worker = worker_fn(env_fn)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise env_error(error, i, "env_fn") from error
         if not isinstance(worker, EnvWorker):
             raise TypeError(f"worker_fn must return an EnvWorker, got {type(worker).__name__}")
         workers.append(worker)

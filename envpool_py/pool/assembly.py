@@ -10,28 +10,19 @@ import numpy as np
 
 from envpool_py import seeding
 from envpool_py.engine import asking, recreation
-from envpool_py.engine.recovery import Policy, Recovery
-from envpool_py.env import checks
-from envpool_py.env.executor import ResetFn
+from envpool_py.engine.recovery import Recovery
 from envpool_py.env.request import Request
-from envpool_py.record.history import History
+from envpool_py.options import EnvOptions, Options
 from envpool_py.record.recorder import Recorder
 from envpool_py.worker.workers import SubprocEnvWorker
 
 
-def assemble(
-    pool: Any,
-    policy: Policy | None,
-    record: Path | None,
-    reset_fn: ResetFn | None,
-    options: dict[str, Any],
-) -> None:
+def assemble(pool: Any, options: Options, named_env: dict[str, Any] | None) -> None:
     """Configure workers and executors, and add recovery and recording to the engine.
 
-    ``policy`` is None if failed envs are not recreated, ``record`` is None if nothing is recorded.
-    ``options``: the options of the pool that a record stores.
+    ``named_env``: what a record stores of the env_fns.
     """
-    engine, autoreset_mode, validate = pool.engine, options["autoreset_mode"], options["validate"]
+    engine = pool.engine
 
     def ask(i: int, request: Request) -> Any:
         return asking.ask(engine, np.array([i], dtype=np.intp), [request])[0]
@@ -39,33 +30,32 @@ def assemble(
     for i, worker in enumerate(pool.workers):
         if isinstance(worker, SubprocEnvWorker):
             worker.join(functools.partial(ask, i), functools.partial(engine.hosts.of, i))
-    roots = seeding.per_env(
-        np.random.SeedSequence() if options["episode_seeds"] else None, range(pool.env_num)
-    )
-    has_schedule = options["episode_seeds"] or reset_fn is not None
-    replay = options["on_error"] == "replay"
-    if has_schedule or autoreset_mode is not None or validate != checks.FIRST:
-        common = {"autoreset_mode": autoreset_mode, "reset_fn": reset_fn, "validate": validate}
+    entropy = np.random.SeedSequence() if options.env.episode_seeds else None
+    roots = seeding.per_env(entropy, range(pool.env_num))
+    if options.env != EnvOptions():
         recreation.configure(
             engine,
             [
-                Request("configure", kwargs={"env_id": i, "root": root, **common})
+                Request("configure", (options.env,), {"env_id": i, "root": root})
                 for i, root in enumerate(roots)
             ],
         )
-    if record is not None:
+    if options.pool.record is not None:
         facts = {
-            **options,
+            "autoreset_mode": options.env.autoreset_mode,
+            "episode_seeds": bool(options.env.episode_seeds),
+            "columns": options.pool.columns,
+            "reset_first": options.pool.reset_first,
+            "validate": options.env.validate,
+            "on_error": options.recovery.on_error,
+            "env": named_env,
             "pool": type(pool).__name__,
             "num_envs": pool.env_num,
             "roots": roots,
         }
-        engine.observers.append(Recorder(engine.block, record, facts))
+        engine.observers.append(Recorder(engine.block, Path(options.pool.record), facts))
     engine.flight.places.see(range(pool.env_num))
-    history = History(engine, autoreset_mode) if replay else None
-    if history is not None:
-        engine.observers.append(history)
-    if policy is not None:
-        engine.flight.recovery = Recovery(engine, policy, autoreset_mode, history)
-    if not options["reset_first"]:
+    if options.recovery.on_error == "restart":
+        engine.flight.recovery = Recovery(engine, options.recovery, options.env.autoreset_mode)
+    if not options.pool.reset_first:
         engine.states.mark_as_reset()

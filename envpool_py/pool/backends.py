@@ -12,7 +12,7 @@ import gymnasium as gym
 from envpool_py.pool import choose, named_env
 from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_num, hint
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.options import (
+from envpool_py.pool.signatures import (
     OF_PROCESSES,
     MakeOptions,
     PoolOptions,

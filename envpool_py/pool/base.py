@@ -30,14 +30,14 @@ from envpool_py.engine import asking, recreation
 from envpool_py.engine.engine import Engine
 from envpool_py.env import checks
 from envpool_py.env.block import StepResult
-from envpool_py.env.executor import ResetFn
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids, Selection
 from envpool_py.images import render_grid
 from envpool_py.pool import arguments, assembly, call_guard, named_env, stats
-from envpool_py.pool.arguments import Options
+from envpool_py.options import AUTORESET_MODES, check_timeout, split
+from envpool_py.pool.arguments import Options, check_foreign
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.notebook import table
 from envpool_py.seeding import Seed
@@ -61,36 +61,7 @@ class BaseVectorEnv:
         worker_fn: makes the ``EnvWorker`` for one ``env_fn``.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None: all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
-        strict_timeout: after ``timeout`` a batch may be empty, with its usual shapes and dtypes.
-        autoreset_mode: ``"next_step"``, ``"same_step"`` or a ``gymnasium.vector.AutoresetMode``:
-            as in Gymnasium. None: call ``reset`` yourself; a step after the end of an episode
-            reaches the env and warns once.
-        episode_seeds: seed every reset from the env's seed and the number of the episode.
-        reset_fn: ``(env_id, episode) -> (seed, options)``, called for every reset, automatic or
-            not, that has neither a seed nor options.
-        columns: True: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``.
-            False: they are an object array ``(k,)``, one dict or tuple per env.
-        copy: False: a batch of all envs in order is a view of shared memory; a row of it is valid
-            only until its env is stepped or reset again. Any other batch is a copy.
-        reset_first: False: a step before the first reset reaches the env and is no error.
-        validate: which rows are checked for NaN, bounds and ``observation_space.contains``.
-            ``"first"``: the first reset and the first step of each env, with a warning.
-            ``"always"``: every row, with an error of that env. ``"off"``: none.
-        on_error: ``"raise"``: an env's error is raised in the caller. ``"restart"``: the env is
-            recreated, in a new process if its process has ended; the row of the lost step is
-            truncated, with the last observation, reward 0 and the error's text in
-            ``info["env_error"]``. ``"replay"``: the env is recreated and the requests to the lost
-            env are repeated; the row is that of the step, with the error's text in
-            ``info["env_replayed"]``. If the repetition fails: as ``"restart"``.
-        max_restarts: restarts per env before its error is raised; None: no limit.
-        restart_backoff: seconds that an env waits before its second restart, doubled for each
-            later restart, at most 30; the other envs do not wait.
-        on_restart: ``(env_id, error)``, called before the reset of a recreated env; it must not
-            use the pool.
-        measure: count and time steps and resets, for ``stats()``; about a microsecond per step.
-        record: a new file for ``envpool_py.replay``, with all requests and result checksums; not
-            possible with ``reset_fn``.
-        **worker_options: options of the worker class.
+        **options: see ``envpool_py.options``; options of processes only if the workers have some.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or an env_fn did not return an env.
@@ -108,22 +79,7 @@ class BaseVectorEnv:
         worker_fn: Callable[[Callable[[], Any]], EnvWorker],
         wait_num: int | None = None,
         timeout: float | None = None,
-        *,
-        strict_timeout: bool = False,
-        autoreset_mode: str | gym.vector.AutoresetMode | None = None,
-        episode_seeds: bool = False,
-        reset_fn: ResetFn | None = None,
-        columns: bool = False,
-        copy: bool = True,
-        reset_first: bool = True,
-        validate: str = checks.FIRST,
-        on_error: str = "raise",
-        max_restarts: int | None = 10,
-        restart_backoff: float = 0.1,
-        on_restart: Callable[[int, EnvError], object] | None = None,
-        measure: bool = False,
-        record: str | os.PathLike[str] | None = None,
-        **worker_options: Any,
+        **options: Any,
     ) -> None:
         self.is_closed = True  # until construction has succeeded
         self._pid = os.getpid()
@@ -131,42 +87,24 @@ class BaseVectorEnv:
         env_fns = arguments.check_env_fns(env_fns)
         self.env_num = len(env_fns)
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
-        self._timeout = arguments.check_timeout("timeout", timeout)
-        self.strict_timeout = strict_timeout
-        self._autoreset = arguments.check_autoreset_mode(autoreset_mode)
-        arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
-        policy = arguments.check_policy(on_error, max_restarts, restart_backoff, on_restart)
-        path = arguments.check_record(record, reset_fn)
-        worker_options = arguments.check_worker_options(worker_options)
+        self._timeout = check_timeout("timeout", timeout)
+        check_foreign(options)
+        self._options, unknown = split(options)
+        if unknown:
+            raise TypeError(f"{type(self).__name__} does not take {', '.join(sorted(unknown))}")
+        self.strict_timeout = self._options.pool.strict_timeout
         self.workers: list[EnvWorker] = []
         hosts: Hosts | None = None  # closed on an interrupt before the engine exists
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
-            hosts = hosts_of(self.workers, publish_early=self.is_async, **worker_options)
-            self.engine = Engine(
-                hosts,
-                autoreset=self._autoreset,
-                columns=columns,
-                copy=copy,
-                measure=measure,
-                scheduled=bool(policy or episode_seeds or reset_fn or path),
-                publish_early=self.is_async,
-            )
-            options = {
-                "autoreset_mode": self._autoreset,
-                "episode_seeds": bool(episode_seeds),
-                "columns": columns,
-                "reset_first": reset_first,
-                "validate": validate,
-                "on_error": on_error,
-                "env": named_env.of(env_fns),
-            }
-            assembly.assemble(self, policy, path, reset_fn, options)
+            hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
+            self.engine = Engine(hosts, self._options, publish_early=self.is_async)
+            assembly.assemble(self, self._options, named_env.of(env_fns))
             self.worker_class = type(self.workers[0])
             self.observation_space = [own.observation_space for own in self.engine.env_spaces]
             self.action_space = [own.action_space for own in self.engine.env_spaces]
             self._all = self.engine.all
-            self._meter = stats.Meter(self.engine) if measure else None
+            self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
             self.is_closed = False
         except BaseException:
             self.is_closed = True
@@ -406,7 +344,7 @@ class BaseVectorEnv:
 
     @timeout.setter
     def timeout(self, timeout: float | None) -> None:
-        self._timeout = arguments.check_timeout("timeout", timeout)
+        self._timeout = check_timeout("timeout", timeout)
         self.engine.flight.publish_early = self.is_async
 
     @property
@@ -417,7 +355,8 @@ class BaseVectorEnv:
     @property
     def autoreset_mode(self) -> gym.vector.AutoresetMode | None:
         """How envs are reset at the end of their episodes; None: call ``reset`` yourself."""
-        return None if self._autoreset is None else arguments.AUTORESET_MODES[self._autoreset]
+        mode: Any = self._options.env.autoreset_mode
+        return None if mode is None else AUTORESET_MODES[mode]
 
     @property
     def waiting_id(self) -> list[int]:
@@ -487,8 +426,8 @@ class BaseVectorEnv:
             text += f", wait_num={self._wait_num}"
         if self._timeout is not None:
             text += f", timeout={self._timeout}"
-        if self._autoreset is not None:
-            text += f", autoreset_mode={self._autoreset!r}"
+        if self._options.env.autoreset_mode is not None:
+            text += f", autoreset_mode={self._options.env.autoreset_mode!r}"
         if hasattr(self, "engine"):
             text += self.engine.hosts.describe()
         return text + (", closed)" if self.is_closed else ")")

@@ -28,6 +28,7 @@ from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.tokens import RESET
+from envpool_py.options import ProcessOptions
 from envpool_py.ray.actor import ACTIONS, PLACES, EnvActor, Rows
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.channel import Channel
@@ -110,7 +111,7 @@ class ActorHost(ProcessHost):
         self.process, self._driver = self._shared.make(self.ids), _driver()
         self._call(self.process.build, self._greeted, self._env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
-        self._call(watch, self._found, self._shared.step_timeout)
+        self._call(watch, self._found, self._shared.options.step_timeout)
         if again:
             self.restarting, self.deadline = True, time.monotonic() + process_host.SLOW_START
         self.exit = None
@@ -195,15 +196,19 @@ class Actors(Processes):
     hosts: list[Any]  # of ActorHost
 
     def __init__(
-        self, env_fns: Sequence[Any], remote_options: Mapping[str, Any], count: int, **options: Any
+        self,
+        env_fns: Sequence[Any],
+        remote_options: Mapping[str, Any],
+        count: int,
+        options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
-        super().__init__(env_fns, "spawn", count, **options)  # pickles env_fns
+        super().__init__(env_fns, "spawn", count, options)  # pickles env_fns
         self.channel, self.timed = ActorChannel(), False
-        self._remote_options, self._limit = remote_options, options.get("step_timeout")
+        self._remote_options, self._limit = remote_options, options.step_timeout
 
     def _open(self) -> None:
         remote = ray.remote(concurrency_groups={"watch": 1}, **self._remote_options)
-        shared: Any = SimpleNamespace(make=remote(EnvActor).remote, step_timeout=self._limit)
+        shared: Any = SimpleNamespace(make=remote(EnvActor).remote, options=self._options)
         self._add_hosts(ActorHost, None, shared)
 
     def make_block(self, spec: Spec) -> Block:

@@ -12,7 +12,7 @@ import ray
 
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.options import PoolOptions, check_options, spell_out
+from envpool_py.pool.signatures import PoolOptions, check_options, spell_out
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.workers import SubprocEnvWorker
 

@@ -24,12 +24,13 @@ from operator import length_hint
 from typing import Any, NamedTuple
 
 from envpool_py.env.block import Beside, Block
-from envpool_py.env.executor import Executor
+from envpool_py.env.executor import Executor, check_instances
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
 from envpool_py.env.step_loop import RowWriter
 from envpool_py.env.tokens import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.errors import pack_failure
+from envpool_py.options import ProcessOptions
 from envpool_py.worker import channel, frames, limits, memory, process_end
 from envpool_py.worker.watchdog import show_stacks
 
@@ -47,18 +48,15 @@ class Shared(NamedTuple):
 
     ``results``: the pipe for tokens. ``memory``: the memory of the block. ``parent_alive``: reading
     end of a pipe whose writing end only the parent has. ``stacks``: the file for Python stacks.
-    ``may_spin``: whether to spin for the next request. ``cores``: the cores to which
-    processes are bound in turn; empty: not bound.
+    ``may_spin``: whether to spin for the next request.
     """
 
     results: int
     memory: int
     parent_alive: int
     stacks: int | None
-    step_timeout: float | None
     may_spin: bool
-    num_threads: int | None
-    cores: Sequence[int]
+    options: ProcessOptions
 
     def __reduce__(self) -> tuple[Any, ...]:
         fds = [None if fd is None else reduction.DupFd(fd) for fd in self[:4]]
@@ -81,10 +79,11 @@ def main(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     _die_with_parent(shared.parent_alive)
-    if shared.num_threads is not None:
-        limits.limit_threads(shared.num_threads)
-    if shared.cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {shared.cores[number % len(shared.cores)]})
+    if shared.options.threads_per_process is not None:
+        limits.limit_threads(shared.options.threads_per_process)
+    if shared.options.affinity and hasattr(os, "sched_setaffinity"):
+        cores = limits.usable_cores()
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
     if shared.stacks is not None:
         show_stacks(shared.stacks)
     end = process_end.ProcessEnd(
@@ -128,21 +127,14 @@ class EnvProcess:
 
     def _build(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and send their spaces to the parent; False if an env_fn raised."""
-        seen: dict[int, int] = {}
         self._end.add(self._ids[0], frames.HELLO, b"")
         for i, env_fn in zip(self._ids, env_fns, strict=True):
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
             self._end.send()
             try:
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
-                executor = Executor(make)
-                first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
-                if first != i:
-                    raise ValueError(  # noqa: TRY301 - handled like an error of the env_fn
-                        f"it returned the instance that env {first} has;"
-                        " every env_fn must make its own"
-                    )
-                self._executors[i] = executor
+                self._executors[i] = executor = Executor(make)
+                check_instances(self._executors)
                 self._end.add(i, frames.HELLO, frames.dumps(executor.env_spaces(), "the spaces"))
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
                 self._fail(i, "env_fn", error)

@@ -11,11 +11,12 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.executor import SAME_STEP, EnvSpaces, Executor
+from envpool_py.env.executor import EnvSpaces, Executor, check_instances
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.env.tokens import ID_MASK, RESET
-from envpool_py.errors import EnvError, env_error, name_ids
+from envpool_py.errors import EnvError, name_ids, naming_env
+from envpool_py.options import SAME_STEP, ProcessOptions
 from envpool_py.ids import IdArray
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.custom_host import CustomHost
@@ -28,8 +29,6 @@ from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 
 #: Seconds for which the caller spins for results before it sleeps, if it has its own core.
 SPIN_FOR = 300e-6
-
-_OPTIONS = {"num_processes", "caller_steps", "num_threads", "affinity", "step_timeout"}
 
 
 class Hosts:
@@ -192,7 +191,7 @@ class Hosts:
         return errors
 
 
-def common_spec(own: Sequence[EnvSpaces], autoreset: str | None, *, columns: bool) -> Spec:
+def common_spec(own: Sequence[EnvSpaces], autoreset: Any, *, columns: bool) -> Spec:
     """Return the spec of the block for the rows of all these envs.
 
     Spaces may differ in their bounds. If rows are objects, spaces may differ in everything.
@@ -224,95 +223,61 @@ def _common_layout(name: str, own: Sequence[EnvSpaces], *, columns: bool, coded:
     return spaces.Leaf((), (), None)
 
 
-def hosts_of(
-    workers: Sequence[Any],
-    *,
-    publish_early: bool,
-    num_processes: int | None = None,
-    caller_steps: bool = False,
-    **options: Any,
-) -> Hosts:
+def hosts_of(workers: Sequence[Any], options: ProcessOptions, *, publish_early: bool) -> Hosts:
     """Make the hosts for the envs of these workers, which are all of one class.
 
     With ``caller_steps`` this process steps the last envs while the worker processes step theirs:
-    as many as a process has, or half as many with ``publish_early`` (partial batches). For the
-    other options, and their errors, see the pools.
+    as many as a process has, or half as many with ``publish_early`` (partial batches).
     """
     count = len(workers)
-    base = _check_options(workers[0], num_processes, caller_steps, options)
+    base = _base_of(workers[0], options)
     if base is None:
         return Hosts(count, None, lambda: [CustomHost(workers)])
     if base is DummyEnvWorker:
-        executors = [worker.executor for worker in workers]
-        return Hosts(count, None, lambda: [_inline(range(count), executors)])
+        executors = {i: worker.executor for i, worker in enumerate(workers)}
+        return Hosts(count, None, lambda: [_inline(executors)])
     if count > ID_MASK:
         raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
-    spread = min(num_processes or count, count)
-    if caller_steps and num_processes is None:
-        raise ValueError("caller_steps: every env has its own process; pass num_processes")
-    if caller_steps and options.get("step_timeout") is not None:
-        raise ValueError(
-            "step_timeout: an env that the caller steps cannot be killed; pass caller_steps=False"
-        )
+    spread = min(options.num_processes or count, count)
     first = count
-    if caller_steps and spread < count:  # else every env has its own process
+    if options.caller_steps and spread < count:  # else every env has its own process
         first -= max(count // ((2 if publish_early else 1) * spread + 1), 1)
     env_fns = [worker.env_fn for worker in workers]
     processes = workers[0].make_processes(
-        env_fns[:first],
-        workers[0].context,
-        min(spread, first),
-        num_threads=options.get("num_threads", 1),
-        affinity=options.get("affinity", False),
-        step_timeout=options.get("step_timeout"),
+        env_fns[:first], workers[0].context, min(spread, first), options
     )
     return Hosts(count, processes, lambda: _make_inline(range(first, count), env_fns[first:]))
 
 
-def _check_options(
-    worker: Any, num_processes: int | None, caller_steps: bool, options: dict[str, Any]
-) -> type[EnvWorker] | None:
+def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     """Return the class from which the worker has ``send`` and ``recv``; None: its own."""
-    kind = type(worker)
-    given = {**options, "num_processes": num_processes, "caller_steps": caller_steps}
-    takes = _OPTIONS if isinstance(worker, SubprocEnvWorker) else set()
-    unknown = {name for name in given if given[name] or (name in options and not takes)} - takes
-    if unknown:
-        raise TypeError(f"{kind.__name__} does not take {', '.join(sorted(unknown))}")
+    kind, given = type(worker), options.given()
+    has_processes = isinstance(worker, SubprocEnvWorker)
+    if given and not has_processes:
+        raise TypeError(f"{kind.__name__} does not take {', '.join(sorted(given))}")
     for base in (DummyEnvWorker, SubprocEnvWorker):
         if issubclass(kind, base) and kind.send is base.send and kind.recv is base.recv:
             return base
-    if takes and (num_processes is not None or caller_steps):
+    if options.num_processes is not None:
         raise TypeError(f"{kind.__name__} overrides send or recv; drop num_processes, caller_steps")
     return None
 
 
 def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> list[LocalHost]:
     """Return the host of the envs that the caller steps; no host if there are no envs."""
-    made: list[Executor] = []
+    made: dict[int, Executor] = {}
     try:
         for i, env_fn in zip(ids, env_fns, strict=True):
-            try:
-                made.append(Executor(env_fn))
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                raise env_error(error, i, "env_fn") from error
-        return [_inline(ids, made)] if made else []
+            with naming_env(i, "env_fn"):
+                made[i] = Executor(env_fn)
+        return [_inline(made)] if made else []
     except BaseException:
-        for executor in made:
+        for executor in made.values():
             with contextlib.suppress(Exception):  # the first error is the one to report
                 executor.close()
         raise
 
 
-def _inline(ids: Sequence[int], executors: Sequence[Executor]) -> InlineHost:
-    seen: dict[int, int] = {}
-    for i, executor in zip(ids, executors, strict=True):
-        first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
-        if first != i:
-            raise ValueError(
-                f"env {i}: env_fn returned the instance that env {first} has;"
-                " every env_fn must make its own"
-            )
-    return InlineHost(dict(zip(ids, executors, strict=True)))
+def _inline(executors: dict[int, Executor]) -> InlineHost:
+    check_instances(executors)
+    return InlineHost(executors)

@@ -33,6 +33,7 @@ from envpool_py.env import checks
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary
+from envpool_py.options import ProcessOptions
 from envpool_py.worker import channel, child, frames, memory, process_host
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_host import ProcessHost
@@ -51,7 +52,7 @@ def missing() -> list[str]:
 
 
 class Processes:
-    """The processes, which share the envs of ``env_fns``; for the options see the pools.
+    """The processes, which share the envs of ``env_fns``.
 
     ``timed``: whether there is a deadline to check, such as ``step_timeout``.
     """
@@ -61,10 +62,7 @@ class Processes:
         env_fns: Sequence[Callable[[], Any]],
         context: str | BaseContext | None,
         num_processes: int,
-        *,
-        num_threads: int | None = 1,
-        affinity: bool = False,
-        step_timeout: float | None = None,
+        options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         if lacks := missing():
             raise NotImplementedError(
@@ -75,8 +73,8 @@ class Processes:
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
-        self.timed = step_timeout is not None
-        self._options = num_threads, affinity, step_timeout
+        self.timed = options.step_timeout is not None
+        self._options = options
         self._attach_message = b""
         self._fds: list[int] = []
         self._closed = False
@@ -89,24 +87,20 @@ class Processes:
 
     def _open(self) -> None:
         """Create the descriptors that the processes share; OSError if that fails."""
-        num_threads, affinity, step_timeout = self._options
         self.channel.open()
         self._fds += os.pipe()
         self._fds.append(memory.create())
         theirs, ours, self._memory = self._fds
         channel.claim(ours)
-        if step_timeout is not None:
-            self.watchdog = Watchdog(step_timeout)
-        cores = usable_cores()
+        if self._options.step_timeout is not None:
+            self.watchdog = Watchdog(self._options.step_timeout)
         shared = child.Shared(
             self.channel.theirs,
             self._memory,
             theirs,
             None if self.watchdog is None else self.watchdog.stacks,
-            step_timeout,
-            len(self._shares) <= len(cores),
-            num_threads,
-            cores if affinity else (),
+            len(self._shares) <= len(usable_cores()),
+            self._options,
         )
         self._add_hosts(ProcessHost, self.context, shared)
 

@@ -368,7 +368,7 @@ class ProcessHost:
             else:
                 self.spaces[i] = spaces
         if self.restarting:
-            limit = self._shared.step_timeout or SLOW_START
+            limit = self._shared.options.step_timeout or SLOW_START
             self.deadline = math.inf if self.started else time.monotonic() + limit
 
     def take_item(self, token: int, kind: str) -> Any:

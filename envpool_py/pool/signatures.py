@@ -1,11 +1,12 @@
-"""The keyword options of the pools: their types, defaults and meanings.
+"""The signatures of the pool classes and of ``make``, made from ``envpool_py.options``.
 
 Type checkers and editors read ``**options: Unpack[PoolOptions]``. ``help``, ``inspect.signature``
-and the API page read the signature and docstring that ``spell_out`` writes from these types.
+and the API page read the signature and docstring that ``spell_out`` writes.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import inspect
 import os
@@ -15,31 +16,29 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 
 import gymnasium as gym
 
-from envpool_py.env.executor import ResetFn
+from envpool_py import options as options_
 from envpool_py.errors import EnvError
+from envpool_py.options import ResetFn
 from envpool_py.pool.arguments import check_foreign
-from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.worker.hosts import hosts_of
-from envpool_py.worker.process_group import Processes
 
 T = TypeVar("T", bound="Callable[..., Any]")
 
 
 class CommonOptions(TypedDict, total=False):
-    """The options of all pools and of ``make``; ``BaseVectorEnv`` explains them."""
+    """The options of all pools and of ``make``."""
 
     strict_timeout: bool
-    episode_seeds: bool
-    reset_fn: ResetFn | None
     copy: bool
     reset_first: bool
+    measure: bool
+    record: str | os.PathLike[str] | None
+    episode_seeds: bool
+    reset_fn: ResetFn | None
     validate: str
     on_error: str
     max_restarts: int | None
     restart_backoff: float
     on_restart: Callable[[int, EnvError], object] | None
-    measure: bool
-    record: str | os.PathLike[str] | None
 
 
 class PoolOptions(CommonOptions, total=False):
@@ -50,18 +49,9 @@ class PoolOptions(CommonOptions, total=False):
 
 
 class ProcessOptions(TypedDict, total=False):
-    """The options of pools with worker processes.
+    """The options of pools with worker processes."""
 
-    Args:
-        num_threads: threads that each process may compute with; None: no limit.
-        affinity: keep each process on one core.
-        step_timeout: seconds that a request to an env may take before its process is killed; None:
-            no timeout.
-        caller_steps: step the last envs in this process, without isolation: as many as a worker
-            process has, or half as many with ``wait_num`` or ``timeout``.
-    """
-
-    num_threads: int | None
+    threads_per_process: int | None
     affinity: bool
     step_timeout: float | None
     caller_steps: bool
@@ -88,15 +78,20 @@ def _meanings(owner: Any) -> dict[str, str]:
     return {entry[1]: entry[0] for entry in _ENTRY.finditer(args[0])} if args else {}
 
 
-_SOURCES: tuple[Any, ...] = (BaseVectorEnv.__init__, Processes.__init__, hosts_of)
 _PARAMETERS = {
-    name: parameter.replace(annotation=types[name])
-    for function in _SOURCES
-    for types in [get_type_hints(function)]
-    for name, parameter in inspect.signature(function).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
+    field.name: inspect.Parameter(
+        field.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=field.default,
+        annotation=types[field.name],
+    )
+    for kind in options_.KINDS
+    for types in [get_type_hints(kind)]
+    for field in dataclasses.fields(kind)
 }
-_MEANINGS = _meanings(BaseVectorEnv) | _meanings(ProcessOptions)
+_MEANINGS: dict[str, str] = {}
+for _kind in options_.KINDS:
+    _MEANINGS |= _meanings(_kind)
 
 
 def spell_out(options: Any) -> Callable[[T], T]:

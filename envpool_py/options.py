@@ -1,0 +1,249 @@
+"""The options of pools. Each stands here once, with its default, its meaning and its check.
+
+The values are frozen and go whole to where they act: ``ProcessOptions`` to the worker processes,
+``EnvOptions`` to the executor of each env, ``RecoveryOptions`` to recovery, ``PoolOptions`` to the
+pool. ``split`` makes them from keywords.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import gymnasium as gym
+import numpy as np
+
+from envpool_py.errors import EnvError
+
+NEXT_STEP, SAME_STEP = "next_step", "same_step"
+#: Gymnasium's modes by the names that ``autoreset_mode`` takes.
+AUTORESET_MODES = {
+    NEXT_STEP: gym.vector.AutoresetMode.NEXT_STEP,
+    SAME_STEP: gym.vector.AutoresetMode.SAME_STEP,
+}
+#: The values of ``validate``: check the first reset and the first step of each env; all rows; none.
+FIRST, ALWAYS, OFF = "first", "always", "off"
+
+#: Maps (env_id, episode) to the (seed, options) of the reset that begins the episode.
+ResetFn: TypeAlias = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
+
+T = TypeVar("T")
+
+INTEGER = (int, np.integer)
+NUMBER = (int, float, np.number)
+
+
+def check_number(what: str, value: object, kinds: tuple[type, ...]) -> None:
+    """Raise a TypeError unless ``value`` is of one of these types and no bool."""
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise TypeError(f"{what}, got {value!r}")
+
+
+def check_count(name: str, value: int | None) -> int | None:
+    """Return ``value``, an int of 1 or more, or None."""
+    if value is None:
+        return None
+    check_number(f"{name} must be an int or None", value, INTEGER)
+    if value < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+    return int(value)
+
+
+def check_timeout(name: str, timeout: float | None) -> float | None:
+    """Return ``timeout`` in seconds, positive, or None."""
+    if timeout is None:
+        return None
+    check_number(f"{name} must be seconds or None", timeout, NUMBER)
+    if not timeout > 0:
+        raise ValueError(f"{name} must be positive, got {timeout}")
+    return float(timeout)
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """The options of a pool itself.
+
+    Args:
+        strict_timeout: after ``timeout`` a batch may be empty, with its usual shapes and dtypes.
+        columns: True: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``.
+            False: they are an object array ``(k,)``, one dict or tuple per env.
+        copy: False: a batch of all envs in order is a view of shared memory, and a row of it is
+            valid only until its env is stepped or reset again; any other batch is a copy.
+        reset_first: False: a step before the first reset reaches the env and is no error.
+        measure: count and time steps and resets, for ``stats()``; about a microsecond per step.
+        record: a new file for ``envpool_py.replay``, with all requests and result checksums; not
+            with ``reset_fn``.
+    """
+
+    strict_timeout: bool = False
+    columns: bool = False
+    copy: bool = True
+    reset_first: bool = True
+    measure: bool = False
+    record: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        path = self.record
+        if path is None:
+            return
+        if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+            raise TypeError(f"record must be the path of a file, got {type(path).__name__}")
+        if os.path.lexists(path):
+            raise FileExistsError(
+                f"record: {path} exists and is not overwritten; pass another path"
+            )
+        if not Path(path).parent.is_dir():
+            raise FileNotFoundError(
+                f"record: {Path(path).parent} is no directory; create it first"
+            )
+
+
+@dataclass(frozen=True)
+class EnvOptions:
+    """The options of each env, for its executor.
+
+    Args:
+        autoreset_mode: ``"next_step"``, ``"same_step"`` or a ``gymnasium.vector.AutoresetMode``:
+            as in Gymnasium. None: call ``reset`` yourself; a step after the end of an episode
+            reaches the env and warns once.
+        episode_seeds: seed every reset from the env's seed and the number of the episode.
+        reset_fn: ``(env_id, episode) -> (seed, options)``, called for every reset, automatic or
+            not, that has neither a seed nor options.
+        validate: which rows are checked for NaN, bounds and ``observation_space.contains``.
+            ``"first"``: the first reset and the first step of each env, with a warning.
+            ``"always"``: every row, with an error of that env. ``"off"``: none.
+    """
+
+    autoreset_mode: str | gym.vector.AutoresetMode | None = None
+    episode_seeds: bool = False
+    reset_fn: ResetFn | None = None
+    validate: str = FIRST
+
+    def __post_init__(self) -> None:
+        mode = self.autoreset_mode
+        if isinstance(mode, gym.vector.AutoresetMode):
+            mode = next((name for name, known in AUTORESET_MODES.items() if known is mode), None)
+        if mode not in (None, NEXT_STEP, SAME_STEP):
+            text = "autoreset_mode must be None, 'next_step' or 'same_step'"
+            raise ValueError(f"{text}, got {mode!r}")
+        object.__setattr__(self, "autoreset_mode", mode)
+        if self.reset_fn is not None and not callable(self.reset_fn):
+            raise TypeError(f"reset_fn must be callable, got {type(self.reset_fn).__name__}")
+        if self.reset_fn is not None and self.episode_seeds:
+            raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
+        if self.validate not in (FIRST, ALWAYS, OFF):
+            raise ValueError(
+                f"validate must be 'first', 'always' or 'off', got {self.validate!r}"
+            )
+
+
+@dataclass(frozen=True)
+class RecoveryOptions:
+    """The options for envs that fail.
+
+    Args:
+        on_error: ``"raise"``: an env's error is raised in the caller. ``"restart"``: the env is
+            recreated, in a new process if its process has ended; the row of the lost step is
+            truncated, with the last observation, reward 0 and the error's text in
+            ``info["env_error"]``.
+        max_restarts: restarts per env before its error is raised; None: no limit.
+        restart_backoff: seconds that an env waits before its second restart, doubled for each
+            later restart, at most 30; the other envs do not wait.
+        on_restart: ``(env_id, error)``, called before the reset of a recreated env; it must not
+            use the pool.
+    """
+
+    on_error: str = "raise"
+    max_restarts: int | None = 10
+    restart_backoff: float = 0.1
+    on_restart: Callable[[int, EnvError], object] | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "restart"):
+            raise ValueError(f"on_error must be 'raise' or 'restart', got {self.on_error!r}")
+        check_count("max_restarts", self.max_restarts)
+        check_number("restart_backoff must be seconds", self.restart_backoff, NUMBER)
+        if not self.restart_backoff >= 0:
+            raise ValueError(f"restart_backoff must be 0 or more, got {self.restart_backoff}")
+        if self.on_restart is not None and not callable(self.on_restart):
+            raise TypeError(f"on_restart must be callable, got {type(self.on_restart).__name__}")
+        if self.on_error == "raise" and self.on_restart is not None:
+            raise ValueError("on_restart is never called with on_error='raise'; pass 'restart'")
+
+
+@dataclass(frozen=True)
+class ProcessOptions:
+    """The options of worker processes.
+
+    Args:
+        threads_per_process: threads that each process may compute with; None: no limit.
+        affinity: keep each process on one core.
+        step_timeout: seconds that a request to an env may take before its process is killed; None:
+            no timeout.
+        caller_steps: step the last envs in this process, without isolation: as many as a worker
+            process has, or half as many with ``wait_num`` or ``timeout``.
+        num_processes: the number of worker processes, each with an equal share of the envs. None:
+            one per env. ``"auto"``: chosen by timing a throw-away env in a separate process.
+    """
+
+    threads_per_process: int | None = 1
+    affinity: bool = False
+    step_timeout: float | None = None
+    caller_steps: bool = False
+    num_processes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_count("threads_per_process", self.threads_per_process)
+        check_count("num_processes", self.num_processes)
+        check_timeout("step_timeout", self.step_timeout)
+        if self.caller_steps and self.num_processes is None:
+            raise ValueError("caller_steps: every env has its own process; pass num_processes")
+        if self.caller_steps and self.step_timeout is not None:
+            raise ValueError(
+                "step_timeout: an env that the caller steps cannot be killed; pass"
+                " caller_steps=False"
+            )
+
+    def given(self) -> list[str]:
+        """Return the names of the options that differ from their defaults."""
+        return [
+            field.name
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        ]
+
+
+class Options(NamedTuple):
+    """All options of a pool."""
+
+    pool: PoolOptions
+    env: EnvOptions
+    recovery: RecoveryOptions
+    processes: ProcessOptions
+
+
+KINDS: tuple[type, ...] = (PoolOptions, EnvOptions, RecoveryOptions, ProcessOptions)
+
+
+def split(keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Make the options from these keywords; return them and the keywords that are no options.
+
+    Raises:
+        TypeError, ValueError, OSError: an option is wrong.
+    """
+    rest = dict(keywords)
+    parts: list[Any] = []
+    for kind in KINDS:
+        names = [field.name for field in dataclasses.fields(kind) if field.name in rest]
+        parts.append(kind(**{name: rest.pop(name) for name in names}))
+    options = Options(*parts)
+    if options.pool.record is not None and options.env.reset_fn is not None:
+        raise ValueError(
+            "record: a record cannot hold what reset_fn returns; pass episode_seeds=True, or seeds"
+            " and options to reset, in place of reset_fn"
+        )
+    return options, rest
