@@ -375,15 +375,12 @@ class Engine:
                 kind = "reset" if self.states.state[i] == RESETTING else "step"
                 self.beside[i] = self.hosts.of(i).take_item(int(self.states.tokens[i]), kind)
             own: Any = self.beside[i]
-            if not isinstance(own, EnvError) and "reply" in own:
-                own = self.recovery.replayed(i, own["reply"])
-                handled |= own is None
             if isinstance(own, EnvError):
                 if self.recovery is not None and self.recovery.handle(i, own):
                     handled = True
                 else:
                     errors[i] = own
-            elif own is not None:
+            else:
                 beside[i] = own
         if errors:
             self._raise(ids, errors)

@@ -341,21 +341,6 @@ class Executor:
         """Return ``function(env, *args, **kwargs)``, called in the process of the env."""
         return function(self.env, *args, **kwargs)
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return ``function(carry_out, *args)``; ``carry_out(request)`` carries out a request."""
-        heartbeat, i = self._heartbeat, self._env_id
-        if heartbeat is None:
-            return function(self, *args)
-
-        def carry_out(request: Request) -> Any:
-            heartbeat.begin(i)
-            try:
-                return self(request)
-            finally:
-                heartbeat.begin(i, timed=False)
-
-        return function(carry_out, *args)
-
     def render(self, **kwargs: Any) -> Any:
         """Return the result of ``env.render(**kwargs)``."""
         return self.env.render(**kwargs)

@@ -22,7 +22,6 @@ class Request(NamedTuple):
     ``call``       ``method, *args, **kwargs``    the result of the method
     ``apply``      ``function, *args, **kwargs``  the result of ``function(env, ...)``
     ``render``     ``**kwargs``                   the frame
-    ``run``        ``function, *args``            the result of ``function(carry_out, ...)``
     ``rebuild``                                   None; a new env, made by the same ``env_fn``
     ``configure``  the pool's options             None; sent only if they are not the defaults
     ============== ============================== ==========================================

@@ -29,8 +29,6 @@ from envpool_py.env.tokens import ASK, ID_MASK, RESET
 
 #: Used in place of a final observation that is in the block.
 IN_BLOCK: Any = object()
-#: Requests that may take longer than a step.
-UNTIMED = frozenset({"rebuild", "run"})
 
 
 class RowWriter:
@@ -115,7 +113,7 @@ class RowWriter:
         executor = self._executors[i]
         try:
             if self._heartbeat is not None:
-                self._heartbeat.begin(i, timed=request.kind not in UNTIMED)
+                self._heartbeat.begin(i, timed=request.kind != "rebuild")
             if request.kind in ROW_KINDS:
                 act = executor.step if request.kind == "step" else executor.reset_row
                 row = SimpleNamespace(step=lambda _: act(*request.args, **request.kwargs))

@@ -165,8 +165,8 @@ def check_policy(
     on_restart: Callable[[int, EnvError], object] | None,
 ) -> Policy | None:
     """Return how envs that fail are recreated; None if they are not."""
-    if on_error not in ("raise", "restart", "replay"):
-        raise ValueError(f"on_error must be 'raise', 'restart' or 'replay', got {on_error!r}")
+    if on_error not in ("raise", "restart"):
+        raise ValueError(f"on_error must be 'raise' or 'restart', got {on_error!r}")
     max_restarts = check_count("max_restarts", max_restarts)
     _check_number("restart_backoff must be seconds", restart_backoff, _NUMBER)
     if not restart_backoff >= 0:

@@ -14,7 +14,6 @@ from envpool_py.engine.recovery import Policy, Recovery
 from envpool_py.env import checks
 from envpool_py.env.executor import ResetFn
 from envpool_py.env.request import Request
-from envpool_py.record.history import History
 from envpool_py.record.recorder import Recorder
 from envpool_py.worker.workers import SubprocEnvWorker
 
@@ -43,10 +42,9 @@ def assemble(
         np.random.SeedSequence() if options["episode_seeds"] else None, range(pool.env_num)
     )
     has_schedule = options["episode_seeds"] or reset_fn is not None
-    replay = options["on_error"] == "replay"
     if has_schedule or autoreset_mode is not None or validate != checks.FIRST:
         common = {"autoreset_mode": autoreset_mode, "reset_fn": reset_fn, "validate": validate}
-        if reset_fn is not None and (replay or record is not None):
+        if reset_fn is not None and record is not None:
             common["tell_asked"] = True  # only if needed: a custom worker may not accept it
         recreation.configure(
             engine,
@@ -65,10 +63,7 @@ def assemble(
         }
         engine.observers.append(Recorder(engine.block, record, facts))
     engine.places.see(range(pool.env_num))
-    history = History(engine, autoreset_mode) if replay else None
-    if history is not None:
-        engine.observers.append(history)
     if policy is not None:
-        engine.recovery = Recovery(engine, policy, autoreset_mode, history)
+        engine.recovery = Recovery(engine, policy, autoreset_mode)
     if not options["reset_first"]:
         engine.states.take_as_reset()

@@ -78,9 +78,7 @@ class BaseVectorEnv:
         on_error: ``"raise"``: an env's error is raised in the caller. ``"restart"``: the env is
             recreated, in a new process if its process has ended; the row of the lost step is
             truncated, with the last observation, reward 0 and the error's text in
-            ``info["env_error"]``. ``"replay"``: the env is recreated and the requests to the lost
-            env are repeated; the row is that of the step, with the error's text in
-            ``info["env_replayed"]``. If the repetition fails: as ``"restart"``.
+            ``info["env_error"]``.
         max_restarts: restarts per env before its error is raised; None: no limit.
         restart_backoff: seconds that an env waits before its second restart, doubled for each
             later restart, at most 30; the other envs do not wait.

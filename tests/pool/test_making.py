@@ -117,7 +117,7 @@ FEW, FEW_SPREAD = "DummyVectorEnv(num_envs=2)", "ShmemVectorEnv(num_envs=2, num_
 # An env, the options of `make`, and the repr of the pool.
 MADE = [
     (CHEAP, {}, SHARED),
-    *((CHEAP, o, SPREAD) for o in ({"caller_steps": False}, RESTART, {"on_error": "replay"})),
+    *((CHEAP, o, SPREAD) for o in ({"caller_steps": False}, RESTART)),
     *((CHEAP, o, SPREAD) for o in ({"step_timeout": 9.0}, {"num_processes": 2})),
     (CHEAP, {"wait_num": 8}, "ShmemVectorEnv(num_envs=64, wait_num=8, num_processes=2)"),
     (CHEAP, TWO, FEW),

@@ -39,7 +39,7 @@ WRONG = [
     (processes, ("num_processes", 0), ValueError, "num_processes.*0"),
     (processes, ("num_threads", "x"), TypeError, "num_threads.*'x'"),
     (processes, ("step_timeout", 0), ValueError, "step_timeout.*0"),
-    (POLICY, ("ignore", None, 0.0, None), ValueError, "on_error.*'ignore'"),
+    *((POLICY, (o, None, 0.0, None), ValueError, f"on_error.*'{o}'") for o in ("ignore", "replay")),
     (POLICY, ("restart", 0, 0.0, None), ValueError, "max_restarts.*0"),
     (POLICY, ("restart", 1, -1.0, None), ValueError, "restart_backoff.*-1"),
     (POLICY, ("restart", 1, 0.0, 5), TypeError, "on_restart.*int"),
