@@ -97,9 +97,7 @@ class PoolOptions:
                 f"record: {path} exists and is not overwritten; pass another path"
             )
         if not Path(path).parent.is_dir():
-            raise FileNotFoundError(
-                f"record: {Path(path).parent} is no directory; create it first"
-            )
+            raise FileNotFoundError(f"record: {Path(path).parent} is no directory; create it first")
 
 
 @dataclass(frozen=True)
@@ -136,9 +134,7 @@ class EnvOptions:
         if self.reset_fn is not None and self.episode_seeds:
             raise ValueError("episode_seeds and reset_fn both seed every reset; pass one of them")
         if self.validate not in (FIRST, ALWAYS, OFF):
-            raise ValueError(
-                f"validate must be 'first', 'always' or 'off', got {self.validate!r}"
-            )
+            raise ValueError(f"validate must be 'first', 'always' or 'off', got {self.validate!r}")
 
 
 @dataclass(frozen=True)
@@ -243,7 +239,7 @@ def split(keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
     options = Options(*parts)
     if options.pool.record is not None and options.env.reset_fn is not None:
         raise ValueError(
-            "record: a record cannot hold what reset_fn returns; pass episode_seeds=True, or seeds"
-            " and options to reset, in place of reset_fn"
+            "record: not possible with reset_fn, because a record cannot hold what the function"
+            " returned; use episode_seeds=True, or pass seeds and options to reset()"
         )
     return options, rest

@@ -365,7 +365,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             env.position = env.next_position(request, info)
             how = _difference(batch, n, row)
             obs = self._engine.batches.last_obs(i)
-            now = digest.of_row(self._spec.obs, obs, None)
+            now = digest.of_row(self._spec.obs, obs)
             if how is None and now != row.digest:
                 shown = f"{obs!r:.300}"
                 how = f"obs is {shown}, of digest {now:08x}; the digest was {row.digest:08x}"

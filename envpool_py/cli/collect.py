@@ -106,10 +106,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", metavar="FILE", help=text)
     parser.add_argument(
         "--on-error",
-        choices=("raise", "restart", "replay"),
+        choices=("raise", "restart"),
         default="raise",
-        help="restart: an env that fails is recreated, and its episode is truncated; replay: its"
-        " episode is repeated up to the failure as well; default: %(default)s",
+        help="restart: an env that fails is recreated, and its episode is truncated;"
+        " default: %(default)s",
     )
     text = "time limit of a step or reset; after that the env's process is killed"
     parser.add_argument("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)

@@ -257,16 +257,13 @@ class Engine:
         handled = False
         for k in [k for k, mark in marked if mark & BESIDE]:
             i = int(ids[k])
-            found: Any = flight.result_beside(i)
-            if not isinstance(found, EnvError) and "reply" in found:
-                found = self.flight.recovery.replayed(i, found["reply"])
-                handled |= found is None
+            found = flight.result_beside(i)
             if isinstance(found, EnvError):
                 if self.flight.recovery is not None and self.flight.recovery.handle(i, found):
                     handled = True
                 else:
                     errors[i] = found
-            elif found is not None:
+            else:
                 beside[i] = found
         if errors:
             self._raise(ids, errors)

@@ -1,4 +1,4 @@
-"""``on_error="restart"`` and ``"replay"``: envs that fail are recreated, and the run goes on.
+"""``on_error="restart"``: envs that fail are recreated, and the run goes on.
 
 The parent process applies all rules of recovery, for every kind of host, because a process that
 has died cannot apply any. Invariants:
@@ -7,10 +7,6 @@ has died cannot apply any. Invariants:
   info of its next reset if the caller resets it first;
 * an env that waits for its back-off is in flight or idle like any other, and delays no other env;
 * a failed env has one record, a ``Failed``; a healthy env has none.
-
-With ``"replay"`` a recreated env is first restored: one request repeats all earlier requests to the
-lost env (``envpool_py.record.history``), then the lost request is sent again. If that fails, or the
-history of the env is unknown, recovery continues as with ``"restart"``.
 """
 
 from __future__ import annotations
@@ -18,69 +14,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 
 from envpool_py.engine import recreation
-from envpool_py.engine.asking import ask
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import LOST, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import Place
-from envpool_py.env.executor import NEXT_STEP, SAME_STEP
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray, Selection
-from envpool_py.record.observers import LOST_EPISODE, Steps
+from envpool_py.options import NEXT_STEP, SAME_STEP, RecoveryOptions
+from envpool_py.record.observers import LOST_EPISODE
 
 #: Longest back-off, in seconds.
 LONGEST_BACKOFF = 30.0
 
 _RESET = Request("reset")
-
-
-class Policy(NamedTuple):
-    """How failed envs are recreated.
-
-    ``max_restarts``: restarts per env; None: no limit. ``backoff``: seconds before the second
-    restart, doubled for each later one; the first is immediate. ``on_restart``: called with the
-    env's id and its error, after the env was recreated and before it is reset.
-    """
-
-    max_restarts: int | None
-    backoff: float
-    on_restart: Callable[[int, EnvError], object] | None
-
-
-class History(Protocol):
-    """The earlier requests to each env; see ``envpool_py.record.history``."""
-
-    def knows(self, i: int) -> bool:
-        """Whether env ``i`` can be restored."""
-
-    def asked(self, i: int) -> Request | None:
-        """The request that env ``i`` has in flight."""
-
-    def matters_for(self, i: int, request: Request) -> bool:
-        """Whether the row of this request depends on the earlier requests to env ``i``."""
-
-    def replay_request(self, i: int) -> Request:
-        """The request that restores env ``i``; the reply is None, or a text on a difference."""
-
-    def forget(self, i: int) -> None:
-        """Forget the earlier requests to env ``i``, which can then not be restored."""
-
-
-class Phase(Enum):
-    """The next task of recovery for an env that failed.
-
-    ``BROKEN``: recreate the env. ``STALE``: restore it. ``RESTORING``: wait until it is restored.
-    ``RETRYING``: wait until it has repeated the lost request. ``FIT``: no task.
-    """
-
-    BROKEN, STALE, RESTORING, RETRYING, FIT = range(5)
 
 
 @dataclass
@@ -91,67 +43,45 @@ class Failed:
         error: the error of the env.
         due: the time at which it may be recreated, of ``time.monotonic``.
         place: its place in its schedule of episodes when it failed.
-        phase: the next task of recovery.
+        broken: the env must be recreated before its next request.
         job: the request to send when it is due; the env is in flight meanwhile.
         note: keys and values to add to the info of its next row.
         lost_row: the next row replaces the row of a lost step.
         lost_episode: in same_step mode the next row, of a reset, also ends the lost episode.
         unreported: the env was lost while idle; its next step reports the error.
         reset_next: the error was reported, and in next_step mode the next step is a reset.
-        repeated: the job is the lost request, which observers have already seen.
-        restoring: in the phase ``RESTORING``, the request to send afterwards.
     """
 
     error: EnvError
     due: float
     place: Place
-    phase: Phase = Phase.BROKEN
+    broken: bool = True
     job: Request | None = None
     note: dict[str, Any] = field(default_factory=dict)
     lost_row: bool = False
     lost_episode: bool = False
     unreported: bool = False
     reset_next: bool = False
-    repeated: bool = False
-    restoring: Request | None = None
-
-    @property
-    def is_unfit(self) -> bool:
-        """Whether the env must be recreated or restored before its next request."""
-        return self.phase in (Phase.BROKEN, Phase.STALE)
-
-    @property
-    def is_tried_again(self) -> bool:
-        """Whether the env now repeats the lost request or the requests before it."""
-        return self.phase in (Phase.RESTORING, Phase.RETRYING)
 
 
 class Recovery:
     """Handles the errors of envs.
-
-    ``history``: the earlier requests to each env; None with ``"restart"``.
 
     Attributes:
         failed: the records of failed envs, until they are recreated and reported.
         by_hand: whether ``pool.restart`` is under way.
     """
 
-    def __init__(
-        self, engine: Engine, policy: Policy, autoreset: str | None, history: History | None
-    ) -> None:
+    def __init__(self, engine: Engine, options: RecoveryOptions, autoreset: Any) -> None:
         self._engine = engine
-        self._policy = policy
+        self._options = options
         self._autoreset = autoreset
-        self._history = history
         self._restarts = [0] * len(engine.all.ids)
         # The resets in flight, which are tried again if they fail.
         self._resets: dict[int, Request] = {}
         self.failed: dict[int, Failed] = {}
         self.by_hand = False
         engine.batches.keep_last()
-
-    def _is_known(self, i: int) -> bool:
-        return self._history is not None and self._history.knows(i)
 
     def place(self, i: int) -> Place | None:
         """Return the place in the schedule at which env ``i`` failed; None if it has not failed."""
@@ -174,21 +104,15 @@ class Recovery:
         own = np.array(lost, dtype=np.intp)
         self._engine.states.mark_sent(Selection(own), STEPPING)
         for i in lost:
-            self._step_lost(i, self.failed[i], action_of[i])
+            self._step_lost(i, self.failed[i])
         rest = ids[~np.isin(ids, own)]
         return Selection(rest), [action_of[i] for i in rest.tolist()]
 
-    def _step_lost(self, i: int, failed: Failed, action: Any) -> None:
+    def _step_lost(self, i: int, failed: Failed) -> None:
         reset_next, failed.reset_next, failed.unreported = failed.reset_next, False, False
         if reset_next:
             failed.note["is_reset"] = True
             self._try_reset(i, _RESET)
-        elif self._is_known(i):
-            own = np.array([i], dtype=np.intp)
-            columns = self._engine.block.action_columns(own, [action])
-            for observer in self._engine.observers:
-                observer.steps(own, Steps(columns, [action]))
-            self._repeat(failed, Request("step", (action,)))
         else:
             self._go_on(i, failed)
 
@@ -200,12 +124,12 @@ class Recovery:
         asked = dict(zip(ids.tolist(), requests, strict=True))
         self._resets.update(asked)
         self.drop_reports(asked)
-        unfit = [i for i in asked if i in self.failed and self.failed[i].is_unfit]
-        if not unfit:
+        broken = [i for i in asked if i in self.failed and self.failed[i].broken]
+        if not broken:
             return envs, requests
-        own = np.array(unfit, dtype=np.intp)
+        own = np.array(broken, dtype=np.intp)
         self._engine.states.mark_sent(Selection(own), RESETTING)
-        for i in unfit:
+        for i in broken:
             self.failed[i].job = asked[i]
         rest = ids[~np.isin(ids, own)]
         return Selection(rest), [asked[i] for i in rest.tolist()]
@@ -217,15 +141,15 @@ class Recovery:
             if failed is None:
                 continue
             if failed.unreported:
-                key = "env_replayed" if self._is_known(i) else "env_error"
-                failed.note[key] = str(failed.error)
+                failed.note["env_error"] = str(failed.error)
             failed.unreported = failed.reset_next = False
 
     def _try_reset(self, i: int, request: Request) -> None:
         self._resets[i] = self.failed[i].job = request
 
-    def cancelled(self, ids: Sequence[int]) -> None:
-        """Drop the jobs of these envs."""
+    def cancelled(self, ids: Sequence[int]) -> list[int]:
+        """Drop the jobs of these envs; return those to which nothing was sent yet."""
+        waiting = [i for i in ids if i in self.failed and self.failed[i].job is not None]
         for i in ids:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
@@ -233,48 +157,25 @@ class Recovery:
                 continue
             failed.job = None
             failed.lost_row = failed.lost_episode = False
-            kept = ("env_error", "env_replayed")
-            failed.note = {key: failed.note[key] for key in kept if key in failed.note}
-            if failed.phase is Phase.STALE:  # recreated, and not sent any request yet
-                for observer in self._engine.observers:
-                    observer.recreated([i])
-            if failed.phase is not Phase.BROKEN:
-                failed.phase = Phase.FIT
-            failed.repeated = False
+            failed.note = {key: text for key, text in failed.note.items() if key == "env_error"}
+        return waiting
 
     # ------------------------------------------------------------------------------------- failures
 
     def handle(self, i: int, error: EnvError) -> bool:
         """Handle the error of env ``i``, which is in flight; False if it must be raised."""
         engine = self._engine
-        before = self.failed.get(i)
-        again = before is not None and before.is_tried_again and not self._is_victim(i)
         failed = self._charge(i, error)
         if failed is None:
             if engine.hosts.is_dead(i):
                 engine.states.mark_dead(i, error)
             return False
         engine.flight.forget_result(i)
-        failed.unreported = failed.repeated = False
-        request = None if self._history is None else self._history.asked(i)
-        # The row of this step was returned; the automatic reset after it has failed.
-        late = error.request == "reset" and self._autoreset == SAME_STEP
-        late = late and request is not None and request.kind == "step"
-        if request is not None and not again and not late and self._is_known(i):
-            self._repeat(failed, request)
-            return True
-        failed.note.pop("env_replayed", None)
-        for observer in engine.observers:  # the history is one of them, and forgets the env
+        failed.unreported = False
+        for observer in engine.observers:
             observer.failed({i: error}, raised=False)
         self._go_on(i, failed)
         return True
-
-    @staticmethod
-    def _repeat(failed: Failed, request: Request) -> None:
-        """Make the lost request the job of the env, which is restored first."""
-        failed.note["env_replayed"] = str(failed.error)
-        failed.repeated = True
-        failed.job = request
 
     def _go_on(self, i: int, failed: Failed) -> None:
         """Report the error in the next row of env ``i``, in flight: of a reset, or a lost row."""
@@ -288,20 +189,6 @@ class Recovery:
             self._try_reset(i, reset)
         else:
             self._lose_episode(i, failed)
-
-    def _is_victim(self, i: int) -> bool:
-        """Whether another env, in a request that was no retry, has ended the process of ``i``."""
-        engine = self._engine
-        for j in engine.hosts.of(i).ids if engine.hosts.is_dead(i) else ():
-            failed = self.failed.get(j)
-            if failed is not None and failed.phase is Phase.BROKEN:
-                new = failed.repeated  # its error was already handled
-            else:
-                new = failed is None or not failed.is_tried_again
-                new = new and isinstance(engine.flight.beside.get(j), EnvError)
-            if new and j != i:
-                return True
-        return False
 
     def _lose_episode(self, i: int, failed: Failed) -> None:
         """Report the lost step of env ``i`` in the way of the pool's ``autoreset_mode``."""
@@ -321,7 +208,7 @@ class Recovery:
     def handle_death(self, i: int, error: EnvError) -> bool:
         """Handle the end of the process of env ``i``; False if the error must be raised."""
         known = self.failed.get(i)
-        if known is not None and known.phase is Phase.BROKEN:
+        if known is not None and known.broken:
             return True
         if isinstance(
             self._engine.flight.beside.get(i), EnvError
@@ -337,19 +224,17 @@ class Recovery:
 
     def _charge(self, i: int, error: EnvError) -> Failed | None:
         """Schedule the recreation of env ``i``; None if it has used all its restarts."""
-        used, limit = self._restarts[i], self._policy.max_restarts
+        used, limit = self._restarts[i], self._options.max_restarts
         if limit is not None and used >= limit:
             self.failed.pop(i, None)
-            if self._history is not None:
-                self._history.forget(i)
             return None
         self._restarts[i] = used + 1
-        delay = self._policy.backoff * 2.0 ** min(used - 1, 60) if used else 0.0
+        delay = self._options.restart_backoff * 2.0 ** min(used - 1, 60) if used else 0.0
         due = time.monotonic() + min(delay, LONGEST_BACKOFF)
         failed = self.failed.get(i)
         if failed is None:
             failed = self.failed[i] = Failed(error, due, self._engine.flight.places.of(i))
-        failed.error, failed.due, failed.phase = error, due, Phase.BROKEN
+        failed.error, failed.due, failed.broken = error, due, True
         return failed
 
     # -------------------------------------------------------------------------------------- restart
@@ -366,7 +251,7 @@ class Recovery:
             if failed.job is None or failed.due > now or hosts.is_restarting(i):
                 continue
             try:
-                if failed.phase is Phase.BROKEN and not self._recreate(i):
+                if failed.broken and not self._recreate(i):
                     continue
             except EnvError as error:
                 failed.job = None
@@ -374,7 +259,9 @@ class Recovery:
                 continue
             if failed.job is not None:
                 job, failed.job = failed.job, None
-                self._send(i, failed, job)
+                for observer in self._engine.observers:
+                    observer.resets([i], [job])
+                self._engine.flight.send_again(i, job)
         for i, failed in self.failed.items():
             if failed.job is not None and not hosts.is_restarting(i):
                 wait = max(failed.due - time.monotonic(), 0.0)
@@ -409,8 +296,8 @@ class Recovery:
                 engine.states.mark_dead(i, failure)
             raise failure from error
         for j in made:
-            if self._policy.on_restart is not None and j in self.failed:
-                self._policy.on_restart(j, self.failed[j].error)
+            if self._options.on_restart is not None and j in self.failed:
+                self._options.on_restart(j, self.failed[j].error)
         return True
 
     def _handle_mates(self, i: int) -> None:
@@ -418,20 +305,14 @@ class Recovery:
         for j in self._engine.hosts.of(i).ids:
             error = self._engine.flight.beside.get(j)
             failed = self.failed.get(j)
-            if isinstance(error, EnvError) and (failed is None or failed.phase is not Phase.BROKEN):
+            if isinstance(error, EnvError) and (failed is None or not failed.broken):
                 self.handle(j, error)
 
-    def recreated(self, ids: Sequence[int]) -> list[int]:
-        """Mark these envs as recreated; return those that need not be restored."""
-        fresh = []
+    def recreated(self, ids: Iterable[int]) -> None:
+        """Mark these envs as recreated."""
         for i in ids:
-            failed = self.failed.get(i)
-            if failed is not None:
-                restore = self._is_known(i) and not (self.by_hand and failed.job is None)
-                failed.phase = Phase.STALE if restore else Phase.FIT
-            if failed is None or failed.phase is Phase.FIT:
-                fresh.append(i)
-        return fresh
+            if i in self.failed:
+                self.failed[i].broken = False
 
     def restart_by_hand(self, restart: Callable[[], Sequence[int]]) -> None:
         """Recreate envs for ``pool.restart``, and set their numbers of restarts to 0."""
@@ -445,70 +326,17 @@ class Recovery:
         self.drop_reports(made)
 
     def mend(self, ids: IdArray) -> None:
-        """Recreate and restore those of these envs that need it, and wait for the end of that.
+        """Recreate those of these envs that need it, and wait for the end of that.
 
         Raises:
             EnvError: recreating an env failed, and it has used all its restarts.
         """
         for i in ids.tolist():
-            while (failed := self.failed.get(i)) and failed.is_unfit:
-                if failed.phase is Phase.STALE:
-                    self._restore(i, failed)
-                    continue
+            while (failed := self.failed.get(i)) and failed.broken:
                 self._engine.hosts.closing.wait(max(failed.due - time.monotonic(), 0.0))
                 self._engine.flight.refuse_if_closed()
                 if not self._recreate(i) and self._engine.hosts.is_restarting(i):
                     recreation.advance_restart(self._engine)
-
-    # --------------------------------------------------------------------------------------- replay
-
-    def _send(self, i: int, failed: Failed, request: Request) -> None:
-        """Restore env ``i``, in flight and recreated, if needed; then send its request."""
-        stale, failed.phase = failed.phase is Phase.STALE, Phase.FIT
-        if stale and self._history is not None and self._history.matters_for(i, request):
-            failed.phase, failed.restoring = Phase.RESTORING, request
-            self._engine.flight.send_again(i, self._history.replay_request(i))
-        else:
-            self._send_again(i, failed, request)
-
-    def _send_again(self, i: int, failed: Failed, request: Request) -> None:
-        if failed.repeated:
-            failed.repeated, failed.phase = False, Phase.RETRYING
-        else:
-            for observer in self._engine.observers:
-                observer.resets([i], [request])
-        self._engine.flight.send_again(i, request)
-
-    def replayed(self, i: int, differs: str | None) -> EnvError | None:
-        """Send the next request to env ``i`` if it was restored, else return the error."""
-        failed = self.failed[i]
-        request, failed.restoring = failed.restoring, None
-        self._engine.flight.forget_result(i)
-        if differs is None and request is not None:
-            failed.phase = Phase.FIT
-            self._send_again(i, failed, request)
-            return None
-        return _diverged(i, str(differs), failed.note.get("env_replayed"))
-
-    def _restore(self, i: int, failed: Failed) -> None:
-        """Restore env ``i``, which is idle and was recreated."""
-        assert self._history is not None  # noqa: S101 - the phase is STALE
-        failed.phase = Phase.FIT
-        text = str(failed.error) if failed.unreported else None
-        request = self._history.replay_request(i)
-        try:
-            differs = ask(self._engine, np.array([i]), [request], observed=False)[0]
-            error = None if differs is None else _diverged(i, differs, text)
-        except EnvError as raised:
-            error = raised
-        if error is None:
-            if failed.unreported:
-                failed.unreported = False
-                failed.note["env_replayed"] = text
-            return
-        self._history.forget(i)
-        if failed.phase is not Phase.BROKEN and self._charge(i, error) is None:
-            raise error
 
     # -------------------------------------------------------------------------- returning rows
 
@@ -545,12 +373,5 @@ class Recovery:
             if failed.lost_row and self._autoreset is None:
                 self._engine.states.state[i] = LOST
             failed.lost_row = failed.lost_episode = False
-            if failed.phase is Phase.RETRYING:
-                failed.phase = Phase.FIT
-            if not (failed.is_unfit or failed.unreported or failed.reset_next):
+            if not (failed.broken or failed.unreported or failed.reset_next):
                 del self.failed[i]
-
-
-def _diverged(i: int, how: str, text: str | None) -> EnvError:
-    first = "" if text is None else f"; before the replay it failed with\n{text}"
-    return EnvError(f"env {i}: replay: {how}: the env is not deterministic{first}", (i,), "replay")

@@ -163,11 +163,11 @@ def rebuild(engine: Engine, ids: IdArray) -> None:
 
 def _note_recreated(engine: Engine, ids: Sequence[int]) -> None:
     engine.hosts.restarts[list(ids)] += 1
-    recovery, fresh = engine.flight.recovery, list(ids)
+    recovery, to_reset = engine.flight.recovery, ids
     if recovery is not None:
-        fresh = recovery.recreated(ids)
+        recovery.recreated(ids)
         if not recovery.by_hand:
-            ids = [i for i in ids if engine.states.state[i] == DEAD]
-    engine.states.mark_recreated(ids)
-    for observer in engine.observers if fresh else ():
-        observer.recreated(fresh)
+            to_reset = [i for i in ids if engine.states.state[i] == DEAD]
+    engine.states.mark_recreated(to_reset)
+    for observer in engine.observers:
+        observer.recreated(ids)

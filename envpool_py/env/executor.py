@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
@@ -21,7 +21,7 @@ from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.layers import EPISODE_OVER, has_own, layers_of, lookup, turn_based_layer
 from envpool_py.env.request import Request
 from envpool_py.env.times import StepTimes
-from envpool_py.errors import env_error, from_signal_handler
+from envpool_py.errors import from_signal_handler
 from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
@@ -324,21 +324,6 @@ class Executor:
         """Return ``function(env, *args, **kwargs)``, called in the process of the env."""
         return function(self.env, *args, **kwargs)
 
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return ``function(carry_out, *args)``; ``carry_out(request)`` carries out a request."""
-        heartbeat, i = self._heartbeat, self._env_id
-        if heartbeat is None:
-            return function(self, *args)
-
-        def carry_out(request: Request) -> Any:
-            heartbeat.begin(i)
-            try:
-                return self(request)
-            finally:
-                heartbeat.begin(i, timed=False)
-
-        return function(carry_out, *args)
-
     def render(self, **kwargs: Any) -> Any:
         """Return the result of ``env.render(**kwargs)``."""
         return self.env.render(**kwargs)
@@ -358,14 +343,19 @@ class Executor:
                 close()
 
 
-def check_instances(executors: Mapping[int, Executor]) -> None:
-    """Raise an ``EnvError``, of a ValueError, if two executors have the same env."""
-    seen: dict[int, int] = {}
-    for i, executor in executors.items():
-        first = seen.setdefault(id(getattr(executor.env, "unwrapped", executor.env)), i)
+class Instances:
+    """The envs that have been made, to find an env_fn that returns the env of another one."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def add(self, i: int, env: Any) -> None:
+        """Add env ``i``; ValueError if another env is the same instance."""
+        first = self._seen.setdefault(id(getattr(env, "unwrapped", env)), i)
         if first != i:
-            text = f"it returned the instance that env {first} has; every env_fn must make its own"
-            raise env_error(ValueError(text), i, "env_fn")
+            raise ValueError(
+                f"it returned the instance that env {first} has; every env_fn must make its own"
+            )
 
 
 class _Observed:

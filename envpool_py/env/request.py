@@ -32,7 +32,6 @@ KINDS = {
     "call": Kind(recorded=True),
     "apply": Kind(recorded=True),
     "render": Kind(),
-    "run": Kind(timed=False, copied=False),
     "rebuild": Kind(timed=False, copied=False),
     "configure": Kind(copied=False),
 }
@@ -54,7 +53,6 @@ class Request(NamedTuple):
     ``call``       ``method, *args, **kwargs``    the result of the method
     ``apply``      ``function, *args, **kwargs``  the result of ``function(env, ...)``
     ``render``     ``**kwargs``                   the frame
-    ``run``        ``function, *args``            the result of ``function(carry_out, ...)``
     ``rebuild``                                   None; a new env, made by the same ``env_fn``
     ``configure``  the pool's options             None; sent only if they are not the defaults
     ============== ============================== ==========================================

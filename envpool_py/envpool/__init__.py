@@ -10,8 +10,8 @@ import numpy as np
 
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
-from envpool_py.pool import backends
 from envpool_py.options import check_count
+from envpool_py.pool import backends
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]

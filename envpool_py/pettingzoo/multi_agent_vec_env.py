@@ -15,7 +15,7 @@ from envpool_py.env.spaces import Array
 from envpool_py.errors import closed_on_error
 from envpool_py.pettingzoo.agent_spaces import assert_alike, masks_of
 from envpool_py.pettingzoo.convert import layers_of
-from envpool_py.pettingzoo.parallel import RECOVERIES, ByAgent, ParallelVectorEnv, side_by_side
+from envpool_py.pettingzoo.parallel import ByAgent, ParallelVectorEnv, side_by_side
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     UnsuitableEnvError,
     VecEnvIndices,
@@ -92,7 +92,6 @@ class SB3MultiAgentVecEnv(OverPool):
             mask = masks_of(own).get(agents[0])
             self._masks = mask and np.ones((num_rows, *mask.shape), dtype=np.bool_)
             self._layout = spaces.layout_of(own[agents[0]][0])
-            self._recoveries = RECOVERIES.get(options.get("on_error", ""), ())
             super().__init__(num_rows, *own[agents[0]])
         if isinstance(pool.metadata, Mapping) and pool.metadata:
             self.metadata = dict(pool.metadata)
@@ -167,10 +166,12 @@ class SB3MultiAgentVecEnv(OverPool):
         """The info of each row; of an env that is over, those of the ended episode."""
         infos: list[dict[str, Any]] = []
         active, timed_out = valid.tolist(), timeouts.tolist()
+        errors = info.get("env_error", [None] * len(info["agent_infos"]))
         for env, by_agent in enumerate(info["agent_infos"]):
             last = info["final_infos"][env]
             own = by_agent if last is None else last
-            shared = {key: info[key][env] for key in self._recoveries if info[key][env]}
+            error = errors[env]
+            shared = {} if error is None else {"env_error": error}
             for agent in self.possible_agents:
                 told = {**own[agent], **shared} if agent in own else shared.copy()
                 told["active"] = active[len(infos)]

@@ -44,9 +44,6 @@ ByAgent = dict[str, Any]
 #: (obs, rewards, terminated, truncated, info)
 AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
 
-#: By ``on_error``: the keys under which an info says that an env was recreated, and why.
-RECOVERIES = {"restart": ("env_error",), "replay": ("env_error", "env_replayed")}
-
 _R = TypeVar("_R")
 
 
@@ -130,7 +127,7 @@ class ParallelVectorEnv:
             self._spaces: AgentSpaces = rows.own
             self.metadata, self.state_space = self.pool.apply(_facts, id=0)[0]
         self._copies = copy
-        self._recoveries = RECOVERIES.get(options.get("on_error", ""), ())
+        self._restarts = options.get("on_error") == "restart"
         self.possible_agents = list(self._spaces)
         self.groups = _groups_of(self._spaces)
         self._alive = np.zeros((self.num_envs, len(self.possible_agents)), dtype=np.bool_)
@@ -229,9 +226,8 @@ class ParallelVectorEnv:
               discrete or masked; with ``state_in_info`` also ``state`` ``(k, ...)``; with
               ``autoreset_mode="same_step"`` also ``final_obs`` and ``final_infos``, object arrays
               ``(k,)`` of dicts by agent where ``env_done``, else of None; with
-              ``on_error="restart"`` and ``"replay"`` also ``env_error``, an object array ``(k,)``
-              of the texts of errors that ended an env, else of None; with ``"replay"`` likewise
-              ``env_replayed``, of errors after which an env was restored.
+              ``on_error="restart"`` also ``env_error``, an object array ``(k,)`` of the texts of
+              errors that ended an env, else of None.
 
         Raises:
             ResetNeeded: no agent is left in an env, or it was never reset, or has raised since.
@@ -354,8 +350,8 @@ class ParallelVectorEnv:
             info["action_mask"] = masks
         if STATE in row:
             info["state"] = deepcopy(row[STATE]) if self._copies else row[STATE]
-        for key in self._recoveries:
-            info[key] = _objects([each.get(key) for each in infos])
+        if self._restarts:
+            info["env_error"] = _objects([each.get("env_error") for each in infos])
         if self.autoreset_mode is gym.vector.AutoresetMode.SAME_STEP:
             finals = [each if "final_obs" in each else None for each in infos]
             info["final_obs"] = _objects([each and each["final_obs"][AGENTS] for each in finals])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import gymnasium as gym
-import numpy as np
 
 from envpool_py import seeding
 from envpool_py.env.request import Request

@@ -173,7 +173,7 @@ def make(
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (its actors in place of the
             processes), or ``"auto"``: shared memory, or no processes if the envs are so few and
             cheap that this is faster, and no option needs worker processes. ``on_error="restart"``
-            and ``"replay"`` need them. On Windows there are no worker processes.
+            needs them. On Windows there are no worker processes.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             separate process; it takes one process per core if a step uses the CPU, or one per env
             if a step mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms

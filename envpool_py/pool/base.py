@@ -18,7 +18,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -35,17 +35,22 @@ from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids, Selection
 from envpool_py.images import render_grid
-from envpool_py.pool import arguments, assembly, call_guard, named_env, stats
 from envpool_py.options import AUTORESET_MODES, check_timeout, split
+from envpool_py.pool import arguments, assembly, call_guard, named_env, stats
 from envpool_py.pool.arguments import Options, check_foreign
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.notebook import table
+from envpool_py.pool.signatures import AllOptions, spell_out
 from envpool_py.seeding import Seed
 from envpool_py.worker import process_group
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.hosts import Hosts, hosts_of
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing has it from Python 3.11 on
 
+
+@spell_out(AllOptions)
 class BaseVectorEnv:
     """A pool of envs, each with an id, stepped in whole or partial batches.
 
@@ -61,7 +66,6 @@ class BaseVectorEnv:
         worker_fn: makes the ``EnvWorker`` for one ``env_fn``.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None: all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
-        **options: see ``envpool_py.options``; options of processes only if the workers have some.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or an env_fn did not return an env.
@@ -79,7 +83,7 @@ class BaseVectorEnv:
         worker_fn: Callable[[Callable[[], Any]], EnvWorker],
         wait_num: int | None = None,
         timeout: float | None = None,
-        **options: Any,
+        **options: Unpack[AllOptions],
     ) -> None:
         self.is_closed = True  # until construction has succeeded
         self._pid = os.getpid()

@@ -61,6 +61,12 @@ class ProcessPoolOptions(PoolOptions, ProcessOptions, total=False):
     """The options of ``ShmemVectorEnv`` and ``SubprocVectorEnv``."""
 
 
+class AllOptions(ProcessPoolOptions, total=False):
+    """The options of ``BaseVectorEnv``, those of processes only with workers that have some."""
+
+    num_processes: int | None
+
+
 class MakeOptions(CommonOptions, ProcessOptions, total=False):
     """The options of ``make``."""
 
@@ -109,7 +115,9 @@ def spell_out(options: Any) -> Callable[[T], T]:
         del function.__annotations__["options"]
         function.__annotations__.update((each.name, each.annotation) for each in added)
         if target.__doc__:  # python -OO has none
-            meanings = _MEANINGS | _meanings(target)
+            meanings = dict(_MEANINGS)
+            for owner in reversed(getattr(target, "__mro__", (target,))):
+                meanings |= _meanings(owner)
             names = [each.name for each in [*kept, *added] if each.name != "self"]
             text = "\n".join(["", "Args:", *(meanings[name] for name in names), ""])
             doc = inspect.cleandoc(target.__doc__) + "\n"

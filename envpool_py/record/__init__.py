@@ -1,1 +1,1 @@
-"""Record what a pool does, replay a record, and restore envs that failed."""
+"""Record what a pool does, and read records."""

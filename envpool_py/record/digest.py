@@ -9,14 +9,13 @@ does not support is not compared.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envpool_py.env import spaces
-from envpool_py.env.spaces import Array, Leaf
+from envpool_py.env.spaces import Leaf
 from envpool_py.record import plain_codec
 
 
@@ -25,36 +24,19 @@ def of_observations(leaves: Sequence[Leaf], parts: Sequence[Any], count: int) ->
     digests = [0] * count
     for leaf, part in zip(leaves, parts, strict=True):
         rows = map(_object_bytes, part) if leaf.dtype is None else np.ascontiguousarray(part)
-        digests = _extended(digests, rows)
+        digests = list(map(zlib.crc32, rows, digests))
     return digests
 
 
-def with_outcomes(
-    digests: list[int], reward: Array, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
-) -> list[int]:
-    """Extend the digests of the observations of a batch by its rewards and flags."""
-    # Zeros at the end do not count: the reward of a reset is 0 here, and a row of zeros in a batch.
-    rewards = [np.asarray(one, np.float64).tobytes().rstrip(b"\0") for one in reward]
-    return _extended(_extended(_extended(digests, rewards), terminated), truncated)
-
-
-def of_row(layout: Any, obs: Any, outcome: tuple[Any, bool, bool] | None) -> int:
-    """Digest an observation, and (reward, terminated, truncated), as an env returned them."""
+def of_row(layout: Any, obs: Any) -> int:
+    """Digest an observation as an env returned it."""
     fitted = spaces.fit_tree(layout, obs, "obs", "observation_space")
     leaves = spaces.leaves(layout)
     parts: list[Any] = []
     for leaf, part in zip(leaves, spaces.split(layout, fitted, "obs"), strict=True):
         kept = part if leaf.code is None else leaf.code.encode(part, "obs")
         parts.append([kept] if leaf.dtype is None else np.asarray([kept], leaf.dtype))
-    digests = of_observations(leaves, parts, 1)
-    if outcome is not None:
-        reward, terminated, truncated = (np.asarray([value]) for value in outcome)
-        digests = with_outcomes(digests, reward, terminated.astype(bool), truncated.astype(bool))
-    return digests[0]
-
-
-def _extended(digests: Sequence[int], rows: Iterable[Any]) -> list[int]:
-    return list(map(zlib.crc32, rows, digests))
+    return of_observations(leaves, parts, 1)[0]
 
 
 def _object_bytes(value: Any) -> bytes:

@@ -11,13 +11,13 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.executor import EnvSpaces, Executor, check_instances
+from envpool_py.env.executor import EnvSpaces, Executor, Instances
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.env.tokens import ID_MASK, RESET
 from envpool_py.errors import EnvError, name_ids, naming_env
-from envpool_py.options import SAME_STEP, ProcessOptions
 from envpool_py.ids import IdArray
+from envpool_py.options import SAME_STEP, ProcessOptions
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.custom_host import CustomHost
 from envpool_py.worker.host import Host, LocalHost, Send
@@ -279,5 +279,8 @@ def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> li
 
 
 def _inline(executors: dict[int, Executor]) -> InlineHost:
-    check_instances(executors)
+    instances = Instances()
+    for i, executor in executors.items():
+        with naming_env(i, "env_fn"):
+            instances.add(i, executor.env)
     return InlineHost(executors)

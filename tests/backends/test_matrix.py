@@ -200,12 +200,12 @@ def test_every_call_gives_what_raw_envs_give(place, subject, mode):
     Session(where, make_fns(subject, where.num_envs), mode).run(script(len(subject)))
 
 
+RESTART = {"on_error": "restart"}
 TREES = ("tuple", "nested", "mixed", "empty-dict", "empty-part")
-RECOVERY = [{"on_error": "restart"}, {"on_error": "replay"}]
 OPTIONS = [
     *itertools.product(BACKENDS, TREES, [None], [{"columns": True}]),
     *itertools.product(QUICK, ["reused-buffers"], ["next_step"], [{"measure": True}]),
-    *itertools.product([LOCAL[1]], ["own-env-done", "mixed"], ["same_step"], RECOVERY),
+    *itertools.product([LOCAL[1]], ["own-env-done", "mixed"], ["same_step"], [RESTART]),
 ]
 
 

@@ -10,7 +10,7 @@ import envpool_py
 from envpool_py.pettingzoo import ParallelVectorEnv, PettingZooEnv
 from envpool_py.seeding import of_episode
 from tests.faults.helpers import MODES, RESTART, kill
-from tests.pettingzoo.by_hand import AECByHand, ParallelByHand, drive, pick, row_of
+from tests.pettingzoo.by_hand import AECByHand, drive, pick, row_of
 from tests.pettingzoo.envs import BURNS, PlainMeadowEnv, TableEnv
 from tests.support.places import PLACES
 from tests.support.reference import alike as same
@@ -59,31 +59,13 @@ def test_a_terminated_agent_ends_no_episode(restarts, mode, seeds):
             assert not hands[1].over
 
 
-@pytest.mark.parametrize(
-    ("mode", "at"), [(None, 2), (None, 12), ("next_step", 36), ("same_step", 36)]
-)
-def test_an_env_of_turns_is_restored_and_its_record_replayed(mode, at, tmp_path):
+@pytest.mark.parametrize("mode", MODES)
+def test_the_record_of_an_env_of_turns_is_replayed(mode, tmp_path):
     record = tmp_path / "record"
-    options = {"autoreset_mode": mode, "on_error": "replay"}
-    hands = [AECByHand(TableEnv(), mode) for _ in range(2)]
-    with PLACES["shmem-fork"]([make_table] * 2, **options) as pool:
-        batches = drive(pool, hands, 40, {at: lambda: kill(pool, 1)})
-    told = [info for *_, infos in batches for info in infos if "env_replayed" in info]
-    assert [info["env_id"] for info in told] == [1]
     hands = [AECByHand(TableEnv(), mode) for _ in range(2)]
     with PLACES["dummy"]([make_table] * 2, autoreset_mode=mode, record=record) as pool:
         batches = drive(pool, hands, 40)
     assert same(batches, list(envpool_py.replay(record, [make_table] * 2)))
-
-
-@pytest.mark.parametrize(("mode", "at"), [(None, 2), ("next_step", 14), ("same_step", 14)])
-def test_an_env_of_rounds_is_restored(mode, at):
-    hands = [ParallelByHand(PlainMeadowEnv(), mode) for _ in range(2)]
-    options = {"autoreset_mode": mode, "on_error": "replay"}
-    with ParallelVectorEnv([PlainMeadowEnv] * 2, **options) as pool:
-        batches = drive(pool, hands, 20, {at: lambda: kill(pool.pool, 1)})
-    told = [[text and text[:7] for text in info["env_replayed"]] for *_, info in batches]
-    assert [row for row in told if any(row)] == [[None, "env 1: "]]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -104,16 +86,13 @@ def test_the_row_of_a_lost_episode_of_turns(mode, dead):
         assert first[0]["env_done"] == (mode == "next_step"), "the next episode is shown"
 
 
-@pytest.mark.parametrize(
-    ("on_error", "mode"), [("restart", None), ("replay", "next_step"), ("replay", "same_step")]
-)
-def test_the_row_of_a_lost_episode_of_rounds(on_error, mode):
-    options = {"autoreset_mode": mode, "on_error": on_error}
-    with ParallelVectorEnv([PlainMeadowEnv] * 2, **options) as pool:
+@pytest.mark.parametrize("mode", MODES)
+def test_the_row_of_a_lost_episode_of_rounds(mode):
+    with ParallelVectorEnv([PlainMeadowEnv] * 2, autoreset_mode=mode, on_error="restart") as pool:
         pool.reset(seed=1)
         pool.step([LEGAL] * 2)
         obs, *_ = pool.step([LEGAL] * 2)
-        pool.set_env_attr("level", BURNS, [1])  # so a step that is repeated raises again
+        pool.set_env_attr("level", BURNS, [1])
         acts = {agent: [0, 0] for agent in pool.possible_agents}
         batch = pool.step(acts)
         assert batch[4]["env_error"][0] is None

@@ -45,7 +45,7 @@ def test_a_restarted_env_is_new_and_the_others_are_not(place):
         ("shmem-fork-packed", "unseen", "restart"),
         ("shmem-fork", "hangs", "raise"),
         *(("shmem-fork-packed", "its mate hangs", on_error) for on_error in ("raise", "restart")),
-        *(("shmem-fork-packed", "hangs", on_error) for on_error in ("restart", "replay")),
+        ("shmem-fork-packed", "hangs", "restart"),
     ],
 )
 def test_a_process_is_started_again_with_all_its_envs(place, how, on_error, monkeypatch):
@@ -222,6 +222,47 @@ def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_request():
         batch = pool.step(GOOD)
         assert batch[0][:, 2].tolist() == [1, 1, 2]
         assert not any("is_reset" in info or "env_error" in info for info in batch[4])
+
+
+def test_a_mate_that_is_reset_first_does_not_take_the_report_with_it():
+    calls = []
+    options = {"num_processes": 1, "wait_num": 1, "on_restart": lambda i, _: calls.append(i)}
+    with reset_pool("shmem-fork", **options, **RESTART) as pool:
+        process = pool.workers[0].process
+        pool.send(["SIGKILL"], [0])
+        process.join()
+        # Before any call has noticed the end of the process.
+        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
+        check_lost(pool.step(None, [0]), 0, [0, 0, 0], "env 0: the worker process was killed")
+        assert pool.reset([0])[0].tolist() == [[0, 0, 0]]
+        assert sorted(calls) == [0, 1, 2]
+
+
+def test_a_call_of_an_idle_env_of_a_dead_process_recreates_it():
+    with reset_pool("shmem-fork-packed", **RESTART) as pool:
+        mates = helpers.mates_of(pool, 1)
+        pool.step(GOOD)
+        kill(pool, 1)
+        with pytest.raises(WorkerDiedError):
+            pool.get_env_attr("t", mates)
+        assert pool.get_env_attr("t", mates) == [0] * len(mates)
+        batch = pool.step(GOOD)
+        for k in mates:
+            check_lost(batch, k, [k, 0, 1], f"env {k}: the worker process was killed by SIGKILL")
+
+
+@pytest.mark.slow
+def test_recreating_an_env_may_take_longer_than_a_step(tmp_path):
+    def act(times):
+        if times > 1:
+            time.sleep(1.2)
+
+    fns = [FNS[0], functools.partial(helpers.made, 1, tmp_path / "made", act)]
+    with reset_pool("shmem-fork", fns, step_timeout=0.4, **RESTART) as pool:
+        pids = pool.call("pid")
+        check_lost(pool.step(["", "value"]), 1, [1, 0, 0], "boom")
+        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
+        assert pool.call("pid") == pids
 
 
 @pytest.mark.parametrize("columns", [False, True])

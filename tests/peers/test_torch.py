@@ -21,6 +21,6 @@ def test_whatever_an_action_raises_at_the_door_nothing_is_sent(place):
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_worker_processes_compute_with_one_thread_unless_told_otherwise(context, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    for options, threads in (({}, 1), ({"num_threads": 2}, 2)):
+    for options, threads in (({}, 1), ({"threads_per_process": 2}, 2)):
         with SubprocVectorEnv([envs.CountEnv], context=context, **options) as pool:
             assert pool.apply(lambda _: torch.get_num_threads()) == [threads]

@@ -182,11 +182,10 @@ class ParallelByHand(ByHand):
         return {agent: self.draw(agent, masks.get(agent), rng) for agent in self.alive}
 
 
-def drive(pool, hands, num_steps, events=None, *, seed=7):
+def drive(pool, hands, num_steps, *, seed=7):
     """Reset all envs and step each so often; compare every row; return the batches.
 
-    What was returned has to be the same after the next step. ``events`` are called after so many
-    batches.
+    What was returned has to be the same after the next step.
     """
     rngs = [np.random.default_rng(i) for i in range(len(hands))]
     pool.send_reset(seed=seed)
@@ -194,7 +193,6 @@ def drive(pool, hands, num_steps, events=None, *, seed=7):
     left, batches, expected = [num_steps] * len(hands), [], []
     while pool.waiting_id:
         batches.append(pool.recv())
-        (events or {}).get(len(batches), bool)()
         free = pool.batch_ids.tolist()
         expected = [*expected[-1:], [rows[i] for i in free]]
         for batch, own in zip(batches[-2:], expected, strict=True):
@@ -216,7 +214,7 @@ def drive(pool, hands, num_steps, events=None, *, seed=7):
 
 def row_of(batch, k):
     *values, info = pick(batch, k)
-    only_of_pool = dict.fromkeys(("env_id", "env_error", "env_replayed"))
+    only_of_pool = dict.fromkeys(("env_id", "env_error"))
     return Row(*values, told({**info, **only_of_pool}))
 
 

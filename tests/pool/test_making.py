@@ -106,11 +106,14 @@ FEW, FEW_SPREAD = "DummyVectorEnv(num_envs=2)", "ShmemVectorEnv(num_envs=2, num_
 # An env, the options of `make`, and the repr of the pool.
 MADE = [
     (CHEAP, {}, SHARED),
-    *((CHEAP, o, SPREAD) for o in ({"caller_steps": False}, RESTART, {"on_error": "replay"})),
+    *((CHEAP, o, SPREAD) for o in ({"caller_steps": False}, RESTART)),
     *((CHEAP, o, SPREAD) for o in ({"step_timeout": 9.0}, {"num_processes": 2})),
     (CHEAP, {"wait_num": 8}, "ShmemVectorEnv(num_envs=64, wait_num=8, num_processes=2)"),
     (CHEAP, TWO, FEW),
-    *((CHEAP, TWO | o, FEW_SPREAD) for o in ({"num_threads": 2}, {"step_timeout": None}, RESTART)),
+    *(
+        (CHEAP, TWO | o, FEW_SPREAD)
+        for o in ({"threads_per_process": 2}, {"step_timeout": None}, RESTART)
+    ),
     (CHEAP, TWO | RESTART | {"backend": "dummy"}, FEW),
     (CHEAP, TWO | {"on_error": "raise", "max_restarts": 3}, FEW),
     (BUSY, {"num_envs": 5}, "ShmemVectorEnv(num_envs=5, num_processes=2)"),
@@ -179,7 +182,7 @@ def test_the_threads_and_cores_of_worker_processes(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores = usable_cores()
     for options, threads, expected in (
-        ({"num_threads": 2}, "2", [cores] * 3),
+        ({"threads_per_process": 2}, "2", [cores] * 3),
         ({"affinity": True}, "1", [[core] for core in cores * 3][:3]),
     ):
         with SubprocVectorEnv([CountingEnv] * 3, **options) as pool:

@@ -6,7 +6,6 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py import EnvError
-from envpool_py.worker import DummyEnvWorker
 from tests.support import envs
 
 RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
@@ -103,14 +102,3 @@ def failing(path, faults, name=None):
         return Once(env, path / str(tag), *faults.get(tag, (0, "")))
 
     return [functools.partial(make, tag) for tag in range(3)]
-
-
-class OwnWorker(DummyEnvWorker):
-    """A custom worker, which may lack the request that restores an env."""
-
-    restores = True
-
-    def recv(self):
-        if self._request is not None and self._request.kind == "run" and not self.restores:
-            raise NotImplementedError
-        return super().recv()

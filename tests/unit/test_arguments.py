@@ -5,24 +5,35 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from envpool_py.options import (
+    EnvOptions,
+    PoolOptions,
+    ProcessOptions,
+    RecoveryOptions,
+    check_timeout,
+    split,
+)
 from envpool_py.pool import arguments
 from tests.support.envs import CountEnv
 
 
 def resets(reset_fn, validate, episode_seeds):
-    arguments.check_resets(reset_fn, validate, episode_seeds=episode_seeds)
+    EnvOptions(reset_fn=reset_fn, validate=validate, episode_seeds=episode_seeds)
 
 
 def processes(name, value):
-    arguments.check_worker_options({name: value})
+    ProcessOptions(**{name: value})
+
+
+def mode(name):
+    return EnvOptions(autoreset_mode=name).autoreset_mode
 
 
 def options(given):
     return arguments.reset_requests([4, 5, 6], None, given, {})
 
 
-WAIT, TIMEOUT = arguments.check_wait_num, arguments.check_timeout
-MODE, POLICY = arguments.check_autoreset_mode, arguments.check_policy
+WAIT, TIMEOUT, POLICY = arguments.check_wait_num, check_timeout, RecoveryOptions
 ENV_FNS, SPACE = arguments.check_env_fns, arguments.common_space
 TWO_SPACES = [gym.spaces.Discrete(2), None]
 # What is called, its arguments, and the error.
@@ -32,14 +43,14 @@ WRONG = [
     (WAIT, (True, 3), TypeError, "wait_num.*True"),
     (TIMEOUT, ("timeout", np.nan), ValueError, "timeout.*nan"),
     (TIMEOUT, ("timeout", "1"), TypeError, "timeout.*'1'"),
-    (MODE, ("sometimes",), ValueError, "autoreset_mode.*'sometimes'"),
+    (mode, ("sometimes",), ValueError, "autoreset_mode.*'sometimes'"),
     (resets, (5, "first", False), TypeError, "reset_fn.*int"),
     (resets, (print, "first", True), ValueError, "episode_seeds and reset_fn"),
     (resets, (None, True, False), ValueError, "validate must be .* got True"),
     (processes, ("num_processes", 0), ValueError, "num_processes.*0"),
-    (processes, ("num_threads", "x"), TypeError, "num_threads.*'x'"),
+    (processes, ("threads_per_process", "x"), TypeError, "threads_per_process.*'x'"),
     (processes, ("step_timeout", 0), ValueError, "step_timeout.*0"),
-    (POLICY, ("ignore", None, 0.0, None), ValueError, "on_error.*'ignore'"),
+    *((POLICY, (o, None, 0.0, None), ValueError, f"on_error.*'{o}'") for o in ("ignore", "replay")),
     (POLICY, ("restart", 0, 0.0, None), ValueError, "max_restarts.*0"),
     (POLICY, ("restart", 1, -1.0, None), ValueError, "restart_backoff.*-1"),
     (POLICY, ("restart", 1, 0.0, 5), TypeError, "on_restart.*int"),
@@ -64,19 +75,25 @@ def test_what_is_accepted():
     assert ENV_FNS(iter([print])) == [print]
     assert WAIT(None, 3) == WAIT(np.int8(3), 3) == 3
     assert TIMEOUT("t", float("inf")) == float("inf")
-    assert TIMEOUT("t", None) is POLICY("raise", None, 0.0, None) is None
-    assert MODE(None) is MODE(AutoresetMode.DISABLED) is None
-    assert MODE("next_step") == MODE(AutoresetMode.NEXT_STEP) == "next_step"
-    assert MODE("same_step") == MODE(AutoresetMode.SAME_STEP) == "same_step"
+    assert TIMEOUT("t", None) is POLICY(max_restarts=None).max_restarts is None
+    assert mode(None) is mode(AutoresetMode.DISABLED) is None
+    assert mode("next_step") == mode(AutoresetMode.NEXT_STEP) == "next_step"
+    assert mode("same_step") == mode(AutoresetMode.SAME_STEP) == "same_step"
+
+
+def test_keywords_are_split():
+    options, rest = split({"columns": True, "affinity": True, "speed": 1})
+    assert (options.pool.columns, options.processes.affinity, rest) == (True, True, {"speed": 1})
+    assert options.processes.given() == ["affinity"]
+    assert options.env == EnvOptions()
 
 
 def test_the_file_of_a_record(tmp_path):
-    assert arguments.check_record(str(tmp_path / "new"), None) == tmp_path / "new"
-    assert arguments.check_record(None, print) is None
+    assert PoolOptions(record=str(tmp_path / "new")).record == str(tmp_path / "new")
     (tmp_path / "old").symlink_to("nowhere")
     for path, error in [
         *((5, TypeError), (b"x", TypeError), (tmp_path / "old", FileExistsError)),
         (tmp_path / "none" / "file", FileNotFoundError),
     ]:
         with pytest.raises(error, match="record"):
-            arguments.check_record(path, None)
+            PoolOptions(record=path)

@@ -8,8 +8,15 @@ import typing
 
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
-from envpool_py.pool import options as options_
+from envpool_py import (
+    BaseVectorEnv,
+    DummyVectorEnv,
+    ShmemVectorEnv,
+    SubprocVectorEnv,
+    make,
+    options,
+)
+from envpool_py.pool import signatures
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
 
@@ -19,7 +26,7 @@ OF_ALL = {
     *("measure", "record"),
 }
 FIRST = {"env_fns", "wait_num", "timeout"}
-OF_PROCESSES = {"num_threads", "affinity", "step_timeout", "caller_steps"}
+OF_PROCESSES = {"threads_per_process", "affinity", "step_timeout", "caller_steps"}
 OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
 OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers"}
 CALLABLES = [
@@ -35,7 +42,12 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
     parameters = inspect.signature(function).parameters
     assert parameters.keys() == names
     own = inspect.signature(BaseVectorEnv).parameters
-    others = {"num_threads": 1, "affinity": False, "step_timeout": None, "caller_steps": False}
+    others = {
+        "threads_per_process": 1,
+        "affinity": False,
+        "step_timeout": None,
+        "caller_steps": False,
+    }
     if function is make:
         others |= {"autoreset_mode": "same_step", "columns": True}
     for name in (OF_ALL | OF_PROCESSES) & names:
@@ -49,17 +61,21 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
     assert '``"restart"``: the env is\n' in args  # the meaning, and not a reference to it
 
 
-def test_the_types_are_those_of_the_constructor():
-    hints = typing.get_type_hints(BaseVectorEnv.__init__)
-    found = typing.get_type_hints(options_.PoolOptions)
-    assert found == {name: hints[name] for name in OF_ALL}
+def test_the_types_for_type_checkers_are_those_of_the_options():
+    fields = {}
+    for kind in options.KINDS:
+        fields |= typing.get_type_hints(kind)
+    assert typing.get_type_hints(signatures.AllOptions) == fields
+    assert fields.keys() == OF_ALL | OF_PROCESSES | {"num_processes"}
 
 
 def never():
     raise AssertionError("an env was made")
 
 
-PROCESSES = "DummyVectorEnv does not take num_threads; ShmemVectorEnv and SubprocVectorEnv take it"
+PROCESSES = (
+    "DummyVectorEnv does not take threads_per_process; ShmemVectorEnv and SubprocVectorEnv take it"
+)
 KWARGS = "make does not take size; pass arguments of the env as env_kwargs={'size': ...}"
 MODE = "DummyVectorEnv does not take autoreset; did you mean autoreset_mode?"
 UNKNOWN = [
@@ -69,8 +85,8 @@ UNKNOWN = [
     (make, {"num_env": 2}, "make does not take num_env; did you mean num_envs?"),
     (make, {"size": 3}, KWARGS),
     (make, {"policy_us": 3}, "make does not take policy_us"),
-    (DummyVectorEnv, {"num_threads": 2}, PROCESSES),
-    (make, {"backend": "dummy", "num_threads": 2}, PROCESSES),
+    (DummyVectorEnv, {"threads_per_process": 2}, PROCESSES),
+    (make, {"backend": "dummy", "threads_per_process": 2}, PROCESSES),
 ]
 
 
@@ -92,7 +108,7 @@ SNIPPET = """\
 from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
 fns = [lambda: object()]
 DummyVectorEnv(fns, 2, columns=True, autoreset_mode="same_step")
-SubprocVectorEnv(fns, on_error="restart", num_threads=None, step_timeout=1.5)
+SubprocVectorEnv(fns, on_error="restart", threads_per_process=None, step_timeout=1.5)
 make("CartPole-v1", 4, columns=False, caller_steps=True, validate="off")
 DummyVectorEnv(fns, colums=True)
 DummyVectorEnv(fns, step_timeout=1.5)
