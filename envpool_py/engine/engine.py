@@ -33,11 +33,11 @@ from envpool_py.env import spaces
 from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, Beside, StepResult
 from envpool_py.env.checks import RowWarnings
+from envpool_py.env.options import Options
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray, Selection, every
-from envpool_py.options import Options
 from envpool_py.record.observers import Rows, Steps
 from envpool_py.worker.hosts import Hosts, common_spec
 

@@ -23,10 +23,10 @@ from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import LOST, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import Place
+from envpool_py.env.options import NEXT_STEP, SAME_STEP, RecoveryOptions
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray, Selection
-from envpool_py.options import NEXT_STEP, SAME_STEP, RecoveryOptions
 from envpool_py.record.observers import LOST_EPISODE
 
 #: Longest back-off, in seconds.

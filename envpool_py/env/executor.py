@@ -19,10 +19,10 @@ from envpool_py.env import checks, spaces
 from envpool_py.env.block import Place
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.layers import EPISODE_OVER, has_own, layers_of, lookup, turn_based_layer
+from envpool_py.env.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 from envpool_py.env.request import Request
 from envpool_py.env.times import StepTimes
 from envpool_py.errors import from_signal_handler
-from envpool_py.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
 Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"

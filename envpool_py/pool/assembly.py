@@ -11,8 +11,8 @@ import numpy as np
 from envpool_py import seeding
 from envpool_py.engine import asking, recreation
 from envpool_py.engine.recovery import Recovery
+from envpool_py.env.options import EnvOptions, Options
 from envpool_py.env.request import Request
-from envpool_py.options import EnvOptions, Options
 from envpool_py.record.recorder import Recorder
 from envpool_py.worker.workers import SubprocEnvWorker
 

@@ -30,12 +30,12 @@ from envpool_py.engine import asking, recreation
 from envpool_py.engine.engine import Engine
 from envpool_py.env import checks
 from envpool_py.env.block import StepResult
+from envpool_py.env.options import AUTORESET_MODES, check_timeout, split
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids, Selection
 from envpool_py.images import render_grid
-from envpool_py.options import AUTORESET_MODES, check_timeout, split
 from envpool_py.pool import arguments, assembly, call_guard, named_env, stats
 from envpool_py.pool.arguments import Options, check_foreign
 from envpool_py.pool.call_guard import one_at_a_time

@@ -1,4 +1,4 @@
-"""The signatures of the pool classes and of ``make``, made from ``envpool_py.options``.
+"""The signatures of the pool classes and of ``make``, made from ``envpool_py.env.options``.
 
 Type checkers and editors read ``**options: Unpack[PoolOptions]``. ``help``, ``inspect.signature``
 and the API page read the signature and docstring that ``spell_out`` writes.
@@ -16,9 +16,9 @@ from typing import Any, TypedDict, TypeVar, get_type_hints
 
 import gymnasium as gym
 
-from envpool_py import options as options_
+from envpool_py.env import options as options_
+from envpool_py.env.options import ResetFn
 from envpool_py.errors import EnvError
-from envpool_py.options import ResetFn
 from envpool_py.pool.arguments import check_foreign
 
 T = TypeVar("T", bound="Callable[..., Any]")

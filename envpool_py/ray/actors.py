@@ -27,8 +27,8 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
+from envpool_py.env.options import ProcessOptions
 from envpool_py.env.tokens import RESET
-from envpool_py.options import ProcessOptions
 from envpool_py.ray.actor import ACTIONS, PLACES, EnvActor, Rows
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.channel import Channel

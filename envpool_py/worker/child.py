@@ -27,10 +27,10 @@ from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import Executor, Instances
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
+from envpool_py.env.options import ProcessOptions
 from envpool_py.env.step_loop import RowWriter
 from envpool_py.env.tokens import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.errors import pack_failure
-from envpool_py.options import ProcessOptions
 from envpool_py.worker import channel, frames, limits, memory, process_end
 from envpool_py.worker.watchdog import show_stacks
 

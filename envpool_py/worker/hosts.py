@@ -12,12 +12,12 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, Instances
+from envpool_py.env.options import SAME_STEP, ProcessOptions
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.env.tokens import ID_MASK, RESET
 from envpool_py.errors import EnvError, name_ids, naming_env
 from envpool_py.ids import IdArray
-from envpool_py.options import SAME_STEP, ProcessOptions
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.custom_host import CustomHost
 from envpool_py.worker.host import Host, LocalHost, Send

@@ -32,8 +32,8 @@ import numpy as np
 from envpool_py.env import checks
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
+from envpool_py.env.options import ProcessOptions
 from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary
-from envpool_py.options import ProcessOptions
 from envpool_py.worker import channel, child, frames, memory, process_host
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_host import ProcessHost

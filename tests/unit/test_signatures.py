@@ -8,14 +8,8 @@ import typing
 
 import pytest
 
-from envpool_py import (
-    BaseVectorEnv,
-    DummyVectorEnv,
-    ShmemVectorEnv,
-    SubprocVectorEnv,
-    make,
-    options,
-)
+from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
+from envpool_py.env import options
 from envpool_py.pool import signatures
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
