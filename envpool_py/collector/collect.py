@@ -479,7 +479,7 @@ class _Seeds:
             seed = self._given.pop(i, None)
             options = self._engine.hosts.configured.get(i)
             reset_fn = None if options is None else options.args[0].reset_fn
-            root, episode, _ = self._engine.flight.places.seen.get(i, (None, 0, False))
+            root, episode, _ = self._engine.flight.positions.returned.get(i, (None, 0, False))
             if root is not None:
                 self.of_env[i], seed = root, seeding.of_episode(root, episode)
             elif reset_fn is not None and seed is None:

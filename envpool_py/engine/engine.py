@@ -231,7 +231,9 @@ class Engine:
             if marked:
                 self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
             if self._scheduled:
-                flight.places.see(ids[(marks | terminated | truncated).nonzero()[0]].tolist())
+                flight.positions.mark_returned(
+                    ids[(marks | terminated | truncated).nonzero()[0]].tolist()
+                )
             if self.observers:
                 self._show(ids, (parts, reward, terminated, truncated), resets=resets)
             if recovery is not None:
@@ -314,6 +316,6 @@ class Engine:
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.
         for owner in (self, self.flight):
-            for name in ("block", "batches", "places"):
+            for name in ("block", "batches", "positions"):
                 vars(owner).pop(name, None)
         return errors

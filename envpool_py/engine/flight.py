@@ -26,7 +26,7 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py.engine.arrivals import Arrivals
-from envpool_py.engine.places import Places
+from envpool_py.engine.positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
 from envpool_py.env.request import Request
@@ -67,7 +67,7 @@ class Flight:
     def attach(self, block: Block) -> None:
         """Use this block from now on."""
         self.block = block
-        self.places = Places(block)
+        self.positions = Positions(block)
 
     # ------------------------------------------------------------------------------------ sending
 
@@ -110,7 +110,7 @@ class Flight:
                 missing = goal - sum(map(len, chunks)) // TOKEN_BYTES
                 left = None if deadline is None else deadline - time.monotonic()
                 if missing <= 0 or (left is not None and left <= 0):
-                    if self.hosts.processes is None and wanted is None and only is not None:
+                    if self.hosts.group is None and wanted is None and only is not None:
                         return only  # without processes, nothing else writes results
                     ids = arrivals.valid_ids()
                     if ids is None:
@@ -134,7 +134,7 @@ class Flight:
         """
         if self.closed:
             self.refuse_if_closed()
-        chunks, processes = self.arrivals.chunks, self.hosts.processes
+        chunks, group = self.arrivals.chunks, self.hosts.group
         if self.recovery is not None and self.recovery.has_jobs() and not self.replies:
             count = len(chunks)
             left = self.recovery.run_jobs(left)
@@ -142,22 +142,22 @@ class Flight:
                 return
         for host in self.hosts.local:
             if host.has_work(wanted):
-                if processes is None:
+                if group is None:
                     host.run(chunks, missing, left, wanted)
                     return
                 seconds = SLICE if self.publish_early else None
                 host.run(chunks, self.hosts.num_envs, seconds, wanted)
                 if self.publish_early:
-                    processes.channel.collect(chunks)
-                if processes.timed:
+                    group.channel.collect(chunks)
+                if group.timed:
                     self.handle_ended_processes()
                 return
-        if processes is None:
+        if group is None:
             self.hosts.closing.wait(left)
         else:
-            if processes.timed:
-                left = processes.timeout(left)
-            if processes.channel.fetch(chunks, self.hosts.spin_for, left) or processes.timed:
+            if group.timed:
+                left = group.timeout(left)
+            if group.channel.fetch(chunks, self.hosts.spin_for, left) or group.timed:
                 self.handle_ended_processes()
 
     def publish_finished(self) -> None:
@@ -204,7 +204,7 @@ class Flight:
         self.hosts.forget_messages()
         for i in listed:
             self.beside.pop(i, None)
-            self.places.forget(i)
+            self.positions.returned.pop(i, None)
         self.states.mark_cancelled(cancelled)
         carried_out = self.hosts.cancel(set(listed)) | arrived
         self.arrivals.drop_stale()
@@ -218,28 +218,28 @@ class Flight:
     def handle_ended_processes(self) -> None:
         """Handle processes that have ended, and envs that exceed ``step_timeout``."""
         self.refuse_if_closed()
-        processes = self.hosts.processes
-        if processes is None:
+        group = self.hosts.group
+        if group is None:
             return
         self.arrivals.drop_stale()
-        for host, overdue in processes.enforce_deadlines():
-            named, text = processes.kill_stuck(host, overdue)
+        for host, overdue in group.enforce_deadlines():
+            named, text = group.kill_stuck(host, overdue)
             for i in named:
                 self._fail_in_flight(i, EnvTimeoutError(f"env {i}: {text}", (i,), "step"))
-        for host in processes.ended():
+        for host in group.ended():
             self._handle_end(host)
-        processes.timed |= any(host.disconnected for host in processes.hosts)
+        group.timed |= any(host.disconnected for host in group.hosts)
 
     def _handle_end(self, host: ProcessHost) -> None:
         host.reap()
-        assert self.hosts.processes is not None  # noqa: S101 - it has ended
-        self.hosts.processes.channel.collect(self.arrivals.chunks)
+        assert self.hosts.group is not None  # noqa: S101 - it has ended
+        self.hosts.group.channel.collect(self.arrivals.chunks)
         self.arrivals.drop_stale()
         if not host.restarting:  # else the restart handles it
             for i in host.ids:
                 error = host.death_of(i)
                 if not self._fail_in_flight(i, error):
-                    self.places.keep(i)
+                    self.positions.mark_lost(i)
                 if self.recovery is None or not self.recovery.handle_death(i, error):
                     self.states.mark_dead(i, error)
         host.ended = False  # last: after an interrupt, all of this is repeated
@@ -258,7 +258,7 @@ class Flight:
 
     def fail(self, i: int, error: EnvError) -> None:
         """Make this error the result of env ``i``, which is in flight."""
-        self.places.keep(i, unanswered=True)
+        self.positions.mark_lost(i, unanswered=True)
         self.states.tokens[i] += GENERATION
         self.hosts.forget_messages()
         self.put_result(i, error)
@@ -268,14 +268,14 @@ class Flight:
 
         Any of these processes may have written the data, and any of their results may be lost.
         """
-        processes = self.hosts.processes
-        assert processes is not None  # noqa: S101 - only processes write tokens
+        group = self.hosts.group
+        assert group is not None  # noqa: S101 - only processes write tokens
         self.arrivals.chunks.clear()
         in_flight = self.states.in_flight()
-        for host in processes.hosts:
+        for host in group.hosts:
             if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
                 host.end("was killed: something wrote into the pipe of the results")
-        processes.channel.collect([])
+        group.channel.collect([])
         self.handle_ended_processes()
 
     def refuse_if_closed(self) -> None:

@@ -22,7 +22,6 @@ from envpool_py.engine import recreation
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import LOST, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
-from envpool_py.env.block import Place
 from envpool_py.env.options import NEXT_STEP, SAME_STEP, RecoveryOptions
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error
@@ -42,7 +41,6 @@ class Failed:
     Attributes:
         error: the error of the env.
         due: the time at which it may be recreated, of ``time.monotonic``.
-        place: its place in its schedule of episodes when it failed.
         broken: the env must be recreated before its next request.
         job: the request to send when it is due; the env is in flight meanwhile.
         note: keys and values to add to the info of its next row.
@@ -54,7 +52,6 @@ class Failed:
 
     error: EnvError
     due: float
-    place: Place
     broken: bool = True
     job: Request | None = None
     note: dict[str, Any] = field(default_factory=dict)
@@ -82,10 +79,6 @@ class Recovery:
         self.failed: dict[int, Failed] = {}
         self.by_hand = False
         engine.batches.keep_last()
-
-    def place(self, i: int) -> Place | None:
-        """Return the place in the schedule at which env ``i`` failed; None if it has not failed."""
-        return self.failed[i].place if i in self.failed else None
 
     # --------------------------------------------------------------------- requests of the caller
 
@@ -181,7 +174,9 @@ class Recovery:
         """Report the error in the next row of env ``i``, in flight: of a reset, or a lost row."""
         failed.note["env_error"] = str(failed.error)
         reset = self._resets.get(i)
-        over = self._autoreset == NEXT_STEP and failed.place[2]  # no episode is lost
+        over = (
+            self._autoreset == NEXT_STEP and self._engine.flight.positions.of(i)[2]
+        )  # no episode is lost
         if reset is None and (over or failed.error.request == "reset"):  # an automatic reset
             reset = _RESET
             failed.note["is_reset"] = True
@@ -217,8 +212,6 @@ class Recovery:
         failed = self._charge(i, error)
         if failed is None:
             return False
-        # The env is idle or its row has arrived, so an episode that it has begun counts.
-        failed.place = self._engine.block.schedule(i)
         failed.unreported = self._engine.states.state[i] in (READY, STEPPING, RESETTING)
         return True
 
@@ -233,7 +226,7 @@ class Recovery:
         due = time.monotonic() + min(delay, LONGEST_BACKOFF)
         failed = self.failed.get(i)
         if failed is None:
-            failed = self.failed[i] = Failed(error, due, self._engine.flight.places.of(i))
+            failed = self.failed[i] = Failed(error, due)
         failed.error, failed.due, failed.broken = error, due, True
         return failed
 

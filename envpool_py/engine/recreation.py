@@ -1,7 +1,7 @@
 """Recreate envs, in their process or in a restarted one.
 
-A recreated env continues at the place of the lost env in its schedule of episodes. The executor,
-which knows which resets reached the env, writes that place into the block (``Block.put_place``).
+A recreated env continues at the position of the lost env in its schedule of episodes. The executor,
+which knows which resets reached the env, writes that position into the block.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ def configure(engine: Engine, requests: Sequence[Request]) -> None:
 
 
 def configured_for(engine: Engine, i: int) -> Request | None:
-    """Return the request that gives a new executor of env ``i`` the pool's options and place."""
+    """Return the request that gives a new executor of env ``i`` the pool's options and position."""
     request = engine.hosts.configured.get(i)
     if request is None:
         return None
-    place = None if engine.flight.recovery is None else engine.flight.recovery.place(i)
-    root, episode, _ = place or engine.flight.places.of(i)
+    root, episode, _ = engine.flight.positions.of(i)
     return request._replace(kwargs={**request.kwargs, "root": root, "episode": episode})
 
 
@@ -48,7 +47,7 @@ def _configure_again(engine: Engine, ids: Sequence[int]) -> None:
     if told:
         ask(engine, np.array(list(told), dtype=np.intp), list(told.values()), observed=False)
     for i in ids:
-        engine.flight.places.release(i)
+        engine.flight.positions.mark_recreated(i)
 
 
 def restart(engine: Engine, ids: IdArray) -> None:
@@ -66,8 +65,8 @@ def restart(engine: Engine, ids: IdArray) -> None:
 
 def _restart(engine: Engine, ids: IdArray) -> list[int]:
     hosts = engine.hosts
-    if hosts.processes is not None:
-        hosts.processes.channel.fetch(engine.arrivals.chunks, 0, 0)
+    if hosts.group is not None:
+        hosts.group.channel.fetch(engine.arrivals.chunks, 0, 0)
         engine.flight.handle_ended_processes()
         engine.arrivals.drop_stale()
 
@@ -96,7 +95,7 @@ def _end_hung(engine: Engine, ids: IdArray) -> None:
     A process that steps an env in flight is only late: it is waited for.
     """
     hosts = engine.hosts
-    while hosts.processes is not None and len(ids):
+    while hosts.group is not None and len(ids):
         call = Call(engine, ids, [_PING] * len(ids), observed=False)
         try:
             call.send()
@@ -117,15 +116,15 @@ def _end_hung(engine: Engine, ids: IdArray) -> None:
 
 def advance_restart(engine: Engine) -> None:
     """Wait for an event of a process that is being restarted."""
-    processes = engine.hosts.processes
-    assert processes is not None  # noqa: S101 - one is being restarted
+    group = engine.hosts.group
+    assert group is not None  # noqa: S101 - one is being restarted
     engine.flight.refuse_if_closed()
-    processes.channel.fetch(engine.arrivals.chunks, 0, processes.timeout(None))
+    group.channel.fetch(engine.arrivals.chunks, 0, group.timeout(None))
     engine.flight.handle_ended_processes()
 
 
 def finish_restart(engine: Engine, host: Any) -> list[int]:
-    """Configure the envs of a restarted process with the places of the lost envs.
+    """Configure the envs of a restarted process with the positions of the lost envs.
 
     Returns:
         The ids of these envs.
@@ -155,7 +154,7 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
 
 
 def rebuild(engine: Engine, ids: IdArray) -> None:
-    """Recreate these envs in their processes."""
+    """Recreate these envs in their group."""
     ask(engine, ids, [Request("rebuild")] * len(ids), observed=False)
     _configure_again(engine, ids.tolist())
     _note_recreated(engine, ids.tolist())

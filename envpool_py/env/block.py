@@ -28,14 +28,16 @@ Beside: TypeAlias = "dict[str, Any]"
 
 #: The position of an env in its schedule of episodes: its seed under ``episode_seeds`` or None, the
 #: number of the episode (-1 before the first), and whether that episode is over.
-Place: TypeAlias = "tuple[int | None, int, bool]"
+Position: TypeAlias = "tuple[int | None, int, bool]"
 
 #: The bits of a mark: values are beside the block; the row ended an episode in same_step mode; the
 #: row is that of a reset; from ``FORM`` on the number of the info's form, see ``info_codec``.
 BESIDE, FINAL, RESET_ROW, FORM = 1, 2, 4, 8
 
 _ALIGN = 64  # bytes: a cache line, and at least the alignment of any dtype
-_PLACE = 3  # numbers: size of the seed in bytes, 0 for none; number of the episode + 1; is it over
+_POSITION = (
+    3  # numbers: size of the seed in bytes, 0 for none; number of the episode + 1; is it over
+)
 _LARGEST_SEED = 64  # bytes
 
 
@@ -44,7 +46,7 @@ class Spec(NamedTuple):
 
     ``obs`` and ``action`` are layouts, see ``spaces``. ``finals``: the block also holds final
     observations. ``num_processes``: the number of processes that write a heartbeat.
-    ``measured``: steps are timed. ``scheduled``: executors write the ``Place`` of their envs.
+    ``measured``: steps are timed. ``scheduled``: executors write the ``Position`` of their envs.
     """
 
     num_envs: int
@@ -82,7 +84,7 @@ class Block:
         self.info_memory: tuple[Any, Any] = arrays["info rows"].data, arrays["info tables"].data
         #: Infos of rows that are written in this process.
         self.infos: list[Any] = [None] * spec.num_envs
-        self._places: Any = arrays["places"].data
+        self._positions: Any = arrays["positions"].data
         self._seeds: Any = arrays["seeds"].data
         self.heartbeats = arrays["heartbeats"]
         self.times = arrays["times"]
@@ -119,25 +121,25 @@ class Block:
             return None
         return spaces.batch_actions(self.spec.action, actions, ids.tolist())
 
-    def put_place(self, i: int, place: Place) -> None:
-        """Write the place of env ``i`` in its schedule; ValueError for a seed of over 511 bits.
+    def put_position(self, i: int, position: Position) -> None:
+        """Write the position of env ``i``; ValueError for a seed of over 511 bits.
 
         Only the executor calls this, because only it knows which resets have reached the env. A
-        restarted process continues from the place that the previous process wrote.
+        restarted process continues from the position that the previous process wrote.
         """
-        root, episode, over = place
-        places, at, size = self._places, i * _PLACE, 0
+        root, episode, over = position
+        numbers, at, size = self._positions, i * _POSITION, 0
         if root is not None:
             size = root.bit_length() // 8 + 1  # at least one byte: size 0 means no seed
             if size > _LARGEST_SEED:
                 raise ValueError("a seed under episode_seeds has at most 511 bits")
             start = i * _LARGEST_SEED
             self._seeds[start : start + size] = root.to_bytes(size, "little")
-        places[at], places[at + 1], places[at + 2] = size, episode + 1, over
+        numbers[at], numbers[at + 1], numbers[at + 2] = size, episode + 1, over
 
-    def schedule(self, i: int) -> Place:
-        """Return the place of env ``i`` in its schedule of episodes."""
-        size, resets, over = self._places[i * _PLACE : (i + 1) * _PLACE].tolist()
+    def position(self, i: int) -> Position:
+        """Return the position of env ``i`` in its schedule of episodes."""
+        size, resets, over = self._positions[i * _POSITION : (i + 1) * _POSITION].tolist()
         seed = bytes(self._seeds[i * _LARGEST_SEED :][:size])
         return int.from_bytes(seed, "little") if size else None, resets - 1, bool(over)
 
@@ -168,7 +170,7 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
     wanted += [
         ("info rows", (n * info_codec.ROW_BYTES,), byte),
         ("info tables", (n * info_codec.TABLE_BYTES,), byte),
-        ("places", (n * _PLACE,), np.dtype(np.int64)),
+        ("positions", (n * _POSITION,), np.dtype(np.int64)),
         ("seeds", (n * _LARGEST_SEED,), byte),
         ("heartbeats", (spec.num_processes, heartbeat.NUMBERS), np.dtype(np.int64)),
         ("times", (n if spec.measured else 0, times.NUMBERS), np.dtype(np.int64)),

@@ -16,7 +16,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import seeding
 from envpool_py.env import checks, spaces
-from envpool_py.env.block import Place
+from envpool_py.env.block import Position
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.layers import EPISODE_OVER, has_own, layers_of, lookup, turn_based_layer
 from envpool_py.env.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
@@ -85,7 +85,7 @@ class Executor:
                     " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
                 )
         self.env = env
-        self._observed: Any = env
+        self._instrumented: Any = env
         self._turns = turn_based_layer(env)
         self._closed = False
         # Called in place of the next step: an automatic reset, or raising the error of one.
@@ -116,7 +116,7 @@ class Executor:
         root: int | None = None,
         episode: int = -1,
     ) -> None:
-        """Set the options, and the env's place in its schedule of episodes.
+        """Set the options, and the env's position in its schedule of episodes.
 
         ``root`` is the seed from which every episode is seeded; None: the env's own random stream.
         """
@@ -129,22 +129,22 @@ class Executor:
         elif options.validate == OFF:
             self.to_check -= {checks.RESET, checks.STEP}
 
-    def observe(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
+    def instrument(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
         """Time the steps and resets of the env, which has id ``i``, and write its heartbeat."""
         self._env_id, self._times, self._heartbeat = i, times, heartbeat
         if times is not None or heartbeat is not None:
-            self._observed = _Observed(self.env, i, times, heartbeat)
+            self._instrumented = _Instrumented(self.env, i, times, heartbeat)
 
     @property
-    def place(self) -> Place:
-        """The place of the env in its schedule of episodes."""
+    def position(self) -> Position:
+        """The position of the env in its schedule of episodes."""
         return self._root, self._episode, self._over
 
     @property
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
         plain = self._pending is None and self._turns is None and checks.STEP not in self.to_check
-        return self._observed if plain and not self._past_end else self
+        return self._instrumented if plain and not self._past_end else self
 
     def env_spaces(self) -> EnvSpaces:
         """Return the facts that a pool needs before the first reset."""
@@ -182,7 +182,7 @@ class Executor:
         if self._past_end:
             self.to_check.remove(checks.OVER)
             self.warn(checks.OVER, "an env was stepped after its episode ended; reset it")
-        row = self._observed.step(action)
+        row = self._instrumented.step(action)
         if self._is_due(checks.STEP) and isinstance(row, (tuple, list)) and len(row) == 5:
             self._check(row[0], row[1])
         # A list makes the row writer call `finish`, which updates the stepper.
@@ -358,7 +358,7 @@ class Instances:
             )
 
 
-class _Observed:
+class _Instrumented:
     """Steps an env, writes its heartbeat and times the step."""
 
     def __init__(

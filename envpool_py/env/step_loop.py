@@ -32,7 +32,7 @@ from envpool_py.errors import ordinary
 IN_BLOCK: Any = object()
 
 
-class RowWriter:
+class StepLoop:
     """Steps the envs of one process.
 
     Args:
@@ -60,7 +60,7 @@ class RowWriter:
         self._fail = fail
         self._keep_info = keep_info
         self._heartbeat = heartbeat
-        self._put_place = block.put_place if block.spec.scheduled else None
+        self._put_position = block.put_position if block.spec.scheduled else None
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
         self._write = writer_of(block.spec.obs, block.obs, "obs", self._beside)
@@ -79,7 +79,7 @@ class RowWriter:
         """Prepare to step the env of an executor."""
         executor = self._executors[i]
         times = StepTimes(self._block.times[i]) if len(self._block.times) else None
-        executor.observe(i, times, self._heartbeat)
+        executor.instrument(i, times, self._heartbeat)
         executor.warn = self._warn
         self._steppers[i] = executor.stepper
 
@@ -134,8 +134,8 @@ class RowWriter:
     def reply(self, token: int, value: Any) -> None:
         """Send ``value`` as the result of a request without a row."""
         self._beside["reply"] = value
-        if self._put_place is not None:
-            self._put_place(token & ID_MASK, self._executors[token & ID_MASK].place)
+        if self._put_position is not None:
+            self._put_position(token & ID_MASK, self._executors[token & ID_MASK].position)
         self._send_beside(token)
         self._mark(token)
 
@@ -208,8 +208,8 @@ class RowWriter:
             row, ended = executor.finish(row, self._keep_final, i)
         self._steppers[i] = executor.stepper
         obs, _, terminated, truncated, info = row
-        if self._put_place is not None:
-            self._put_place(i, executor.place)
+        if self._put_position is not None:
+            self._put_position(i, executor.position)
         word = 0
         if terminated is True or _flag(terminated, "terminated"):
             word = self._terminated
@@ -312,9 +312,9 @@ class RowWriter:
         i = token & ID_MASK
         self._beside.clear()
         executor = self._executors[i]
-        if self._put_place is not None:
+        if self._put_position is not None:
             # A reset may have reached the env although its row was refused.
-            self._put_place(i, executor.place)
+            self._put_position(i, executor.position)
         self._fail(token, executor.failing(kind), error)
         self._steppers[i] = executor.stepper
         self._mark(token)

@@ -54,7 +54,7 @@ def assemble(pool: Any, options: Options, named_env: dict[str, Any] | None) -> N
             "roots": roots,
         }
         engine.observers.append(Recorder(engine.block, Path(options.pool.record), facts))
-    engine.flight.places.see(range(pool.env_num))
+    engine.flight.positions.mark_returned(range(pool.env_num))
     if options.recovery.on_error == "restart":
         engine.flight.recovery = Recovery(engine, options.recovery, options.env.autoreset_mode)
     if not options.pool.reset_first:

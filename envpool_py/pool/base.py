@@ -478,7 +478,7 @@ class BaseVectorEnv:
     def _assert_open(self) -> None:
         if self.is_closed:
             raise ClosedEnvironmentError(f"{type(self).__name__} is closed; make a new pool")
-        if self._pid != os.getpid() and self.engine.hosts.processes is not None:
+        if self._pid != os.getpid() and self.engine.hosts.group is not None:
             raise RuntimeError(
                 f"{type(self).__name__} was made in process {self._pid}, and a fork of it cannot"
                 " use its workers; make another pool in the fork"

@@ -27,9 +27,15 @@ from envpool_py.worker.child import EnvProcess
 from envpool_py.worker.frames import HEADER, KIND_BITS
 from envpool_py.worker.watchdog import Watchdog
 
-ACTIONS, PLACES, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
+ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 # By the first word of a field's name, or by all of it.
-_GROUPS = {"action": ACTIONS, "places": PLACES, "seeds": PLACES, "times": PLACES, "ends": ROWS}
+_GROUPS = {
+    "action": ACTIONS,
+    "positions": POSITIONS,
+    "seeds": POSITIONS,
+    "times": POSITIONS,
+    "ends": ROWS,
+}
 _GROUPS |= {"obs": ROWS, "final": FINALS, "info rows": INFOS, "info tables": TABLES}
 
 
@@ -40,7 +46,7 @@ class Rows:
         self._fields: list[tuple[int, NDArray[np.uint8]]] = []
         for name, array in block.fields.items():
             group = _GROUPS.get(name) or _GROUPS.get(name.split()[0], 0)
-            written = block.spec.scheduled or name not in ("places", "seeds")
+            written = block.spec.scheduled or name not in ("positions", "seeds")
             if group and written and array.nbytes:
                 rows = array.reshape(-1).view(np.uint8).reshape(block.spec.num_envs, -1)
                 self._fields.append((group, rows))
@@ -97,7 +103,7 @@ class EnvActor(EnvProcess):
         (head,) = HEADER.unpack_from(message)
         end = HEADER.size + (head >> KIND_BITS)
         kind, body, rest = head & ((1 << KIND_BITS) - 1), message[HEADER.size : end], message[end:]
-        if kind <= frames.TOKENS_PROMPT:
+        if kind <= frames.TOKENS_EARLY:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
             self._carry_out(body, 0)
@@ -114,22 +120,22 @@ class EnvActor(EnvProcess):
         large = len(rows) >= 100_000  # then the driver reads them where Ray keeps them, as an array
         return [outbox.tokens, groups, np.frombuffer(rows, "u1") if large else rows, outbox.items]
 
-    def _make_block(self, block: Block, places: bytes) -> None:
+    def _make_block(self, block: Block, positions: bytes) -> None:
         self._attach(block)
         self._block, self._rows = block, Rows(block)
-        self._rows.put(PLACES, np.array(self._ids), places)
+        self._rows.put(POSITIONS, np.array(self._ids), positions)
         self._known = np.zeros(block.spec.num_envs, np.int64)  # the forms that the driver knows
         self._attached.set()
 
     def _groups_of(self, tokens: Array) -> int:
         """The groups of fields that have changed."""
         if (tokens & ASK).any():  # the row of such an env may not have been returned yet
-            return PLACES
+            return POSITIONS
         ids = tokens & ID_MASK
         marks = self._block.mark[ids].astype(np.int64)
         forms, known = marks // FORM, self._known[ids]
         self._known[ids] = np.maximum(forms, known)
-        groups = PLACES | ROWS | FINALS * bool((marks & FINAL).any())
+        groups = POSITIONS | ROWS | FINALS * bool((marks & FINAL).any())
         return groups | INFOS * bool(forms.any()) | TABLES * bool((forms > known).any())
 
     def watch(self, limit: float | None) -> tuple[int | None, str]:

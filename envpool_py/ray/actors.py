@@ -29,15 +29,15 @@ from ray.exceptions import RayError
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.options import ProcessOptions
 from envpool_py.env.tokens import RESET
-from envpool_py.ray.actor import ACTIONS, PLACES, EnvActor, Rows
+from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.channel import Channel
 from envpool_py.worker.frames import HEADER, KIND_BITS
-from envpool_py.worker.process_group import Processes
+from envpool_py.worker.process_group import ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Overdue
 
-# Functions that run at exit, such as ``Processes.close``, must run before Ray ends.
+# Functions that run at exit, such as ``ProcessGroup.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
@@ -166,11 +166,11 @@ class ActorHost(ProcessHost):
         if kind == frames.CLOSE and not self.started:
             self.kill()
             return
-        if kind <= frames.TOKENS_PROMPT:
+        if kind <= frames.TOKENS_EARLY:
             tokens = np.frombuffer(data, np.int64, offset=HEADER.size)
             data += b"" if tokens[0] & RESET else self.rows.take(ACTIONS, tokens)
         elif kind == frames.ATTACH:  # restarted, it goes on counting
-            data += self.rows.take(PLACES, np.array(self.ids))
+            data += self.rows.take(POSITIONS, np.array(self.ids))
         took = self._closed if kind == frames.CLOSE else self._answered
         self._call(self.process.handle, took, data)
 
@@ -190,7 +190,7 @@ class ActorHost(ProcessHost):
             self.exit = self.kill_reason or f"died: {self._cause}"
 
 
-class Actors(Processes):
+class Actors(ProcessGroup):
     """The actors over which the envs of ``env_fns`` are spread; ``options`` are Ray's."""
 
     hosts: list[Any]  # of ActorHost

@@ -37,7 +37,7 @@ class RayEnvWorker(SubprocEnvWorker):
         **options: of the actor, as ``ray.remote`` takes them.
     """
 
-    make_processes = Actors
+    make_group = Actors
 
     def __init__(self, env_fn: Callable[[], Any], **options: Any) -> None:
         super().__init__(env_fn)

@@ -169,7 +169,7 @@ class Recorder(Observer):
 
     def recreated(self, ids: Sequence[int]) -> None:
         """Write which envs were recreated, and with which episode they continue."""
-        self._write(RECREATED, ids, [self._block.schedule(i)[:2] for i in ids])
+        self._write(RECREATED, ids, [self._block.position(i)[:2] for i in ids])
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]

@@ -28,7 +28,7 @@ from envpool_py.env.executor import Executor, Instances
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
 from envpool_py.env.options import ProcessOptions
-from envpool_py.env.step_loop import RowWriter
+from envpool_py.env.step_loop import StepLoop
 from envpool_py.env.tokens import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.errors import pack_failure
 from envpool_py.worker import channel, frames, limits, memory, process_end
@@ -103,7 +103,7 @@ class EnvProcess:
 
     def __post_init__(self) -> None:
         self._executors: dict[int, Executor] = {}
-        self._writer: RowWriter | None = None
+        self._writer: StepLoop | None = None
         self._heartbeat: Heartbeat | None = None
 
     def run(self, env_fns: Sequence[Any], memory_fd: int) -> None:
@@ -112,8 +112,8 @@ class EnvProcess:
             handled = 0
             while True:
                 kind, body = self._end.receive()
-                if kind <= frames.TOKENS_PROMPT:
-                    self._carry_out(body, PUBLISH_AFTER if kind == frames.TOKENS_PROMPT else 0)
+                if kind <= frames.TOKENS_EARLY:
+                    self._carry_out(body, PUBLISH_AFTER if kind == frames.TOKENS_EARLY else 0)
                 elif kind == frames.REQUESTS:
                     self._answer(pickle.loads(body))  # noqa: S301 - from our own parent
                 elif kind == frames.ATTACH:
@@ -149,7 +149,7 @@ class EnvProcess:
         if block.spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
         keep_info = Packer(*block.info_memory).pack
-        self._writer = RowWriter(
+        self._writer = StepLoop(
             block, self._executors, self._send_beside, self._fail, keep_info, self._heartbeat
         )
 
@@ -192,7 +192,7 @@ class EnvProcess:
 
     def _send_beside(self, token: int, beside: Beside) -> None:
         what = "the result" if "reply" in beside else "the info or observation"
-        self._end.add(token, frames.BESIDE, frames.dumps(beside, what))
+        self._end.add(token, frames.VALUES, frames.dumps(beside, what))
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
         self._end.add(token, frames.FAILURE, pickle.dumps((kind, pack_failure(error))))

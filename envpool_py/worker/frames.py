@@ -23,14 +23,14 @@ from envpool_py.errors import ordinary
 HEADER = struct.Struct("=q")
 KIND_BITS = 3
 KINDS = (1 << KIND_BITS) - 1
-TOKENS, TOKENS_PROMPT, REQUESTS, ATTACH, CLOSE = range(5)
+TOKENS, TOKENS_EARLY, REQUESTS, ATTACH, CLOSE = range(5)
 #: A token of no request, which ends a sleep.
 WAKE = pack_token(-1)
 
 ITEM = struct.Struct("=qiq")
 #: The status of an item: values beside a row or a reply, an error, the spaces of a new env (empty
 #: before the first env), the error of a close.
-BESIDE, FAILURE, HELLO, CLOSE_FAILURE = range(4)
+VALUES, FAILURE, HELLO, CLOSE_FAILURE = range(4)
 #: Bytes; a frame or item with a greater length is invalid.
 LARGEST = 1 << 40
 #: Bytes that the system writes to a pipe or socket without splitting them.

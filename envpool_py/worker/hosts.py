@@ -23,7 +23,7 @@ from envpool_py.worker.custom_host import CustomHost
 from envpool_py.worker.host import Host, LocalHost, Send
 from envpool_py.worker.inline_host import InlineHost
 from envpool_py.worker.limits import usable_cores
-from envpool_py.worker.process_group import Processes
+from envpool_py.worker.process_group import ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 
@@ -32,7 +32,7 @@ SPIN_FOR = 300e-6
 
 
 class Hosts:
-    """The hosts of a pool: ``processes`` (or None) for the first envs, ``local`` for the others.
+    """The hosts of a pool: a ``group`` of processes (or None) for the first envs, ``local`` ones.
 
     Attributes:
         local: the hosts that the engine runs itself.
@@ -43,10 +43,10 @@ class Hosts:
     """
 
     def __init__(
-        self, num_envs: int, processes: Processes | None, make_local: Callable[[], list[LocalHost]]
+        self, num_envs: int, group: ProcessGroup | None, make_local: Callable[[], list[LocalHost]]
     ) -> None:
         self.num_envs = num_envs
-        self.processes = processes
+        self.group = group
         self._make_local = make_local
         self.local: list[LocalHost] = []
         self.spin_for = 0.0
@@ -58,16 +58,16 @@ class Hosts:
         self._home = np.empty(num_envs, dtype=np.intp)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
-        """Make all envs and return their spaces; see ``Processes.await_started``."""
-        processes = self.processes
-        if processes is not None:  # first, so that they do not inherit descriptors of envs here
-            processes.start()
+        """Make all envs and return their spaces; see ``ProcessGroup.await_started``."""
+        group = self.group
+        if group is not None:  # first, so that they do not inherit descriptors of envs here
+            group.start()
         self.local = self._make_local()
         found: dict[int, EnvSpaces] = {}
-        if processes is not None:
-            found = processes.await_started(chunks, check)
-            self._all += processes.hosts
-            if self.local and len(processes.hosts) < len(usable_cores()):
+        if group is not None:
+            found = group.await_started(chunks, check)
+            self._all += group.hosts
+            if self.local and len(group.hosts) < len(usable_cores()):
                 self.spin_for = SPIN_FOR
         for host in self.local:
             self._all.append(host)
@@ -78,7 +78,7 @@ class Hosts:
 
     def attach(self, spec: Spec) -> Block:
         """Make the block of all envs; every host writes rows into it from now on."""
-        block = Block(spec, None) if self.processes is None else self.processes.make_block(spec)
+        block = Block(spec, None) if self.group is None else self.group.make_block(spec)
         for host in self.local:
             host.attach(block)
         return block
@@ -136,8 +136,8 @@ class Hosts:
         """Restart the ended process of env ``i``; OSError if that fails."""
         host = self.of(i)
         if not host.restarting:
-            assert self.processes is not None  # noqa: S101 - its process has ended
-            self.processes.restart(host)
+            assert self.group is not None  # noqa: S101 - its process has ended
+            self.group.restart(host)
 
     def is_restarting(self, i: int) -> bool:
         """Whether the process of env ``i`` was restarted and has not made its envs yet."""
@@ -169,15 +169,15 @@ class Hosts:
 
     def describe(self) -> str:
         """Return the part of a pool's ``repr`` about its processes."""
-        if self.processes is None:
+        if self.group is None:
             return ""
-        return self.processes.describe() + (", caller_steps=True" if self.local else "")
+        return self.group.describe() + (", caller_steps=True" if self.local else "")
 
     def wake(self) -> None:
         """End the wait of a call that is under way in another thread."""
         self.closing.set()
-        if self.processes is not None:
-            self.processes.channel.wake()
+        if self.group is not None:
+            self.group.channel.wake()
 
     def close(self) -> list[EnvError]:
         """Close all envs and end all processes; return the errors of closing envs."""
@@ -186,8 +186,8 @@ class Hosts:
             for host in self.local:
                 errors += host.close()
         finally:
-            if self.processes is not None:
-                errors = self.processes.close() + errors
+            if self.group is not None:
+                errors = self.group.close() + errors
         return errors
 
 
@@ -243,10 +243,8 @@ def hosts_of(workers: Sequence[Any], options: ProcessOptions, *, publish_early: 
     if options.caller_steps and spread < count:  # else every env has its own process
         first -= max(count // ((2 if publish_early else 1) * spread + 1), 1)
     env_fns = [worker.env_fn for worker in workers]
-    processes = workers[0].make_processes(
-        env_fns[:first], workers[0].context, min(spread, first), options
-    )
-    return Hosts(count, processes, lambda: _make_inline(range(first, count), env_fns[first:]))
+    group = workers[0].make_group(env_fns[:first], workers[0].context, min(spread, first), options)
+    return Hosts(count, group, lambda: _make_inline(range(first, count), env_fns[first:]))
 
 
 def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:

@@ -23,7 +23,7 @@ from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces, Executor, interrupts
 from envpool_py.env.info_codec import KEPT
 from envpool_py.env.request import Request
-from envpool_py.env.step_loop import RowWriter
+from envpool_py.env.step_loop import StepLoop
 from envpool_py.env.tokens import ASK, ID_MASK, TOKEN_BYTES
 from envpool_py.errors import EnvError, env_error
 from envpool_py.worker.host import Send
@@ -56,7 +56,7 @@ class InlineHost:
 
     def attach(self, block: Block) -> None:
         self._infos = block.infos
-        self._writer = RowWriter(
+        self._writer = StepLoop(
             block, self._executors, self._keep_beside, self._keep_error, self._keep_info
         )
 

@@ -51,7 +51,7 @@ def missing() -> list[str]:
     return [f"{module.__name__}.{name}" for module, name in _NEEDED if not hasattr(module, name)]
 
 
-class Processes:
+class ProcessGroup:
     """The processes, which share the envs of ``env_fns``.
 
     ``timed``: whether there is a deadline to check, such as ``step_timeout``.

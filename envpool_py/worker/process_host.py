@@ -46,7 +46,7 @@ DISCONNECTED_FOR = 1.0
 SLOW_START = 60.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
-_PLACE = ID_MASK | ASK
+_KEY = ID_MASK | ASK
 _UNREADABLE = "was killed: it sent what cannot be read"
 _READ = 1 << 18
 # Windows has no SIGKILL, and this package has no worker processes there.
@@ -277,7 +277,7 @@ class ProcessHost:
         return self.restarting and waits
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
-        kind = frames.TOKENS_PROMPT if publish_early else frames.TOKENS
+        kind = frames.TOKENS_EARLY if publish_early else frames.TOKENS
         return partial(self.write, frames.frame(kind, data))
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
@@ -353,7 +353,7 @@ class ProcessHost:
             elif status == frames.FAILURE and not self.started:
                 self.start_error = self._error_in(i, data)
             else:
-                self.items[token & _PLACE] = token & ~RESET, (status, data)
+                self.items[token & _KEY] = token & ~RESET, (status, data)
             items.popleft()
         if self.stream.garbled:
             self.kill(reason=_UNREADABLE)
@@ -376,12 +376,12 @@ class ProcessHost:
 
         ``token`` and ``kind`` are those of the request, which was answered.
         """
-        i, place = token & ID_MASK, token & _PLACE
-        while self.items.get(place, (-1,))[0] != token:
+        i, key = token & ID_MASK, token & _KEY
+        while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
                 self.kill(reason=_UNREADABLE)
                 return self.death_of(i)
-        status, data = self.items.pop(place)[1]
+        status, data = self.items.pop(key)[1]
         if status == frames.FAILURE:
             return self._error_in(i, data) or self.death_of(i)
         return self._loaded(data, i, kind)

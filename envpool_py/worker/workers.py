@@ -11,7 +11,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.tokens import GENERATION
 from envpool_py.errors import EnvError
 from envpool_py.worker.base import EnvWorker
-from envpool_py.worker.process_group import Processes
+from envpool_py.worker.process_group import ProcessGroup
 
 
 class DummyEnvWorker(EnvWorker):
@@ -65,7 +65,7 @@ class SubprocEnvWorker(EnvWorker):
             default.
     """
 
-    make_processes: type[Processes] = Processes
+    make_group: type[ProcessGroup] = ProcessGroup
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SubprocEnvWorker(EnvWorker):
         self._ask: Callable[[Request], Any] | None = None
         self._host: Callable[[], Any] | None = None
         # Outside a pool.
-        self._processes: Processes | None = None
+        self._processes: ProcessGroup | None = None
         self._token = 0
 
     def join(self, ask: Callable[[Request], Any], host: Callable[[], Any]) -> None:
@@ -126,9 +126,9 @@ class SubprocEnvWorker(EnvWorker):
         if self._processes is not None:
             self._processes.close()
 
-    def _started(self) -> Processes:
+    def _started(self) -> ProcessGroup:
         if self._processes is None:
-            processes = self.make_processes([self.env_fn], self.context, 1)
+            processes = self.make_group([self.env_fn], self.context, 1)
             try:
                 processes.start()
                 processes.await_started([], lambda: None)

@@ -95,7 +95,7 @@ def step_all(pool):
     """Have all four envs step, so that more rows are there than a batch holds; return two ids."""
     pool.reset(range(4))
     pool.send(np.zeros(4))
-    channel, chunks = pool.pool.engine.hosts.processes.channel, pool.pool.engine.arrivals.chunks
+    channel, chunks = pool.pool.engine.hosts.group.channel, pool.pool.engine.arrivals.chunks
     while sum(map(len, chunks)) < TOKEN_BYTES * 4:
         channel.collect(chunks)
         time.sleep(0.001)
