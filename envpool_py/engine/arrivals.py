@@ -1,4 +1,7 @@
-"""The results that have arrived."""
+"""The results that have arrived: a result counts only if its token is current.
+
+Reading the same results twice changes nothing, so an interrupted read may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,6 @@ class Arrivals:
         self.chunks: list[bytes] = []
 
     def tokens(self) -> NDArray[np.int64]:
-        """Return the tokens, oldest first."""
         data = b"".join(self.chunks)
         return np.frombuffer(data, np.int64, len(data) // TOKEN_BYTES)
 
@@ -77,11 +79,11 @@ class Arrivals:
     def take_replies(self) -> list[int]:
         """Remove the tokens of requests without a row; return their envs."""
         tokens = self.tokens()
-        asked = (tokens & ASK != 0) & (tokens >= 0)
-        if asked.any():
-            self._keep(tokens, ~asked)
-        listed: list[int] = (tokens[asked] & ID_MASK).tolist()
-        return listed
+        replies = (tokens & ASK != 0) & (tokens >= 0)
+        if replies.any():
+            self._keep(tokens, ~replies)
+        ids: list[int] = (tokens[replies] & ID_MASK).tolist()
+        return ids
 
     def _keep(self, tokens: NDArray[np.int64], kept: NDArray[np.bool_]) -> None:
         rest = tokens[kept]

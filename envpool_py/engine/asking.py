@@ -1,18 +1,16 @@
-"""Requests that are answered by a reply, not by a row: attributes, calls, seeds, options."""
+"""Requests that are answered by a reply, not by a row: attributes, calls, options."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from envpool_py.engine.engine import Engine
 from envpool_py.env.request import Request
 from envpool_py.env.tokens import ASK, GENERATION
 from envpool_py.errors import EnvError, combine
 from envpool_py.ids import IdArray
-
-if TYPE_CHECKING:
-    from envpool_py.engine.engine import Engine
 
 
 def ask(
@@ -93,7 +91,6 @@ class Call:
 
     @property
     def missing(self) -> list[int]:
-        """The envs without a reply."""
         return sorted(self._missing)
 
     def _take(self) -> bool:
@@ -126,7 +123,6 @@ class Call:
         self._end(failed)
 
     def _end(self, failed: Collection[int]) -> None:
-        """End the call; tell the observers which envs failed."""
         self._engine.flight.replies, self._engine.states.held = {}, False
         self._is_open = False
         for note in filter(None, self._notes):

@@ -235,7 +235,7 @@ class Engine:
                     ids[(marks | terminated | truncated).nonzero()[0]].tolist()
                 )
             if self.observers:
-                self._show(ids, (parts, reward, terminated, truncated), resets=resets)
+                self._pass_to_observers(ids, (parts, reward, terminated, truncated), resets=resets)
             if recovery is not None:
                 recovery.annotate(ids, truncated, infos)
             self.arrivals.remove_returned(ids)
@@ -285,11 +285,11 @@ class Engine:
         self.states.unread.update(np.setdiff1d(ids, failed).tolist())
         raise combine(list(errors.values()))
 
-    def _show(self, ids: IdArray, batch: tuple[Any, Any, Any, Any], *, resets: bool) -> None:
-        """Pass a batch to the observers."""
-        lost, notes = (
-            (set(), {}) if self.flight.recovery is None else self.flight.recovery.notes_of(ids)
-        )
+    def _pass_to_observers(
+        self, ids: IdArray, batch: tuple[Any, Any, Any, Any], *, resets: bool
+    ) -> None:
+        recovery = self.flight.recovery
+        lost, notes = (set(), {}) if recovery is None else recovery.notes_of(ids)
         rows = Rows(*batch, resets, lost, notes)
         for observer in self.observers:
             observer.rows(ids, rows)

@@ -65,7 +65,6 @@ class Flight:
         self.closed = False
 
     def attach(self, block: Block) -> None:
-        """Use this block from now on."""
         self.block = block
         self.positions = Positions(block)
 
@@ -279,7 +278,6 @@ class Flight:
         self.handle_ended_processes()
 
     def refuse_if_closed(self) -> None:
-        """Raise ClosedEnvironmentError if the pool was closed."""
         if self.closed:
             raise ClosedEnvironmentError("the pool was closed while a call waited; make a new pool")
 

@@ -140,18 +140,15 @@ class Recovery:
     def _try_reset(self, i: int, request: Request) -> None:
         self._resets[i] = self.failed[i].job = request
 
-    def cancelled(self, ids: Sequence[int]) -> list[int]:
-        """Drop the jobs of these envs; return those to which nothing was sent yet."""
-        waiting = [i for i in ids if i in self.failed and self.failed[i].job is not None]
+    def cancelled(self, ids: Sequence[int]) -> None:
+        """Drop the jobs of these envs."""
         for i in ids:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
-            if failed is None:
-                continue
-            failed.job = None
-            failed.lost_row = failed.lost_episode = False
-            failed.note = {key: text for key, text in failed.note.items() if key == "env_error"}
-        return waiting
+            if failed is not None:
+                failed.job = None
+                failed.lost_row = failed.lost_episode = False
+                failed.note = {k: text for k, text in failed.note.items() if k == "env_error"}
 
     # ------------------------------------------------------------------------------------- failures
 
@@ -174,9 +171,8 @@ class Recovery:
         """Report the error in the next row of env ``i``, in flight: of a reset, or a lost row."""
         failed.note["env_error"] = str(failed.error)
         reset = self._resets.get(i)
-        over = (
-            self._autoreset == NEXT_STEP and self._engine.flight.positions.of(i)[2]
-        )  # no episode is lost
+        # In next_step mode after the end of an episode, no episode is lost.
+        over = self._autoreset == NEXT_STEP and self._engine.flight.positions.of(i)[2]
         if reset is None and (over or failed.error.request == "reset"):  # an automatic reset
             reset = _RESET
             failed.note["is_reset"] = True
@@ -205,10 +201,8 @@ class Recovery:
         known = self.failed.get(i)
         if known is not None and known.broken:
             return True
-        if isinstance(
-            self._engine.flight.beside.get(i), EnvError
-        ):  # ``handle`` gets this error soon
-            return True
+        if isinstance(self._engine.flight.beside.get(i), EnvError):
+            return True  # ``handle`` gets this error soon
         failed = self._charge(i, error)
         if failed is None:
             return False
@@ -302,7 +296,6 @@ class Recovery:
                 self.handle(j, error)
 
     def recreated(self, ids: Iterable[int]) -> None:
-        """Mark these envs as recreated."""
         for i in ids:
             if i in self.failed:
                 self.failed[i].broken = False

@@ -7,20 +7,17 @@ which knows which resets reached the env, writes that position into the block.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from envpool_py.engine.asking import Call, ask
+from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import DEAD
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
 from envpool_py.worker import process_group
-
-if TYPE_CHECKING:
-    from envpool_py.engine.engine import Engine
-
 
 # Any process that is not in a step answers it at once.
 _PING = Request("apply", (id,))
@@ -43,9 +40,9 @@ def configured_for(engine: Engine, i: int) -> Request | None:
 
 def _configure_again(engine: Engine, ids: Sequence[int]) -> None:
     requests = {i: configured_for(engine, i) for i in ids}
-    told = {i: request for i, request in requests.items() if request is not None}
-    if told:
-        ask(engine, np.array(list(told), dtype=np.intp), list(told.values()), observed=False)
+    sent = {i: request for i, request in requests.items() if request is not None}
+    if sent:
+        ask(engine, np.array(list(sent), dtype=np.intp), list(sent.values()), observed=False)
     for i in ids:
         engine.flight.positions.mark_recreated(i)
 
@@ -115,7 +112,6 @@ def _end_hung(engine: Engine, ids: IdArray) -> None:
 
 
 def advance_restart(engine: Engine) -> None:
-    """Wait for an event of a process that is being restarted."""
     group = engine.hosts.group
     assert group is not None  # noqa: S101 - one is being restarted
     engine.flight.refuse_if_closed()
@@ -154,7 +150,7 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
 
 
 def rebuild(engine: Engine, ids: IdArray) -> None:
-    """Recreate these envs in their group."""
+    """Recreate these envs in their processes."""
     ask(engine, ids, [Request("rebuild")] * len(ids), observed=False)
     _configure_again(engine, ids.tolist())
     _note_recreated(engine, ids.tolist())

@@ -1,12 +1,7 @@
-"""The state of each env, and the results that have arrived: one table, one row per env.
+"""The state of each env: a table with one row per env.
 
-Invariants:
-
-* an env is in flight from the moment a request is sent until its result is returned, and accepts
-  no other request meanwhile;
-* every request has a token (``envpool_py.worker.channel``); a result counts only if its token is
-  current, so the result of a cancelled request is dropped, however late it comes;
-* reading the same results twice changes nothing, so an interrupted read may be repeated.
+An env is in flight from the moment a request is sent until its result is returned, and accepts no
+other request meanwhile. Every request has a token (``env.tokens``).
 """
 
 from __future__ import annotations
@@ -84,9 +79,9 @@ class States:
     def _condense(self) -> IdArray:
         """Return all env ids in the order of their last entry in the log; shorten the log."""
         latest = np.concatenate(self._log)
-        place = np.empty(len(self.state), dtype=np.intp)
-        place[latest] = np.arange(len(latest))
-        order = np.argsort(place)
+        last_entry = np.empty(len(self.state), dtype=np.intp)
+        last_entry[latest] = np.arange(len(latest))
+        order = np.argsort(last_entry)
         self._log = [order]
         return order
 
@@ -126,10 +121,8 @@ class States:
             ResetNeeded: an env needs a reset first.
             AlreadyPendingCallError, EnvError: as ``check_free``.
         """
-        ready = (
-            not self.state[envs.index].tobytes().strip(_ALL_READY)
-        )  # faster than NumPy's functions
-        if ready and not self.held:
+        state = self.state[envs.index]
+        if not self.held and not state.tobytes().strip(_ALL_READY):  # faster than NumPy's functions
             return
         self.check_free(envs.ids)
         wrong = envs.ids[self.state[envs.ids] != READY]
@@ -145,7 +138,6 @@ class States:
     # ---------------------------------------------------------------------------------- changing
 
     def mark_sent(self, envs: Selection, state: int) -> None:
-        """Mark these envs as in flight: ``state`` is ``STEPPING`` or ``RESETTING``."""
         self.state[envs.index] = state
         self.num_in_flight += len(envs.ids)
         self._log.append(envs.ids)
@@ -153,7 +145,6 @@ class States:
             self._condense()
 
     def mark_returned(self, envs: Selection, state: int) -> None:
-        """Mark the results of these envs as returned, or their errors as raised."""
         ids = envs.ids
         self.state[envs.index] = state
         self.num_in_flight -= len(ids)

@@ -61,7 +61,6 @@ def hint(env_fn: object) -> str:
 
 
 def check_num_envs(num_envs: int) -> int:
-    """Return ``num_envs``; raise unless it is an int, 1 or more."""
     check_number("num_envs must be an int", num_envs, INTEGER)
     if num_envs < 1:
         raise ValueError(f"num_envs must be 1 or more, got {num_envs}")
@@ -69,7 +68,6 @@ def check_num_envs(num_envs: int) -> int:
 
 
 def check_wait_num(wait_num: int | None, num_envs: int, name: str = "wait_num") -> int:
-    """Return ``wait_num``, 1 to ``num_envs``; None: all."""
     if wait_num is None:
         return num_envs
     check_number(f"{name} must be an int or None", wait_num, INTEGER)

@@ -18,6 +18,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -28,23 +29,27 @@ from envpool_py import ids as ids_
 from envpool_py import seeding
 from envpool_py.engine import asking, recreation
 from envpool_py.engine.engine import Engine
+from envpool_py.engine.recovery import Recovery
 from envpool_py.env import checks
 from envpool_py.env.block import StepResult
-from envpool_py.env.options import AUTORESET_MODES, check_timeout, split
+from envpool_py.env.options import AUTORESET_MODES, EnvOptions, check_timeout, split
+from envpool_py.env.options import Options as PoolOptions
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray, Ids, Selection
 from envpool_py.images import render_grid
-from envpool_py.pool import arguments, assembly, call_guard, named_env, stats
+from envpool_py.pool import arguments, call_guard, named_env, stats
 from envpool_py.pool.arguments import Options, check_foreign
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.notebook import table
 from envpool_py.pool.signatures import AllOptions, spell_out
+from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
 from envpool_py.worker import process_group
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.hosts import Hosts, hosts_of
+from envpool_py.worker.workers import SubprocEnvWorker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
@@ -103,7 +108,7 @@ class BaseVectorEnv:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
-            assembly.assemble(self, self._options, named_env.of(env_fns))
+            _assemble(self, self._options, named_env.of(env_fns))
             self.worker_class = type(self.workers[0])
             self.observation_space = [own.observation_space for own in self.engine.env_spaces]
             self.action_space = [own.action_space for own in self.engine.env_spaces]
@@ -535,3 +540,44 @@ def _seed_spaces(spaces: Sequence[gym.Space[Any] | None], seeds: Sequence[int | 
     for space, seed in zip(spaces, seeds, strict=True):
         if space is not None and seed is not None:
             space.seed(seed)
+
+
+def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> None:
+    """Configure workers and executors, and add recovery and recording to the engine."""
+    engine = pool.engine
+
+    def ask(i: int, request: Request) -> Any:
+        return asking.ask(engine, np.array([i], dtype=np.intp), [request])[0]
+
+    for i, worker in enumerate(pool.workers):
+        if isinstance(worker, SubprocEnvWorker):
+            worker.join(functools.partial(ask, i), functools.partial(engine.hosts.of, i))
+    entropy = np.random.SeedSequence() if options.env.episode_seeds else None
+    roots = seeding.per_env(entropy, range(pool.env_num))
+    if options.env != EnvOptions():
+        recreation.configure(
+            engine,
+            [
+                Request("configure", (options.env,), {"env_id": i, "root": root})
+                for i, root in enumerate(roots)
+            ],
+        )
+    if options.pool.record is not None:
+        facts = {
+            "autoreset_mode": options.env.autoreset_mode,
+            "episode_seeds": bool(options.env.episode_seeds),
+            "columns": options.pool.columns,
+            "reset_first": options.pool.reset_first,
+            "validate": options.env.validate,
+            "on_error": options.recovery.on_error,
+            "env": env,
+            "pool": type(pool).__name__,
+            "num_envs": pool.env_num,
+            "roots": roots,
+        }
+        engine.observers.append(Recorder(engine.block, Path(options.pool.record), facts))
+    engine.flight.positions.mark_returned(range(pool.env_num))
+    if options.recovery.on_error == "restart":
+        engine.flight.recovery = Recovery(engine, options.recovery, options.env.autoreset_mode)
+    if not options.pool.reset_first:
+        engine.states.mark_as_reset()

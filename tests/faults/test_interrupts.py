@@ -198,7 +198,6 @@ def test_a_constructor_that_is_interrupted_at_any_line_leaves_nothing():
     # The fixture of all tests sees what is left.
     files = (
         "pool/base.py",
-        "pool/assembly.py",
         "engine/engine.py",
         "worker/hosts.py",
         "worker/process_group.py",
