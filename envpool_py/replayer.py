@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from envpool_py import ids as ids_
-from envpool_py.engine import asking, recreation
+from envpool_py.engine import asking, restart
 from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -286,12 +286,12 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             root, episode = env.recreated_at
             env.recreated_at = None
             env.unconfirmed.clear()
-            recreation.restart(self._engine, np.array([i]))
+            restart.restart(self._engine, np.array([i]))
             self._set_schedule(i, root, episode)
 
     def _set_schedule(self, i: int, root: int | None, episode: int) -> None:
         """Set the root seed and the number of the last episode of env ``i``."""
-        configured = recreation.configured_for(self._engine, i)
+        configured = restart.configured_for(self._engine, i)
         if configured is not None:
             kwargs = {**configured.kwargs, "root": root, "episode": episode}
             asking.ask(self._engine, np.array([i]), [configured._replace(kwargs=kwargs)])

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.engine import recreation
+from envpool_py.engine import restart
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import LOST, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
@@ -94,38 +94,34 @@ class Recovery:
             return envs, actions
         rows = spaces.list_actions(self._engine.block.spec.action, actions, listed)
         action_of = dict(zip(listed, rows, strict=True))
-        own = np.array(lost, dtype=np.intp)
-        self._engine.states.mark_sent(Selection(own), STEPPING)
+        self._engine.states.mark_sent(Selection(np.array(lost)), STEPPING)
         for i in lost:
-            self._step_lost(i, self.failed[i])
-        rest = ids[~np.isin(ids, own)]
+            failed = self.failed[i]
+            reset_next, failed.reset_next, failed.unreported = failed.reset_next, False, False
+            if reset_next:
+                failed.note["is_reset"] = True
+                self._try_reset(i, _RESET)
+            else:
+                self._go_on(i, failed)
+        rest = ids[~np.isin(ids, lost)]
         return Selection(rest), [action_of[i] for i in rest.tolist()]
-
-    def _step_lost(self, i: int, failed: Failed) -> None:
-        reset_next, failed.reset_next, failed.unreported = failed.reset_next, False, False
-        if reset_next:
-            failed.note["is_reset"] = True
-            self._try_reset(i, _RESET)
-        else:
-            self._go_on(i, failed)
 
     def take_resets(
         self, envs: Selection, requests: Sequence[Request]
     ) -> tuple[Selection, Sequence[Request]]:
         """Handle the resets of envs that must be recreated first; return the other ones."""
         ids = envs.ids
-        asked = dict(zip(ids.tolist(), requests, strict=True))
-        self._resets.update(asked)
-        self.drop_reports(asked)
-        broken = [i for i in asked if i in self.failed and self.failed[i].broken]
+        request_of = dict(zip(ids.tolist(), requests, strict=True))
+        self._resets.update(request_of)
+        self.drop_reports(request_of)
+        broken = [i for i in request_of if i in self.failed and self.failed[i].broken]
         if not broken:
             return envs, requests
-        own = np.array(broken, dtype=np.intp)
-        self._engine.states.mark_sent(Selection(own), RESETTING)
+        self._engine.states.mark_sent(Selection(np.array(broken)), RESETTING)
         for i in broken:
-            self.failed[i].job = asked[i]
-        rest = ids[~np.isin(ids, own)]
-        return Selection(rest), [asked[i] for i in rest.tolist()]
+            self.failed[i].job = request_of[i]
+        rest = ids[~np.isin(ids, broken)]
+        return Selection(rest), [request_of[i] for i in rest.tolist()]
 
     def drop_reports(self, ids: Iterable[int]) -> None:
         """Report pending errors in the infos of the resets that the caller has asked for."""
@@ -271,9 +267,9 @@ class Recovery:
                 engine.hosts.begin_restart(i)
                 if engine.hosts.is_restarting(i):
                     return False
-                made = recreation.finish_restart(engine, engine.hosts.of(i))
+                made = restart.finish_restart(engine, engine.hosts.of(i))
             else:
-                recreation.rebuild(engine, np.array([i], dtype=np.intp))
+                restart.rebuild(engine, np.array([i], dtype=np.intp))
                 made = [i]
         except (EnvError, OSError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
@@ -322,7 +318,7 @@ class Recovery:
                 self._engine.hosts.closing.wait(max(failed.due - time.monotonic(), 0.0))
                 self._engine.flight.refuse_if_closed()
                 if not self._recreate(i) and self._engine.hosts.is_restarting(i):
-                    recreation.advance_restart(self._engine)
+                    restart.advance_restart(self._engine)
 
     # -------------------------------------------------------------------------- returning rows
 
@@ -345,10 +341,10 @@ class Recovery:
         """Return the envs with lost rows and the note of each env, for observers."""
         failed = {i: self.failed[i] for i in ids.tolist() if i in self.failed}
         notes = {
-            i: {**own.note, LOST_EPISODE: True} if own.lost_episode else dict(own.note)
-            for i, own in failed.items()
+            i: {**one.note, LOST_EPISODE: True} if one.lost_episode else dict(one.note)
+            for i, one in failed.items()
         }
-        return {i for i, own in failed.items() if own.lost_row}, notes
+        return {i for i, one in failed.items() if one.lost_row}, notes
 
     def returned(self, ids: IdArray) -> None:
         """Update the records of these envs after their rows were returned."""

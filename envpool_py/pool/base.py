@@ -27,7 +27,7 @@ from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import ids as ids_
 from envpool_py import seeding
-from envpool_py.engine import asking, recreation
+from envpool_py.engine import asking, restart
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
 from envpool_py.env import checks
@@ -274,7 +274,7 @@ class BaseVectorEnv:
         Raises:
             EnvError: an env_fn raised, or a process ended while it started.
         """
-        recreation.restart(self.engine, self._resolve(id))
+        restart.restart(self.engine, self._resolve(id))
 
     @one_at_a_time
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:  # noqa: A002 - Tianshou's name
@@ -555,7 +555,7 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
     entropy = np.random.SeedSequence() if options.env.episode_seeds else None
     roots = seeding.per_env(entropy, range(pool.env_num))
     if options.env != EnvOptions():
-        recreation.configure(
+        restart.configure(
             engine,
             [
                 Request("configure", (options.env,), {"env_id": i, "root": root})
