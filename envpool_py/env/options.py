@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -61,6 +61,18 @@ def check_timeout(name: str, timeout: float | None) -> float | None:
     if not timeout > 0:
         raise ValueError(f"{name} must be positive, got {timeout}")
     return float(timeout)
+
+
+def _checked(default: Any, check: Callable[[str, Any], Any]) -> Any:
+    """Return a field whose value is what ``check(name, value)`` returns."""
+    return field(default=default, metadata={"check": check})
+
+
+def _check_fields(options: Any) -> None:
+    for one in dataclasses.fields(options):
+        if "check" in one.metadata:
+            value = one.metadata["check"](one.name, getattr(options, one.name))
+            object.__setattr__(options, one.name, value)
 
 
 @dataclass(frozen=True)
@@ -154,14 +166,14 @@ class RecoveryOptions:
     """
 
     on_error: str = "raise"
-    max_restarts: int | None = 10
+    max_restarts: int | None = _checked(10, check_count)
     restart_backoff: float = 0.1
     on_restart: Callable[[int, EnvError], object] | None = None
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "restart"):
             raise ValueError(f"on_error must be 'raise' or 'restart', got {self.on_error!r}")
-        check_count("max_restarts", self.max_restarts)
+        _check_fields(self)
         check_number("restart_backoff must be seconds", self.restart_backoff, NUMBER)
         if not self.restart_backoff >= 0:
             raise ValueError(f"restart_backoff must be 0 or more, got {self.restart_backoff}")
@@ -183,19 +195,17 @@ class ProcessOptions:
         caller_steps: step the last envs in this process, without isolation: as many as a worker
             process has, or half as many with ``wait_num`` or ``timeout``.
         num_processes: the number of worker processes, each with an equal share of the envs. None:
-            one per env. ``"auto"``: chosen by timing a throw-away env in a separate process.
+            one per env.
     """
 
-    threads_per_process: int | None = 1
+    threads_per_process: int | None = _checked(1, check_count)
     affinity: bool = False
-    step_timeout: float | None = None
+    step_timeout: float | None = _checked(None, check_timeout)
     caller_steps: bool = False
-    num_processes: int | None = None
+    num_processes: int | None = _checked(None, check_count)
 
     def __post_init__(self) -> None:
-        check_count("threads_per_process", self.threads_per_process)
-        check_count("num_processes", self.num_processes)
-        check_timeout("step_timeout", self.step_timeout)
+        _check_fields(self)
         if self.caller_steps and self.num_processes is None:
             raise ValueError("caller_steps: every env has its own process; pass num_processes")
         if self.caller_steps and self.step_timeout is not None:
@@ -206,11 +216,8 @@ class ProcessOptions:
 
     def given(self) -> list[str]:
         """Return the names of the options that differ from their defaults."""
-        return [
-            field.name
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
-        ]
+        fields = dataclasses.fields(self)
+        return [one.name for one in fields if getattr(self, one.name) != one.default]
 
 
 class Options(NamedTuple):
@@ -234,7 +241,7 @@ def split(keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
     rest = dict(keywords)
     parts: list[Any] = []
     for kind in KINDS:
-        names = [field.name for field in dataclasses.fields(kind) if field.name in rest]
+        names = [one.name for one in dataclasses.fields(kind) if one.name in rest]
         parts.append(kind(**{name: rest.pop(name) for name in names}))
     options = Options(*parts)
     if options.pool.record is not None and options.env.reset_fn is not None:

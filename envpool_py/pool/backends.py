@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
+from envpool_py.env.options import RecoveryOptions
 from envpool_py.pool import choose, named_env
 from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_num, hint
 from envpool_py.pool.base import BaseVectorEnv
@@ -142,7 +144,7 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
 }
 
 # Options that keep all envs out of the caller's process.
-_OF_ISOLATION = frozenset({*OF_PROCESSES, "on_error", "max_restarts", "restart_backoff"})
+_OF_ISOLATION = OF_PROCESSES | {one.name for one in dataclasses.fields(RecoveryOptions)}
 
 
 @spell_out(MakeOptions)

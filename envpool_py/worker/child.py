@@ -79,8 +79,7 @@ def main(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     _die_with_parent(shared.parent_alive)
-    if shared.options.threads_per_process is not None:
-        limits.limit_threads(shared.options.threads_per_process)
+    limits.limit_threads(shared.options.threads_per_process)
     if shared.options.affinity and hasattr(os, "sched_setaffinity"):
         cores = limits.usable_cores()
         os.sched_setaffinity(0, {cores[number % len(cores)]})

@@ -16,12 +16,15 @@ _VARIABLES = (
 )
 
 
-def limit_threads(num_threads: int) -> None:
+def limit_threads(num_threads: int | None) -> None:
     """Limit the threads with which libraries compute in this process.
 
-    Environment variables that the user has set are kept. Libraries that were loaded before a fork
-    do not read them again: torch is set directly, others through threadpoolctl if installed.
+    None: no limit. Environment variables that the user has set are kept. Libraries that were loaded
+    before a fork do not read them again: torch is set directly, others through threadpoolctl if
+    installed.
     """
+    if num_threads is None:
+        return
     for name in _VARIABLES:
         os.environ.setdefault(name, str(num_threads))
     torch = sys.modules.get("torch")
