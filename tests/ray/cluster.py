@@ -31,7 +31,7 @@ def _open_with_kept(self):
     make = shared.make
 
     def take(ids):
-        if not idle or shared.step_timeout is not None:
+        if not idle or shared.options.step_timeout is not None:
             return make(ids)
         actor, _ = idle.pop()
         actor.again.remote(ids)
@@ -41,7 +41,7 @@ def _open_with_kept(self):
 
 
 def _keep(self, reply):
-    if self._shared.step_timeout is not None:  # something watches it
+    if self._shared.options.step_timeout is not None:  # something watches it
         return _closed(self, reply)
     self.ended = True
     idle.append((self.process, ray.get(self.process.pid.remote())))
