@@ -16,7 +16,6 @@ from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.signatures import (
     OF_PROCESSES,
-    MakeOptions,
     PoolOptions,
     ProcessPoolOptions,
     check_options,
@@ -143,11 +142,13 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "ray": _over_ray,
 }
 
+# The defaults of `make` that differ from those of the pools.
+_DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
 # Options that keep all envs out of the caller's process.
 _OF_ISOLATION = OF_PROCESSES | {one.name for one in dataclasses.fields(RecoveryOptions)}
 
 
-@spell_out(MakeOptions)
+@spell_out(ProcessPoolOptions, **_DEFAULTS)
 def make(
     env: str | Callable[[], Any],
     num_envs: int = 1,
@@ -159,9 +160,7 @@ def make(
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
     context: Any = None,
-    autoreset_mode: str | gym.vector.AutoresetMode | None = "same_step",
-    columns: bool = True,
-    **options: Unpack[MakeOptions],
+    **options: Unpack[ProcessPoolOptions],
 ) -> BaseVectorEnv:
     """Make a pool of ``num_envs`` copies of one env.
 
@@ -201,6 +200,7 @@ def make(
     """
     if backend != "ray":  # it has options of its own, which it checks
         check_options(make, "make", options)
+    given: dict[str, Any] = {**_DEFAULTS, **options}
     num_envs = check_num_envs(num_envs)
     wait_num = check_wait_num(wait_num, num_envs)
     if backend != "auto" and backend not in BACKENDS:
@@ -232,12 +232,10 @@ def make(
         )
         backend, num_processes, caller_steps = choice
         if caller_steps:
-            options["caller_steps"] = True
-    others: dict[str, Any] = {"wait_num": wait_num, "timeout": timeout, "columns": columns}
+            given["caller_steps"] = True
     if backend != "dummy":
-        others.update(context=context, num_processes=num_processes)
-    kind = BACKENDS[backend]
-    return kind([env_fn] * num_envs, autoreset_mode=autoreset_mode, **others, **options)
+        given.update(context=context, num_processes=num_processes)
+    return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)
 
 
 def _wrapped(

@@ -24,7 +24,7 @@ from envpool_py.pool.arguments import check_foreign
 T = TypeVar("T", bound="Callable[..., Any]")
 
 
-class CommonOptions(TypedDict, total=False):
+class PoolOptions(TypedDict, total=False):
     """The options of all pools and of ``make``."""
 
     strict_timeout: bool
@@ -39,11 +39,6 @@ class CommonOptions(TypedDict, total=False):
     max_restarts: int | None
     restart_backoff: float
     on_restart: Callable[[int, EnvError], object] | None
-
-
-class PoolOptions(CommonOptions, total=False):
-    """The options of all pools; ``make`` has other defaults for the two added here."""
-
     autoreset_mode: str | gym.vector.AutoresetMode | None
     columns: bool
 
@@ -58,17 +53,13 @@ class ProcessOptions(TypedDict, total=False):
 
 
 class ProcessPoolOptions(PoolOptions, ProcessOptions, total=False):
-    """The options of ``ShmemVectorEnv`` and ``SubprocVectorEnv``."""
+    """The options of ``ShmemVectorEnv``, ``SubprocVectorEnv`` and ``make``."""
 
 
 class AllOptions(ProcessPoolOptions, total=False):
     """The options of ``BaseVectorEnv``, those of processes only with workers that have some."""
 
     num_processes: int | None
-
-
-class MakeOptions(CommonOptions, ProcessOptions, total=False):
-    """The options of ``make``."""
 
 
 #: Options that only pools with processes take.
@@ -100,12 +91,16 @@ for _kind in options_.KINDS:
     _MEANINGS |= _meanings(_kind)
 
 
-def spell_out(options: Any) -> Callable[[T], T]:
+def spell_out(options: Any, **defaults: Any) -> Callable[[T], T]:
     """List these options in the signature, type hints and docstring, in place of ``**options``.
 
-    A decorator of functions and classes. The way they are called does not change.
+    A decorator of functions and classes. The way they are called does not change. ``defaults``:
+    those that differ from the options' own.
     """
-    added = [_PARAMETERS[name] for name in options.__annotations__]
+    added = [
+        _PARAMETERS[name].replace(default=defaults.get(name, _PARAMETERS[name].default))
+        for name in options.__annotations__
+    ]
 
     def decorate(target: T) -> T:
         function: Any = vars(target)["__init__"] if isinstance(target, type) else target
