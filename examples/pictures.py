@@ -29,7 +29,7 @@ import gymnasium as gym
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Patch
+from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 from PIL import Image
 
@@ -421,39 +421,6 @@ def draw_grid(_args: argparse.Namespace) -> Figure:
     return figure
 
 
-def draw_architecture(_args: argparse.Namespace) -> Figure:
-    """Draw the caller, the shared memory, the worker processes and the parts of one step."""
-    figure = Figure(figsize=(WIDTH, 5.0))
-    panel = figure.subplots()
-    panel.set(xlim=(0, 10), ylim=(0.4, 8), title="One step of a pool")
-    panel.axis("off")
-    _box(panel, (0.1, 0.6, 2.7, 7.2), "your program\n\npool.step(\nactions)", "#ddeaff")
-    _box(panel, (4.2, 2.6, 1.8, 3.2), "shared\nmemory\n\nactions,\nrows", "#fff1d6")
-    _box(panel, (7.5, 0.6, 2.4, 7.2), "", "#f1f8f0")
-    for place, ids in enumerate(("0, 1", "2, 3")):
-        text = f"worker\nprocess\n\nenvs {ids}"
-        _box(panel, (7.65, 4.3 - 3.5 * place, 2.1, 3.3), text, "#d5eed2")
-    steps = {
-        "1 write\nactions": ((2.8, 4.9), (4.2, 4.9), (3.5, 5.45)),
-        "2  send tokens: step these envs": ((2.8, 6.7), (7.5, 6.7), (5.15, 7.05)),
-        "3 step,\nwrite rows": ((7.5, 4.2), (6.0, 4.2), (6.75, 4.75)),
-        "4  send tokens: these rows are ready": ((7.5, 1.7), (2.8, 1.7), (5.15, 1.35)),
-        "5 copy\nrows": ((4.2, 3.5), (2.8, 3.5), (3.5, 2.95)),
-    }
-    for text, (begin, end, at) in steps.items():
-        arrow = {"arrowstyle": "-|>", "color": DARK, "lw": 1.8, "shrinkA": 0, "shrinkB": 0}
-        panel.annotate("", end, begin, arrowprops=arrow)
-        panel.text(*at, text, ha="center", va="center", fontsize=10, color=BLUE, weight="bold")
-    return figure
-
-
-def _box(panel: Any, place: tuple[float, ...], text: str, colour: str) -> None:
-    x, y, width, height = place
-    style = "round,pad=0,rounding_size=0.2"
-    panel.add_patch(FancyBboxPatch((x, y), width, height, style, facecolor=colour, edgecolor=DARK))
-    panel.text(x + width / 2, y + height / 2, text, ha="center", va="center")
-
-
 PICTURES: dict[str, Callable[[argparse.Namespace], Figure]] = {
     "timeline": draw_timeline,
     "throughput": draw_throughput,
@@ -461,7 +428,6 @@ PICTURES: dict[str, Callable[[argparse.Namespace], Figure]] = {
     "wait_num": draw_wait_num,
     "tuning": draw_tuning,
     "grid": draw_grid,
-    "architecture": draw_architecture,
     "crash": draw_crash,
 }
 
