@@ -1,6 +1,6 @@
 """Carry out any request on one env.
 
-Every backend uses this module. Only this module and ``row_writer`` call a user's env; only this
+Every backend uses this module. Only this module and ``step_loop`` call a user's env; only this
 module has the rules of automatic resets and of the seeds of episodes.
 """
 
