@@ -107,8 +107,6 @@ def replay(
 
 @dataclass
 class _Env:
-    """One env of the run."""
-
     #: The number of its episode, -1 before the first, and of its last step in it.
     position: tuple[int, int] = (-1, 0)
     #: Requests that reached the env but have no result: cancelled steps and resets, and calls that
@@ -269,7 +267,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         return None
 
     def _ask(self, i: int, request: Request, *, failed: bool) -> None:
-        """Repeat a request without a row."""
         if failed:
             self._envs[i].unconfirmed.append(request)
             return

@@ -121,7 +121,6 @@ class Engine:
             raise
 
     def send_steps(self, envs: Selection, actions: Any) -> None:
-        """Send a step to each of these envs; raises as ``step``."""
         self.states.check_step(envs)
         self._send_steps(envs, actions)
 
@@ -311,7 +310,6 @@ class Engine:
                 observer.cancelled(ready.tolist(), [True] * len(ready))
 
     def close(self) -> list[EnvError]:
-        """Close all envs and end all processes; return the errors of closing envs."""
         self.flight.stop()
         errors = self.hosts.close()
         # Free the memory and its descriptor, even if the pool stays referenced.

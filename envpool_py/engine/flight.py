@@ -256,7 +256,6 @@ class Flight:
         return True
 
     def fail(self, i: int, error: EnvError) -> None:
-        """Make this error the result of env ``i``, which is in flight."""
         self.positions.mark_lost(i, unanswered=True)
         self.states.tokens[i] += GENERATION
         self.hosts.forget_messages()
@@ -282,6 +281,5 @@ class Flight:
             raise ClosedEnvironmentError("the pool was closed while a call waited; make a new pool")
 
     def stop(self) -> None:
-        """Make a call that is under way raise ClosedEnvironmentError."""
         self.closed = True
         self.hosts.wake()

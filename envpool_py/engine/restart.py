@@ -24,7 +24,6 @@ _PING = Request("apply", (id,))
 
 
 def configure(engine: Engine, requests: Sequence[Request]) -> None:
-    """Send the options of the pool to all executors."""
     ask(engine, engine.all.ids, requests, observed=False)
     engine.hosts.configured.update(enumerate(requests))
 
@@ -150,7 +149,6 @@ def finish_restart(engine: Engine, host: Any) -> list[int]:
 
 
 def rebuild(engine: Engine, ids: IdArray) -> None:
-    """Recreate these envs in their processes."""
     ask(engine, ids, [Request("rebuild")] * len(ids), observed=False)
     _configure_again(engine, ids.tolist())
     _note_recreated(engine, ids.tolist())

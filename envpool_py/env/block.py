@@ -138,7 +138,6 @@ class Block:
         numbers[at], numbers[at + 1], numbers[at + 2] = size, episode + 1, over
 
     def position(self, i: int) -> Position:
-        """Return the position of env ``i`` in its schedule of episodes."""
         size, resets, over = self._positions[i * _POSITION : (i + 1) * _POSITION].tolist()
         seed = bytes(self._seeds[i * _LARGEST_SEED :][:size])
         return int.from_bytes(seed, "little") if size else None, resets - 1, bool(over)

@@ -92,7 +92,6 @@ class RowWarnings:
         self._issued: set[str] = set()
 
     def issue(self, beside: Mapping[int, dict[str, Any]]) -> None:
-        """Issue the warnings beside these rows or replies."""
         found: dict[str, dict[int, str]] = {}
         for i, values in beside.items():
             for kind, text in values.get("warnings", {}).items():

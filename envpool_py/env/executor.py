@@ -137,7 +137,6 @@ class Executor:
 
     @property
     def position(self) -> Position:
-        """The position of the env in its schedule of episodes."""
         return self._root, self._episode, self._over
 
     @property
@@ -308,7 +307,6 @@ class Executor:
     # ---------------------------------------------------------------------- requests without rows
 
     def get_attr(self, name: str) -> Any:
-        """Return the attribute of the outermost layer that has it."""
         return lookup(self.env, name)
 
     def set_attr(self, name: str, value: Any) -> None:
@@ -317,15 +315,12 @@ class Executor:
         setattr(next((layer for layer in layers if has_own(layer, name)), layers[-1]), name, value)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Call the method of the outermost layer that has it."""
         return lookup(self.env, method)(*args, **kwargs)
 
     def apply(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return ``function(env, *args, **kwargs)``, called in the process of the env."""
         return function(self.env, *args, **kwargs)
 
     def render(self, **kwargs: Any) -> Any:
-        """Return the result of ``env.render(**kwargs)``."""
         return self.env.render(**kwargs)
 
     def rebuild(self) -> None:

@@ -21,15 +21,12 @@ class Heartbeat:
         self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
 
     def begin(self, i: int, *, timed: bool = True) -> None:
-        """Write that env ``i`` begins a request now."""
         # In this order, so that the parent may read a time that is too late, but never too early.
         self._times[1] = time.monotonic()
         self._numbers[0] = i + 1 if timed else -1
 
     def end(self) -> None:
-        """Write that no env is in a request."""
         self._numbers[0] = 0
 
     def count(self, frames: int) -> None:
-        """Write the number of frames that have been handled."""
         self._numbers[2] = frames

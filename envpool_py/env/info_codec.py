@@ -57,7 +57,6 @@ class Form(NamedTuple):
     arrays: tuple[tuple[str, tuple[int, ...]] | None, ...]
 
     def layout(self) -> struct.Struct:
-        """Return the struct that packs the values."""
         letters = [
             _LETTERS[kind] if array is None else f"{np.dtype(array).itemsize}s"
             for kind, array in zip(self.types, self.arrays, strict=True)

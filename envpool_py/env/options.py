@@ -215,7 +215,6 @@ class ProcessOptions:
             )
 
     def given(self) -> list[str]:
-        """Return the names of the options that differ from their defaults."""
         fields = dataclasses.fields(self)
         return [one.name for one in fields if getattr(self, one.name) != one.default]
 

@@ -113,7 +113,6 @@ def leaves(layout: Any) -> list[Leaf]:
 
 
 def is_fixed(layout: Any) -> bool:
-    """Whether every leaf has a fixed shape and dtype."""
     return all(leaf.dtype is not None for leaf in leaves(layout))
 
 

@@ -109,7 +109,6 @@ class StepLoop:
             self._heartbeat.end()
 
     def answer(self, token: int, request: Request) -> None:
-        """Carry out any request."""
         i, kind = token & ID_MASK, KINDS[request.kind]
         executor = self._executors[i]
         try:
@@ -298,7 +297,6 @@ class StepLoop:
         )
 
     def _warn(self, kind: str, text: str) -> None:
-        """Add a warning to the row that is being written."""
         self._beside.setdefault("warnings", {})[kind] = text
 
     # ------------------------------------------------------------------------ sending the results

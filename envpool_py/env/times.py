@@ -32,14 +32,12 @@ class StepTimes:
         self._row: Any = memoryview(row)  # type: ignore[arg-type]
 
     def note_step(self, nanoseconds: int) -> None:
-        """Count a step of this duration."""
         row = self._row
         row[STEPS] += 1
         row[STEP_NS] += nanoseconds
         row[_COUNTS + _bin(nanoseconds)] += 1
 
     def note_reset(self, nanoseconds: int) -> None:
-        """Count a reset of this duration."""
         row = self._row
         row[RESETS] += 1
         row[RESET_NS] += nanoseconds

@@ -139,7 +139,6 @@ class Recorder(Observer):
         self._write(SEEDS if requests and requests[0].kind == "seed" else RESETS, ids, arguments)
 
     def rows(self, ids: IdArray, rows: Rows) -> None:
-        """Write rewards, flags and digests."""
         digests = digest.of_observations(self._leaves, rows.parts, len(ids))
         flags = rows.terminated.view(np.uint8) + 2 * rows.truncated.view(np.uint8)
         notes = self._notes(ids, rows) if rows.notes or rows.lost else {}
@@ -159,16 +158,13 @@ class Recorder(Observer):
         return found
 
     def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:
-        """Write which errors are raised, or handled by recovery."""
         kind = RAISED if raised else RECOVERED
         self._write(kind, list(errors), [_fault(error) for error in errors.values()])
 
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
-        """Write which requests are cancelled."""
         self._write(CANCELLED, ids, list(carried_out))
 
     def recreated(self, ids: Sequence[int]) -> None:
-        """Write which envs were recreated, and with which episode they continue."""
         self._write(RECREATED, ids, [self._block.position(i)[:2] for i in ids])
 
     def asks(

@@ -83,7 +83,6 @@ class Channel:
         self._notes[fd] = note
 
     def forget(self, fd: int) -> None:
-        """Stop watching a descriptor."""
         self._notes.pop(fd, None)
         with contextlib.suppress(OSError, KeyError, ValueError):  # not watched
             self._poll.unregister(fd)
@@ -137,7 +136,6 @@ class Channel:
                 os.write(self.theirs, WAKE)
 
     def close(self) -> None:
-        """Close all descriptors."""
         if hasattr(self._poll, "close"):
             self._poll.close()
         fds, self.results, self.theirs = (self.results, self.theirs), -1, -1

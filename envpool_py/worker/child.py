@@ -144,7 +144,6 @@ class EnvProcess:
         return True
 
     def _attach(self, block: Block) -> None:
-        """Write rows into this block from now on."""
         if block.spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
         keep_info = Packer(*block.info_memory).pack

@@ -40,7 +40,6 @@ READ = 1 << 12
 
 
 def frame(kind: int, body: bytes) -> bytes:
-    """Return a message to a process."""
     return HEADER.pack(len(body) << KIND_BITS | kind) + body
 
 

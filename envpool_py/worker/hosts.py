@@ -84,7 +84,6 @@ class Hosts:
         return block
 
     def of(self, i: int) -> Any:
-        """Return the host of env ``i``."""
         return self._all[int(self._home[i])]
 
     def prepare_tokens(
@@ -128,7 +127,6 @@ class Hosts:
         return {i for host in self._all for i in host.cancel(ids.intersection(host.ids))}
 
     def is_dead(self, i: int) -> bool:
-        """Whether the process of env ``i`` has ended, or is being restarted."""
         host: Host = self.of(i)
         return host.is_dead
 
@@ -140,7 +138,6 @@ class Hosts:
             self.group.restart(host)
 
     def is_restarting(self, i: int) -> bool:
-        """Whether the process of env ``i`` was restarted and has not made its envs yet."""
         host: Host = self.of(i)
         return host.is_restarting
 
@@ -168,7 +165,6 @@ class Hosts:
         return [list(host.ids) for host in self._all]
 
     def describe(self) -> str:
-        """Return the part of a pool's ``repr`` about its processes."""
         if self.group is None:
             return ""
         return self.group.describe() + (", caller_steps=True" if self.local else "")
@@ -180,7 +176,6 @@ class Hosts:
             self.group.channel.wake()
 
     def close(self) -> list[EnvError]:
-        """Close all envs and end all processes; return the errors of closing envs."""
         errors: list[EnvError] = []
         try:
             for host in self.local:

@@ -46,5 +46,4 @@ def allocate(fd: int, nbytes: int, what: str) -> mmap.mmap:
 
 
 def attach(fd: int) -> mmap.mmap:
-    """Map memory that another process allocated."""
     return mmap.mmap(fd, os.fstat(fd).st_size)

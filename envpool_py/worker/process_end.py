@@ -129,7 +129,6 @@ class ProcessEnd:
         return data
 
     def add(self, token: int, status: int, data: bytes) -> None:
-        """Add an item to the next ``send``."""
         self._items += ITEM.pack(token, status, len(data)), data
 
     def send(self) -> None:

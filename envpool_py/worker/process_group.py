@@ -172,7 +172,6 @@ class ProcessGroup:
         self.timed = True
 
     def describe(self) -> str:
-        """Return the part of a pool's ``repr`` about its processes."""
         return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
 
     def ended(self) -> list[ProcessHost]:
@@ -203,7 +202,6 @@ class ProcessGroup:
         return [(self.hosts[overdue.number], overdue) for overdue in found]
 
     def _kill_slow_start(self, host: ProcessHost) -> None:
-        """Kill a process whose env_fn has not returned in time."""
         i = next(i for i in host.ids if i not in host.spaces)
         limit = process_host.SLOW_START if self.watchdog is None else self.watchdog.limit
         text = f"env_fn did not return within {limit:g} seconds"

@@ -65,7 +65,6 @@ class Watchdog:
         self._heartbeats = heartbeats
 
     def forget(self, number: int) -> None:
-        """Clear the heartbeat of process ``number``, which will be restarted."""
         if len(self._heartbeats):
             self._heartbeats[number] = 0
         self._idle.pop(number, None)
@@ -119,7 +118,6 @@ class Watchdog:
         return os.pread(self.stacks, end - start, start).decode(errors="replace")
 
     def close(self) -> None:
-        """Close the file of the stacks."""
         self._heartbeats = np.zeros((0, NUMBERS), np.int64)
         with contextlib.suppress(OSError):
             os.close(self.stacks)
