@@ -60,9 +60,9 @@ class EnvError(Exception):
         return f"{type(self).__name__}({self.message!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = type(self) if self._original is None else EnvError
+        kind = type(self) if self._original is None else EnvError
         arguments = (self.message, self.env_ids, self.request)
-        return _rebuild, (own, self._original, arguments), vars(self)
+        return _rebuild, (kind, self._original, arguments), vars(self)
 
 
 class EnvTimeoutError(EnvError):
@@ -273,7 +273,7 @@ def _mixed(original: type[Exception]) -> type[EnvError]:
 
 
 def _rebuild(
-    own: type[EnvError], original: type[Exception] | None, arguments: tuple[Any, ...]
+    kind: type[EnvError], original: type[Exception] | None, arguments: tuple[Any, ...]
 ) -> EnvError:
     """Unpickle an error; a mixed class is created again, because no module holds it by name."""
-    return (own if original is None else _mixed(original))(*arguments)
+    return (kind if original is None else _mixed(original))(*arguments)

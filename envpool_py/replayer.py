@@ -174,11 +174,12 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         self._engine = engine = pool.engine
         self._spec = spec = engine.block.spec
         for name, layout in (("observations", spec.obs), ("actions", spec.action)):
-            own, recorded = recorder.describe(layout), self.header[name]
-            if own != recorded:
+            described, recorded = recorder.describe(layout), self.header[name]
+            if described != recorded:
                 self.close()
                 raise ValueError(
-                    f"{name}: these envs have {own:.500}, but the record {path} has {recorded:.500}"
+                    f"{name}: these envs have {described:.500},"
+                    f" but the record {path} has {recorded:.500}"
                 )
         # From here on ids are those of the pool of the replay.
         self._index = {i: k for k, i in enumerate(self.env_ids)}
@@ -322,15 +323,15 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 self._confirm(i)
         try:
             for i, request in requests.items():
-                own = np.array([i])
+                one_id = np.array([i])
                 if request is None:
-                    self._engine.states.mark_sent(Selection(own), STEPPING)
+                    self._engine.states.mark_sent(Selection(one_id), STEPPING)
                     self._engine.put_lost(i)
                 elif request.kind == "step":
-                    self._engine.send_steps(Selection(own), request.args)
+                    self._engine.send_steps(Selection(one_id), request.args)
                 else:
-                    self._engine.claim_reset(own)  # a cancelled step may have ended its process
-                    self._engine.send_resets(Selection(own), [request])
+                    self._engine.claim_reset(one_id)  # a cancelled step may have ended its process
+                    self._engine.send_resets(Selection(one_id), [request])
             batch = self._engine.fetch(Selection(np.array(list(requests), dtype=np.intp)))
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]

@@ -110,9 +110,9 @@ class Block:
         columns = self.action_columns(ids, actions)
         if columns is None:
             return False
-        for own, column in zip(self.actions, columns, strict=True):
-            assert own is not None  # noqa: S101 - columns are of fixed layouts
-            own[index] = column
+        for array, column in zip(self.actions, columns, strict=True):
+            assert array is not None  # noqa: S101 - columns are of fixed layouts
+            array[index] = column
         return True
 
     def action_columns(self, ids: IdArray, actions: Any) -> list[Array] | None:

@@ -40,21 +40,21 @@ def complaint(space: gym.Space[Any], obs: Any) -> str | None:
         if leaf.dtype is not None and leaf.dtype.kind in "fc":
             found = np.argwhere(np.isnan(part))
             if len(found):
-                return f"{leaf.name('obs')}{_place(found[0])} is nan"
+                return f"{leaf.name('obs')}{_index_text(found[0])} is nan"
     try:
         if space.contains(fitted):
             return None
     except ordinary():  # a custom space may not implement it
         return None
     for leaf, part in pairs:
-        own: Any = functools.reduce(operator.getitem, leaf.path, space)  # type: ignore[arg-type]
-        if isinstance(own, gym.spaces.Box):
-            outside = np.argwhere((part < own.low) | (part > own.high))
+        part_space: Any = functools.reduce(operator.getitem, leaf.path, space)  # type: ignore[arg-type]
+        if isinstance(part_space, gym.spaces.Box):
+            outside = np.argwhere((part < part_space.low) | (part > part_space.high))
             if len(outside):
                 at = tuple(outside[0])
                 return (
-                    f"{leaf.name('obs')}{_place(at)} is {part[at]},"
-                    f" but observation_space has {own.low[at]} to {own.high[at]}"
+                    f"{leaf.name('obs')}{_index_text(at)} is {part[at]},"
+                    f" but observation_space has {part_space.low[at]} to {part_space.high[at]}"
                 )
     return f"obs is {fitted!r:.80}, which is not in observation_space {space!r:.120}"
 
@@ -112,5 +112,5 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn(text, category, stacklevel=level)
 
 
-def _place(index: Any) -> str:
+def _index_text(index: Any) -> str:
     return f"[{', '.join(map(str, map(int, index)))}]" if len(index) else ""

@@ -286,11 +286,11 @@ class Executor:
 
     def seed(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
-        own = lookup(self.env, "seed", None)
-        if callable(own):
-            own(seed)
+        seed_method = lookup(self.env, "seed", None)
+        if callable(seed_method):
+            seed_method(seed)
         # The reset of such an env may not accept a seed, but with a root every reset is seeded.
-        return self.reset(seed=None if callable(own) and self._root is None else seed)
+        return self.reset(seed=None if callable(seed_method) and self._root is None else seed)
 
     def _check(self, obs: Any, reward: Any) -> None:
         space = getattr(self.env, "observation_space", None)

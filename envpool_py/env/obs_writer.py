@@ -65,16 +65,16 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
     if array is None:
         return lambda _, value: beside.setdefault("objects", []).append(value)
     # NumPy has one object per native dtype, so a fast test of identity is enough.
-    own, shape, dtype = array, leaf.shape, np.dtype(array.dtype.str)
+    target, shape, dtype = array, leaf.shape, np.dtype(array.dtype.str)
 
     def fit(i: int, value: Any) -> None:
-        own[i] = spaces.fit(value, shape, dtype, what, "observation_space")
+        target[i] = spaces.fit(value, shape, dtype, what, "observation_space")
 
     if leaf.code is not None:
         encode = leaf.code.encode
 
         def write_code(i: int, value: Any) -> None:
-            own[i] = encode(value, what)
+            target[i] = encode(value, what)
 
         return write_code
     if leaf.scalar:

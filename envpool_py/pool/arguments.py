@@ -76,12 +76,12 @@ def check_wait_num(wait_num: int | None, num_envs: int, name: str = "wait_num") 
     return int(wait_num)
 
 
-def common_space(name: str, own: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
+def common_space(name: str, spaces: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
     """Return the space that all envs have; ValueError if two differ."""
-    for i, space in enumerate(own):
-        if space != own[0]:
-            raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {own[0]}")
-    return own[0]
+    for i, space in enumerate(spaces):
+        if space != spaces[0]:
+            raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {spaces[0]}")
+    return spaces[0]
 
 
 def make_workers(
@@ -122,10 +122,10 @@ def reset_requests(
     for i, one_seed, one in zip(ids, seeds, options, strict=True):
         if one is not None and not isinstance(one, Mapping):
             raise TypeError(f"env {i}: options must be a dict or None, got {type(one).__name__}")
-        own = dict(kwargs)
+        arguments = dict(kwargs)
         if one_seed is not None:
-            own["seed"] = one_seed
+            arguments["seed"] = one_seed
         if one is not None:
-            own["options"] = dict(one)
-        requests.append(Request("reset", kwargs=own))
+            arguments["options"] = dict(one)
+        requests.append(Request("reset", kwargs=arguments))
     return requests

@@ -110,8 +110,8 @@ class BaseVectorEnv:
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
             _assemble(self, self._options, named_env.of(env_fns))
             self.worker_class = type(self.workers[0])
-            self.observation_space = [own.observation_space for own in self.engine.env_spaces]
-            self.action_space = [own.action_space for own in self.engine.env_spaces]
+            self.observation_space = [found.observation_space for found in self.engine.env_spaces]
+            self.action_space = [found.action_space for found in self.engine.env_spaces]
             self._all = self.engine.all
             self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
             self.is_closed = False

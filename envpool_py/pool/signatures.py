@@ -104,9 +104,9 @@ def spell_out(options: Any, **defaults: Any) -> Callable[[T], T]:
 
     def decorate(target: T) -> T:
         function: Any = vars(target)["__init__"] if isinstance(target, type) else target
-        own = inspect.signature(function)
-        kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        function.__signature__ = own.replace(parameters=[*kept, *added])
+        signature = inspect.signature(function)
+        kept = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*kept, *added])
         del function.__annotations__["options"]
         function.__annotations__.update((each.name, each.annotation) for each in added)
         if target.__doc__:  # python -OO has none

@@ -64,8 +64,8 @@ class Shared(NamedTuple):
 
 
 def _received(fds: Sequence[Any], others: Sequence[Any]) -> Shared:
-    own: list[Any] = [None if fd is None else fd.detach() for fd in fds]
-    return Shared(*own, *others)
+    received: list[Any] = [None if fd is None else fd.detach() for fd in fds]
+    return Shared(*received, *others)
 
 
 def main(
@@ -218,14 +218,14 @@ def _die_with_parent(alive: int) -> None:
 
         try:
             # Owner and signal belong to the open file, which forked processes share: reopen it.
-            own = os.open(f"/proc/self/fd/{alive}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            fcntl.fcntl(own, fcntl.F_SETOWN, -os.getpid())
-            fcntl.fcntl(own, _F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
+            pipe = os.open(f"/proc/self/fd/{alive}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())
+            fcntl.fcntl(pipe, _F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
         except OSError:
             pass
         else:
-            if channel.is_readable(own, 0):  # the parent has ended already
+            if channel.is_readable(pipe, 0):  # the parent has ended already
                 os.killpg(0, signal.SIGKILL)
             return
 

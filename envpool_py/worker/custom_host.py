@@ -115,8 +115,8 @@ class CustomHost(InlineHost):
     def _send_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
         for token, request in pairs:
             # A custom worker's reply to `seed` is no row.
-            own = request._replace(kind="reset") if request.kind == "seed" else request
-            self._executors[token & ID_MASK].env.send(own.with_own_arguments())
+            sent = request._replace(kind="reset") if request.kind == "seed" else request
+            self._executors[token & ID_MASK].env.send(sent.with_own_arguments())
         super()._send_requests(pairs)
 
     def run(

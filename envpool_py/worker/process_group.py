@@ -107,8 +107,8 @@ class ProcessGroup:
     def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
         for number, share in enumerate(self._shares):
             ids = share.tolist()
-            own = [self._fns[i] for i in ids]
-            self.hosts.append(kind(number, ids, own, context, shared, self.channel))
+            env_fns = [self._fns[i] for i in ids]
+            self.hosts.append(kind(number, ids, env_fns, context, shared, self.channel))
 
     def start(self) -> None:
         """Start all processes and return while they make their envs; OSError if one fails."""
@@ -141,7 +141,7 @@ class ProcessGroup:
                 raise host.start_error or host.death_of(host.ids[0])
             late = [i for host in self.hosts if not host.started for i in host.ids]
             if not late:
-                return {i: own for host in self.hosts for i, own in host.spaces.items()}
+                return {i: spaces for host in self.hosts for i, spaces in host.spaces.items()}
             left = warn_at - time.monotonic()
             if left <= 0:
                 text = f"env_fn has not returned after {process_host.SLOW_START:g} seconds"
