@@ -32,7 +32,6 @@ from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.record import digest, recorder
-from envpool_py.record.observers import LOST_EPISODE
 from envpool_py.record.recorder import Row
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
@@ -113,13 +112,13 @@ class _Env:
     #: failed. They are carried out when the record shows a later answer of the env; if the env was
     #: recreated first, its process had died.
     unconfirmed: list[Request] = field(default_factory=list)
-    #: (root seed, episode), if the run recreated the env but its row waits to be returned first.
-    recreated_at: tuple[int | None, int] | None = None
+    #: What ``recorder.LIFE`` names, if the run recreated the env but a row is returned before.
+    life: dict[str, Any] | None = None
 
     def next_position(self, request: Request | None, info: Iterable[str] = ()) -> tuple[int, int]:
         """Return the position after a request; ``info``: of its row, has ``is_reset`` if needed."""
         episode, step = self.position
-        if request is None:
+        if request is None or request.kind == "lose":
             return self.position
         is_step = request.kind == "step" and "is_reset" not in info
         return (episode, step + 1) if is_step else (episode + 1, 0)
@@ -189,7 +188,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         engine.batches.keep_last()
         if self.header["episode_seeds"]:
             for k, i in enumerate(self.env_ids):
-                self._set_schedule(k, self.header["roots"][i], -1)
+                engine.flight.positions.roots[k] = self.header["roots"][i]
+            restart.configure(engine, range(len(self.env_ids)))
 
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
@@ -251,13 +251,17 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         elif kind in (recorder.RESETS, recorder.SEEDS):
             name = "reset" if kind == recorder.RESETS else "seed"
             self._pending[i] = Request(name, kwargs=entry)
+        elif kind == recorder.RETRIED:
+            name, kwargs, error = entry
+            args = (self._engine.batches.last_obs(i),) if name == "lose" else ()
+            self._pending[i] = Request(name, args, kwargs, error)
         elif kind == recorder.CANCELLED:
             request = self._pending.pop(i, None)
             if request is not None and entry:
                 self._envs[i].unconfirmed.append(request)
             self._recreate(i)
         elif kind == recorder.RECREATED:
-            self._envs[i].recreated_at = entry
+            self._envs[i].life = entry
             if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
         elif kind != recorder.ASKED:
@@ -280,19 +284,11 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""
         env = self._envs[i]
-        if env.recreated_at is not None:
-            root, episode = env.recreated_at
-            env.recreated_at = None
+        if env.life is not None:
             env.unconfirmed.clear()
             restart.restart(self._engine, np.array([i]))
-            self._set_schedule(i, root, episode)
-
-    def _set_schedule(self, i: int, root: int | None, episode: int) -> None:
-        """Set the root seed and the number of the last episode of env ``i``."""
-        configured = restart.configured_for(self._engine, i)
-        if configured is not None:
-            kwargs = {**configured.kwargs, "root": root, "episode": episode}
-            asking.ask(self._engine, np.array([i]), [configured._replace(kwargs=kwargs)])
+            restart.configure(self._engine, [i], **env.life)
+            env.life = None
 
     def _confirm(self, i: int) -> None:
         """Carry out the unconfirmed requests of env ``i``, which has answered a later one."""
@@ -316,22 +312,20 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         env.position = env.next_position(request, info)
         return None
 
-    def _fetch(self, requests: Mapping[int, Request | None]) -> StepResult:
-        """Send requests and return their batch; None: the row of a lost step."""
-        for i, request in requests.items():
-            if request is not None:
-                self._confirm(i)
+    def _fetch(self, requests: Mapping[int, Request]) -> StepResult:
+        """Send requests and return their batch."""
+        for i in requests:
+            self._confirm(i)
         try:
             for i, request in requests.items():
-                one_id = np.array([i])
-                if request is None:
-                    self._engine.states.mark_sent(Selection(one_id), STEPPING)
-                    self._engine.put_lost(i)
-                elif request.kind == "step":
-                    self._engine.send_steps(Selection(one_id), request.args)
+                env = Selection(np.array([i]))
+                if request.kind == "step":
+                    self._engine.send_steps(env, request.args)
+                elif request.kind == "lose":
+                    self._engine.flight.send(env, STEPPING, [request])
                 else:
-                    self._engine.claim_reset(one_id)  # a cancelled step may have ended its process
-                    self._engine.send_resets(Selection(one_id), [request])
+                    self._engine.claim_reset(env.ids)  # a cancelled step may have ended its process
+                    self._engine.send_resets(env, [request])
             batch = self._engine.fetch(Selection(np.array(list(requests), dtype=np.intp)))
         except EnvError as error:  # with the ids of the run
             index, i = error.env_id, self.env_ids[error.env_id]
@@ -344,18 +338,15 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
 
     def _repeat(self, rows: Mapping[int, Row]) -> StepResult:
         """Repeat the rows of a batch, and check them."""
-        requests = {i: self._pending.pop(i, None) for i in rows}
-        for i, request in requests.items():
-            if request is None and not rows[i].lost:
+        for i in rows:
+            if i not in self._pending:
                 raise ValueError(f"env {self.env_ids[i]}: the record holds a row without a request")
-        final_obs = {
-            i: self._engine.batches.last_obs(i) for i in rows if "final_obs" in rows[i].info
-        }
+        requests = {i: self._pending.pop(i) for i in rows}
         try:
-            batch = self._fetch({i: None if rows[i].lost else requests[i] for i in rows})
+            batch = self._fetch(requests)
         except EnvError as error:
             i = self._index[error.env_id]
-            first = error.message.partition("\n")[0].partition(": ")[2]
+            first = _headline(error.message)
             position = self._envs[i].next_position(requests[i])
             raise self._differs(i, f"{first}; in the run it did not", position) from error
         for n, (i, row) in enumerate(rows.items()):
@@ -369,17 +360,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 how = f"obs is {shown}, of digest {now:08x}; the digest was {row.digest:08x}"
             if how is not None:
                 raise self._differs(i, how, env.position)
-            # In same_step mode recovery ends a lost episode with the first row of the next one.
-            ends_lost_episode = row.info.pop(LOST_EPISODE, False)
-            if ends_lost_episode:
-                batch[3][n] = True
-            is_reset = request is not None and request.kind != "step"
-            if is_reset and (ends_lost_episode or not row.marked):
-                info.pop("is_reset", None)
-            info.update(row.info)
-            if i in final_obs:
-                info["final_obs"] = final_obs[i]
-            if "final_obs" in info and not is_reset:
+            if "final_obs" in info and request.kind in ("step", "lose"):
                 env.position = env.next_position(_RESET)
             self._recreate(i)
         return batch
@@ -408,8 +389,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             self._confirm(i)
             position = env.next_position(request)
             error = self._carry_out(i, request)
-            was = text.partition("\n")[0]
-            now = "" if error is None else error.message.partition("\n")[0]
+            was, now = _headline(text), "" if error is None else _headline(error.message)
             if error is None and not is_death:
                 how = f"it did not raise the error of the run: {was}"
                 raise self._differs(i, how, position)
@@ -419,6 +399,11 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             env.position = position
         self._recreate(i)
         return error or _DEATHS.get(kind, EnvError)(text, env_ids)
+
+
+def _headline(message: str) -> str:
+    """Return the first line of an error without its env, and how often that was restarted."""
+    return message.partition("\n")[0].partition(": ")[2]
 
 
 def _difference(batch: StepResult, n: int, row: Row) -> str | None:

@@ -49,6 +49,15 @@ def of_episode(root: int, episode: int) -> int:
     return int(np.random.SeedSequence(root, spawn_key=(episode,)).generate_state(1)[0])
 
 
+def of_restart(root: int, number: int) -> int:
+    """Return the seed of an env's first reset after its restart ``number`` (1, 2, ...).
+
+    It is the first word of ``numpy.random.SeedSequence(root, spawn_key=(number, 0))``, with the
+    env's last seed ``root``: the run can be repeated, and no restart repeats an earlier episode.
+    """
+    return int(np.random.SeedSequence(root, spawn_key=(number, 0)).generate_state(1)[0])
+
+
 def _child(sequence: np.random.SeedSequence, i: int) -> int:
     key = (*sequence.spawn_key, i)
     child = np.random.SeedSequence(sequence.entropy, spawn_key=key, pool_size=sequence.pool_size)

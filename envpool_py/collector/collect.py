@@ -477,10 +477,10 @@ class _Seeds:
         """The episodes of these envs have begun, and their first rows are there."""
         for i in env_ids:
             seed = self._given.pop(i, None)
-            options = self._engine.hosts.configured.get(i)
-            reset_fn = None if options is None else options.args[0].reset_fn
-            root, episode, _ = self._engine.flight.positions.returned.get(i, (None, 0, False))
-            if root is not None:
+            options, positions = self._engine.options.env, self._engine.flight.positions
+            reset_fn = options.reset_fn
+            episode, root = positions.returned[i][0], positions.roots[i]
+            if options.episode_seeds and root is not None:
                 self.of_env[i], seed = root, seeding.of_episode(root, episode)
             elif reset_fn is not None and seed is None:
                 seed, _ = reset_fn(i, episode)

@@ -31,7 +31,7 @@ from envpool_py.engine.flight import Flight
 from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.batches import Batches
-from envpool_py.env.block import BESIDE, Beside, StepResult
+from envpool_py.env.block import BESIDE, FINAL, OVER, RESET_ROW, Beside, StepResult
 from envpool_py.env.checks import RowWarnings
 from envpool_py.env.options import Options
 from envpool_py.env.request import Request
@@ -42,6 +42,7 @@ from envpool_py.record.observers import Rows, Steps
 from envpool_py.worker.hosts import Hosts, common_spec
 
 _NO_MARK = bytes(1)
+_NEW_POSITION = FINAL | RESET_ROW | OVER
 
 
 class Engine:
@@ -51,26 +52,16 @@ class Engine:
 
     Attributes:
         flight: the requests in flight. ``hosts``, ``states``, ``arrivals``, ``observers``: its own.
+        options: the options of the pool.
         all: all envs, in order.
         batch_ids: the envs of the last batch that was returned.
         counts: the number of batches that were returned, and of rows in them.
         warnings: the warnings about values of rows.
     """
 
-    def __init__(
-        self,
-        hosts: Hosts,
-        options: Options,
-        *,
-        publish_early: bool,
-    ) -> None:
+    def __init__(self, hosts: Hosts, options: Options, *, publish_early: bool) -> None:
+        self.options = options
         pool, env = options.pool, options.env
-        self._scheduled = scheduled = bool(
-            options.recovery.on_error == "restart"
-            or env.episode_seeds
-            or env.reset_fn
-            or pool.record
-        )
         self.flight = flight = Flight(hosts, publish_early=publish_early)
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
         self.observers = flight.observers
@@ -81,7 +72,7 @@ class Engine:
         try:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
-            self.block = hosts.attach(spec._replace(measured=pool.measure, scheduled=scheduled))
+            self.block = hosts.attach(spec._replace(measured=pool.measure))
             flight.attach(self.block)
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
         except BaseException:
@@ -156,6 +147,7 @@ class Engine:
 
     def send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         """Send a reset to each of these envs, which must accept one."""
+        self.flight.positions.mark_sent(envs.ids.tolist(), requests)
         if self.flight.recovery is not None:
             try:
                 envs, requests = self.flight.recovery.take_resets(envs, requests)
@@ -164,7 +156,7 @@ class Engine:
                 raise
         for observer in self.observers:
             observer.resets(envs.ids.tolist(), requests)
-        plain = not any(request.kwargs for request in requests)
+        plain = not any(request.kwargs or request.error for request in requests)
         self.flight.send(envs, RESETTING, None if plain else requests)
 
     # ----------------------------------------------------------------------------------- fetching
@@ -200,11 +192,13 @@ class Engine:
             ids = flight.wait(min(wait_num, states.num_in_flight), deadline, None)
             if deadline is not None and not strict and not len(ids):
                 ids = flight.wait(1, None, None)
-            batch = self._deliver(Selection(ids), None, resets=True)
+            batch = self._deliver(Selection(ids))
             if batch is not None:
                 return batch
 
-    def _deliver(self, envs: Selection, infos: Array | None, *, resets: bool) -> StepResult | None:
+    def _deliver(
+        self, envs: Selection, infos: Array | None = None, *, resets: bool = True
+    ) -> StepResult | None:
         """Make a batch of the results of these envs, which have all arrived; see ``fetch``.
 
         Returns:
@@ -219,6 +213,7 @@ class Engine:
         try:
             marks = self.block.mark[envs.index]
             marked: list[tuple[int, int]] = []
+            completed: list[int] = []
             beside: dict[int, Beside] = {}
             if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
                 marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
@@ -229,18 +224,17 @@ class Engine:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
                 self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
-            if self._scheduled:
-                flight.positions.mark_returned(
-                    ids[(marks | terminated | truncated).nonzero()[0]].tolist()
-                )
+                changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
+                flight.positions.mark_returned(changed)
+                completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
             if self.observers:
-                self._pass_to_observers(ids, (parts, reward, terminated, truncated), resets=resets)
-            if recovery is not None:
-                recovery.annotate(ids, truncated, infos)
+                rows = Rows(parts, reward, terminated, truncated)
+                for observer in self.observers:
+                    observer.rows(ids, rows)
             self.arrivals.remove_returned(ids)
             self.states.mark_returned(envs, READY)
             if recovery is not None:
-                recovery.returned(ids)
+                recovery.returned(ids, completed)
             self.batch_ids = ids
             self.counts[0] += 1
             self.counts[1] += len(ids)
@@ -253,14 +247,15 @@ class Engine:
         self, ids: IdArray, marked: list[tuple[int, int]], beside: dict[int, Beside]
     ) -> bool:
         """Take the values beside the rows of these envs; False if recovery handles an error."""
-        flight = self.flight
+        flight, recovery = self.flight, self.flight.recovery
         errors: dict[int, EnvError] = {}
         handled = False
         for k in [k for k, mark in marked if mark & BESIDE]:
             i = int(ids[k])
             found = flight.result_beside(i)
             if isinstance(found, EnvError):
-                if self.flight.recovery is not None and self.flight.recovery.handle(i, found):
+                if recovery is not None and recovery.handle(i, found, in_flight=True):
+                    flight.forget_result(i)
                     handled = True
                 else:
                     errors[i] = found
@@ -283,19 +278,6 @@ class Engine:
         self.states.mark_returned(Selection(failed), RAISED)
         self.states.unread.update(np.setdiff1d(ids, failed).tolist())
         raise combine(list(errors.values()))
-
-    def _pass_to_observers(
-        self, ids: IdArray, batch: tuple[Any, Any, Any, Any], *, resets: bool
-    ) -> None:
-        recovery = self.flight.recovery
-        lost, notes = (set(), {}) if recovery is None else recovery.notes_of(ids)
-        rows = Rows(*batch, resets, lost, notes)
-        for observer in self.observers:
-            observer.rows(ids, rows)
-
-    def put_lost(self, i: int) -> None:
-        """Make the row of a lost step the result of env ``i``, which is in flight."""
-        self.flight.put_result(i, self.batches.put_lost(i))
 
     def _cancel_interrupted(self, ids: IdArray, error: BaseException, *, sent: bool = True) -> None:
         """Cancel the requests of a call that raised, if an interrupt was the reason."""

@@ -180,13 +180,6 @@ class Flight:
         self.arrivals.remove([i])
         self.beside.pop(i, None)
 
-    def put_result(self, i: int, beside: Beside | EnvError | None) -> None:
-        """Make the row in the block, with these values or this error, the result of env ``i``."""
-        self.block.mark[i] = BESIDE if beside else 0
-        if beside:
-            self.beside[i] = beside
-        self.arrivals.chunks.append(pack_token(int(self.states.tokens[i])))
-
     # --------------------------------------------------------------------------------- cancelling
 
     def cancel(self, ids: IdArray) -> None:
@@ -203,10 +196,11 @@ class Flight:
         self.hosts.forget_messages()
         for i in listed:
             self.beside.pop(i, None)
-            self.positions.returned.pop(i, None)
         self.states.mark_cancelled(cancelled)
         carried_out = self.hosts.cancel(set(listed)) | arrived
         self.arrivals.drop_stale()
+        for i in listed:
+            self.positions.mark_cancelled(i, carried_out=i in carried_out)
         for observer in self.observers:
             observer.cancelled(listed, [i in carried_out for i in listed])
         if self.recovery is not None:
@@ -224,7 +218,7 @@ class Flight:
         for host, overdue in group.enforce_deadlines():
             named, text = group.kill_stuck(host, overdue)
             for i in named:
-                self._fail_in_flight(i, EnvTimeoutError(f"env {i}: {text}", (i,), "step"))
+                self._lose(i, EnvTimeoutError(f"env {i}: {text}", (i,)))
         for host in group.ended():
             self._handle_end(host)
         group.timed |= any(host.disconnected for host in group.hosts)
@@ -237,29 +231,33 @@ class Flight:
         if not host.restarting:  # else the restart handles it
             for i in host.ids:
                 error = host.death_of(i)
-                if not self._fail_in_flight(i, error):
-                    self.positions.mark_lost(i)
-                if self.recovery is None or not self.recovery.handle_death(i, error):
+                if not self._lose(i, error):
                     self.states.mark_dead(i, error)
         host.ended = False  # last: after an interrupt, all of this is repeated
 
-    def _fail_in_flight(self, i: int, error: EnvError) -> bool:
-        """Make ``error`` the result of env ``i``'s request; return whether a row was in flight."""
-        if i in self.replies:  # in flight too if recovery asks: it tries again or fails the request
+    def _lose(self, i: int, error: EnvError) -> bool:
+        """Env ``i`` is lost, with its request in flight, if any; whether recovery handles that."""
+        asked, in_flight = i in self.replies, self.states.in_flight()[i]
+        if asked:  # in flight too if recovery asks
             self.replies[i] = self.replies[i] or error
-            return False
-        if not self.states.in_flight()[i] or i in self.arrivals.ids():
-            return False
-        if not error.request:
+        unanswered = in_flight and not asked and i not in self.arrivals.ids()
+        if unanswered and not error.request:
             error.request = "reset" if self.states.state[i] == RESETTING else "step"
-        self.fail(i, error)
-        return True
+        self.positions.mark_lost(i, unanswered=unanswered)
+        if self.recovery is not None and self.recovery.handle(i, error, in_flight=unanswered):
+            self.states.tokens[i] += GENERATION * unanswered
+            self.hosts.forget_messages()
+            return True
+        if unanswered:
+            self.fail(i, error)
+        return False
 
     def fail(self, i: int, error: EnvError) -> None:
-        self.positions.mark_lost(i, unanswered=True)
         self.states.tokens[i] += GENERATION
         self.hosts.forget_messages()
-        self.put_result(i, error)
+        self.block.mark[i] = BESIDE
+        self.beside[i] = error
+        self.arrivals.chunks.append(pack_token(int(self.states.tokens[i])))
 
     def _kill_writers(self) -> None:
         """Kill every process with an env in flight, after data that is no result came in the pipe.

@@ -18,32 +18,26 @@ from envpool_py.env.request import Request
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
 from envpool_py.worker import process_group
+from envpool_py.worker.process_host import ProcessHost
 
 # Any process that is not in a step answers it at once.
 _PING = Request("apply", (id,))
 
 
-def configure(engine: Engine, requests: Sequence[Request]) -> None:
-    ask(engine, engine.all.ids, requests, observed=False)
-    engine.hosts.configured.update(enumerate(requests))
-
-
-def configured_for(engine: Engine, i: int) -> Request | None:
-    """Return the request that gives a new executor of env ``i`` the pool's options and position."""
-    request = engine.hosts.configured.get(i)
-    if request is None:
-        return None
-    root, episode, _ = engine.flight.positions.of(i)
-    return request._replace(kwargs={**request.kwargs, "root": root, "episode": episode})
-
-
-def _configure_again(engine: Engine, ids: Sequence[int]) -> None:
-    requests = {i: configured_for(engine, i) for i in ids}
-    sent = {i: request for i, request in requests.items() if request is not None}
-    if sent:
-        ask(engine, np.array(list(sent), dtype=np.intp), list(sent.values()), observed=False)
+def configure(engine: Engine, ids: Sequence[int], **changes: Any) -> list[Request]:
+    """Send these envs the options of the pool and their positions; return the requests."""
+    positions, requests = engine.flight.positions, []
     for i in ids:
-        engine.flight.positions.mark_recreated(i)
+        restarts = int(engine.hosts.restarts[i])
+        facts = {
+            "env_id": i,
+            "root": positions.root_of(i),
+            "episode": positions.of(i)[0],
+            "restarts": restarts,
+        }
+        requests.append(Request("configure", (engine.options.env,), facts | changes))
+    ask(engine, np.array(ids, dtype=np.intp), requests, observed=False)
+    return requests
 
 
 def restart(engine: Engine, ids: IdArray) -> None:
@@ -53,13 +47,6 @@ def restart(engine: Engine, ids: IdArray) -> None:
         AlreadyPendingCallError: an env is in flight, and its process has not ended.
         EnvError: an env_fn raised, or a process ended while it started.
     """
-    if engine.flight.recovery is None:
-        _restart(engine, ids)
-    else:
-        engine.flight.recovery.restart_by_hand(lambda: _restart(engine, ids))
-
-
-def _restart(engine: Engine, ids: IdArray) -> list[int]:
     hosts = engine.hosts
     if hosts.group is not None:
         hosts.group.channel.fetch(engine.arrivals.chunks, 0, 0)
@@ -67,22 +54,22 @@ def _restart(engine: Engine, ids: IdArray) -> list[int]:
         engine.arrivals.drop_stale()
 
     def living() -> IdArray:
-        return ids[[not hosts.is_dead(i) for i in ids.tolist()]]
+        return ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
 
     engine.states.check_free(living())
     _end_hung(engine, living())
     engine.states.mark_cancelled(living())  # in case of an interrupt
     hosts.forget_messages()
-    dead = [i for i in ids.tolist() if hosts.is_dead(i)]
-    for i in dead:
-        hosts.begin_restart(i)
-    while any(hosts.is_restarting(i) for i in dead):
+    rest = living().tolist()
+    dead = {hosts.of(i) for i in ids.tolist() if hosts.of(i).is_dead}
+    for host in dead:
+        begin_restart(engine, host)
+    while any(host.is_restarting for host in dead):
         advance_restart(engine)
-    made = [i for host in {hosts.of(i) for i in dead} for i in finish_restart(engine, host)]
-    rest = ids[~np.isin(ids, made)]
-    if len(rest):
-        rebuild(engine, rest)
-    return [*made, *rest.tolist()]
+    for host in dead:
+        finish_restart(engine, host, by_hand=True)
+    if rest:
+        recreate(engine, rest, by_hand=True)
 
 
 def _end_hung(engine: Engine, ids: IdArray) -> None:
@@ -107,7 +94,14 @@ def _end_hung(engine: Engine, ids: IdArray) -> None:
             return
         finally:
             call.cancel()
-        ids = ids[[not hosts.is_dead(i) for i in ids.tolist()]]
+        ids = ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
+
+
+def begin_restart(engine: Engine, host: ProcessHost) -> None:
+    """Restart an ended process, unless that has begun; OSError if it fails."""
+    assert engine.hosts.group is not None  # noqa: S101 - its process has ended
+    if not host.restarting:
+        engine.hosts.group.restart(host)
 
 
 def advance_restart(engine: Engine) -> None:
@@ -118,49 +112,53 @@ def advance_restart(engine: Engine) -> None:
     engine.flight.handle_ended_processes()
 
 
-def finish_restart(engine: Engine, host: Any) -> list[int]:
+def finish_restart(engine: Engine, host: ProcessHost, *, by_hand: bool = False) -> None:
     """Configure the envs of a restarted process with the positions of the lost envs.
-
-    Returns:
-        The ids of these envs.
 
     Raises:
         EnvError: an env_fn raised, or the process ended while it started.
     """
     states, deaths = engine.states, dict(engine.states.deaths)
     try:
-        error = engine.hosts.end_restart(host)
-        if error is None:
+        host.restarting = False
+        made = host.exit is None and host.started and host.start_error is None
+        if made:
             engine.batches.forget_forms(host.ids)
             states.deaths = {i: death for i, death in deaths.items() if i not in host.ids}
-            _configure_again(engine, host.ids)
-            _note_recreated(engine, host.ids)
+            recreate(engine, host.ids, process=True, by_hand=by_hand)
     except BaseException:
         # The executors may lack their options, so the process must be restarted again.
         states.deaths.update(deaths)
         host.restarting = False
         host.end()
         raise
-    if error is not None:
+    if not made:
+        host.end()
+        host.reap()
+        host.ended = False  # the error of the restart is reported
         for i in host.ids if engine.flight.recovery is None else ():
             states.mark_dead(i, host.death_of(i))
-        raise error
-    return list(host.ids)
+        raise host.start_error or host.death_of(host.ids[0])
 
 
-def rebuild(engine: Engine, ids: IdArray) -> None:
-    ask(engine, ids, [Request("rebuild")] * len(ids), observed=False)
-    _configure_again(engine, ids.tolist())
-    _note_recreated(engine, ids.tolist())
+def recreate(
+    engine: Engine, ids: Sequence[int], *, process: bool = False, by_hand: bool = False
+) -> None:
+    """Recreate these envs, or, after the restart of their process, configure the new ones.
 
-
-def _note_recreated(engine: Engine, ids: Sequence[int]) -> None:
-    engine.hosts.restarts[list(ids)] += 1
-    recovery, to_reset = engine.flight.recovery, ids
-    if recovery is not None:
-        recovery.recreated(ids)
-        if not recovery.by_hand:
-            to_reset = [i for i in ids if engine.states.state[i] == DEAD]
-    engine.states.mark_recreated(to_reset)
+    By hand they must be reset; else the steps of idle ones are sent as ``lose``.
+    """
+    engine.hosts.restarts[ids] += 1
+    try:
+        requests = configure(engine, ids, recreate=not process)
+    except BaseException:
+        engine.hosts.restarts[ids] -= 1
+        raise
+    states, recovery = engine.states, engine.flight.recovery
+    states.mark_recreated(i for i in ids if by_hand or states.state[i] == DEAD)
+    for i in ids:
+        engine.flight.positions.mark_recreated(i)
     for observer in engine.observers:
-        observer.recreated(ids)
+        observer.recreated(ids, requests)
+    if recovery is not None:
+        recovery.recreated(ids, by_hand=by_hand)

@@ -30,9 +30,6 @@ _WHY_RESET = {
 
 _ALL_READY = bytes([READY])
 
-# Number of batches in the log of sends and returns at which the log is condensed.
-_LONGEST_LOG = 512
-
 
 class States:
     """The state of every env.
@@ -54,8 +51,9 @@ class States:
         self.held = False
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
-        # The envs of each send and return, oldest first; only the last entry of an env counts.
-        self._log: list[IdArray] = [np.arange(num_envs)]
+        # The times of the last sends and returns, as numbers.
+        self._order = np.arange(num_envs)
+        self._next = num_envs
 
     # ----------------------------------------------------------------------------------- reading
 
@@ -65,25 +63,13 @@ class States:
 
     def waiting(self) -> IdArray:
         """Return the envs in flight, the oldest request first."""
-        latest = self._log[-1]
-        if len(latest) == self.num_in_flight and self.in_flight()[latest].all():
-            return latest  # one request for all of them
-        order = self._condense()
+        order = np.argsort(self._order)
         return order[self.in_flight()[order]]
 
     def ready(self) -> IdArray:
         """Return the envs that accept a request, in the order in which results were returned."""
-        order = self._condense()
+        order = np.argsort(self._order)
         return order[self.state[order] < STEPPING]
-
-    def _condense(self) -> IdArray:
-        """Return all env ids in the order of their last entry in the log; shorten the log."""
-        latest = np.concatenate(self._log)
-        last_entry = np.empty(len(self.state), dtype=np.intp)
-        last_entry[latest] = np.arange(len(latest))
-        order = np.argsort(last_entry)
-        self._log = [order]
-        return order
 
     # ---------------------------------------------------------------------------------- checking
 
@@ -140,15 +126,15 @@ class States:
     def mark_sent(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight += len(envs.ids)
-        self._log.append(envs.ids)
-        if len(self._log) > _LONGEST_LOG:
-            self._condense()
+        self._next += len(envs.ids)
+        self._order[envs.index] = np.arange(self._next - len(envs.ids), self._next)
 
     def mark_returned(self, envs: Selection, state: int) -> None:
         ids = envs.ids
         self.state[envs.index] = state
         self.num_in_flight -= len(ids)
-        self._log.append(ids)
+        self._next += len(ids)
+        self._order[envs.index] = np.arange(self._next - len(ids), self._next)
         if self.unread:
             self.unread.difference_update(ids.tolist())
         if self.deaths:

@@ -152,19 +152,3 @@ class Batches:
             for leaf, array in zip(self._block.obs_leaves, self._last, strict=True)
         ]
         return spaces.join(self._block.spec.obs, parts)
-
-    def put_lost(self, i: int) -> Beside:
-        """Write the row of a lost step of env ``i``: truncated, the last observation, reward 0.
-
-        Call this only while no executor writes that row. Return the values beside the block.
-        """
-        assert self._last is not None  # noqa: S101 - keep_last was called
-        block, objects = self._block, []
-        for array, last in zip(block.obs, self._last, strict=True):
-            if array is None:
-                objects.append(spaces.snapshot(last[i]))
-            else:
-                array[i] = last[i]
-        block.reward[i] = 0.0
-        block.terminated[i], block.truncated[i] = False, True
-        return {"objects": objects} if objects else {}

@@ -26,19 +26,16 @@ StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_],
 #: ``final_obs``, ``reply``, ``warnings``.
 Beside: TypeAlias = "dict[str, Any]"
 
-#: The position of an env in its schedule of episodes: its seed under ``episode_seeds`` or None, the
-#: number of the episode (-1 before the first), and whether that episode is over.
-Position: TypeAlias = "tuple[int | None, int, bool]"
+#: The position of an env: the number of its episode (-1 before the first), and whether that episode
+#: is over.
+Position: TypeAlias = "tuple[int, bool]"
 
 #: The bits of a mark: values are beside the block; the row ended an episode in same_step mode; the
-#: row is that of a reset; from ``FORM`` on the number of the info's form, see ``info_codec``.
-BESIDE, FINAL, RESET_ROW, FORM = 1, 2, 4, 8
+#: row is that of a reset; the episode is over; from ``FORM`` on the number of the info's form, see
+#: ``info_codec``.
+BESIDE, FINAL, RESET_ROW, OVER, FORM = 1, 2, 4, 8, 16
 
 _ALIGN = 64  # bytes: a cache line, and at least the alignment of any dtype
-_POSITION = (
-    3  # numbers: size of the seed in bytes, 0 for none; number of the episode + 1; is it over
-)
-_LARGEST_SEED = 64  # bytes
 
 
 class Spec(NamedTuple):
@@ -46,7 +43,7 @@ class Spec(NamedTuple):
 
     ``obs`` and ``action`` are layouts, see ``spaces``. ``finals``: the block also holds final
     observations. ``num_processes``: the number of processes that write a heartbeat.
-    ``measured``: steps are timed. ``scheduled``: executors write the ``Position`` of their envs.
+    ``measured``: steps are timed.
     """
 
     num_envs: int
@@ -56,7 +53,6 @@ class Spec(NamedTuple):
     finals: bool = False
     num_processes: int = 0
     measured: bool = False
-    scheduled: bool = False
 
 
 class Block:
@@ -85,7 +81,6 @@ class Block:
         #: Infos of rows that are written in this process.
         self.infos: list[Any] = [None] * spec.num_envs
         self._positions: Any = arrays["positions"].data
-        self._seeds: Any = arrays["seeds"].data
         self.heartbeats = arrays["heartbeats"]
         self.times = arrays["times"]
         # The array of actions if an action is one array or number, else None.
@@ -122,25 +117,17 @@ class Block:
         return spaces.batch_actions(self.spec.action, actions, ids.tolist())
 
     def put_position(self, i: int, position: Position) -> None:
-        """Write the position of env ``i``; ValueError for a seed of over 511 bits.
+        """Write the position of env ``i``.
 
         Only the executor calls this, because only it knows which resets have reached the env. A
         restarted process continues from the position that the previous process wrote.
         """
-        root, episode, over = position
-        numbers, at, size = self._positions, i * _POSITION, 0
-        if root is not None:
-            size = root.bit_length() // 8 + 1  # at least one byte: size 0 means no seed
-            if size > _LARGEST_SEED:
-                raise ValueError("a seed under episode_seeds has at most 511 bits")
-            start = i * _LARGEST_SEED
-            self._seeds[start : start + size] = root.to_bytes(size, "little")
-        numbers[at], numbers[at + 1], numbers[at + 2] = size, episode + 1, over
+        episode, over = position
+        self._positions[i] = 2 * (episode + 1) + over  # 0 before the first episode
 
     def position(self, i: int) -> Position:
-        size, resets, over = self._positions[i * _POSITION : (i + 1) * _POSITION].tolist()
-        seed = bytes(self._seeds[i * _LARGEST_SEED :][:size])
-        return int.from_bytes(seed, "little") if size else None, resets - 1, bool(over)
+        resets, over = divmod(self._positions[i], 2)
+        return resets - 1, bool(over)
 
     def final_obs(self, i: int) -> Any:
         """Return a copy of the observation that ended the last episode of env ``i``."""
@@ -169,8 +156,7 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
     wanted += [
         ("info rows", (n * info_codec.ROW_BYTES,), byte),
         ("info tables", (n * info_codec.TABLE_BYTES,), byte),
-        ("positions", (n * _POSITION,), np.dtype(np.int64)),
-        ("seeds", (n * _LARGEST_SEED,), byte),
+        ("positions", (n,), np.dtype(np.int64)),
         ("heartbeats", (spec.num_processes, heartbeat.NUMBERS), np.dtype(np.int64)),
         ("times", (n if spec.measured else 0, times.NUMBERS), np.dtype(np.int64)),
     ]

@@ -18,9 +18,16 @@ from envpool_py import seeding
 from envpool_py.env import checks, spaces
 from envpool_py.env.block import Position
 from envpool_py.env.heartbeat import Heartbeat
-from envpool_py.env.layers import EPISODE_OVER, has_own, layers_of, lookup, turn_based_layer
+from envpool_py.env.layers import (
+    EPISODE_OVER,
+    has_own,
+    layers_of,
+    lookup,
+    takes_seed,
+    turn_based_layer,
+)
 from envpool_py.env.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
-from envpool_py.env.request import Request
+from envpool_py.env.request import KINDS, Request
 from envpool_py.env.times import StepTimes
 from envpool_py.errors import from_signal_handler
 
@@ -66,8 +73,9 @@ class Executor:
         self.to_check = {checks.RESET, checks.STEP, checks.OVER}
         self._times: StepTimes | None = None
         self._heartbeat: Heartbeat | None = None
-        self.configure()
+        self._env_id = 0
         self._make()
+        self.configure()
 
     def _make(self) -> None:
         env = self._env_fn()
@@ -85,7 +93,7 @@ class Executor:
                     " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
                 )
         self.env = env
-        self._instrumented: Any = env
+        self.instrument(self._env_id, self._times, self._heartbeat)
         self._turns = turn_based_layer(env)
         self._closed = False
         # Called in place of the next step: an automatic reset, or raising the error of one.
@@ -94,12 +102,16 @@ class Executor:
 
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
-        if request.kind != "step":
-            reply = getattr(self, request.kind)(*request.args, **request.kwargs)
-            return [*request.args, *request.kwargs.values()] if request.kind == "seed" else reply
-        row = self.step(*request.args, **request.kwargs)
+        if not KINDS[request.kind].has_row:
+            return getattr(self, request.kind)(*request.args, **request.kwargs)
+        row = self.row_of(request)
+        if request.kind == "seed":
+            return [*request.args, *request.kwargs.values()]
+        if request.kind == "reset":
+            return row[0], dict(row[4])
         if type(row) is tuple and type(row[4]) is ResetInfo:
             row[4]["is_reset"] = True
+        if type(row) is tuple and type(row[4]) in (ResetInfo, FinalInfo):
             return row
         row, ended = self.finish(row)
         if ended is None:
@@ -112,18 +124,25 @@ class Executor:
         self,
         options: EnvOptions = EnvOptions(),  # noqa: B008 - frozen
         *,
-        env_id: int = 0,
-        root: int | None = None,
+        env_id: int | None = None,
+        root: int = 0,
         episode: int = -1,
+        restarts: int = 0,
+        recreate: bool = False,
     ) -> None:
-        """Set the options, and the env's position in its schedule of episodes.
+        """Set the options, and where the env goes on: after ``episode``; its last seed is ``root``.
 
-        ``root`` is the seed from which every episode is seeded; None: the env's own random stream.
+        ``restarts``: how often the env was recreated; its first reset is then seeded from ``root``.
+        ``recreate``: close the env, ignoring errors, and make a new one by its ``env_fn``.
         """
-        self._env_id, self._root, self._episode, self._over = env_id, root, episode, False
-        self._autoreset = options.autoreset_mode
-        self._reset_fn = options.reset_fn
-        self._validate = options.validate
+        if recreate:
+            with contextlib.suppress(Exception):
+                self.close()
+            self._make()
+        self._env_id = self._env_id if env_id is None else env_id
+        self._root, self._episode, self._over = root, episode, False
+        self._restarts, self._is_new = restarts, restarts > 0
+        self._options = options
         if options.validate == ALWAYS:
             self.to_check |= {checks.RESET, checks.STEP}
         elif options.validate == OFF:
@@ -132,12 +151,13 @@ class Executor:
     def instrument(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
         """Time the steps and resets of the env, which has id ``i``, and write its heartbeat."""
         self._env_id, self._times, self._heartbeat = i, times, heartbeat
+        self._instrumented: Any = self.env
         if times is not None or heartbeat is not None:
             self._instrumented = _Instrumented(self.env, i, times, heartbeat)
 
     @property
     def position(self) -> Position:
-        return self._root, self._episode, self._over
+        return self._episode, self._over
 
     @property
     def stepper(self) -> Any:
@@ -157,12 +177,12 @@ class Executor:
     @property
     def _past_end(self) -> bool:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
-        return self._over and self._autoreset is None and checks.OVER in self.to_check
+        return self._over and self._options.autoreset_mode is None and checks.OVER in self.to_check
 
     def _is_due(self, what: str) -> bool:
         """Whether to check this kind of row now: each time with ``ALWAYS``, else once."""
         due = what in self.to_check
-        if due and self._validate != ALWAYS:
+        if due and self._options.validate != ALWAYS:
             self.to_check.remove(what)
         return due
 
@@ -199,14 +219,14 @@ class Executor:
             row = checked_row(row)
         obs, reward, terminated, truncated, info = row
         over = terminated or truncated
-        if self._turns is not None:
+        if self._turns is not None and "env_error" not in info:
             over = getattr(self._turns, EPISODE_OVER)
         if not over:
             return row, None
         self._over = True
-        if self._autoreset == NEXT_STEP:
+        if self._options.autoreset_mode == NEXT_STEP:
             self._pending = self._reset_late
-        if self._autoreset != SAME_STEP:
+        if self._options.autoreset_mode != SAME_STEP:
             return row, None
         last = spaces.snapshot(obs) if keep is None else keep(i, obs)
         ended = last, spaces.snapshot(info) if info else {}
@@ -239,7 +259,26 @@ class Executor:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
         if request.kind == "step":
             return self.step(*request.args)
-        return self.reset_row(getattr(self, request.kind)(*request.args, **request.kwargs))
+        if request.kind == "lose":
+            return self.lose(request.args[0], request.error)
+        row = self.reset_row(getattr(self, request.kind)(*request.args, **request.kwargs))
+        if request.error:
+            row[4]["env_error"] = request.error
+        return row
+
+    def lose(self, obs: Any, error: str) -> Row:
+        """Return the row of a step that an earlier env has lost: truncated, without reward.
+
+        ``obs`` is the last observation. In same_step mode the row also begins the next episode.
+        """
+        final: dict[str, Any] = {"env_error": error}
+        if self._turns is not None:
+            final["env_done"] = True
+        if self._options.autoreset_mode == SAME_STEP:
+            first, info = self.reset()
+            info = {**info, "env_error": error, "final_obs": obs, "final_info": final}
+            return first, 0.0, False, True, FinalInfo(info)
+        return obs, 0.0, False, True, final
 
     def reset_row(self, begun: tuple[Any, dict[str, Any]] | None = None) -> Row:
         """Return the row of a reset: one that has just been carried out, or a new one."""
@@ -250,14 +289,15 @@ class Executor:
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the env; arguments that are None are not passed to it."""
-        root, episode = self._root, self._episode + 1
-        if root is not None:
-            if seed is not None:
-                root, episode = seed, 0
+        root, episode = self._root if seed is None else seed, self._episode + 1
+        if self._options.episode_seeds:
+            episode = episode if seed is None else 0
             seed = seeding.of_episode(root, episode)
-        if self._reset_fn is not None and seed is None and options is None:
-            seed, options = self._reset_fn(self._env_id, episode)
+        elif self._options.reset_fn is not None and seed is None and options is None:
+            seed, options = self._options.reset_fn(self._env_id, episode)
             seed = None if seed is None else operator.index(seed)
+        elif self._is_new and seed is None and takes_seed(self.env):
+            seed = seeding.of_restart(root, self._restarts)
         if seed is not None:
             kwargs["seed"] = seed
         if options is not None:
@@ -281,7 +321,7 @@ class Executor:
             self._check(obs, None)
         self._root, self._episode, self._over = root, episode, False
         self._pending = None
-        self._in_reset = False
+        self._in_reset = self._is_new = False
         return obs, info
 
     def seed(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
@@ -289,8 +329,10 @@ class Executor:
         seed_method = lookup(self.env, "seed", None)
         if callable(seed_method):
             seed_method(seed)
-        # The reset of such an env may not accept a seed, but with a root every reset is seeded.
-        return self.reset(seed=None if callable(seed_method) and self._root is None else seed)
+        # The reset of such an env may not accept a seed, unless every reset is seeded.
+        return self.reset(
+            seed=None if callable(seed_method) and not self._options.episode_seeds else seed
+        )
 
     def _check(self, obs: Any, reward: Any) -> None:
         space = getattr(self.env, "observation_space", None)
@@ -299,7 +341,7 @@ class Executor:
             checks.REWARD: checks.reward_complaint(reward),
         }
         for kind, text in found.items():
-            if text is not None and self._validate == ALWAYS:
+            if text is not None and self._options.validate == ALWAYS:
                 raise ValueError(text)
             if text is not None:
                 self.warn(kind, text)
@@ -322,12 +364,6 @@ class Executor:
 
     def render(self, **kwargs: Any) -> Any:
         return self.env.render(**kwargs)
-
-    def rebuild(self) -> None:
-        """Close the env, ignoring errors, and make a new one by its ``env_fn``."""
-        with contextlib.suppress(Exception):
-            self.close()
-        self._make()
 
     def close(self) -> None:
         """Close the env; a second call does nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import gymnasium as gym
@@ -33,6 +34,15 @@ def turn_based_layer(env: Any) -> Any:
         except Exception:  # noqa: BLE001 - a user's property may raise anything
             return None
     return None
+
+
+def takes_seed(env: Any) -> bool:
+    """Whether the ``reset`` of the base env has an argument ``seed``."""
+    try:
+        names = inspect.signature(layers_of(env)[-1].reset).parameters
+    except (TypeError, ValueError):  # of a function in C
+        return False
+    return "seed" in names or any(each.kind is each.VAR_KEYWORD for each in names.values())
 
 
 def has_own(layer: Any, name: str) -> bool:

@@ -158,9 +158,10 @@ class RecoveryOptions:
             recreated, in a new process if its process has ended; the row of the lost step is
             truncated, with the last observation, reward 0 and the error's text in
             ``info["env_error"]``.
-        max_restarts: restarts per env before its error is raised; None: no limit.
-        restart_backoff: seconds that an env waits before its second restart, doubled for each
-            later restart, at most 30; the other envs do not wait.
+        max_restarts: restarts of an env in a row before its error is raised: without a completed
+            episode between them. None: no limit.
+        restart_backoff: seconds that an env waits before its second restart in a row, doubled for
+            each later one, at most 5; a whole batch waits for all of its envs.
         on_restart: ``(env_id, error)``, called before the reset of a recreated env; it must not
             use the pool.
     """

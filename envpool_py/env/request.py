@@ -27,13 +27,13 @@ KINDS = {
     "step": Kind(has_row=True),
     "reset": Kind(has_row=True),
     "seed": Kind(has_row=True),
+    "lose": Kind(has_row=True),
     "get_attr": Kind(copied=False),
     "set_attr": Kind(recorded=True),
     "call": Kind(recorded=True),
     "apply": Kind(recorded=True),
     "render": Kind(),
-    "rebuild": Kind(timed=False, copied=False),
-    "configure": Kind(copied=False),
+    "configure": Kind(timed=False, copied=False),
 }
 
 
@@ -48,19 +48,23 @@ class Request(NamedTuple):
     ``step``       ``action``                     (obs, reward, terminated, truncated, info)
     ``reset``      ``seed=``, ``options=``, ...   (obs, info)
     ``seed``       ``seed``                       ``[seed]``
+    ``lose``       ``obs``                        the row of a lost step, see ``Executor.lose``
     ``get_attr``   ``name``                       the value
     ``set_attr``   ``name, value``                None
     ``call``       ``method, *args, **kwargs``    the result of the method
     ``apply``      ``function, *args, **kwargs``  the result of ``function(env, ...)``
     ``render``     ``**kwargs``                   the frame
-    ``rebuild``                                   None; a new env, made by the same ``env_fn``
-    ``configure``  the pool's options             None; sent only if they are not the defaults
+    ``configure``  see ``Executor.configure``     None; not sent to a new env without options
     ============== ============================== ==========================================
+
+    ``error``: the text of the error after which this request is sent; the info of its row has it as
+    ``env_error``.
     """
 
     kind: str
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
+    error: str = ""
 
     def with_own_arguments(self) -> Request:
         """Return this request with copies of its arguments, except for functions and options."""
@@ -68,4 +72,5 @@ class Request(NamedTuple):
             return self
         functions = self.kind == "apply"  # the first argument
         args = (*self.args[:functions], *map(snapshot, self.args[functions:]))
-        return Request(self.kind, args, {key: snapshot(one) for key, one in self.kwargs.items()})
+        kwargs = {key: snapshot(one) for key, one in self.kwargs.items()}
+        return self._replace(args=args, kwargs=kwargs)

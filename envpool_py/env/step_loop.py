@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from envpool_py.env import spaces
-from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
+from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
 from envpool_py.env.executor import Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.obs_writer import actions_of, flat_rows, view, writer_of
@@ -60,7 +60,6 @@ class StepLoop:
         self._fail = fail
         self._keep_info = keep_info
         self._heartbeat = heartbeat
-        self._put_position = block.put_position if block.spec.scheduled else None
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
         self._write = writer_of(block.spec.obs, block.obs, "obs", self._beside)
@@ -71,17 +70,12 @@ class StepLoop:
         self._terminated, self._truncated, self._one = _units(block)
         # For each env the object to step: the env itself if its next step needs nothing else.
         self._steppers: list[Any] = [None] * block.spec.num_envs
-        for i in executors:
-            self._adopt(i)
+        for i, executor in executors.items():
+            times = StepTimes(block.times[i]) if len(block.times) else None
+            executor.instrument(i, times, heartbeat)
+            executor.warn = self._warn
+            self._steppers[i] = executor.stepper
         self._run = self._make_run()
-
-    def _adopt(self, i: int) -> None:
-        """Prepare to step the env of an executor."""
-        executor = self._executors[i]
-        times = StepTimes(self._block.times[i]) if len(self._block.times) else None
-        executor.instrument(i, times, self._heartbeat)
-        executor.warn = self._warn
-        self._steppers[i] = executor.stepper
 
     # ------------------------------------------------------------------------------ the step loop
 
@@ -120,8 +114,6 @@ class StepLoop:
                 self._run(iter((token & ~RESET,)), 0)
             else:
                 self.reply(token, executor(request))
-                if request.kind == "rebuild":
-                    self._adopt(i)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.note_error(token, request.kind, error)
         finally:
@@ -133,8 +125,7 @@ class StepLoop:
     def reply(self, token: int, value: Any) -> None:
         """Send ``value`` as the result of a request without a row."""
         self._beside["reply"] = value
-        if self._put_position is not None:
-            self._put_position(token & ID_MASK, self._executors[token & ID_MASK].position)
+        self._block.put_position(token & ID_MASK, self._executors[token & ID_MASK].position)
         self._send_beside(token)
         self._mark(token)
 
@@ -203,15 +194,14 @@ class StepLoop:
         i = token & ID_MASK
         executor = self._executors[i]
         ended = None
-        if type(row) is not tuple or type(row[4]) is not ResetInfo:
+        if type(row) is not tuple or type(row[4]) not in (ResetInfo, FinalInfo):
             row, ended = executor.finish(row, self._keep_final, i)
         self._steppers[i] = executor.stepper
         obs, _, terminated, truncated, info = row
-        if self._put_position is not None:
-            self._put_position(i, executor.position)
-        word = 0
+        self._block.put_position(i, executor.position)
+        word = OVER * self._one if executor.position[1] else 0
         if terminated is True or _flag(terminated, "terminated"):
-            word = self._terminated
+            word += self._terminated
         if truncated is not False and _flag(truncated, "truncated"):
             word += self._truncated
         if type(info) is FinalInfo:  # of a custom worker
@@ -310,9 +300,8 @@ class StepLoop:
         i = token & ID_MASK
         self._beside.clear()
         executor = self._executors[i]
-        if self._put_position is not None:
-            # A reset may have reached the env although its row was refused.
-            self._put_position(i, executor.position)
+        # A reset may have reached the env although its row was refused.
+        self._block.put_position(i, executor.position)
         self._fail(token, executor.failing(kind), error)
         self._steppers[i] = executor.stepper
         self._mark(token)

@@ -552,16 +552,10 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
     for i, worker in enumerate(pool.workers):
         if isinstance(worker, SubprocEnvWorker):
             worker.join(functools.partial(ask, i), functools.partial(engine.hosts.of, i))
-    entropy = np.random.SeedSequence() if options.env.episode_seeds else None
-    roots = seeding.per_env(entropy, range(pool.env_num))
+    if options.env.episode_seeds:
+        engine.flight.positions.draw_roots()
     if options.env != EnvOptions():
-        restart.configure(
-            engine,
-            [
-                Request("configure", (options.env,), {"env_id": i, "root": root})
-                for i, root in enumerate(roots)
-            ],
-        )
+        restart.configure(engine, engine.all.ids.tolist())
     if options.pool.record is not None:
         facts = {
             "autoreset_mode": options.env.autoreset_mode,
@@ -573,11 +567,10 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
             "env": env,
             "pool": type(pool).__name__,
             "num_envs": pool.env_num,
-            "roots": roots,
+            "roots": list(engine.flight.positions.roots),
         }
         engine.observers.append(Recorder(engine.block, Path(options.pool.record), facts))
-    engine.flight.positions.mark_returned(range(pool.env_num))
     if options.recovery.on_error == "restart":
-        engine.flight.recovery = Recovery(engine, options.recovery, options.env.autoreset_mode)
+        engine.flight.recovery = Recovery(engine)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()

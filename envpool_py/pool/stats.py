@@ -97,7 +97,7 @@ class Meter:
         counts = engine.block.times - self._times
         seconds = time.perf_counter() - self._since
         batches, rows = engine.counts[0] - self._batches, engine.counts[1] - self._rows
-        processes = engine.hosts.listed()
+        processes = [host.ids for host in engine.hosts.all]
         steps, resets = counts[:, STEPS], counts[:, RESETS]
         step_seconds = counts[:, STEP_NS] * 1e-9
         reset_seconds = counts[:, RESET_NS] * 1e-9

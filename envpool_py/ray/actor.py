@@ -32,7 +32,6 @@ ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
 _GROUPS = {
     "action": ACTIONS,
     "positions": POSITIONS,
-    "seeds": POSITIONS,
     "times": POSITIONS,
     "ends": ROWS,
 }
@@ -46,8 +45,7 @@ class Rows:
         self._fields: list[tuple[int, NDArray[np.uint8]]] = []
         for name, array in block.fields.items():
             group = _GROUPS.get(name) or _GROUPS.get(name.split()[0], 0)
-            written = block.spec.scheduled or name not in ("positions", "seeds")
-            if group and written and array.nbytes:
+            if group and array.nbytes:
                 rows = array.reshape(-1).view(np.uint8).reshape(block.spec.num_envs, -1)
                 self._fields.append((group, rows))
 

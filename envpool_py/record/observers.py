@@ -17,9 +17,6 @@ from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
 
-#: The key of a note: recovery has truncated this row, which also begins the next episode.
-LOST_EPISODE = "truncated"
-
 
 class Steps(NamedTuple):
     """The actions of a batch: ``columns``, an array ``(k, ...)`` per leaf, or one by one."""
@@ -35,9 +32,6 @@ class Rows(NamedTuple):
     reward: Array
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
-    marked: bool  # whether the infos of resets have is_reset
-    lost: set[int]  # the envs whose row replaces that of a lost step
-    notes: Mapping[int, dict[str, Any]]  # by env, the values that recovery adds to the info
 
 
 class Observer:
@@ -49,6 +43,9 @@ class Observer:
     def resets(self, ids: list[int], requests: Sequence[Request]) -> None:
         """Called before these envs are reset; a TypeError raised here refuses the resets."""
 
+    def retried(self, i: int, request: Request) -> None:
+        """Called before recovery sends this request to env ``i`` in place of one that failed."""
+
     def rows(self, ids: IdArray, rows: Rows) -> None:
         """Called before the rows of these envs are returned."""
 
@@ -58,8 +55,8 @@ class Observer:
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
         """Called when requests are cancelled; some are carried out anyway."""
 
-    def recreated(self, ids: Sequence[int]) -> None:
-        """Called when envs were recreated."""
+    def recreated(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
+        """Called when envs were recreated and configured by these requests."""
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]

@@ -35,7 +35,7 @@ from envpool_py.record.observers import Observer, Rows, Steps
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.
-VERSION = 3
+VERSION = 4
 
 _CHUNK_HEAD = struct.Struct("<IIc")
 
@@ -48,13 +48,26 @@ SEEDS = b"d"  #: resets by ``pool.seed`` are sent: likewise
 ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
 RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids
 RECOVERED = b"x"  #: an error is handled by recovery: likewise
-RECREATED = b"m"  #: envs are recreated: (root seed, episode) in the schedule of seeds
+RETRIED = b"l"  #: requests are sent in place of lost ones: (kind, kwargs, text of the error)
+RECREATED = b"m"  #: envs are recreated: the arguments ``LIFE`` of ``Executor.configure``
 CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out anyway
 #: A request without a row has ended: (kind, args, kwargs, whether it failed). Of ``apply`` only the
 #: name of the function is written.
 ASKED = b"a"
 CLOSED = b"z"  #: the pool is closed
-_PER_ENV = {PLAIN_STEPS, RESETS, SEEDS, RAISED, RECOVERED, RECREATED, CANCELLED, ASKED, CLOSED}
+LIFE = ("root", "episode", "restarts")
+_PER_ENV = {
+    RETRIED,
+    PLAIN_STEPS,
+    RESETS,
+    SEEDS,
+    RAISED,
+    RECOVERED,
+    RECREATED,
+    CANCELLED,
+    ASKED,
+    CLOSED,
+}
 
 
 class Row(NamedTuple):
@@ -63,9 +76,6 @@ class Row(NamedTuple):
     digest: int
     flags: int  # 1 for terminated, plus 2 for truncated
     reward: Any
-    marked: bool  # whether infos of resets in this batch have is_reset
-    lost: bool  # whether the row replaces that of a lost step
-    info: dict[str, Any]  # the values that recovery added to the info
 
 
 class Event(NamedTuple):
@@ -137,25 +147,17 @@ class Recorder(Observer):
         arguments = [dict(request.kwargs) for request in requests]
         _check(ids, arguments, "reset")
         self._write(SEEDS if requests and requests[0].kind == "seed" else RESETS, ids, arguments)
+        for i, request in zip(ids, requests, strict=True):
+            if request.error:
+                self.retried(i, request)
 
     def rows(self, ids: IdArray, rows: Rows) -> None:
         digests = digest.of_observations(self._leaves, rows.parts, len(ids))
         flags = rows.terminated.view(np.uint8) + 2 * rows.truncated.view(np.uint8)
-        notes = self._notes(ids, rows) if rows.notes or rows.lost else {}
-        columns = [np.array(digests, np.uint32), flags, _narrowed(rows.reward)]
-        self._write(ROWS, ids, [*columns, rows.marked, notes])
+        self._write(ROWS, ids, [np.array(digests, np.uint32), flags, _narrowed(rows.reward)])
 
-    def _notes(self, ids: IdArray, rows: Rows) -> dict[int, tuple[Any, ...]]:
-        """Return the fields ``lost`` and ``info`` of rows that have any."""
-        found = {}
-        for i in ids.tolist():
-            added = dict(rows.notes.get(i, {}))
-            if "final_obs" in added:  # a replay has the last observation itself
-                added["final_obs"] = None
-            notes = i in rows.lost, added
-            if any(notes):
-                found[i] = notes
-        return found
+    def retried(self, i: int, request: Request) -> None:
+        self._write(RETRIED, [i], [(request.kind, dict(request.kwargs), request.error)])
 
     def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:
         kind = RAISED if raised else RECOVERED
@@ -164,8 +166,9 @@ class Recorder(Observer):
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
         self._write(CANCELLED, ids, list(carried_out))
 
-    def recreated(self, ids: Sequence[int]) -> None:
-        self._write(RECREATED, ids, [self._block.position(i)[:2] for i in ids])
+    def recreated(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
+        lives = [{name: request.kwargs[name] for name in LIFE} for request in requests]
+        self._write(RECREATED, ids, lives)
 
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]
@@ -285,9 +288,7 @@ def _parsed(kind: bytes, body: bytes, num_envs: int) -> Event:
     if kind == STEPS:
         data = [[column[k] for column in data] for k in range(len(ids))]
     elif kind == ROWS:
-        *columns, marked, notes = data
-        rows = zip(ids, *columns, strict=True)
-        data = [Row._make([*row, marked, *notes.get(i, (False, {}))]) for i, *row in rows]
+        data = [Row(*row) for _, *row in zip(ids, *data, strict=True)]
     elif kind == ASKED and not all(KINDS[request].recorded for request, *_ in data):
         raise ValueError("not a request that can be recorded")
     elif kind not in _PER_ENV:

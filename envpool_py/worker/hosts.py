@@ -24,7 +24,6 @@ from envpool_py.worker.host import Host, LocalHost, Send
 from envpool_py.worker.inline_host import InlineHost
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_group import ProcessGroup
-from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 
 #: Seconds for which the caller spins for results before it sleeps, if it has its own core.
@@ -35,10 +34,10 @@ class Hosts:
     """The hosts of a pool: a ``group`` of processes (or None) for the first envs, ``local`` ones.
 
     Attributes:
+        all: all hosts, the local ones last.
         local: the hosts that the engine runs itself.
         spin_for: seconds for which the caller spins for results before it sleeps.
         closing: set when the pool is closed.
-        configured: the request that configured each env with the options of the pool.
         restarts: how often each env was recreated.
     """
 
@@ -51,10 +50,9 @@ class Hosts:
         self.local: list[LocalHost] = []
         self.spin_for = 0.0
         self.closing = threading.Event()
-        self.configured: dict[int, Request] = {}
         self.restarts = np.zeros(num_envs, dtype=np.int64)
         self._messages: dict[bool, list[Send]] = {}
-        self._all: list[Host] = []
+        self.all: list[Host] = []
         self._home = np.empty(num_envs, dtype=np.intp)
 
     def start(self, chunks: list[bytes], check: Callable[[], object]) -> list[EnvSpaces]:
@@ -66,13 +64,13 @@ class Hosts:
         found: dict[int, EnvSpaces] = {}
         if group is not None:
             found = group.await_started(chunks, check)
-            self._all += group.hosts
+            self.all += group.hosts
             if self.local and len(group.hosts) < len(usable_cores()):
                 self.spin_for = SPIN_FOR
         for host in self.local:
-            self._all.append(host)
+            self.all.append(host)
             found.update(host.spaces())
-        for number, each in enumerate(self._all):
+        for number, each in enumerate(self.all):
             self._home[each.ids] = number
         return [found[i] for i in range(self.num_envs)]
 
@@ -84,7 +82,7 @@ class Hosts:
         return block
 
     def of(self, i: int) -> Any:
-        return self._all[int(self._home[i])]
+        return self.all[int(self._home[i])]
 
     def prepare_tokens(
         self, index: Any, tokens: Array, *, reset: bool, publish_early: bool
@@ -100,7 +98,7 @@ class Hosts:
         if reset:
             tokens = tokens | RESET
         messages = [
-            self._all[number].prepare_tokens(
+            self.all[number].prepare_tokens(
                 tokens[home == number].tobytes(), publish_early=publish_early
             )
             for number in set(home.tolist())
@@ -120,37 +118,11 @@ class Hosts:
         by_host: dict[int, list[tuple[int, Request]]] = {}
         for i, token, request in zip(ids.tolist(), tokens[ids].tolist(), requests, strict=True):
             by_host.setdefault(int(self._home[i]), []).append((token, request))
-        return [self._all[number].prepare_requests(pairs) for number, pairs in by_host.items()]
+        return [self.all[number].prepare_requests(pairs) for number, pairs in by_host.items()]
 
     def cancel(self, ids: set[int]) -> set[int]:
         """Drop the requests of these envs; return the envs whose request is carried out anyway."""
-        return {i for host in self._all for i in host.cancel(ids.intersection(host.ids))}
-
-    def is_dead(self, i: int) -> bool:
-        host: Host = self.of(i)
-        return host.is_dead
-
-    def begin_restart(self, i: int) -> None:
-        """Restart the ended process of env ``i``; OSError if that fails."""
-        host = self.of(i)
-        if not host.restarting:
-            assert self.group is not None  # noqa: S101 - its process has ended
-            self.group.restart(host)
-
-    def is_restarting(self, i: int) -> bool:
-        host: Host = self.of(i)
-        return host.is_restarting
-
-    def end_restart(self, host: ProcessHost) -> EnvError | None:
-        """End the restart of a process; return the error if it failed."""
-        host.restarting = False
-        if host.exit is None and host.started and host.start_error is None:
-            return None
-        if host.exit is None:  # some of its envs are missing
-            host.end()
-            host.reap()
-            host.ended = False  # the error of the restart is reported
-        return host.start_error or host.death_of(host.ids[0])
+        return {i for host in self.all for i in host.cancel(ids.intersection(host.ids))}
 
     def kill_hung(self, stuck: Sequence[int]) -> None:
         """Kill the processes of these envs, which do not answer."""
@@ -159,10 +131,6 @@ class Hosts:
             host.end(f"was killed: {text} did not answer after a request was cancelled")
             if not host.ended:
                 raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
-
-    def listed(self) -> list[list[int]]:
-        """Return the env ids of each process; the calling process is the last."""
-        return [list(host.ids) for host in self._all]
 
     def describe(self) -> str:
         if self.group is None:

@@ -1,7 +1,6 @@
 """The env by its name: of an own file, in printed code, and in a record."""
 
 import argparse
-import contextlib
 import json
 import os
 import re
@@ -180,14 +179,21 @@ def test_each_error_is_shown_with_its_place(tmp_path, cli):
     options = {"on_error": "restart", "max_restarts": 1, "backend": "dummy", "record": path}
     with envpool_py.make(parts.raising, 2, **options) as pool:
         pool.reset()
-        for i in (0, 0, 1):
-            with contextlib.suppress(envpool_py.EnvError):
-                for _ in range(12):
-                    pool.step([0], [i])
+        for _ in range(12):
+            pool.step([0], [0])
+        for _ in range(2):  # to the third episode, and none is completed
+            pool.reset([0])
+        pool.step([0], [0])
+        with pytest.raises(envpool_py.EnvError, match="env 0 failed again after 1 restart"):
+            pool.step([0], [0])
+        for _ in range(12):
+            pool.step([0], [1])
     ended = cli(f"replay {path} tests.cli.parts:raising")
     assert ended.status == 1
-    error = r"step raised ValueError: boom \(parts.py:\d+\); episode \d, step \d"
-    found = re.findall(f"^env (.): {error}(; on_error went on)?$", ended.out, re.MULTILINE)
+    error = (
+        r"(?: failed again .*)?: step raised ValueError: boom \(parts.py:\d+\); episode \d, step \d"
+    )
+    found = re.findall(f"^env (.){error}(; on_error went on)?$", ended.out, re.MULTILINE)
     assert [(env, bool(went_on)) for env, went_on in found] == [("0", 1), ("0", 0), ("1", 1)]
     assert ended.out.endswith("; 3 errors\n")
     shown = cli(f"show {path}")
