@@ -9,16 +9,28 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import pickle
+import re
 import signal
 import sys
+import sysconfig
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+#: The folder of this package.
+PACKAGE = str(Path(__file__).parent) + os.sep
+# The folders of Python and of installed packages.
+_INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+
+# A line of a stack by faulthandler.
+_DUMPED = re.compile(r'  File "(.*)", line (\d+) in ')
 
 #: Largest pickled exception that a worker process sends, in bytes; a larger one is sent as text.
 LARGEST_EXCEPTION = 1 << 20
@@ -32,21 +44,31 @@ if sys.version_info >= (3, 11):
 class EnvError(Exception):
     """An env raised an exception, or did not carry out a request.
 
-    The message names the env and the cause, and holds the worker's traceback. ``__cause__`` is the
-    original exception if it could be pickled. If the original is an ordinary ``Exception``, the
-    error is also an instance of its class: ``except KeyError`` catches a ``KeyError`` of an env.
+    The message names the env, the cause, and the last line of the user's code that was run.
+    ``__cause__`` is the original exception if it could be pickled. If the original is an ordinary
+    ``Exception``, the error is also an instance of its class: ``except KeyError`` catches a
+    ``KeyError`` of an env.
 
     Attributes:
         env_ids: the ids of the envs concerned, ints.
         request: the kind of the request that failed: ``"step"``, ``"reset"``, ``"get_attr"``, ...
+        details: the traceback in the worker, without frames of this package, or "".
     """
 
     _original: type[Exception] | None = None  # the other base class, see _mixed
 
-    def __init__(self, message: str, env_ids: Iterable[int], request: str = "") -> None:
+    def __init__(
+        self, message: str, env_ids: Iterable[int], request: str = "", details: str = ""
+    ) -> None:
         self.message = message
         self.env_ids = tuple(env_ids)
         self.request = request
+        self.details = details
+
+    @property
+    def text(self) -> str:
+        """The message and the details."""
+        return f"{self.message}\n\n{self.details}".rstrip()
 
     @property
     def env_id(self) -> int:
@@ -54,21 +76,23 @@ class EnvError(Exception):
         return self.env_ids[0]
 
     def __str__(self) -> str:
-        return self.message
+        # Python shows the traceback of a cause itself.
+        is_shown = self.__cause__ is not None and self.__cause__.__traceback__ is not None
+        return self.message if is_shown else self.text
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.message!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         kind = type(self) if self._original is None else EnvError
-        arguments = (self.message, self.env_ids, self.request)
+        arguments = (self.message, self.env_ids, self.request, self.details)
         return _rebuild, (kind, self._original, arguments), vars(self)
 
 
 class EnvTimeoutError(EnvError):
     """A request to an env took longer than the pool's ``step_timeout``.
 
-    The stuck process was killed, and the message holds its Python stack. Later requests to the envs
+    The stuck process was killed; ``details`` has the frames of the env. Later requests to the envs
     of that process raise ``WorkerDiedError``.
     """
 
@@ -76,7 +100,7 @@ class EnvTimeoutError(EnvError):
 class WorkerDiedError(EnvError):
     """The worker process of an env has ended: a signal killed it, or it exited.
 
-    Every later request to that env raises the same error at once, until ``pool.restart(id)``.
+    Every later request to that env raises the same error at once, until ``reset`` or ``restart``.
     """
 
 
@@ -97,18 +121,11 @@ class ReplayError(Exception):
         return str(self.args[0])
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - the name that concurrent.futures uses
-    """The text of a traceback from another process, shown as the cause of an exception."""
-
-    def __str__(self) -> str:
-        return "\n" + str(self.args[0])
-
-
 class Failure(NamedTuple):
     """An exception to send to another process: as text, and pickled if it can be unpickled."""
 
     description: str
-    traceback: str
+    details: str
     pickled: bytes | None
 
 
@@ -170,17 +187,69 @@ def describe(exception: BaseException) -> str:
 
 def pack_failure(exception: BaseException) -> Failure:
     """Prepare ``exception`` to be sent to another process."""
-    try:
-        text = "".join(traceback.format_exception(exception)).rstrip()
-    except Exception:  # noqa: BLE001 - formatting calls the user's __str__ and __repr__
-        text = "".join(traceback.format_tb(exception.__traceback__)) + describe(exception)
     pickled: bytes | None = None
     with contextlib.suppress(Exception):  # pickling runs the user's code
         data = cloudpickle.dumps(exception)
         # An exception that cannot be unpickled here cannot be unpickled in the caller either.
         if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
             pickled = data
-    return Failure(describe(exception), text, pickled)
+    return Failure(_located(exception), _details_of(exception), pickled)
+
+
+def line_of(exception: BaseException) -> str:
+    """Return the last line of the user's code that was run, such as ``" (reacher.py:41)"``, or "".
+
+    If no line is the user's, it is that of an installed package.
+    """
+    frames = traceback.extract_tb(exception.__traceback__)
+    return place_in([(frame.filename, frame.lineno or 0) for frame in frames])
+
+
+def place_in(lines: Sequence[tuple[str, int]]) -> str:
+    """Return the last of these (file, line) that is the user's, or of an installed package."""
+    found = [line for line in lines if not line[0].startswith(("<", PACKAGE))]
+    found = [line for line in found if not line[0].startswith(_INSTALLED)] or found
+    return f" ({Path(found[-1][0]).name}:{found[-1][1]})" if found else ""
+
+
+def stack_of(dump: str) -> tuple[str, str]:
+    """Return the last line of the user's code in a stack by ``faulthandler``, and the env's frames.
+
+    The frames of the env are those above the first one of this package; other threads are left out,
+    unless no thread has such a frame.
+    """
+    frames = [line for line in dump.splitlines() if line.startswith("  File ")]
+    threads = [thread.splitlines() for thread in dump.split("\n\n")]
+    for lines in threads:
+        ours = [n for n, line in enumerate(lines) if f'File "{PACKAGE}' in line]
+        if ours:
+            frames = [line for line in lines[: ours[0]] if line.startswith("  File ")]
+            frames = frames or lines[1:]  # no env was stepped
+            dump = "\n".join(["Most recent call first:", *frames])
+            break
+    found = [_DUMPED.match(line) for line in reversed(frames)]
+    place = place_in([(match[1], int(match[2])) for match in found if match])
+    return place, dump.strip() if frames else ""
+
+
+def _located(exception: BaseException) -> str:
+    first, newline, rest = describe(exception).partition("\n")
+    return first + line_of(exception) + newline + rest
+
+
+def _details_of(exception: BaseException) -> str:
+    """Return the traceback, and those of its causes, without frames of this package."""
+    try:
+        whole = traceback.TracebackException.from_exception(exception)
+        parts = [whole]
+        for part in parts:
+            kept = [frame for frame in part.stack if not frame.filename.startswith(PACKAGE)]
+            part.stack = traceback.StackSummary.from_list(kept)
+            parts += [each for each in (part.__cause__, part.__context__) if each is not None]
+        text = "".join(whole.format()).rstrip()
+    except Exception:  # noqa: BLE001 - formatting calls the user's __str__ and __repr__
+        return ""
+    return text if any(part.stack for part in parts) else ""
 
 
 def unpack_failure(failure: Failure, env_id: int, request: str) -> EnvError:
@@ -189,15 +258,16 @@ def unpack_failure(failure: Failure, env_id: int, request: str) -> EnvError:
     if failure.pickled is not None:
         with contextlib.suppress(Exception):  # unpickling runs the user's code
             cause = pickle.loads(failure.pickled)  # noqa: S301 - comes from our own worker process
-    error = _make(env_id, request, failure.description, failure.traceback, cause)
-    (error if cause is None else cause).__cause__ = RemoteTraceback(failure.traceback)
-    return error
+    return _make(env_id, request, failure.description, failure.details, cause)
 
 
 def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
     """Return the error that a pool raises for an exception in its own process."""
-    text = "".join(traceback.format_tb(exception.__traceback__))
-    return _make(env_id, request, describe(exception), text, exception)
+    description, details = _located(exception), _details_of(exception)
+    trace = exception.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        trace = trace.tb_next
+    return _make(env_id, request, description, details, exception.with_traceback(trace))
 
 
 def combine(errors: Sequence[EnvError]) -> EnvError:
@@ -243,11 +313,10 @@ def name_exit(exitcode: int | None) -> str:
 
 
 def _make(
-    env_id: int, request: str, description: str, trace: str, cause: BaseException | None
+    env_id: int, request: str, description: str, details: str, cause: BaseException | None
 ) -> EnvError:
     """Make an ``EnvError`` that is also an instance of its cause's class, if that is possible."""
-    message = f"env {env_id}: {request} raised {description}\n\n{trace}".rstrip()
-    error = EnvError(message, (env_id,), request)
+    error = EnvError(f"env {env_id}: {request} raised {description}", (env_id,), request, details)
     if isinstance(cause, Exception) and not isinstance(cause, (*_NEVER_MIXED_IN, EnvError)):
         # A class may forbid subclasses, instances or attributes.
         with contextlib.suppress(Exception):
@@ -257,7 +326,7 @@ def _make(
 
 
 def _mixed_with(cause: Exception, error: EnvError) -> EnvError:
-    mixed = _mixed(type(cause))(error.message, error.env_ids, error.request)
+    mixed = _mixed(type(cause))(error.message, error.env_ids, error.request, error.details)
     mixed.args = cause.args
     # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
     members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)

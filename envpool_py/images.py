@@ -60,8 +60,7 @@ def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.ui
 def grid(frames: Sequence[Array] | Array) -> Array:
     """Frames ``(height, width, channels)`` in one image, as of ``tile``, in the first one's dtype.
 
-    Raises:
-        ValueError: there is no frame, or one has no three dimensions.
+    ValueError if there is no frame, or one has no three dimensions.
     """
     height, width, channels = np.max([frame.shape for frame in frames], axis=0).tolist()
     rows = math.ceil(math.sqrt(len(frames)))
@@ -74,15 +73,9 @@ def grid(frames: Sequence[Array] | Array) -> Array:
 
 
 class Video:
-    """Writes a video file frame by frame. Needs moviepy.
+    """Writes a video file frame by frame; ``size`` is the width and height of the frames.
 
-    Args:
-        path: the file, such as ``videos/episode-0.mp4``.
-        fps: frames per second.
-        size: width and height of the frames.
-
-    Raises:
-        MissingPackageError: moviepy is not installed.
+    MissingPackageError without moviepy.
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float, size: tuple[int, int]) -> None:
@@ -98,11 +91,7 @@ class Video:
 
 
 def ffmpeg() -> Any:
-    """Import the module of moviepy that writes videos.
-
-    Raises:
-        MissingPackageError: there is none.
-    """
+    """Import the module of moviepy that writes videos; MissingPackageError if there is none."""
     needed = "videos need moviepy; pip install envpool-py[video]"
     return packages.load("moviepy.video.io.ffmpeg_writer", needed)
 

@@ -35,8 +35,9 @@ from envpool_py.record import digest, recorder
 from envpool_py.record.recorder import Row
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
+_PLACE = re.compile(r" \([^()]*:\d+\)$")
 _RESET = Request("reset")
-_POOL_OPTIONS = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds")
+_POOL_OPTIONS = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
 
 
@@ -186,7 +187,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         # The requests in flight in the run, in the order of sending; not sent in the replay yet.
         self._pending: dict[int, Request] = {}
         engine.batches.keep_last()
-        if self.header["episode_seeds"]:
+        if self.header["episode_seeds"] or self.header["recycle"]:
             for k, i in enumerate(self.env_ids):
                 engine.flight.positions.roots[k] = self.header["roots"][i]
             restart.configure(engine, range(len(self.env_ids)))
@@ -398,12 +399,13 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         if request and request.kind == "step":
             env.position = position
         self._recreate(i)
-        return error or _DEATHS.get(kind, EnvError)(text, env_ids)
+        message, _, details = text.partition("\n\n")
+        return error or _DEATHS.get(kind, EnvError)(message, env_ids, asked, details)
 
 
 def _headline(message: str) -> str:
-    """Return the first line of an error without its env, and how often that was restarted."""
-    return message.partition("\n")[0].partition(": ")[2]
+    """Return the first line of an error without its env and its line of the user's code."""
+    return _PLACE.sub("", message.partition("\n")[0].partition(": ")[2])
 
 
 def _difference(batch: StepResult, n: int, row: Row) -> str | None:

@@ -49,13 +49,15 @@ def of_episode(root: int, episode: int) -> int:
     return int(np.random.SeedSequence(root, spawn_key=(episode,)).generate_state(1)[0])
 
 
-def of_restart(root: int, number: int) -> int:
-    """Return the seed of an env's first reset after its restart ``number`` (1, 2, ...).
+def of_restart(root: int, restarts: int, episode: int) -> int:
+    """Return the seed of the first reset of an env that was recreated before this ``episode``.
 
-    It is the first word of ``numpy.random.SeedSequence(root, spawn_key=(number, 0))``, with the
-    env's last seed ``root``: the run can be repeated, and no restart repeats an earlier episode.
+    It is the first word of ``numpy.random.SeedSequence(root, spawn_key=(restarts, episode))``, with
+    the env's last seed ``root`` and its number of restarts: the run can be repeated, and no new env
+    repeats an earlier episode.
     """
-    return int(np.random.SeedSequence(root, spawn_key=(number, 0)).generate_state(1)[0])
+    key = (restarts, episode)
+    return int(np.random.SeedSequence(root, spawn_key=key).generate_state(1)[0])
 
 
 def _child(sequence: np.random.SeedSequence, i: int) -> int:

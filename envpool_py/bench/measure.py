@@ -28,7 +28,7 @@ import numpy as np
 
 from envpool_py.bench.settings import Running, Setting, draw_actions, start
 from envpool_py.env import spaces
-from envpool_py.errors import describe, name_exit
+from envpool_py.errors import EnvError, describe, name_exit
 from envpool_py.pool.backends import DummyVectorEnv
 
 #: The part of the measured time that is run before it, and the most that it may be, seconds.
@@ -262,7 +262,10 @@ def _main() -> None:
     os.dup2(2, 1)
     if sys.platform == "linux":
         multiprocessing.set_start_method("fork")  # for every pool, so that starts can be compared
-    found = [each[:-1] for each in measure(job)]  # the other process knows the callers
+    try:
+        found = [each[:-1] for each in measure(job)]  # the other process knows the callers
+    except EnvError as error:  # the last line of stderr is shown
+        sys.exit(error.message.partition("\n")[0])
     with answer:
         json.dump(found, answer)
 

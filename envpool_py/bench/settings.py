@@ -44,6 +44,7 @@ class Setting(NamedTuple):
     wait_num: int | None = None
     caller_steps: bool = False
     copy: bool = True
+    on_error: str = "raise"
 
     @property
     def options(self) -> dict[str, Any]:

@@ -122,6 +122,12 @@ _SHARED: dict[str, dict[str, Any]] = {
         "help": "call this policy(obs, env_ids) before each batch instead, and ignore its actions;"
         " a class is called with (pool, seed) to make one",
     },
+    "--on-error": {
+        "choices": ("raise", "restart"),
+        "default": "raise",
+        "help": "restart: an env that fails is recreated, and its episode is truncated;"
+        " default: %(default)s",
+    },
     "--max-processes": {
         **_COUNT,
         "default": 256,

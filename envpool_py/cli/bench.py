@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from envpool_py.bench.measure import WARM_UP, Job, Results, carry_out
-from envpool_py.bench.settings import ASYNC, NAMES, SYNC, Setting, all_settings
+from envpool_py.bench.settings import ASYNC, LOOP, NAMES, SYNC, Setting, all_settings
 from envpool_py.cli import arguments
 from envpool_py.cli.arguments import CALLERS, add_shared, complain
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--seconds", default=0.5, help=text)
     text = "default: 3"
     parser.add_argument("--repeats", type=arguments.at_least(1), default=3, metavar="N", help=text)
-    add_shared(parser, "--wait-num", *CALLERS, "--max-processes")
+    add_shared(parser, "--wait-num", *CALLERS, "--max-processes", "--on-error")
     text = "write all measurements"
     parser.add_argument("--json", type=arguments.writable, metavar="FILE", help=text)
 
@@ -90,7 +90,8 @@ def _settings(args: argparse.Namespace, num_envs: int) -> list[Setting]:
         if each.pool not in (args.backend or NAMES):
             continue
         if each.started_processes <= args.max_processes:
-            found.append(each)
+            ours = each.pool not in (LOOP, SYNC, ASYNC)
+            found.append(each._replace(on_error=args.on_error) if ours else each)
         else:
             processes = f"it would start {each.started_processes} processes, and --max-processes is"
             complain(f"{each.text} is left out: {processes} {args.max_processes}")

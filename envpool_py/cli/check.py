@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 from envpool_py.cli.arguments import add_shared, counted, print_json
-from envpool_py.cli.env_checks import stages
+from envpool_py.cli.env_checks import stages_beside
 from envpool_py.cli.naming import add_env, env_fn_of
 
 HELP = "check an env against Gymnasium, pools and the usual policies"
@@ -23,6 +23,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     add_env(parser)
     add_shared(parser, "--num-envs", default=2)
+    text = "the longest time of a stage; after that it counts as hanging; default: %(default)s"
+    add_shared(parser, "--seconds", default=60.0, help=text)
     text = "exit with status 1 after a warning too"
     parser.add_argument("--strict", action="store_true", help=text)
     add_shared(parser, "--json")
@@ -35,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     levels: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks catch those that matter
-        for stage, findings in stages([env_fn] * args.num_envs):
+        for stage, findings in stages_beside([env_fn] * args.num_envs, args.seconds):
             shown.append({"stage": stage, "findings": [each._asdict() for each in findings]})
             levels += [each.level for each in findings]
             if not args.json:

@@ -104,13 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "a new file for envpool-py replay: all requests, and checksums of the results"
     parser.add_argument("--record", metavar="FILE", help=text)
-    parser.add_argument(
-        "--on-error",
-        choices=("raise", "restart"),
-        default="raise",
-        help="restart: an env that fails is recreated, and its episode is truncated;"
-        " default: %(default)s",
-    )
+    add_shared(parser, "--on-error")
     text = "time limit of a step or reset; after that the env's process is killed"
     parser.add_argument("--step-timeout", type=arguments.seconds, metavar="SECONDS", help=text)
     parser.add_argument(
@@ -230,7 +224,9 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     except KeyboardInterrupt:
         return INTERRUPTED
     except EnvError as error:
-        complain(str(error))
+        complain(error.text)
+        if args.on_error == "raise":
+            complain("--on-error restart goes on with a new env")
         return 1
     except Exception:  # noqa: BLE001 - a policy's own error, say: its traceback tells where
         traceback.print_exc()

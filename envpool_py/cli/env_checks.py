@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import multiprocessing
+import os
 import pickle
 import random
 import re
+import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,10 +22,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
-from envpool_py.cli.naming import line_of
 from envpool_py.env import checks
-from envpool_py.errors import describe
+from envpool_py.errors import describe, line_of, name_exit, stack_of
 from envpool_py.sb3.common.env_checker import check_env, sample_action
+from envpool_py.worker import memory, watchdog
 
 #: A whole episode is stepped, up to so many steps and seconds.
 _MOST_STEPS, _MOST_SECONDS = 1000, 10.0
@@ -36,10 +41,74 @@ class Finding(NamedTuple):
     message: str
 
 
-def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Finding]]]:
+def stages_beside(
+    env_fns: Sequence[Callable[[], Any]], limit: float
+) -> Iterator[tuple[str, list[Finding]]]:
+    """As ``stages``, in another process, so that a crash or a hang of the env is a finding.
+
+    A stage may take ``limit`` seconds. On Windows the stages are in this process.
+    """
+    if "fork" not in multiprocessing.get_all_start_methods():
+        yield from stages(env_fns)
+        return
+    context, stacks = multiprocessing.get_context("fork"), memory.create()
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_send_stages, args=(env_fns, sending, stacks))
+    sys.stdout.flush()
+    process.start()
+    sending.close()
+    stage, pid = "", process.pid or 0
+    try:
+        while True:
+            if not receiving.poll(limit):
+                watchdog.await_stack(stacks, functools.partial(os.kill, pid))
+                place = _place_in(stacks)
+                yield stage, [Finding("error", f"it has not ended within {limit:g} seconds{place}")]
+                return
+            stage, findings = receiving.recv()
+            if not stage:
+                return
+            if findings is not None:
+                yield stage, findings
+    except EOFError:
+        process.join()
+        end = name_exit(process.exitcode).removeprefix("was killed by ")
+        yield stage, [Finding("error", end + _place_in(stacks))]
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGINT)
+        with contextlib.suppress(EOFError):
+            while receiving.poll(1):
+                stage, findings = receiving.recv()
+                if findings is not None:
+                    yield stage, findings
+        raise
+    finally:
+        process.kill()
+        process.join()
+        receiving.close()
+        os.close(stacks)
+
+
+def _place_in(stacks: int) -> str:
+    dump = os.pread(stacks, os.fstat(stacks).st_size, 0).decode(errors="replace")
+    return stack_of(dump)[0].replace(" (", " at ").removesuffix(")")
+
+
+def _send_stages(env_fns: Sequence[Callable[[], Any]], sending: Any, stacks: int) -> None:
+    """Send each stage when it begins, with None, and when it has ended."""
+    watchdog.show_stacks(stacks)
+    with contextlib.suppress(KeyboardInterrupt):
+        for found in stages(env_fns, lambda stage: sending.send((stage, None))):
+            sending.send(found)
+    sending.send(("", None))
+
+
+def stages(
+    env_fns: Sequence[Callable[[], Any]], begin: Callable[[str], object] = lambda _: None
+) -> Iterator[tuple[str, list[Finding]]]:
     """Check the envs that ``env_fns`` make, and close them; yields each stage with its findings.
 
-    An error that an earlier stage has found is a note.
+    An error that an earlier stage has found is a note. ``begin`` is called with each stage.
     """
     envs: list[Any] = []
     by_name: dict[str, Callable[[Any], Iterable[Finding]]] = {
@@ -53,10 +122,12 @@ def stages(env_fns: Sequence[Callable[[], Any]]) -> Iterator[tuple[str, list[Fin
         "closing": _check_closing,
     }
     try:
+        begin("making envs")
         yield "making envs", list(_make_envs(env_fns, envs))
         found_by: dict[str, str] = {}  # the stage that has found an error, by its text
         for name, check in by_name.items() if envs else ():
             findings: list[Finding] = []
+            begin(name)
             with contextlib.suppress(Exception):  # "spaces" says what is wrong with it
                 envs[0].action_space.seed(0)  # so that a second check finds the same
             try:

@@ -10,11 +10,8 @@ import functools
 import importlib.util
 import inspect
 import json
-import os
 import re
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -23,17 +20,9 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
-import envpool_py
 from envpool_py.bench.settings import Setting
-from envpool_py.errors import describe
+from envpool_py.errors import describe, line_of
 from envpool_py.pool import named_env
-
-#: The folders of Python, of installed packages and of this package.
-_NOT_THE_USERS = (
-    "<",
-    *(path + os.sep for path in sysconfig.get_paths().values()),
-    str(Path(envpool_py.__file__).parent) + os.sep,
-)
 
 
 class UsageError(argparse.ArgumentTypeError):
@@ -124,16 +113,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``"; did you mean A, B"``, or nothing if no known name is similar."""
     near = difflib.get_close_matches(name, known)
     return f"; did you mean {', '.join(near)}" if near else ""
-
-
-def line_of(error: BaseException) -> str:
-    """``" (corridor.py:31)"``: the innermost line of the user's code that was run; or nothing."""
-    lines = [
-        f" ({Path(frame.filename).name}:{frame.lineno})"
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(_NOT_THE_USERS)
-    ]
-    return lines[-1] if lines else ""
 
 
 def key_value(text: str) -> tuple[str, Any]:

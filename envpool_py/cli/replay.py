@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from envpool_py.cli.arguments import at_least, complain, counted, first_line
-from envpool_py.cli.naming import UsageError, add_env, env_fn_of, line_of, take_recorded
+from envpool_py.cli.naming import UsageError, add_env, env_fn_of, take_recorded
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import recorder
 from envpool_py.replayer import Replay, replay
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="I",
         help="repeat this env only; may be repeated",
     )
-    text = "open the debugger where the first env failed"
+    text = "open the debugger at each failure of an env in turn; q goes on to the next"
     parser.add_argument("--pdb", action="store_true", help=text)
     parser.add_argument(
         "--deaths",
@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> int:
                         complain("no env raised here, so there is nothing to debug; see --deaths")
                     else:
                         pdb.post_mortem(cause.__traceback__)
-                    break
         except KeyboardInterrupt as error:
             if args.pdb:
                 pdb.post_mortem(error.__traceback__)
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             return 1
     end = "the run ended well" if batches.complete else "the record ends here, without a close()"
     if errors:
-        end = counted(errors, "error")
+        end = counted(errors, "error") + (", and nothing more to debug" if args.pdb else "")
     sys.stdout.write(f"{args.file}: batches repeated: {batches.num_batches}; {end}\n")
     return int(errors > 0)
 
@@ -115,7 +114,7 @@ def _errors_of(batches: Replay) -> Iterator[tuple[Exception, str]]:
 
 def _text_of(error: EnvError, batches: Replay) -> str:
     episode, step = batches.position(error.env_id)
-    what = first_line(error.message) + line_of(_cause(error))
+    what = first_line(error.message)
     return f"{what}; episode {episode}, step {step}"
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from envpool_py.bench import timeline
 from envpool_py.bench.timeline import Timeline
-from envpool_py.cli.arguments import add_shared, picture, pool_of
-from envpool_py.cli.naming import add_env, env_fn_of
+from envpool_py.cli.arguments import add_shared, first_line, picture, pool_of
+from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.tables import duration
+from envpool_py.errors import EnvError
 
 HELP = "draw which env of a pool stepped and which waited"
 
@@ -24,14 +25,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "the file of the picture"
     parser.add_argument("--out", type=picture, metavar="FILE.png", required=True, help=text)
     add_shared(parser, "--num-envs", default=8)
-    add_shared(parser, "--wait-num", "--backend", "--num-processes")
+    add_shared(parser, "--wait-num", "--backend", "--num-processes", "--on-error")
     add_shared(parser, "--seconds", default=0.05, help="seconds to draw; default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
-    with pool_of(args, timeline.noted(env_fn_of(args)), autoreset_mode="same_step") as pool:
-        found = timeline.record(pool, args.seconds, _WARM_UP)
+    options = {"autoreset_mode": "same_step", "on_error": args.on_error}
+    with pool_of(args, timeline.noted(env_fn_of(args)), **options) as pool:
+        try:
+            found = timeline.record(pool, args.seconds, _WARM_UP)
+        except EnvError as error:
+            raise UsageError(first_line(error.message)) from None
     timeline.draw(found._replace(title=f"{args.env}: {found.title}"), args.out)
     print(*summary(found), f"drawn to {args.out}", sep="\n")  # noqa: T201
     return 0

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_shared(parser, "--num-envs", default=16)
     text = "seconds to try pools; a measurement that has begun is finished; default: %(default)s"
     add_shared(parser, "--seconds", default=30.0, help=text)
-    add_shared(parser, *CALLERS, "--max-processes", "--json")
+    add_shared(parser, *CALLERS, "--max-processes", "--on-error", "--json")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     env_fn, callers = env_fn_of(args), callers_of(args)
     sizes = args.num_envs, len(usable_cores()), args.max_processes
     settings = tune.first_settings(*sizes, callers)
+    settings = [each._replace(on_error=args.on_error) for each in settings]
     results = Results()
     now = 0.0, "one env by itself"
     try:

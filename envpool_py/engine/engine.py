@@ -52,7 +52,6 @@ class Engine:
 
     Attributes:
         flight: the requests in flight. ``hosts``, ``states``, ``arrivals``, ``observers``: its own.
-        options: the options of the pool.
         all: all envs, in order.
         batch_ids: the envs of the last batch that was returned.
         counts: the number of batches that were returned, and of rows in them.
@@ -62,6 +61,13 @@ class Engine:
     def __init__(self, hosts: Hosts, options: Options, *, publish_early: bool) -> None:
         self.options = options
         pool, env = options.pool, options.env
+        # Whether it matters at which row a recreated env goes on.
+        self._tracked = bool(
+            options.recovery.on_error == "restart"
+            or env.episode_seeds
+            or env.reset_fn
+            or pool.record
+        )
         self.flight = flight = Flight(hosts, publish_early=publish_early)
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
         self.observers = flight.observers
@@ -73,7 +79,7 @@ class Engine:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
             self.block = hosts.attach(spec._replace(measured=pool.measure))
-            flight.attach(self.block)
+            flight.attach(self.block, tracked=self._tracked)
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
         except BaseException:
             self.close()
@@ -134,11 +140,7 @@ class Engine:
         )
 
     def claim_reset(self, ids: IdArray) -> None:
-        """Check that these envs accept a reset; drop their results that were left unread.
-
-        Raises:
-            AlreadyPendingCallError, EnvError: an env does not accept a reset.
-        """
+        """Raise unless these envs accept a reset; drop their results that were left unread."""
         unread = self.states.unread.intersection(ids.tolist())
         if unread:
             self.states.check_free(np.setdiff1d(ids, list(unread)))
@@ -167,10 +169,7 @@ class Engine:
         """Wait for these envs, all in flight, and return their rows in this order.
 
         ``infos``: bare infos that were made before. ``resets``: set ``is_reset`` in the infos of
-        resets.
-
-        Raises:
-            EnvError: an env raised, or its process ended.
+        resets. EnvError if an env raised, or its process ended.
         """
         while True:
             self.flight.wait(len(envs.ids), None, envs.ids)
@@ -181,10 +180,8 @@ class Engine:
     def fetch_next(self, wait_num: int, timeout: float | None, *, strict: bool) -> StepResult:
         """Wait for ``wait_num`` results, or for all in flight if they are fewer; return the rows.
 
-        After ``timeout`` seconds return fewer rows: at least one, or none with ``strict``.
-
-        Raises:
-            EnvError: an env raised, or its process ended.
+        After ``timeout`` seconds return fewer rows: at least one, or none with ``strict``. EnvError
+        if an env raised, or its process ended.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         flight, states = self.flight, self.states
@@ -201,11 +198,8 @@ class Engine:
     ) -> StepResult | None:
         """Make a batch of the results of these envs, which have all arrived; see ``fetch``.
 
-        Returns:
-            The batch; None if recovery handles an env that failed: its result is still to come.
-
-        Raises:
-            EnvError: envs have failed; the results of the others are kept.
+        None if recovery handles an env that failed: its result is still to come. If EnvError is
+        raised, the results of the other envs are kept.
         """
         flight, recovery, ids = self.flight, self.flight.recovery, envs.ids
         if flight.closed:
@@ -224,9 +218,10 @@ class Engine:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
                 self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
-                changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
-                flight.positions.mark_returned(changed)
-                completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
+                if self._tracked:
+                    changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
+                    flight.positions.mark_returned(changed)
+                    completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
             if self.observers:
                 rows = Rows(parts, reward, terminated, truncated)
                 for observer in self.observers:

@@ -18,6 +18,7 @@ Guarantees:
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -31,15 +32,19 @@ from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
 from envpool_py.env.request import Request
 from envpool_py.env.tokens import GENERATION, TOKEN_BYTES, pack_token
-from envpool_py.errors import EnvError, EnvTimeoutError
+from envpool_py.errors import EnvError, name_ids
 from envpool_py.ids import IdArray, Selection
 from envpool_py.record.observers import Observer
 from envpool_py.worker.hosts import Hosts
 from envpool_py.worker.process_host import ProcessHost
 
+#: Seconds after which an env without a result is named in the log.
+HANGS_AFTER = 30.0
 #: Seconds for which the caller steps its own envs before it collects results of the worker
 #: processes again, in partial batches.
 SLICE = 150e-6
+
+_LOGGER = logging.getLogger("envpool_py")
 
 
 class Flight:
@@ -63,10 +68,13 @@ class Flight:
         self.observers: list[Observer] = []
         self.recovery: Any = None
         self.closed = False
+        self._hanging: set[int] = set()
+        self._next_look = time.monotonic() + HANGS_AFTER
 
-    def attach(self, block: Block) -> None:
+    def attach(self, block: Block, *, tracked: bool) -> None:
+        """Use this block; ``tracked``: see ``Positions``."""
         self.block = block
-        self.positions = Positions(block)
+        self.positions = Positions(block, tracked=tracked)
 
     # ------------------------------------------------------------------------------------ sending
 
@@ -89,6 +97,8 @@ class Flight:
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
+        for observer in self.observers:
+            observer.retried(i, request)
         for send in self.hosts.prepare_requests(np.array([i]), self.states.tokens, [request]):
             send()
 
@@ -97,8 +107,7 @@ class Flight:
     def wait(self, goal: int, deadline: float | None, only: IdArray | None) -> IdArray:
         """Wait until ``deadline`` for ``goal`` results, including those of the envs ``only``.
 
-        Returns:
-            The envs whose results have arrived, in the order of arrival.
+        Return the envs whose results have arrived, in the order of arrival.
         """
         arrivals, chunks = self.arrivals, self.arrivals.chunks
         wanted: set[int] | None = None
@@ -156,8 +165,21 @@ class Flight:
         else:
             if group.timed:
                 left = group.timeout(left)
+            left = HANGS_AFTER if left is None else min(left, HANGS_AFTER)
             if group.channel.fetch(chunks, self.hosts.spin_for, left) or group.timed:
                 self.handle_ended_processes()
+            if time.monotonic() > self._next_look:
+                self._log_hanging()
+
+    def _log_hanging(self) -> None:
+        """Name, once, the envs in worker processes whose requests have no result for long."""
+        late = self.states.sent_before(time.monotonic_ns() - int(HANGS_AFTER * 1e9))
+        late -= {*self.arrivals.ids().tolist()} | {i for host in self.hosts.local for i in host.ids}
+        if late - self._hanging:
+            text = "%s: no result for %d seconds; with step_timeout= the process would be ended"
+            _LOGGER.warning(text, name_ids(sorted(late)), HANGS_AFTER)
+        self._hanging = late
+        self._next_look = time.monotonic() + HANGS_AFTER / 10
 
     def publish_finished(self) -> None:
         """After an interrupt, publish what envs here have finished; cancel the interrupted ones."""
@@ -216,9 +238,8 @@ class Flight:
             return
         self.arrivals.drop_stale()
         for host, overdue in group.enforce_deadlines():
-            named, text = group.kill_stuck(host, overdue)
-            for i in named:
-                self._lose(i, EnvTimeoutError(f"env {i}: {text}", (i,)))
+            for error in group.kill_stuck(host, overdue):
+                self._lose(error.env_id, error)
         for host in group.ended():
             self._handle_end(host)
         group.timed |= any(host.disconnected for host in group.hosts)

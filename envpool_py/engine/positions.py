@@ -14,24 +14,22 @@ from envpool_py.env.request import Request
 class Positions:
     """The last seed of each env, and its position at its last returned row, or when it was lost.
 
-    The executor writes the position of its env into the block (``Block.put_position``).
+    The executor writes the position of its env into the block (``Block.put_position``). Without
+    ``tracked``, rows that are returned are not noted, and the position in the block counts.
 
     Attributes:
         roots: the last seed of each env whose reset was returned; None: it had none.
         returned: the position of each env when its last row was returned.
     """
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, *, tracked: bool) -> None:
+        self._tracked = tracked
         self._now = block.position
         self._entropy = np.random.SeedSequence()
         self._sent: dict[int, int] = {}
         self._lost: dict[int, Position] = {}
-        self.roots: list[int | None] = [None] * block.spec.num_envs
-        self.returned = dict.fromkeys(range(block.spec.num_envs), (-1, False))
-
-    def draw_roots(self) -> None:
-        """Give each env a seed of its own."""
-        self.roots = seeding.per_env(self._entropy, range(len(self.roots)))
+        self.roots: dict[int, int | None] = dict.fromkeys(range(block.spec.num_envs))
+        self.returned = dict.fromkeys(range(block.spec.num_envs) if tracked else (), (-1, False))
 
     def root_of(self, i: int) -> int | None:
         """Return the last seed of env ``i``; if it had none, one drawn for this pool."""
@@ -40,7 +38,7 @@ class Positions:
     def mark_sent(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         for i, request in zip(ids, requests, strict=True):
             if request.kwargs.get("seed") is not None:
-                self._sent[i] = request.kwargs["seed"]
+                (self._sent if self._tracked else self.roots)[i] = request.kwargs["seed"]
 
     def mark_returned(self, ids: Iterable[int]) -> None:
         for i in ids:
@@ -61,7 +59,8 @@ class Positions:
 
     def mark_recreated(self, i: int) -> None:
         self._lost.pop(i, None)
-        self.returned[i] = self._now(i)
+        if self._tracked:
+            self.returned[i] = self._now(i)
 
     def of(self, i: int) -> Position:
         """Return the position of env ``i``, or its position when it was lost."""

@@ -17,6 +17,7 @@ back-off is in flight or idle like any other, and delays no other env.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from envpool_py.ids import IdArray, Selection
 
 #: Longest back-off, in seconds.
 LONGEST_BACKOFF = 5.0
+
+_LOGGER = logging.getLogger("envpool_py")
 
 
 @dataclass
@@ -55,11 +58,7 @@ class Failed:
 
 
 class Recovery:
-    """Handles the errors of envs.
-
-    Attributes:
-        failed: the envs that failed, until their errors are reported.
-    """
+    """Handles the errors of envs; ``failed`` are those whose errors are not reported yet."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -79,6 +78,8 @@ class Recovery:
         known = self.failed.get(i)
         if known is not None and known.broken:  # its process has ended, too
             return True
+        if error.request == "env_fn":
+            self._engine.hosts.restarts[i] -= 1
         if not self._has_budget(i, error):
             return False
         request = self._request_after(i, error) if in_flight else None
@@ -112,7 +113,7 @@ class Recovery:
 
     def _request_after(self, i: int, error: EnvError) -> Request:
         """Return the request in place of the one in which env ``i`` failed."""
-        known, text = self.failed.get(i), str(error)
+        known, text = self.failed.get(i), error.text
         if known is not None and known.request is not None:  # that failed, too
             return known.request._replace(error=text)
         if i in self._resets:
@@ -135,9 +136,10 @@ class Recovery:
         action_of = dict(zip(listed, rows, strict=True))
         self._engine.states.mark_sent(Selection(np.array(lost)), STEPPING)
         for i in lost:
-            self.failed[i].request = self._request_after(i, self.failed[i].error)
+            request = self._request_after(i, self.failed[i].error)
+            self.failed[i].request = request
             if not self.failed[i].broken:
-                self._send(i)
+                self._engine.flight.send_again(i, request)
         rest = ids[~np.isin(ids, lost)]
         return Selection(rest), [action_of[i] for i in rest.tolist()]
 
@@ -148,7 +150,7 @@ class Recovery:
         ids = envs.ids
         request_of = dict(zip(ids.tolist(), requests, strict=True))
         for i in request_of.keys() & self.failed.keys():
-            request_of[i] = request_of[i]._replace(error=str(self.failed[i].error))
+            request_of[i] = request_of[i]._replace(error=self.failed[i].error.text)
             self.failed[i].request = request_of[i]
         self._resets.update(request_of)
         broken = [i for i in request_of if i in self.failed and self.failed[i].broken]
@@ -190,13 +192,15 @@ class Recovery:
     def _recreate(self, i: int) -> None:
         """Recreate env ``i``; if its process has ended, begin or finish a restart of the process.
 
-        Raises:
-            EnvError: recreating the env failed, and it has used all its restarts.
+        EnvError if that failed, and the env has used all its restarts.
         """
         engine, host = self._engine, self._engine.hosts.of(i)
         try:
-            if not host.is_dead:
+            if not host.is_dead and self.failed[i].request is None:
                 restart.recreate(engine, [i])
+                return
+            if not host.is_dead:
+                self._renew(i)
                 return
             restart.begin_restart(engine, host)
             if not host.is_restarting:
@@ -207,13 +211,25 @@ class Recovery:
             if not self._has_budget(i, failure):
                 if host.is_dead:
                     engine.states.mark_dead(i, failure)
-                raise failure from error
+                raise failure  # noqa: B904 - it has its cause
             if request is not None:
-                request = request._replace(error=str(failure))
+                request = request._replace(error=failure.text)
             self.failed[i] = Failed(failure, self._due(i), request)
 
-    def recreated(self, ids: Sequence[int], *, by_hand: bool) -> None:
-        """Send the requests of these envs, which were recreated."""
+    def _renew(self, i: int) -> None:
+        """Send the request of env ``i``, whose executor first makes a new env."""
+        engine = self._engine
+        engine.hosts.restarts[i] += 1
+        before = restart.configuring(engine, i, recreate=True)
+        engine.flight.positions.mark_recreated(i)
+        for observer in engine.observers:
+            observer.recreated([i], [before])
+        self.recreated([i], before=before)
+
+    def recreated(
+        self, ids: Sequence[int], *, by_hand: bool = False, before: Request | None = None
+    ) -> None:
+        """Send the requests of these envs, which were recreated, or will be by ``before``."""
         for i in ids:
             if by_hand:
                 self._failures[i] = 0
@@ -221,26 +237,25 @@ class Recovery:
             if failed is None:
                 continue
             failed.broken = False
+            self._log(i, failed.error)
             if self._options.on_restart is not None:
                 self._options.on_restart(i, failed.error)
             if failed.request is not None:
-                self._send(i)
+                self._engine.flight.send_again(i, failed.request._replace(before=before))
             elif by_hand:
                 del self.failed[i]
 
-    def _send(self, i: int) -> None:
-        request = self.failed[i].request
-        assert request is not None  # noqa: S101 - for the type checker
-        for observer in self._engine.observers:
-            observer.retried(i, request)
-        self._engine.flight.send_again(i, request)
+    def _log(self, i: int, error: EnvError) -> None:
+        """Log the first three restarts of the pool, then every 10th, from 100 on every 100th."""
+        restarts = self._engine.hosts.restarts
+        total = int(restarts.sum())
+        if total <= 3 or (total >= 10 and total % 10 ** (len(str(total)) - 1) == 0):
+            cause = error.message.partition("\n")[0].partition(": ")[2]
+            text = "env %d restarted (%d of its restarts, %d of the pool's): %s"
+            _LOGGER.warning(text, i, restarts[i], total, cause)
 
     def mend(self, ids: IdArray) -> None:
-        """Recreate those of these envs that need it, and wait for the end of that.
-
-        Raises:
-            EnvError: recreating an env failed, and it has used all its restarts.
-        """
+        """Recreate those of these envs that need it, and wait for that; EnvError as above."""
         engine = self._engine
         for i in ids.tolist():
             while i in self.failed and self.failed[i].broken:

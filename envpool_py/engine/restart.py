@@ -6,7 +6,7 @@ which knows which resets reached the env, writes that position into the block.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,18 +26,20 @@ _PING = Request("apply", (id,))
 
 def configure(engine: Engine, ids: Sequence[int], **changes: Any) -> list[Request]:
     """Send these envs the options of the pool and their positions; return the requests."""
-    positions, requests = engine.flight.positions, []
-    for i in ids:
-        restarts = int(engine.hosts.restarts[i])
-        facts = {
-            "env_id": i,
-            "root": positions.root_of(i),
-            "episode": positions.of(i)[0],
-            "restarts": restarts,
-        }
-        requests.append(Request("configure", (engine.options.env,), facts | changes))
+    requests = [configuring(engine, i, **changes) for i in ids]
     ask(engine, np.array(ids, dtype=np.intp), requests, observed=False)
     return requests
+
+
+def configuring(engine: Engine, i: int, **changes: Any) -> Request:
+    """Return the request that tells env ``i`` the options of the pool and where it goes on."""
+    facts = {
+        "env_id": i,
+        "root": engine.flight.positions.root_of(i),
+        "episode": engine.flight.positions.of(i)[0],
+        "restarts": int(engine.hosts.restarts[i]),
+    }
+    return Request("configure", (engine.options.env,), facts | changes)
 
 
 def restart(engine: Engine, ids: IdArray) -> None:
@@ -48,10 +50,7 @@ def restart(engine: Engine, ids: IdArray) -> None:
         EnvError: an env_fn raised, or a process ended while it started.
     """
     hosts = engine.hosts
-    if hosts.group is not None:
-        hosts.group.channel.fetch(engine.arrivals.chunks, 0, 0)
-        engine.flight.handle_ended_processes()
-        engine.arrivals.drop_stale()
+    _notice_ends(engine)
 
     def living() -> IdArray:
         return ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
@@ -70,6 +69,44 @@ def restart(engine: Engine, ids: IdArray) -> None:
         finish_restart(engine, host, by_hand=True)
     if rest:
         recreate(engine, rest, by_hand=True)
+
+
+def swap(engine: Engine, ids: IdArray, env_fns: Sequence[Callable[[], Any]]) -> None:
+    """Put other envs, with the same spaces, in the places of these.
+
+    Raises:
+        AlreadyPendingCallError: an env is in flight, and its process has not ended.
+        EnvError: an env_fn raised, or its env has other spaces; all envs go on as they were.
+    """
+    hosts = engine.hosts
+    revive(engine, ids)
+    engine.states.check_free(ids)
+    _end_hung(engine, ids)
+    try:
+        ask(engine, ids, [Request("env_fn", (env_fn,)) for env_fn in env_fns], observed=False)
+    except EnvError:
+        living = ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
+        ask(engine, living, [Request("env_fn", (None,))] * len(living), observed=False)
+        raise
+    recreate(engine, ids.tolist(), by_hand=True)
+    for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
+        if hosts.group is not None and hosts.of(i) in hosts.group.hosts:
+            hosts.group.set_env_fn(hosts.of(i), i, env_fn)
+
+
+def _notice_ends(engine: Engine) -> None:
+    if engine.hosts.group is not None:
+        engine.hosts.group.channel.fetch(engine.arrivals.chunks, 0, 0)
+        engine.flight.handle_ended_processes()
+        engine.arrivals.drop_stale()
+
+
+def revive(engine: Engine, ids: IdArray) -> None:
+    """Restart the processes of these envs that have ended and are not restarted by recovery."""
+    _notice_ends(engine)
+    dead = ids[engine.states.state[ids] == DEAD]
+    if len(dead):
+        restart(engine, dead)
 
 
 def _end_hung(engine: Engine, ids: IdArray) -> None:
@@ -115,8 +152,7 @@ def advance_restart(engine: Engine) -> None:
 def finish_restart(engine: Engine, host: ProcessHost, *, by_hand: bool = False) -> None:
     """Configure the envs of a restarted process with the positions of the lost envs.
 
-    Raises:
-        EnvError: an env_fn raised, or the process ended while it started.
+    EnvError if an env_fn raised, or the process ended while it started.
     """
     states, deaths = engine.states, dict(engine.states.deaths)
     try:

@@ -6,6 +6,7 @@ other request meanwhile. Every request has a token (``env.tokens``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -51,9 +52,9 @@ class States:
         self.held = False
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
-        # The times of the last sends and returns, as numbers.
-        self._order = np.arange(num_envs)
-        self._next = num_envs
+        # When the last request of each env was sent or returned, in nanoseconds; in one batch in
+        # the order of the rows.
+        self._times = np.arange(num_envs)
 
     # ----------------------------------------------------------------------------------- reading
 
@@ -63,23 +64,22 @@ class States:
 
     def waiting(self) -> IdArray:
         """Return the envs in flight, the oldest request first."""
-        order = np.argsort(self._order)
+        order = np.argsort(self._times)
         return order[self.in_flight()[order]]
+
+    def sent_before(self, nanoseconds: int) -> set[int]:
+        """Return the envs in flight whose requests were sent before this ``time.monotonic_ns``."""
+        return set(np.flatnonzero(self.in_flight() & (self._times < nanoseconds)).tolist())
 
     def ready(self) -> IdArray:
         """Return the envs that accept a request, in the order in which results were returned."""
-        order = np.argsort(self._order)
+        order = np.argsort(self._times)
         return order[self.state[order] < STEPPING]
 
     # ---------------------------------------------------------------------------------- checking
 
     def check_free(self, ids: IdArray) -> None:
-        """Raise an error unless these envs accept a request.
-
-        Raises:
-            AlreadyPendingCallError: an env is in flight.
-            EnvError: the process of an env has ended.
-        """
+        """Raise AlreadyPendingCallError for an env in flight, EnvError if its process has ended."""
         if self.held:
             text = "a call is under way; wait for its replies first"
             raise AlreadyPendingCallError(f"{name_ids(ids.tolist())}: {text}", "call")
@@ -90,7 +90,8 @@ class States:
         dead = state == DEAD
         if dead.any():
             death = self.deaths[int(ids[dead.argmax()])]
-            raise WorkerDiedError(death.message, death.env_ids)  # a new one: tracebacks grow
+            # A new one, because tracebacks grow.
+            raise WorkerDiedError(death.message, death.env_ids, details=death.details)
         resets = state[busy.argmax()] == RESETTING
         kind = "resetting" if resets else "stepping"
         fact = f"still {kind}; call recv() first, or use only the envs in ready_id"
@@ -101,12 +102,7 @@ class States:
         raise AlreadyPendingCallError(f"{name_ids(listed)}: {fact}", kind)
 
     def check_step(self, envs: Selection) -> None:
-        """Raise an error unless these envs accept a step.
-
-        Raises:
-            ResetNeeded: an env needs a reset first.
-            AlreadyPendingCallError, EnvError: as ``check_free``.
-        """
+        """Raise ResetNeeded if an env needs a reset first, and the errors of ``check_free``."""
         state = self.state[envs.index]
         if not self.held and not state.tobytes().strip(_ALL_READY):  # faster than NumPy's functions
             return
@@ -126,15 +122,13 @@ class States:
     def mark_sent(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight += len(envs.ids)
-        self._next += len(envs.ids)
-        self._order[envs.index] = np.arange(self._next - len(envs.ids), self._next)
+        self._times[envs.index] = envs.places + time.monotonic_ns()
 
     def mark_returned(self, envs: Selection, state: int) -> None:
         ids = envs.ids
         self.state[envs.index] = state
         self.num_in_flight -= len(ids)
-        self._next += len(ids)
-        self._order[envs.index] = np.arange(self._next - len(ids), self._next)
+        self._times[envs.index] = envs.places + time.monotonic_ns()
         if self.unread:
             self.unread.difference_update(ids.tolist())
         if self.deaths:

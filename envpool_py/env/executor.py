@@ -74,11 +74,17 @@ class Executor:
         self._times: StepTimes | None = None
         self._heartbeat: Heartbeat | None = None
         self._env_id = 0
+        self._prepared: Executor | None = None
         self._make()
         self.configure()
 
     def _make(self) -> None:
-        env = self._env_fn()
+        """Make the env, or take the one that ``env_fn`` has made."""
+        if self._prepared is not None:
+            self._env_fn, env = self._prepared._env_fn, self._prepared.env  # noqa: SLF001 - its own
+            self._prepared = None
+        else:
+            env = self._env_fn()
         missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
         if missing:
             raise TypeError(
@@ -92,13 +98,15 @@ class Executor:
                     f"env_fn returned {type(env).__name__}, whose observation_space is a method;"
                     " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
                 )
-        self.env = env
+        self.env: Any = env
         self.instrument(self._env_id, self._times, self._heartbeat)
         self._turns = turn_based_layer(env)
         self._closed = False
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
-        self._in_reset = False  # whether an automatic reset has begun and not succeeded
+        self._resets = 0
+        # What a request that has a row began and has not ended: "reset" or "env_fn".
+        self._inner = ""
 
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
@@ -136,9 +144,7 @@ class Executor:
         ``recreate``: close the env, ignoring errors, and make a new one by its ``env_fn``.
         """
         if recreate:
-            with contextlib.suppress(Exception):
-                self.close()
-            self._make()
+            self._recreate()
         self._env_id = self._env_id if env_id is None else env_id
         self._root, self._episode, self._over = root, episode, False
         self._restarts, self._is_new = restarts, restarts > 0
@@ -147,6 +153,11 @@ class Executor:
             self.to_check |= {checks.RESET, checks.STEP}
         elif options.validate == OFF:
             self.to_check -= {checks.RESET, checks.STEP}
+
+    def _recreate(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+        self._make()
 
     def instrument(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
         """Time the steps and resets of the env, which has id ``i``, and write its heartbeat."""
@@ -187,8 +198,8 @@ class Executor:
         return due
 
     def failing(self, kind: str) -> str:
-        """Return the kind of call that has raised in this request: it may be an automatic reset."""
-        return "reset" if kind == "step" and self._in_reset else kind
+        """Return the kind of call that has raised in this request: another one may belong to it."""
+        return self._inner if self._inner and KINDS[kind].has_row else kind
 
     # -------------------------------------------------------------------------------------- step
 
@@ -244,19 +255,24 @@ class Executor:
 
         def raise_late() -> Row:
             self._pending = None
-            self._in_reset = True
+            self._inner = "reset"
             raise error
 
         self._pending = raise_late
 
     def _reset_late(self) -> Row:
-        self._in_reset = True
+        self._inner = "reset"
         return self.reset_row()
 
     # ------------------------------------------------------------------------------------- reset
 
     def row_of(self, request: Request) -> Any:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
+        if request.before is not None:
+            self._inner = "env_fn"
+            self(request.before)
+            if self._heartbeat is not None:
+                self._heartbeat.begin(self._env_id)
         if request.kind == "step":
             return self.step(*request.args)
         if request.kind == "lose":
@@ -275,6 +291,7 @@ class Executor:
         if self._turns is not None:
             final["env_done"] = True
         if self._options.autoreset_mode == SAME_STEP:
+            self._inner = "reset"
             first, info = self.reset()
             info = {**info, "env_error": error, "final_obs": obs, "final_info": final}
             return first, 0.0, False, True, FinalInfo(info)
@@ -289,6 +306,10 @@ class Executor:
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
     ) -> tuple[Any, dict[str, Any]]:
         """Reset the env; arguments that are None are not passed to it."""
+        recycle = self._options.recycle
+        if recycle is not None and self._resets >= recycle:
+            self._recreate()
+            self._is_new = True
         root, episode = self._root if seed is None else seed, self._episode + 1
         if self._options.episode_seeds:
             episode = episode if seed is None else 0
@@ -297,7 +318,7 @@ class Executor:
             seed, options = self._options.reset_fn(self._env_id, episode)
             seed = None if seed is None else operator.index(seed)
         elif self._is_new and seed is None and takes_seed(self.env):
-            seed = seeding.of_restart(root, self._restarts)
+            seed = seeding.of_restart(root, self._restarts, episode)
         if seed is not None:
             kwargs["seed"] = seed
         if options is not None:
@@ -321,7 +342,8 @@ class Executor:
             self._check(obs, None)
         self._root, self._episode, self._over = root, episode, False
         self._pending = None
-        self._in_reset = self._is_new = False
+        self._inner, self._is_new = "", False
+        self._resets += 1
         return obs, info
 
     def seed(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
@@ -364,6 +386,25 @@ class Executor:
 
     def render(self, **kwargs: Any) -> Any:
         return self.env.render(**kwargs)
+
+    def env_fn(self, env_fn: Callable[[], Any] | None) -> None:
+        """Make another env, for the next ``configure`` with ``recreate``; None: drop it.
+
+        Raises:
+            ValueError: its spaces are not those of the present env; nothing has changed.
+        """
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.close()
+        if env_fn is not None:
+            prepared = Executor(env_fn)
+            for name, old, new in zip(
+                EnvSpaces._fields, self.env_spaces(), prepared.env_spaces(), strict=True
+            ):
+                if old != new:
+                    prepared.close()
+                    raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
+            self._prepared = prepared
 
     def close(self) -> None:
         """Close the env; a second call does nothing."""

@@ -123,6 +123,8 @@ class EnvOptions:
         episode_seeds: seed every reset from the env's seed and the number of the episode.
         reset_fn: ``(env_id, episode) -> (seed, options)``, called for every reset, automatic or
             not, that has neither a seed nor options.
+        recycle: recreate each env after this number of episodes, at its reset, for simulators that
+            leak; the new env is seeded as after a restart. None: never.
         validate: which rows are checked for NaN, bounds and ``observation_space.contains``.
             ``"first"``: the first reset and the first step of each env, with a warning.
             ``"always"``: every row, with an error of that env. ``"off"``: none.
@@ -131,9 +133,11 @@ class EnvOptions:
     autoreset_mode: str | gym.vector.AutoresetMode | None = None
     episode_seeds: bool = False
     reset_fn: ResetFn | None = None
+    recycle: int | None = _checked(None, check_count)
     validate: str = FIRST
 
     def __post_init__(self) -> None:
+        _check_fields(self)
         mode = self.autoreset_mode
         if isinstance(mode, gym.vector.AutoresetMode):
             mode = next((name for name, known in AUTORESET_MODES.items() if known is mode), None)

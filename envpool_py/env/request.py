@@ -34,6 +34,7 @@ KINDS = {
     "apply": Kind(recorded=True),
     "render": Kind(),
     "configure": Kind(timed=False, copied=False),
+    "env_fn": Kind(timed=False, copied=False),
 }
 
 
@@ -55,16 +56,18 @@ class Request(NamedTuple):
     ``apply``      ``function, *args, **kwargs``  the result of ``function(env, ...)``
     ``render``     ``**kwargs``                   the frame
     ``configure``  see ``Executor.configure``     None; not sent to a new env without options
+    ``env_fn``     ``env_fn``                     None; see ``Executor.env_fn``
     ============== ============================== ==========================================
 
     ``error``: the text of the error after which this request is sent; the info of its row has it as
-    ``env_error``.
+    ``env_error``. ``before``: the request that the executor carries out before this one.
     """
 
     kind: str
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = {}
     error: str = ""
+    before: Request | None = None
 
     def with_own_arguments(self) -> Request:
         """Return this request with copies of its arguments, except for functions and options."""

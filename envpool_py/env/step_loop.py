@@ -107,7 +107,7 @@ class StepLoop:
         executor = self._executors[i]
         try:
             if self._heartbeat is not None:
-                self._heartbeat.begin(i, timed=kind.timed)
+                self._heartbeat.begin(i, timed=kind.timed and request.before is None)
             if kind.has_row:
                 row = SimpleNamespace(step=lambda _: executor.row_of(request))
                 self._steppers[i] = row

@@ -17,6 +17,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
 
 from envpool_py.engine.asking import Call
 from envpool_py.engine.states import INTERRUPTED
@@ -142,6 +143,15 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self.reset_async(seed, options)
         return self.reset_wait()
 
+    def __repr__(self) -> str:
+        text, count = super().__repr__(), self.restarts.sum()
+        return f"{text[:-1]}, {count} restarts)" if count else text
+
+    @property
+    def restarts(self) -> NDArray[np.int64]:
+        """How often each env was recreated: int64 ``(num_envs,)``."""
+        return self.pool.restarts
+
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
         """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
         self._check("reset_async", self._pending if self._late else None)
@@ -155,8 +165,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if self._late:
             self.pool.cancel()
             self._pending, self._late = None, False
-        if dead := self.pool.engine.states.deaths:
-            self.pool.restart(sorted(dead))
         self.pool.send_reset(ids, seed=seed, options=options)
         self._ids, self._pending = ids, "reset"
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
 
 from envpool_py import ids as ids_
 from envpool_py.env import spaces
@@ -167,6 +168,11 @@ class ParallelVectorEnv:
 
     def _repr_html_(self) -> str:
         return table(self.pool, repr(self))
+
+    @property
+    def restarts(self) -> NDArray[np.int64]:
+        """How often each PettingZoo env was recreated: int64 ``(num_envs,)``."""
+        return self.pool.restarts
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """The observation space of an agent, always the same object; KeyError: no such agent."""

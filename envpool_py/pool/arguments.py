@@ -31,33 +31,30 @@ FOREIGN = {
 
 
 def check_foreign(options: Mapping[str, Any]) -> None:
-    """Raise a TypeError for an argument of another library; the message names ours."""
     for name in sorted(FOREIGN.keys() & options.keys()):
         raise TypeError(f"{name} is an argument of other libraries; here it is {FOREIGN[name]}")
 
 
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    """Return the env_fns as a list; raise if it is empty or an entry is not callable."""
     if callable(env_fns) or isinstance(env_fns, (str, Mapping)):
-        text = f"env_fns must be a sequence of callables, got {type(env_fns).__name__}"
-        raise TypeError(text + hint(env_fns))
+        raise TypeError(f"env_fns must be a sequence of callables, {got(env_fns)}")
     listed = list(env_fns)
     if not listed:
         raise ValueError("env_fns is empty; a pool needs at least one env")
     for i, env_fn in enumerate(listed):
         if not callable(env_fn):
-            text = f"env {i}: env_fn must be callable, got {type(env_fn).__name__}"
-            raise TypeError(text + hint(env_fn))
+            raise TypeError(f"env {i}: env_fn must be callable, {got(env_fn)}")
     return listed
 
 
-def hint(env_fn: object) -> str:
-    """Return the hint for a message if an id or an env was passed in place of an env_fn."""
-    if isinstance(env_fn, str):
-        return f"; envpool_py.make({env_fn!r}, num_envs) makes a pool of an id"
-    is_env = not callable(env_fn) and hasattr(env_fn, "step")
+def got(env_fn: object) -> str:
+    """Return the end of a message, with a hint if an id or an env was passed for an env_fn."""
     kind = type(env_fn).__name__
-    return f"; pass a callable that makes a new env, such as lambda: {kind}()" if is_env else ""
+    if isinstance(env_fn, str):
+        return f"got {kind}; envpool_py.make({env_fn!r}, num_envs) makes a pool of an id"
+    if not callable(env_fn) and hasattr(env_fn, "step"):
+        return f"got {kind}; pass a callable that makes a new env, such as lambda: {kind}()"
+    return f"got {kind}"
 
 
 def check_num_envs(num_envs: int) -> int:
@@ -77,7 +74,6 @@ def check_wait_num(wait_num: int | None, num_envs: int, name: str = "wait_num") 
 
 
 def common_space(name: str, spaces: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
-    """Return the space that all envs have; ValueError if two differ."""
     for i, space in enumerate(spaces):
         if space != spaces[0]:
             raise ValueError(f"env {i}: {name} is {space}, but that of env 0 is {spaces[0]}")
@@ -106,7 +102,6 @@ def make_workers(
 def reset_requests(
     ids: Sequence[int], seed: Seed, options: Options, kwargs: Mapping[str, Any]
 ) -> list[Request]:
-    """Return one reset request per id, each with its own seed and options."""
     if seed is None and options is None and not kwargs:
         return [_RESET] * len(ids)
     seeds = seeding.per_env(seed, ids)

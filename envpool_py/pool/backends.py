@@ -12,7 +12,7 @@ import gymnasium as gym
 
 from envpool_py.env.options import RecoveryOptions
 from envpool_py.pool import choose, named_env
-from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_num, hint
+from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_num, got
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.signatures import (
     OF_PROCESSES,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class DummyVectorEnv(BaseVectorEnv):
     """A pool that steps all envs in this process; for cheap envs and for debugging.
 
-    Takes the options of ``BaseVectorEnv``. Envs are stepped one after another, the oldest request
-    first, so partial batches are fair. ``timeout`` does not interrupt a step that has begun.
+    Envs are stepped one after another, the oldest request first, so partial batches are fair.
+    ``timeout`` does not interrupt a step that has begun.
     """
 
     def __init__(
@@ -79,7 +79,6 @@ class ShmemVectorEnv(BaseVectorEnv):
     """A pool of worker processes; observations, rewards, flags and actions are in shared memory.
 
     Infos with more than numbers and small arrays are pickled, and values without a fixed shape.
-    Takes the options of ``BaseVectorEnv`` and ``ProcessOptions``.
 
     Args:
         env_fns: one callable per env; pickled by cloudpickle, but only under spawn and forkserver.
@@ -122,16 +121,13 @@ def _over_ray(
     num_processes: int | str | None = None,
     context: Any = None,
     **options: Any,
-) -> BaseVectorEnv:
+) -> Any:
     """Make a ``RayVectorEnv`` of ``num_processes`` actors; for a string or None, its default."""
     if isinstance(num_processes, int):
         options["envs_per_actor"] = -(-len(env_fns) // num_processes)
     if context is not None:
         options["context"] = context
-    pool: BaseVectorEnv = importlib.import_module("envpool_py.ray").RayVectorEnv(
-        env_fns, *args, **options
-    )
-    return pool
+    return importlib.import_module("envpool_py.ray").RayVectorEnv(env_fns, *args, **options)
 
 
 #: From each name of a ``backend`` to the class or function that makes the pool.
@@ -164,8 +160,7 @@ def make(
 ) -> BaseVectorEnv:
     """Make a pool of ``num_envs`` copies of one env.
 
-    The options are those of ``BaseVectorEnv`` and ``ProcessOptions``; ``autoreset_mode`` and
-    ``columns`` have other defaults than there.
+    ``autoreset_mode`` and ``columns`` have other defaults than in the pool classes.
 
     Args:
         env: an id of Gymnasium's registry, if needed after the module that registers it
@@ -189,8 +184,6 @@ def make(
         autoreset_mode: ``"same_step"``: the row that ends an episode has the first observation of
             the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
             ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
-        columns: True: Dict and Tuple observations are a dict or tuple of arrays ``(k, ...)``.
-            False: they are an object array ``(k,)``, one dict or tuple per env.
 
     Raises:
         TypeError, ValueError: an argument is wrong, or the pool does not take an option.
@@ -214,36 +207,34 @@ def make(
     elif callable(env):
         maker = env
     else:
-        raise TypeError(f"env must be an id or a callable, got {type(env).__name__}{hint(env)}")
+        raise TypeError(f"env must be an id or a callable, {got(env)}")
     env_kwargs = dict(env_kwargs or {})
     env_fn = functools.partial(_wrapped, maker, env_kwargs, tuple(wrappers))
     named_env.attach(env_fn, env, env_kwargs, wrappers)
     if backend == num_processes == "auto" and missing():
         backend = "dummy"
     if backend == "auto":
-        faults = options.get("on_error", "raise") != "raise"
-        choice = choose.choose(
-            choose.probe(env_fn, context),
-            num_envs,
-            num_processes,
-            partial=wait_num < num_envs,
-            isolated=faults or timeout is not None or not OF_PROCESSES.isdisjoint(options),
-            may_share=_OF_ISOLATION.isdisjoint(options),
-        )
-        backend, num_processes, caller_steps = choice
-        if caller_steps:
-            given["caller_steps"] = True
+        measured = choose.probe(env_fn, context)
+        backend = "shmem"
+        if num_processes == "auto":
+            faults = options.get("on_error", "raise") != "raise"
+            # A partial batch does not wait for a slow env, which needs processes.
+            partial = wait_num < num_envs or timeout is not None
+            backend, num_processes, caller_steps = choose.choose(
+                measured,
+                num_envs,
+                needed=faults or partial or not OF_PROCESSES.isdisjoint(options),
+                may_share=_OF_ISOLATION.isdisjoint(options),
+            )
+            if caller_steps:
+                given["caller_steps"] = True
     if backend != "dummy":
         given.update(context=context, num_processes=num_processes)
     return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)
 
 
-def _wrapped(
-    maker: Callable[..., Any],
-    env_kwargs: dict[str, Any],
-    wrappers: tuple[Callable[[Any], Any], ...],
-) -> Any:
-    env = maker(**env_kwargs)
+def _wrapped(maker: Callable[..., Any], kwargs: dict[str, Any], wrappers: Sequence[Any]) -> Any:
+    env = maker(**kwargs)
     for wrapper in wrappers:
         env = wrapper(env)
     return env

@@ -1,14 +1,4 @@
-"""``BaseVectorEnv``: a pool of envs, each with an id, stepped in whole or partial batches.
-
-Guarantees of every backend:
-
-* ids, counts, shapes and seeds are checked before anything is sent;
-* an env is in flight until its row is returned: it accepts no other request meanwhile;
-* an error names its envs; the rows of all other envs of that call are kept for the next ``recv``;
-* an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests: those envs then
-  accept only ``reset``;
-* a pool takes one call at a time; ``close`` may be called at any time.
-"""
+"""``BaseVectorEnv``: the methods of all pools."""
 
 from __future__ import annotations
 
@@ -24,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ClosedEnvironmentError
+from numpy.typing import NDArray
 
 from envpool_py import ids as ids_
 from envpool_py import seeding
@@ -60,11 +51,16 @@ class BaseVectorEnv:
     """A pool of envs, each with an id, stepped in whole or partial batches.
 
     Ids (``id``, ``env_id``) are an int, a sequence, an integer array, a boolean mask or a slice;
-    None: all envs. Results are in the order of the ids.
+    None: all envs. Results are in the order of the ids. An env is in flight until its row is
+    returned, and accepts no other request meanwhile. A pool takes one call at a time; ``close``
+    may be called at any time.
 
     All requests raise ``ClosedEnvironmentError`` if the pool is closed, ``AlreadyPendingCallError``
-    if one of their envs is in flight or another call is under way, ``EnvError`` if an env raises,
-    and ``IndexError``, ``TypeError`` or ``ValueError``, before anything is sent, for wrong ids.
+    if one of their envs is in flight or another call is under way, and ``IndexError``,
+    ``TypeError`` or ``ValueError``, before anything is sent, for wrong ids, actions, seeds or
+    options. If an env raises, they raise ``EnvError``, which names it; the rows of the other envs
+    are kept for the next ``recv``. An interrupted call (Ctrl-C, a signal handler that raises)
+    cancels its requests: those envs then accept only ``reset``.
 
     Args:
         env_fns: one callable per env; ``env_fns[i]()`` makes env ``i``.
@@ -147,9 +143,6 @@ class BaseVectorEnv:
         Returns:
             The observations, as ``step`` returns them, and an object array ``(k,)`` of fresh info
             dicts with ``env_id``.
-
-        Raises:
-            TypeError, ValueError: seeds or options are wrong; nothing was sent.
         """
         batch = self.engine.reset(*self._reset_requests(env_id, id, seed, options, kwargs))
         return batch[0], batch[4]
@@ -176,8 +169,7 @@ class BaseVectorEnv:
 
         Raises:
             ResetNeeded: an env was never reset, or has raised since its last reset.
-            EnvError: an env raised; the rows of the others are kept for the next ``recv``.
-            TypeError, ValueError: actions are wrong; nothing was sent, or nothing is in flight.
+            ValueError: ``action`` is None, and nothing is in flight.
         """
         if action is None:
             return self._fetch("step(None)", id)
@@ -191,8 +183,7 @@ class BaseVectorEnv:
     def send(self, action: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
         """Send envs their actions, as for ``step``, and return at once; ``recv`` returns the rows.
 
-        Raises:
-            ResetNeeded, TypeError, ValueError: as ``step``.
+        The errors are those of ``step``; None in place of the actions is a TypeError.
         """
         if action is None:
             raise TypeError("send: expected actions, got None; to fetch rows, call recv()")
@@ -225,7 +216,6 @@ class BaseVectorEnv:
 
         Raises:
             ValueError: nothing is in flight.
-            EnvError: an env raised; the other rows are kept for the next ``recv``.
         """
         return self._fetch("recv")
 
@@ -260,28 +250,46 @@ class BaseVectorEnv:
             if self.engine.states.unread:  # rows of the other envs, which are dropped as well
                 self.engine.fetch(Selection(np.array(sorted(self.engine.states.unread))))
             raise
-        _seed_spaces(self.action_space, seeds)
+        self._seed_action_spaces(self._all, requests)
         return [[one] for one in seeds]
 
     @one_at_a_time
-    def restart(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
-        """Recreate envs, each by its ``env_fn``; they must then be reset.
+    def restart(
+        self,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        env_fns: Sequence[Callable[[], Any]] | None = None,
+    ) -> None:
+        """Recreate envs; they must then be reset.
 
         If the process of an env has ended, a new process is started, with all envs of the old one.
         Otherwise the env is closed and recreated in its process. A process that still runs a
         cancelled request after a few seconds is killed.
 
+        Args:
+            id: the envs to recreate.
+            env_fns: one callable per id, which makes another env in the same place, now and at
+                later restarts; its spaces must be the same. None: as before.
+
         Raises:
-            EnvError: an env_fn raised, or a process ended while it started.
+            EnvError: an env_fn raised, or a process ended while it started. If a new env has other
+                spaces, it is a ValueError too, and all envs go on as they were.
         """
-        restart.restart(self.engine, self._resolve(id))
+        ids = self._resolve(id)
+        if env_fns is None:
+            restart.restart(self.engine, ids)
+            return
+        env_fns = arguments.check_env_fns(env_fns)
+        if len(env_fns) != len(ids):
+            raise ValueError(f"got {len(env_fns)} env_fns for {len(ids)} envs; pass one per env")
+        restart.swap(self.engine, ids, env_fns)
+        for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
+            self.workers[i].env_fn = env_fn
 
     @one_at_a_time
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:  # noqa: A002 - Tianshou's name
         """Return the attribute ``key`` of each env, from the outermost wrapper that has it.
 
-        Raises:
-            EnvError: reading it raised; an AttributeError too if it is missing. Needs no reset.
+        If it is missing, the ``EnvError`` is an AttributeError too. No reset is needed.
         """
         return self._ask(id, Request("get_attr", (key,)))
 
@@ -296,9 +304,7 @@ class BaseVectorEnv:
     def call(self, method: str, *args: Any, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002
         """Call a method of each env, on the outermost wrapper that has it; return the results.
 
-        Raises:
-            ValueError: the method is ``reset``, ``step`` or ``close``.
-            EnvError: the method raised, or does not exist.
+        A missing method is an ``EnvError``; ``reset``, ``step`` and ``close`` are a ValueError.
         """
         if method in ("reset", "step", "close"):
             raise ValueError(f"call: {method!r} is a call of the pool; use pool.{method}()")
@@ -314,10 +320,8 @@ class BaseVectorEnv:
     ) -> list[Any]:
         """Call ``function(env, *args, **kwargs)`` for each env, in the env's process.
 
-        ``env`` includes its wrappers. The function is pickled by cloudpickle. Return the results.
-
-        Raises:
-            EnvError: the function raised, or its result cannot be pickled.
+        ``env`` includes its wrappers. The function is pickled by cloudpickle. Return the results;
+        one that cannot be pickled is an ``EnvError``.
         """
         return self._ask(id, Request("apply", (function, *args), kwargs))
 
@@ -365,7 +369,7 @@ class BaseVectorEnv:
     def autoreset_mode(self) -> gym.vector.AutoresetMode | None:
         """How envs are reset at the end of their episodes; None: call ``reset`` yourself."""
         mode: Any = self._options.env.autoreset_mode
-        return None if mode is None else AUTORESET_MODES[mode]
+        return AUTORESET_MODES.get(mode)
 
     @property
     def waiting_id(self) -> list[int]:
@@ -386,6 +390,11 @@ class BaseVectorEnv:
     def batch_ids(self) -> IdArray:
         """The envs of the batch that was returned last, in its order: shape ``(k,)``."""
         return self.engine.batch_ids.copy()
+
+    @property
+    def restarts(self) -> NDArray[np.int64]:
+        """How often each env was recreated: int64 ``(num_envs,)``."""
+        return self.engine.hosts.restarts.copy()
 
     @property
     def single_observation_space(self) -> gym.Space[Any] | None:
@@ -424,10 +433,7 @@ class BaseVectorEnv:
             raise RuntimeError("stats: nothing was measured; make the pool with measure=True")
         if not all(host.measures for host in self.engine.hosts.local):
             raise NotImplementedError(f"{self.worker_class.__name__} does not measure its envs")
-        found = self._meter.stats()
-        if clear:
-            self._meter.clear()
-        return found
+        return self._meter.stats(clear=clear)
 
     def __repr__(self) -> str:
         text = f"{type(self).__name__}(num_envs={self.env_num}"
@@ -437,8 +443,12 @@ class BaseVectorEnv:
             text += f", timeout={self._timeout}"
         if self._options.env.autoreset_mode is not None:
             text += f", autoreset_mode={self._options.env.autoreset_mode!r}"
+        if self._options.recovery.on_error != "raise":
+            text += f", on_error={self._options.recovery.on_error!r}"
         if hasattr(self, "engine"):
             text += self.engine.hosts.describe()
+            if self.engine.hosts.restarts.any():
+                text += f", {self.engine.hosts.restarts.sum()} restarts"
         return text + (", closed)" if self.is_closed else ")")
 
     _repr_html_ = table  # shown by notebooks
@@ -489,26 +499,25 @@ class BaseVectorEnv:
                 " use its workers; make another pool in the fork"
             )
 
-    def _select(self, id: Ids) -> Selection:  # noqa: A002 - Tianshou's name
-        return self._all if id is None else Selection(ids_.resolve(id, self.env_num))
+    def _select(self, ids: Ids) -> Selection:
+        return self._all if ids is None else Selection(ids_.resolve(ids, self.env_num))
 
-    def _resolve(self, id: Ids) -> IdArray:  # noqa: A002 - Tianshou's name
-        return self._select(id).ids
+    def _resolve(self, ids: Ids) -> IdArray:
+        return self._select(ids).ids
 
+    # The next two are not used here; subclasses of Tianshou's pools call them.
     def _wrap_id(self, id: Ids = None) -> list[int]:  # noqa: A002 - Tianshou's name
-        """Return ids as a list; None: all."""
         return self._resolve(id).tolist()  # type: ignore[no-any-return]
 
     def _assert_id(self, id: Ids) -> None:  # noqa: A002 - Tianshou's name
-        """Raise an error unless all of these envs accept a request now."""
         self.engine.states.check_free(self._resolve(id))
 
-    def _fetch(self, call: str, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
+    def _fetch(self, call: str, ids: Ids = None) -> StepResult:
         engine = self.engine
         if not engine.states.num_in_flight:
             raise ValueError(f"{call} fetches results, but no env is in flight; send actions first")
-        if id is not None:
-            envs = self._select(id)
+        if ids is not None:
+            envs = self._select(ids)
             engine.states.check_fetch(envs.ids)
             return engine.fetch(envs)
         if self.is_async:
@@ -522,24 +531,23 @@ class BaseVectorEnv:
         if env_id is not None and other is not None:
             raise TypeError("ids are given twice, as env_id and as id; pass one of them")
         envs = self._select(other if env_id is None else env_id)
-        ids = envs.ids
-        requests = arguments.reset_requests(ids.tolist(), seed, options, kwargs)
-        self.engine.claim_reset(ids)
+        requests = arguments.reset_requests(envs.ids.tolist(), seed, options, kwargs)
+        restart.revive(self.engine, envs.ids)
+        self.engine.claim_reset(envs.ids)
         if seed is not None:
-            spaces = [self.action_space[i] for i in ids.tolist()]
-            _seed_spaces(spaces, [request.kwargs.get("seed") for request in requests])
+            self._seed_action_spaces(envs, requests)
         return envs, requests
 
-    def _ask(self, id: Ids, request: Request) -> list[Any]:  # noqa: A002 - Tianshou's name
-        ids = self._resolve(id)
-        self.engine.states.check_free(ids)
-        return asking.ask(self.engine, ids, [request] * len(ids))
+    def _seed_action_spaces(self, envs: Selection, requests: Sequence[Request]) -> None:
+        for i, request in zip(envs.ids.tolist(), requests, strict=True):
+            space, seed = self.action_space[i], request.kwargs.get("seed")
+            if space is not None and seed is not None:
+                space.seed(seed)
 
-
-def _seed_spaces(spaces: Sequence[gym.Space[Any] | None], seeds: Sequence[int | None]) -> None:
-    for space, seed in zip(spaces, seeds, strict=True):
-        if space is not None and seed is not None:
-            space.seed(seed)
+    def _ask(self, ids: Ids, request: Request) -> list[Any]:
+        envs = self._resolve(ids)
+        self.engine.states.check_free(envs)
+        return asking.ask(self.engine, envs, [request] * len(envs))
 
 
 def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> None:
@@ -552,14 +560,16 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
     for i, worker in enumerate(pool.workers):
         if isinstance(worker, SubprocEnvWorker):
             worker.join(functools.partial(ask, i), functools.partial(engine.hosts.of, i))
-    if options.env.episode_seeds:
-        engine.flight.positions.draw_roots()
+    if options.env.episode_seeds or options.env.recycle:
+        positions = engine.flight.positions
+        positions.roots = {i: positions.root_of(i) for i in positions.roots}
     if options.env != EnvOptions():
         restart.configure(engine, engine.all.ids.tolist())
     if options.pool.record is not None:
         facts = {
             "autoreset_mode": options.env.autoreset_mode,
             "episode_seeds": bool(options.env.episode_seeds),
+            "recycle": options.env.recycle,
             "columns": options.pool.columns,
             "reset_first": options.pool.reset_first,
             "validate": options.env.validate,
@@ -567,7 +577,7 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
             "env": env,
             "pool": type(pool).__name__,
             "num_envs": pool.env_num,
-            "roots": list(engine.flight.positions.roots),
+            "roots": list(engine.flight.positions.roots.values()),
         }
         engine.observers.append(Recorder(engine.block, Path(options.pool.record), facts))
     if options.recovery.on_error == "restart":

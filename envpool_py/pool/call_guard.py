@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
-from envpool_py.errors import from_signal_handler
+from envpool_py.errors import EnvError, from_signal_handler
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,6 +49,8 @@ def one_at_a_time(method: F) -> F:
             ):
                 text = f"{type(self).__name__} was closed while a call was under way"
                 raise ClosedEnvironmentError(text) from error
+            if isinstance(error, EnvError):  # a user needs no frames of this package
+                raise error.with_traceback(None)  # noqa: B904 - it keeps its cause
             raise
         finally:
             if self._calls.get(_KEY) is frame:

@@ -70,56 +70,23 @@ def choose_processes(measured: Probe, num_envs: int) -> int:
     return num_envs if measured.waits else min(num_envs, len(usable_cores()))
 
 
-def caller_pays(measured: Probe, num_envs: int) -> bool:
-    """Whether sync batches are faster if the caller steps a share of the envs."""
-    return measured.wall < CHEAP and not measured.waits and choose_processes(measured, num_envs) > 1
-
-
-def worth_processes(measured: Probe, num_envs: int, overhead: float = OVERHEAD) -> bool:
-    """Whether sync batches of these envs are faster in worker processes."""
-    if measured.waits:
-        return num_envs > 1
-    processes = choose_processes(measured, num_envs)
-    share = -(-num_envs // processes)
-    return share * measured.wall + overhead < num_envs * measured.wall
-
-
-class Choice(NamedTuple):
-    """The arguments that ``make`` passes to a pool, by their names."""
-
-    backend: str
-    num_processes: int | str | None
-    caller_steps: bool = False
-
-
 def choose(
-    measured: Probe,
-    num_envs: int,
-    num_processes: int | str | None,
-    *,
-    partial: bool = False,
-    isolated: bool = False,
-    may_share: bool = True,
-) -> Choice:
-    """Choose between no processes, processes, and processes beside a caller that steps a share.
+    measured: Probe, num_envs: int, *, needed: bool = False, may_share: bool = True
+) -> tuple[str, int | None, bool]:
+    """Return the fastest ``backend``, ``num_processes`` and ``caller_steps`` for sync batches.
 
-    Args:
-        measured: the profile of one env.
-        num_envs: the number of envs.
-        num_processes: ``"auto"``, or what the pool is given.
-        partial: whether a batch may have fewer rows than envs.
-        isolated: whether processes are wanted also where they are slower.
-        may_share: whether the caller may step a share.
+    ``needed``: processes are needed, also where they are slower, and the caller steps no envs.
+    ``may_share``: the caller may step a share of the envs.
     """
-    if num_processes != "auto":
-        return Choice("shmem", num_processes)
-    processes = choose_processes(measured, num_envs)
-    shared = may_share and not partial and not isolated and caller_pays(measured, num_envs)
-    worth = worth_processes(measured, num_envs, SHARED_OVERHEAD if shared else OVERHEAD)
-    # A partial batch does not wait for a slow env, which needs processes.
-    if not (worth or partial or isolated):
-        return Choice("dummy", None)
-    return Choice("shmem", processes - shared, shared)
+    step, processes = measured.wall, choose_processes(measured, num_envs)
+    cheap = step < CHEAP and not measured.waits
+    shared = cheap and processes > 1 and may_share and not needed
+    overhead = SHARED_OVERHEAD if shared else OVERHEAD
+    longest = -(-num_envs // processes) * step + overhead  # of the process with the most envs
+    faster = num_envs > 1 if measured.waits else longest < num_envs * step
+    if faster or needed:
+        return "shmem", processes - shared, shared
+    return "dummy", None, False
 
 
 def _measure(env: Any, seconds: float) -> tuple[float, ...]:

@@ -6,18 +6,16 @@ and the API page read the signature and docstring that ``spell_out`` writes.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, TypeVar, get_type_hints
+from typing import Any, TypedDict, TypeVar
 
 import gymnasium as gym
 
-from envpool_py.env import options as options_
-from envpool_py.env.options import ResetFn
+from envpool_py.env.options import KINDS, ResetFn
 from envpool_py.errors import EnvError
 from envpool_py.pool.arguments import check_foreign
 
@@ -34,6 +32,7 @@ class PoolOptions(TypedDict, total=False):
     record: str | os.PathLike[str] | None
     episode_seeds: bool
     reset_fn: ResetFn | None
+    recycle: int | None
     validate: str
     on_error: str
     max_restarts: int | None
@@ -76,19 +75,11 @@ def _meanings(owner: Any) -> dict[str, str]:
 
 
 _PARAMETERS = {
-    field.name: inspect.Parameter(
-        field.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=field.default,
-        annotation=types[field.name],
-    )
-    for kind in options_.KINDS
-    for types in [get_type_hints(kind)]
-    for field in dataclasses.fields(kind)
+    name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    for kind in KINDS
+    for name, parameter in inspect.signature(kind, eval_str=True).parameters.items()
 }
-_MEANINGS: dict[str, str] = {}
-for _kind in options_.KINDS:
-    _MEANINGS |= _meanings(_kind)
+_MEANINGS = {name: text for kind in KINDS for name, text in _meanings(kind).items()}
 
 
 def spell_out(options: Any, **defaults: Any) -> Callable[[T], T]:

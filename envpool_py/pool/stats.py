@@ -82,28 +82,26 @@ class Meter:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.clear()
+        self._start()
 
-    def clear(self) -> None:
-        """Restart the counts from zero."""
+    def _start(self) -> None:
         engine = self._engine
         self._since = time.perf_counter()
         self._times, self._restarts = engine.block.times.copy(), engine.hosts.restarts.copy()
         self._batches, self._rows = engine.counts
 
-    def stats(self) -> Stats:
-        """Return the counts since ``clear``."""
+    def stats(self, *, clear: bool) -> Stats:
+        """Return the counts since the start; ``clear``: start again."""
         engine = self._engine
         counts = engine.block.times - self._times
         seconds = time.perf_counter() - self._since
         batches, rows = engine.counts[0] - self._batches, engine.counts[1] - self._rows
         processes = [host.ids for host in engine.hosts.all]
         steps, resets = counts[:, STEPS], counts[:, RESETS]
-        step_seconds = counts[:, STEP_NS] * 1e-9
-        reset_seconds = counts[:, RESET_NS] * 1e-9
+        step_seconds, reset_seconds = counts[:, STEP_NS] * 1e-9, counts[:, RESET_NS] * 1e-9
         busy = (step_seconds + reset_seconds) / seconds
         process_busy = np.array([busy[envs].sum() for envs in processes])
-        return Stats(
+        found = Stats(
             seconds=seconds,
             batches=batches,
             rows=rows,
@@ -120,6 +118,9 @@ class Meter:
             process_busy=process_busy,
             process_idle=1 - process_busy,
         )
+        if clear:
+            self._start()
+        return found
 
 
 def _mean(seconds: Array, count: Array) -> NDArray[np.float64]:

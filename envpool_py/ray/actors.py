@@ -29,6 +29,7 @@ from ray.exceptions import RayError
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.options import ProcessOptions
 from envpool_py.env.tokens import RESET
+from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
 from envpool_py.worker.channel import Channel
@@ -109,7 +110,7 @@ class ActorHost(ProcessHost):
         self.stream = SimpleNamespace(cut=False, garbled=False, ended=False, read=lambda: items)
         self.stuck, self._cause, self.name = None, "", "actor"
         self.process, self._driver = self._shared.make(self.ids), _driver()
-        self._call(self.process.build, self._greeted, self._env_fns)
+        self._call(self.process.build, self._greeted, self.env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.options.step_timeout)
         if again:
@@ -232,9 +233,9 @@ class Actors(ProcessGroup):
         found = [host for host in self.hosts if host.exit is None and host.stuck]
         return [(host, Overdue(host.number, host.stuck[0])) for host in found]
 
-    def kill_stuck(self, host: Any, overdue: Overdue) -> tuple[list[int], str]:  # noqa: ARG002
-        """End the actor of a stuck env; return the env, and the text of its error."""
+    def kill_stuck(self, host: Any, overdue: Overdue) -> list[EnvTimeoutError]:  # noqa: ARG002
+        """End the actor of a stuck env; return the error."""
         i, stack = host.stuck
         fact = f"did not end its request within step_timeout={self._limit} seconds"
         host.end(f"was killed: env {i} {fact}")
-        return [i], f"{fact}; its actor was killed here:\n\n{stack}"
+        return [EnvTimeoutError(f"env {i}: {fact}; its actor was killed", (i,), details=stack)]

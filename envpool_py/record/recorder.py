@@ -90,9 +90,7 @@ class Recorder(Observer):
     """Write the record of one pool to ``path``, which must not exist; only its owner can read it.
 
     If several observers may refuse a request, put the recorder first: the others then see only
-    requests that are sent. ``replay`` needs in the header ``num_envs``, ``autoreset_mode``,
-    ``columns``, ``validate``, ``reset_first``, ``episode_seeds`` (a bool), and ``roots`` (the root
-    seed of each env, or None).
+    requests that are sent.
     """
 
     def __init__(self, block: Block, path: Path, header: Mapping[str, Any]) -> None:
@@ -173,11 +171,7 @@ class Recorder(Observer):
     def asks(
         self, ids: Sequence[int], requests: Sequence[Request]
     ) -> Callable[[Sequence[int]], object] | None:
-        """Write a request that may change an env, after it has ended.
-
-        Raises:
-            TypeError: an argument has a type that only pickle supports.
-        """
+        """Write a request that may change an env, after it has ended; TypeError as ``resets``."""
         kind = requests[0].kind if requests else ""
         if not kind or not KINDS[kind].recorded:
             return None
@@ -196,7 +190,7 @@ class Recorder(Observer):
 
 
 def _fault(error: EnvError) -> tuple[Any, ...]:
-    return type(error).__name__, str(error), error.request, error.env_ids
+    return type(error).__name__, error.text, error.request, error.env_ids
 
 
 def _check(ids: Sequence[int] | IdArray, values: Sequence[Any], what: str) -> None:

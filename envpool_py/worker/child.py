@@ -47,25 +47,24 @@ class Shared(NamedTuple):
     """The descriptors and settings that all processes of a pool share, with every start method.
 
     ``results``: the pipe for tokens. ``memory``: the memory of the block. ``parent_alive``: reading
-    end of a pipe whose writing end only the parent has. ``stacks``: the file for Python stacks.
-    ``may_spin``: whether to spin for the next request.
+    end of a pipe whose writing end only the parent has. ``stacks``: the file for Python stacks, one
+    for each process. ``may_spin``: whether to spin for the next request.
     """
 
     results: int
     memory: int
     parent_alive: int
-    stacks: int | None
+    stacks: int
     may_spin: bool
     options: ProcessOptions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fds = [None if fd is None else reduction.DupFd(fd) for fd in self[:4]]
+        fds = [reduction.DupFd(fd) for fd in self[:4]]
         return _received, (fds, self[4:])
 
 
 def _received(fds: Sequence[Any], others: Sequence[Any]) -> Shared:
-    received: list[Any] = [None if fd is None else fd.detach() for fd in fds]
-    return Shared(*received, *others)
+    return Shared(*[fd.detach() for fd in fds], *others)
 
 
 def main(
@@ -83,8 +82,7 @@ def main(
     if shared.options.affinity and hasattr(os, "sched_setaffinity"):
         cores = limits.usable_cores()
         os.sched_setaffinity(0, {cores[number % len(cores)]})
-    if shared.stacks is not None:
-        show_stacks(shared.stacks)
+    show_stacks(shared.stacks)
     end = process_end.ProcessEnd(
         stream, shared.results, process_end.Spinning(allowed=shared.may_spin)
     )

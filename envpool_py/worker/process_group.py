@@ -37,7 +37,7 @@ from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordi
 from envpool_py.worker import channel, child, frames, memory, process_host
 from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.watchdog import Overdue, Watchdog
+from envpool_py.worker.watchdog import Overdue, Watchdog, await_stack
 
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
@@ -98,7 +98,7 @@ class ProcessGroup:
             self.channel.theirs,
             self._memory,
             theirs,
-            None if self.watchdog is None else self.watchdog.stacks,
+            -1,
             len(self._shares) <= len(usable_cores()),
             self._options,
         )
@@ -109,6 +109,11 @@ class ProcessGroup:
             ids = share.tolist()
             env_fns = [self._fns[i] for i in ids]
             self.hosts.append(kind(number, ids, env_fns, context, shared, self.channel))
+
+    def set_env_fn(self, host: ProcessHost, i: int, env_fn: Callable[[], Any]) -> None:
+        """Make env ``i`` by this env_fn when its process is restarted."""
+        forks = self.context.get_start_method() == "fork"
+        host.env_fns[host.ids.index(i)] = env_fn if forks else _pickled(env_fn, i)
 
     def start(self) -> None:
         """Start all processes and return while they make their envs; OSError if one fails."""
@@ -204,29 +209,28 @@ class ProcessGroup:
     def _kill_slow_start(self, host: ProcessHost) -> None:
         i = next(i for i in host.ids if i not in host.spaces)
         limit = process_host.SLOW_START if self.watchdog is None else self.watchdog.limit
-        text = f"env_fn did not return within {limit:g} seconds"
-        shown = self._kill_showing_stack(host, f"was killed: env {i}: {text}")
-        host.start_error = EnvTimeoutError(f"env {i}: {text}; its process was killed{shown}", (i,))
+        fact = f"env_fn did not return within {limit:g} seconds"
+        (host.start_error,) = self._kill_slow(host, [i], f"env {i}: ", fact)
 
-    def kill_stuck(self, host: ProcessHost, overdue: Overdue) -> tuple[list[int], str]:
-        """Kill a stuck process; return the envs that were too slow, and the text of their error."""
+    def kill_stuck(self, host: ProcessHost, overdue: Overdue) -> list[EnvTimeoutError]:
+        """Kill a stuck process; return an error for each env that was too slow."""
         assert self.watchdog is not None  # noqa: S101 - it found this
         named = host.ids if overdue.env_id is None else [overdue.env_id]
         did = "begin" if overdue.env_id is None else "end"
         fact = f"did not {did} its request within step_timeout={self.watchdog.limit} seconds"
-        shown = self._kill_showing_stack(host, f"was killed: {name_ids(named)} {fact}")
-        return list(named), f"{fact}; its process was killed{shown}"
+        return self._kill_slow(host, named, f"{name_ids(named)} ", fact)
 
-    def _kill_showing_stack(self, host: ProcessHost, reason: str) -> str:
-        """Kill a stuck process; return its Python stack for a message."""
-        host.kill_reason = reason
-        stack = ""
+    def _kill_slow(
+        self, host: ProcessHost, named: Sequence[int], who: str, fact: str
+    ) -> list[EnvTimeoutError]:
+        host.kill_reason = f"was killed: {who}{fact}"
         try:
-            if self.watchdog is not None:
-                stack = self.watchdog.stack_of(host.kill)
+            await_stack(host.stacks, host.kill)
         finally:
             host.end()
-        return f" here:\n\n{stack.rstrip()}" if stack else "; it did not show its Python stack"
+        line, stack = host.stack()
+        text = f"{fact}{line}; its process was killed"
+        return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in named]
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""

@@ -35,7 +35,7 @@ from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
 from envpool_py.env.tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
-from envpool_py.worker import channel, child, frames
+from envpool_py.worker import channel, child, frames, memory
 from envpool_py.worker.frames import ITEM
 from envpool_py.worker.host import Send
 
@@ -151,7 +151,7 @@ class ProcessHost:
 
     number: int
     ids: list[int]
-    _env_fns: Sequence[Any]
+    env_fns: list[Any]
     _context: BaseContext
     _shared: child.Shared
     _channel: channel.Channel
@@ -171,7 +171,8 @@ class ProcessHost:
         self.start_error: EnvError | None = None
         self.kill_reason: str | None = None
         self.name = "worker process"
-        self._death_fd = -1
+        self._death_fd = self.stacks = -1
+        self._stack = "", ""
 
     # -------------------------------------------------------------------------------- start, end
 
@@ -181,15 +182,18 @@ class ProcessHost:
         stream = Stream(self.ids)
         try:
             _assure_descriptors()
+            self.stacks = memory.create()
+            shared = self._shared._replace(stacks=self.stacks)
             process = self._context.Process(  # type: ignore[attr-defined]
                 target=child.main,
-                args=(self.number, self.ids, self._env_fns, stream.theirs, self._shared),
+                args=(self.number, self.ids, self.env_fns, stream.theirs, shared),
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
                 daemon=False,
             )
             # Stored before the start, so that it can be killed after an interrupt.
             self.process, self.stream = process, stream
             process.start()
+            channel.claim(self.stacks)
             try:
                 fd = os.pidfd_open(process.pid)
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
@@ -216,6 +220,8 @@ class ProcessHost:
         for fd in fds:
             self._channel.forget(fd)
             channel.release(fd)
+        fd, self.stacks = self.stacks, -1
+        channel.release(fd)
 
     @property
     def started(self) -> bool:
@@ -242,6 +248,7 @@ class ProcessHost:
             return
         while self.read():
             pass
+        self._stack = self.stack()
         self.kill()  # its children, before the join lets the system reuse the pid
         self._free(self.stream)
         self.process.join(5)
@@ -253,9 +260,17 @@ class ProcessHost:
         with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
             self.process.close()
 
+    def stack(self) -> tuple[str, str]:
+        """Return the user's line and the env's frames at which the process has ended, or "", ""."""
+        if self.stacks < 0:
+            return self._stack
+        size = os.fstat(self.stacks).st_size
+        return errors.stack_of(os.pread(self.stacks, size, 0).decode(errors="replace"))
+
     def death_of(self, i: int) -> WorkerDiedError:
         """Return a new error that says how the process of env ``i`` ended."""
-        text = f"the {self.name} {self.exit or self.kill_reason}"
+        line, stack = self.stack()
+        text = f"the {self.name} {self.exit or self.kill_reason}{'' if self.kill_reason else line}"
         if not self.started:
             text += " while starting"
             method = "fork" if self._context is None else self._context.get_start_method()
@@ -263,7 +278,7 @@ class ProcessHost:
                 text += f'; under {method!r} the program needs `if __name__ == "__main__":`'
         others = [other for other in self.ids if other != i]
         shared = f"; it was also that of {errors.name_ids(others)}" if others else ""
-        return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others))
+        return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others), details=stack)
 
     # ------------------------------------------------------------------------------------ sending
 

@@ -13,7 +13,6 @@ cannot be overdue earlier. The process needs two stores and one clock reading pe
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import os
 import signal
@@ -25,7 +24,6 @@ import numpy as np
 
 from envpool_py.env.heartbeat import NUMBERS
 from envpool_py.env.spaces import Array
-from envpool_py.worker import memory
 
 #: Seconds that a stuck process has to write its stack.
 STACK_GRACE = 0.5
@@ -37,8 +35,12 @@ STACK_SIGNAL: int = signal.SIGRTMAX if hasattr(signal, "SIGRTMAX") else signal.S
 
 
 def show_stacks(fd: int) -> None:
-    """Let this process write the Python stacks of its threads to ``fd`` at ``STACK_SIGNAL``."""
-    # The handler is written in C, so it also works while an env holds the GIL.
+    """Let this process write the Python stacks of its threads to ``fd``.
+
+    It does so at ``STACK_SIGNAL``, and before a signal such as SIGSEGV ends the process.
+    """
+    # The handlers are written in C, so they also work while an env holds the GIL.
+    faulthandler.enable(fd)
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
 
 
@@ -54,7 +56,6 @@ class Watchdog:
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
-        self.stacks = memory.create()  # descriptor of the file for the stacks of processes
         self._heartbeats: Array = np.zeros((0, NUMBERS), np.int64)
         # The progress of a process that had a frame to read but was idle, and the time of that.
         self._idle: dict[int, tuple[tuple[int, float], float]] = {}
@@ -103,21 +104,18 @@ class Watchdog:
         self._idle, self._next_check = idle, due
         return found
 
-    def stack_of(self, kill: Callable[[int], None]) -> str:
-        """Return the Python stacks of the process that ``kill`` signals; "" if it wrote none."""
-        start = end = os.fstat(self.stacks).st_size
-        kill(STACK_SIGNAL)
-        kill(signal.SIGCONT)  # a stopped process handles no other signal
-        limit = quiet = time.monotonic() + STACK_GRACE
-        while time.monotonic() < min(limit, quiet):
-            time.sleep(1e-3)
-            size = os.fstat(self.stacks).st_size
-            if size > end:
-                end = size
-                quiet = time.monotonic() + _QUIET
-        return os.pread(self.stacks, end - start, start).decode(errors="replace")
-
     def close(self) -> None:
         self._heartbeats = np.zeros((0, NUMBERS), np.int64)
-        with contextlib.suppress(OSError):
-            os.close(self.stacks)
+
+
+def await_stack(fd: int, kill: Callable[[int], None]) -> None:
+    """Wait until the process that ``kill`` signals has written its stack, or it does not."""
+    kill(STACK_SIGNAL)
+    kill(signal.SIGCONT)  # a stopped process handles no other signal
+    size, limit = 0, time.monotonic() + STACK_GRACE
+    quiet = limit
+    while time.monotonic() < min(limit, quiet):
+        time.sleep(1e-3)
+        if os.fstat(fd).st_size > size:
+            size = os.fstat(fd).st_size
+            quiet = time.monotonic() + _QUIET

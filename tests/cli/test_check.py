@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
 
-from envpool_py.cli.env_checks import stages
+from envpool_py.cli.env_checks import stages, stages_beside
+from tests.support import envs
 from tests.support.checked import Good, changed, raises
 
 
@@ -108,6 +109,32 @@ def test_findings(level, env_fns, stage, text):
     errors = [each.message for own in found.values() for each in own if each.level == "error"]
     assert len(set(errors)) == len(errors)
     assert level == "error" or not errors
+
+
+def beside(fault, limit=60.0):
+    env_fn = changed(step=lambda *_: envs.FaultEnv().fault(fault))
+    return dict(stages_beside([env_fn] * 2, limit))
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("SIGSEGV", r"SIGSEGV at envs\.py:\d+"),
+        ("SIGKILL", "SIGKILL"),
+        ("os._exit", "exited with code 37"),
+        ("hang", r"it has not ended within 1 seconds at envs\.py:\d+"),
+    ],
+)
+def test_a_crash_or_a_hang_is_a_finding_with_its_line(fault, text):
+    found = beside(fault, 1.0 if fault == "hang" else 60.0)
+    assert list(found) == STAGES[:3]
+    ((level, message),) = found["training"]
+    assert level == "error"
+    assert re.fullmatch(text, message)
+
+
+def test_stages_in_another_process_are_those_in_this_one():
+    assert dict(stages_beside([Good, raises], 60.0)) == dict(stages([Good, raises]))
 
 
 def test_ctrl_c_says_which_stage_it_ended():

@@ -1,5 +1,6 @@
 """Help, ``info``, and bad input: one line on stderr and exit status 2, for every command."""
 
+import re
 from importlib.metadata import version
 
 import numpy as np
@@ -65,8 +66,9 @@ def test_one_line(line, message, cli, tmp_path):
 
 
 def test_an_exit_of_the_users_code_is_not_status_0(cli):
-    with pytest.raises(SystemExit):
-        cli("check CartPole-v1 --wrapper sys:exit")
+    ended = cli("check CartPole-v1 --wrapper sys:exit")
+    assert ended.status == 1
+    assert re.search(r"making envs +error: exited with code 1", ended.out)
 
 
 def test_a_missing_package_is_named(monkeypatch, cli):

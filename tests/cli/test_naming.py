@@ -173,7 +173,7 @@ def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
     assert cli(f"replay {path} tests.cli.parts:count_env --env 1").status == 0
 
 
-def test_each_error_is_shown_with_its_place(tmp_path, cli):
+def test_each_error_is_shown_with_its_place(tmp_path, cli, monkeypatch):
     """One that was raised, and those that ``on_error`` recovered from, before it and after it."""
     path = tmp_path / "a.record"
     options = {"on_error": "restart", "max_restarts": 1, "backend": "dummy", "record": path}
@@ -196,6 +196,11 @@ def test_each_error_is_shown_with_its_place(tmp_path, cli):
     found = re.findall(f"^env (.){error}(; on_error went on)?$", ended.out, re.MULTILINE)
     assert [(env, bool(went_on)) for env, went_on in found] == [("0", 1), ("0", 0), ("1", 1)]
     assert ended.out.endswith("; 3 errors\n")
+    stopped = []
+    monkeypatch.setattr("pdb.post_mortem", lambda trace: stopped.append(trace.tb_frame.f_code))
+    ended = cli(f"replay {path} tests.cli.parts:raising --pdb")
+    assert len(stopped) == 3, "at each failure in turn"
+    assert ended.out.endswith("; 3 errors, and nothing more to debug\n")
     shown = cli(f"show {path}")
     assert shown.table()["pool"] == ["DummyVectorEnv"]
     errors = re.findall("env .: .*boom", shown.out)

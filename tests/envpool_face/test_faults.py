@@ -50,11 +50,7 @@ def test_the_fault_is_raised_once_and_a_reset_makes_all_good(fault, size):
         assert error.env_ids == (1,)
         assert isinstance(error, ERRORS[FAULTS[fault]])
         assert {i: row[0] for i, row in rows.items()} == {0: 1, 2: 1, 3: 1}
-        if FAULTS[fault] != "value":
-            with pytest.raises(WorkerDiedError):
-                pool.reset([1])
-            pool.pool.restart([1])
-        with pytest.raises(ResetNeeded):
+        with pytest.raises(ResetNeeded if FAULTS[fault] == "value" else WorkerDiedError):
             pool.send(np.zeros(1), [1])
         _, info = pool.reset([1], seed=[1])
         assert (info["env_id"].tolist(), info["elapsed_step"].tolist()) == ([1], [0])

@@ -100,7 +100,7 @@ def test_a_signal_handler_raises_while_a_message_waits_or_is_written(beside, mon
             pool.step([np.zeros(1 << 15, np.uint8)] * 3)
         monkeypatch.undo()
         with pytest.raises(WorkerDiedError, match="env 1: .* was killed by SIGKILL"):
-            pool.reset([1])
+            pool.get_env_attr("tag", [1])
         goes_on(pool, [0, 2])
 
 

@@ -122,6 +122,8 @@ def test_an_env_fn_that_fails_the_second_time_is_named(place, dies, tmp_path):
             pool.restart([0])
         if dies:
             with pytest.raises(WorkerDiedError, match="env 0: .* while starting"):
+                pool.step([""], [0])
+            with pytest.raises(OSError, match=r"env 0: .*OSError: made 3 times"):
                 pool.reset([0])
         helpers.goes_on(pool, [i for i in range(3) if i not in lost])
 
@@ -318,8 +320,7 @@ def test_a_failed_reset_is_tried_again_within_the_budget(place, how, times, tmp_
                 pool.reset()
             if how == "die":
                 with pytest.raises(WorkerDiedError, match="env 1 failed again"):
-                    pool.reset([1])
-                pool.restart([1])
+                    pool.step([0], [1])
         obs, infos = pool.reset(seed=4, options={"x": 1})
         assert obs[:, 2].tolist() == [0, 0]
         assert (infos[1]["seed"], infos[1]["options"]) == (5, {"x": 1})

@@ -170,9 +170,7 @@ def test_one_env_fails_while_another_steps(make, held):
 def test_a_process_that_ends_between_two_calls(make):
     envs = make()
     kill(envs.pool, 1)
-    with pytest.raises(WorkerDiedError, match="SIGKILL"):
-        envs.reset()
-    assert steps(envs.reset(options=ONE)) == [0, 0, 0]
+    assert steps(envs.reset(options=ONE)) == [0, 0, 0], "a reset starts the process again"
 
 
 def test_restarts_by_the_pool(make):
@@ -229,3 +227,13 @@ def test_envs_of_this_process(env_fns, held):
     assert steps(envs.reset(options=ONE)) == [11, 0, 1]
     assert steps(envs.step(NOTHING)) == [12, 1, 2]
     envs.close()
+
+
+def test_restarts_are_counted_and_shown(make):
+    envs = make(on_error="restart")
+    envs.reset()
+    kill(envs.pool, 1)
+    infos = envs.step(envs.action_space.sample())[4]
+    assert "env_error" in infos
+    assert envs.restarts.tolist() == [0, 1, 0]
+    assert "1 restarts" in repr(envs)

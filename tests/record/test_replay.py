@@ -168,8 +168,10 @@ def test_a_death_is_raised_and_not_carried_out(place, death, cancelled, path):
             run.pool.send([death], [1])
             run.pool.cancel([1])
             run.pool.workers[1].process.join()
-        with pytest.raises(WorkerDiedError):
-            run.reset([1]) if cancelled else run.step(["", death, ""])
+            run.reset([1])  # starts the process again
+        else:
+            with pytest.raises(WorkerDiedError):
+                run.step(["", death, ""])
         if run.pool.waiting_id:
             run.keep(run.pool.recv)
         run.pool.restart([1])
@@ -177,9 +179,10 @@ def test_a_death_is_raised_and_not_carried_out(place, death, cancelled, path):
         run.step(["", "", ""])
     processes = {"backend": "shmem", "context": "fork"}
     check_replay(run, path, FAULTY, **processes, num_processes=1)
-    classes, text, _ = outcomes(envpool_py.replay(path, FAULTY, **processes, deaths=True))[1]
-    assert classes == run.batches[1][0]
-    assert run.batches[1][1].partition(";")[0] in text
+    if not cancelled:
+        classes, text, _ = outcomes(envpool_py.replay(path, FAULTY, **processes, deaths=True))[1]
+        assert classes == run.batches[1][0]
+        assert run.batches[1][1].partition(";")[0] in text
 
 
 @pytest.mark.parametrize("mode", MODES)

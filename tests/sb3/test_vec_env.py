@@ -1,5 +1,6 @@
 """The interface, on every backend: equal to Stable-Baselines3's; its names; and its errors."""
 
+import contextlib
 import importlib
 import inspect
 import itertools
@@ -268,10 +269,21 @@ def test_an_exception_of_an_env(make):
 def test_a_killed_worker():
     venv = BACKENDS["shmem"]([FaultEnv] * 3, num_processes=3)
     venv.reset()
-    for request in (lambda: venv.step(KILL), venv.reset, lambda: venv.get_attr("tag")):
+    for request in (lambda: venv.step(KILL), lambda: venv.get_attr("tag")):
         with pytest.raises(ep.WorkerDiedError, match="env 1: .*killed by SIGKILL"):
             request()
     assert venv.get_attr("tag", [0, 2]) == [0, 0]
+    expected = [[0, 1, 0], [0, 0, 0], [0, 1, 0]]
+    assert venv.reset().tolist() == expected, "it starts the process again"
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_restarts_are_counted_and_shown(name):
+    with contextlib.closing(BACKENDS[name]([FaultEnv] * 2, on_error="restart")) as venv:
+        venv.reset()
+        venv.step(["", "value"])
+        assert venv.restarts.tolist() == [0, 1]
+        assert "1 restarts" in repr(venv)
 
 
 def test_an_env_that_is_recreated():

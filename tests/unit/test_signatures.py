@@ -16,6 +16,7 @@ from tests.support.helpers import ROOT
 
 OF_ALL = {
     *("strict_timeout", "autoreset_mode", "episode_seeds", "reset_fn", "columns", "copy"),
+    "recycle",
     *("reset_first", "validate", "on_error", "max_restarts", "restart_backoff", "on_restart"),
     *("measure", "record"),
 }

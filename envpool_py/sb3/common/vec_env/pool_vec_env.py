@@ -155,6 +155,11 @@ class PoolVecEnv(OverPool):
         return f"{type(self).__name__}({self.pool!r})"
 
     @property
+    def restarts(self) -> NDArray[np.int64]:
+        """How often each env was recreated: int64 ``(num_envs,)``."""
+        return self.pool.restarts
+
+    @property
     def spec(self) -> Any:
         """The ``EnvSpec`` of env 0; None where it has none, or none that can be sent."""
         try:

@@ -1,0 +1,138 @@
+"""Every fault, at every moment, in every mode: reported once, and the rows of the others unchanged.
+
+The rows are those of envs that are stepped by hand, up to the report of a failure: that is one row,
+with the last observation that was returned. After it the env goes on for whole episodes.
+"""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from tests.faults import helpers
+from tests.support import envs
+from tests.support.places import PLACES
+
+SEED, VICTIM, AT = 7, 1, 4
+FAULTS = ["value", "SIGSEGV", "SIGKILL", "os._exit", "hang"]
+MOMENTS = ["step", "reset", "automatic reset", "idle", "env_fn"]
+MODES = [None, "next_step", "same_step"]
+
+
+class Env(envs.RandomEnv):
+    """A `RandomEnv` with episodes of 3 steps; the victim fails once in all, at its moment."""
+
+    def __init__(self, tag, path=None, fault="", moment=""):
+        if moment == "env_fn" and helpers.count_call(path / "made") == 2:
+            envs.FaultEnv().fault(fault)
+        super().__init__(tag)
+        self.path, self.fault, self.moment = path, fault, moment
+        self.count = self.resets = 0
+
+    def fails(self, moment):
+        if self.moment == moment and helpers.count_call(self.path / "failed") == 1:
+            envs.FaultEnv().fault(self.fault)
+
+    def reset(self, **kwargs):
+        self.resets += 1
+        if self.resets > 1:
+            self.fails("reset")
+            self.fails("automatic reset")
+        self.count = 0
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.count += 1
+        if self.resets > 1 and self.count == 2:
+            self.fails("step")
+            if self.moment == "env_fn" and helpers.count_call(self.path / "failed") == 1:
+                # In its process an env_fn has no time limit.
+                envs.FaultEnv().fault("SIGKILL" if self.fault == "hang" else "value")
+        obs, reward, *_, info = super().step(action)
+        return obs, reward, self.count == 3, False, info
+
+
+class Hand:
+    """An env stepped by hand, whose rows are those of a pool in this mode."""
+
+    def __init__(self, tag, mode):
+        self.env, self.mode, self.over = Env(tag), mode, False
+
+    def reset(self, **kwargs):
+        self.over = False
+        return self.env.reset(**kwargs)[0], 0.0, False, False
+
+    def step(self, action):
+        if self.over and self.mode == "next_step":
+            return self.reset()
+        obs, reward, *flags, _ = self.env.step(action)
+        self.over = any(flags)
+        if self.over and self.mode == "same_step":
+            obs = self.reset()[0]
+        return obs, reward, *flags
+
+
+def cases():
+    every = itertools.product(FAULTS, MOMENTS, MODES, ["shmem-fork", "shmem-fork-packed"], [0, 1])
+    for number, (fault, moment, mode, place, partial) in enumerate(every):
+        if (moment == "idle" and fault == "value") or (moment == "automatic reset" and not mode):
+            continue
+        marks = [pytest.mark.slow] if number % 7 or fault == "hang" else []
+        yield pytest.param(fault, moment, mode, place, partial, marks=marks)
+    for moment, mode, partial in itertools.product(MOMENTS, MODES, [0, 1]):
+        if moment != "idle" and (mode or moment != "automatic reset"):
+            for place in ("dummy", "shmem-fork-caller"):
+                yield pytest.param("value", moment, mode, place, partial)
+
+
+@pytest.mark.parametrize(("fault", "moment", "mode", "place", "partial"), list(cases()))
+def test_a_failure_is_one_row(fault, moment, mode, place, partial, tmp_path):
+    fns = [functools.partial(Env, tag) for tag in range(3)]
+    fns[VICTIM] = functools.partial(Env, VICTIM, tmp_path, fault, moment)
+    options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": mode}
+    if fault == "hang":
+        options["step_timeout"] = 0.5
+    with PLACES[place](fns, wait_num=1 if partial else None, **options) as pool:
+        mates = helpers.mates_of(pool, VICTIM)
+        hands = [Hand(tag, mode) for tag in range(3)]
+        last = list(pool.reset(seed=SEED)[0])
+        assert np.array_equal(last, [hand.reset(seed=SEED + i)[0] for i, hand in enumerate(hands)])
+        reports, ends = [], [0] * 3  # the envs that were reported, the ends of episodes after that
+
+        def check(i, row, info, expected):
+            if "env_error" in info:
+                reports.append(i)
+                if row and not info.get("is_reset"):  # else a reset has reported it
+                    assert (row[1], *row[2:]) == (0.0, False, True)
+                    before = info["final_obs"] if mode == "same_step" else row[0]
+                    assert np.array_equal(before, last[i]), "the last observation"
+            elif i not in reports:
+                # If the automatic reset fails, the ended row has the last observation again.
+                first = i == VICTIM and mode == "same_step" and "reset" in moment and row[2]
+                for part, value in list(zip(row, expected(), strict=True))[int(first) :]:
+                    assert np.array_equal(part, value), f"env {i}"
+
+        for step in range(24):
+            if moment == "idle" and step == AT:
+                helpers.kill(pool, VICTIM)
+            pool.send([step % 4] * 3)
+            left = 3
+            while left:
+                batch = pool.recv()
+                left -= len(batch[4])
+                for k, info in enumerate(batch[4]):
+                    i, row = info["env_id"], [part[k] for part in batch[:4]]
+                    check(i, row, info, functools.partial(hands[i].step, step % 4))
+                    last[i] = row[0]
+                    ends[i] += bool(i in reports and (row[2] or row[3]))
+                    if mode is None and (row[2] or row[3]):
+                        obs, infos = pool.reset([i])
+                        row = [obs[0], 0.0, False, False]
+                        check(
+                            i, row if "env_error" not in infos[0] else (), infos[0], hands[i].reset
+                        )
+                        last[i] = obs[0]
+        lost = [VICTIM] if fault == "value" and moment != "idle" else mates
+        assert sorted(reports) == sorted(lost), "each env once"
+        assert all(ends[i] >= 3 for i in lost), "they go on"

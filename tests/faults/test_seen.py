@@ -1,0 +1,123 @@
+"""What a user sees of a failure: log lines, counts, short errors with the line of the user."""
+
+import functools
+import logging
+import re
+import traceback
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import envpool_py
+from envpool_py import EnvError, WorkerDiedError
+from envpool_py.engine import flight
+from tests.faults import helpers
+from tests.faults.helpers import BROKEN, reset_pool
+from tests.support import envs
+from tests.support.places import PLACES
+
+SPREAD = pytest.mark.parametrize("place", ["dummy", "shmem-fork", "shmem-fork-packed"])
+
+
+class Flaky(gym.Wrapper):
+    """Raises in every 50th step, as a sensor that is lost does."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps % 50 == 0:
+            raise RuntimeError("sensor lost")
+        return super().step(action)
+
+
+def flaky():
+    return Flaky(gym.make("CartPole-v1"))
+
+
+@SPREAD
+@pytest.mark.parametrize("batches", [1000, pytest.param(25_000, marks=pytest.mark.slow)])
+def test_failures_with_episodes_between_them_do_not_end_the_run(place, batches, caplog):
+    """Each env is made again after its 50th step; the budget of 10 is full after each episode."""
+    with PLACES[place]([flaky] * 4, on_error="restart", autoreset_mode="same_step") as pool:
+        pool.reset(seed=0)
+        rng, lost = np.random.default_rng(0), np.zeros(4, int)
+        for _ in range(batches):
+            infos = pool.step(rng.integers(0, 2, 4))[4]
+            lost += ["env_error" in info for info in infos]
+        assert lost.tolist() == pool.restarts.tolist() == [batches // 50] * 4
+        assert "on_error='restart'" in repr(pool)
+        assert f"{batches // 50 * 4} restarts" in repr(pool)
+    text = r"env \d restarted \(\d+ of its restarts, (\d+) of the pool's\): "
+    text += r"step raised RuntimeError: sensor lost \(test_seen.py:\d+\)"
+    found = [re.fullmatch(text, record.getMessage()) for record in caplog.records]
+    assert all(found)
+    assert {(each.name, each.levelno) for each in caplog.records} == {("envpool_py", 30)}
+    expected = [1, 2, 3, *range(10, 100, 10), *range(100, 1000, 100), *range(1000, 2001, 1000)]
+    assert [int(each[1]) for each in found] == [n for n in expected if n <= batches // 50 * 4]
+
+
+@SPREAD
+def test_an_env_that_fails_all_the_time_is_raised_with_its_budget(place):
+    options = {"on_error": "restart", "restart_backoff": 0.001, "max_restarts": 3}
+    with PLACES[place](BROKEN[:2], **options) as pool:
+        pool.reset()
+        for _ in range(3):
+            assert pool.step(["", "value"])[3].tolist() == [False, True]
+            pool.reset([1])
+        text = (
+            r"env 1 failed again after 3 restarts \(max_restarts=3\): step raised ValueError: boom"
+        )
+        with pytest.raises(ValueError, match=text):
+            pool.step(["", "value"])
+        assert pool.restarts.tolist() == [0, 3]
+
+
+@SPREAD
+def test_an_env_that_never_worked_is_raised_at_once(place, tmp_path):
+    def reset(*_):
+        helpers.count_call(tmp_path / "resets")
+        raise FileNotFoundError("robot.xml")
+
+    fns = [envs.CountEnv, functools.partial(envs.ChangedEnv, reset=reset)]
+    with PLACES[place](fns, on_error="restart") as pool:
+        with pytest.raises(FileNotFoundError, match="env 1: reset raised .*: robot.xml"):
+            pool.reset()
+        assert helpers.count_call(tmp_path / "resets") - 1 == 1
+        assert pool.restarts.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("place", ["shmem-fork", "shmem-fork-packed", "shmem-spawn"])
+def test_a_process_that_dies_by_a_signal_shows_the_users_line(place):
+    with reset_pool(place, BROKEN[:2]) as pool:
+        with pytest.raises(WorkerDiedError, match=r"killed by SIGSEGV \(envs.py:\d+\)") as got:
+            pool.step(["", "SIGSEGV"])
+        frames = re.findall(r"^  File .* in (\w+)$", str(got.value), re.MULTILINE)
+        assert frames[-1] == "step", "the frames of the env, the most recent first"
+        assert envpool_py.errors.PACKAGE not in str(got.value)
+
+
+@SPREAD
+def test_an_error_is_short(place):
+    with reset_pool(place, BROKEN) as pool, pytest.raises(EnvError) as got:
+        pool.step(["", "value", ""])
+    lines = "".join(traceback.format_exception(got.value)).splitlines()
+    assert len(lines) < 40
+    assert sum(f'File "{envpool_py.errors.PACKAGE}' in line for line in lines) == 1, "the call"
+
+
+@pytest.mark.parametrize("wait_num", [None, 1])
+def test_an_env_that_hangs_is_named_in_the_log(wait_num, gates, monkeypatch, caplog):
+    monkeypatch.setattr(flight, "HANGS_AFTER", 0.2)
+    fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(3)]
+    with reset_pool("shmem-fork", fns, wait_num=wait_num) as pool:
+        pool.timeout, pool.strict_timeout = 0.05, True
+        pool.send([0, envs.BLOCK, 0])
+        with gates[1].held():
+            while not caplog.records:
+                pool.recv()
+        pool.timeout = None
+        pool.drain()
+    assert [each.levelno for each in caplog.records] == [logging.WARNING]
+    assert caplog.records[0].getMessage().startswith("env 1: no result for 0 seconds; with step_t")

@@ -1,0 +1,120 @@
+"""Recycled and swapped envs: equal, bit for bit, to envs that are made and seeded by hand."""
+
+import functools
+import os
+
+import numpy as np
+import pytest
+
+from envpool_py import EnvError, seeding
+from tests.faults import helpers
+from tests.support import envs
+from tests.support.places import PLACES
+
+PLACE = pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed", "shmem-fork-caller"])
+RANDOM = [functools.partial(envs.RandomEnv, tag) for tag in range(3)]
+
+
+class ByHand:
+    """An env that is made again after ``recycle`` episodes, and reset when its episode ends."""
+
+    def __init__(self, env_fn, recycle, seed):
+        self.env_fn, self.recycle, self.root = env_fn, recycle, seed
+        self.episode, self.env = 0, env_fn()
+        self.obs = self.env.reset(seed=seed)[0]
+
+    def step(self, action):
+        obs, reward, terminated, truncated, _ = self.env.step(action)
+        if terminated or truncated:
+            self.episode += 1
+            seed = None
+            if self.episode % self.recycle == 0:
+                self.env = self.env_fn()
+                seed = seeding.of_restart(self.root, 0, self.episode)
+            obs = self.env.reset(seed=seed)[0]
+        return obs, reward, terminated, truncated
+
+
+@PLACE
+@pytest.mark.parametrize("recycle", [1, 3])
+def test_recycled_envs(place, recycle):
+    with PLACES[place](RANDOM, autoreset_mode="same_step", recycle=recycle) as pool:
+        hands = [ByHand(fn, recycle, 5 + i) for i, fn in enumerate(RANDOM)]
+        assert np.array_equal(pool.reset(seed=5)[0], [hand.obs for hand in hands])
+        for step in range(60):
+            actions = [(step + i) % 4 for i in range(3)]
+            expected = list(zip(*map(ByHand.step, hands, actions), strict=True))
+            for part, column in zip(pool.step(actions)[:4], expected, strict=True):
+                assert np.array_equal(part, column)
+        assert min(hand.episode for hand in hands) > 2 * recycle
+        assert pool.restarts.tolist() == [0, 0, 0], "no failure is counted"
+
+
+@PLACE
+def test_recycled_envs_are_closed_and_no_row_is_lost(place, tmp_path):
+    class TwoSteps(envs.RandomEnv):
+        def reset(self, **kwargs):
+            self.count = 0
+            return super().reset(**kwargs)
+
+        def step(self, action):
+            self.count += 1
+            obs, reward, *_, info = super().step(action)
+            return obs, reward, self.count == 2, False, info
+
+        def close(self):
+            helpers.count_call(tmp_path / "closed")
+
+    with PLACES[place]([TwoSteps] * 3, autoreset_mode="next_step", recycle=2) as pool:
+        pool.reset()
+        flags = [pool.step([0, 0, 0])[2].tolist() for _ in range(12)]
+    assert flags == [[False] * 3, [True] * 3, [False] * 3] * 4
+    # After the 2nd and the 4th episode, and at the end of the pool.
+    assert helpers.count_call(tmp_path / "closed") - 1 == 3 * 3
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+def test_recycle_is_a_number_of_episodes(value):
+    with pytest.raises((TypeError, ValueError), match="recycle must be"):
+        PLACES["dummy"](RANDOM, recycle=value)
+
+
+@PLACE
+def test_other_envs_in_the_same_places(place):
+    others = [functools.partial(envs.RandomEnv, tag) for tag in (7, 8)]
+    with PLACES[place](RANDOM, autoreset_mode="same_step") as pool:
+        pool.reset(seed=1)
+        pids = pool.apply(lambda _: os.getpid())
+        pool.restart([2, 0], env_fns=others)
+        assert pool.get_env_attr("tag") == [8, 1, 7]
+        assert pool.apply(lambda _: os.getpid()) == pids
+        hands = [ByHand(fn, 1 << 30, 3 + i) for i, fn in enumerate([others[1], others[0]])]
+        assert np.array_equal(pool.reset([0, 2], seed=[3, 4])[0], [hand.obs for hand in hands])
+        for _ in range(30):
+            row = pool.step([1, 1], [0, 2])
+            assert np.array_equal(row[0], [hand.step(1)[0] for hand in hands])
+        if place != "dummy":
+            helpers.kill(pool, 0)
+            pool.restart([0])
+            assert pool.get_env_attr("tag") == [8, 1, 7], "also when their process is new"
+
+
+@PLACE
+def test_a_swap_that_is_refused_changes_nothing(place):
+    with PLACES[place](RANDOM) as pool:
+        pool.reset(seed=1)
+        hands = [fn() for fn in RANDOM]
+        for i, hand in enumerate(hands):
+            hand.reset(seed=1 + i)
+        for wrong, text in (
+            (envs.CountEnv, "env 1: env_fn raised ValueError: its observation_space is"),
+            (lambda: 1 / 0, "env 1: env_fn raised ZeroDivisionError"),
+        ):
+            with pytest.raises(EnvError, match=text):
+                pool.restart([0, 1], env_fns=[RANDOM[2], wrong])
+        for fns, error in (([RANDOM[0]], ValueError), (RANDOM[0], TypeError), ([3, 4], TypeError)):
+            with pytest.raises(error, match="env_f"):
+                pool.restart([0, 1], env_fns=fns)
+        assert pool.get_env_attr("tag") == [0, 1, 2]
+        expected = [hand.step(2)[0] for hand in hands]
+        assert np.array_equal(pool.step([2, 2, 2])[0], expected)
