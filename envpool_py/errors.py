@@ -197,10 +197,7 @@ def pack_failure(exception: BaseException) -> Failure:
 
 
 def line_of(exception: BaseException) -> str:
-    """Return the last line of the user's code that was run, such as ``" (reacher.py:41)"``, or "".
-
-    If no line is the user's, it is that of an installed package.
-    """
+    """Return the last line of the user's code that was run: ``" (reacher.py:41)"``, or ""."""
     frames = traceback.extract_tb(exception.__traceback__)
     return place_in([(frame.filename, frame.lineno or 0) for frame in frames])
 
@@ -215,8 +212,7 @@ def place_in(lines: Sequence[tuple[str, int]]) -> str:
 def stack_of(dump: str) -> tuple[str, str]:
     """Return the last line of the user's code in a stack by ``faulthandler``, and the env's frames.
 
-    The frames of the env are those above the first one of this package; other threads are left out,
-    unless no thread has such a frame.
+    These are above the first frame of this package; threads without such a frame are left out.
     """
     frames = [line for line in dump.splitlines() if line.startswith("  File ")]
     threads = [thread.splitlines() for thread in dump.split("\n\n")]

@@ -49,6 +49,7 @@ def replay(
     until: int | None = None,
     backend: str | Callable[..., BaseVectorEnv] = "dummy",
     deaths: bool = False,
+    swaps: Mapping[int, Sequence[Callable[[], Any]]] | None = None,
     **options: Any,
 ) -> Replay:
     """Repeat the run of a pool with ``record=path``.
@@ -64,6 +65,7 @@ def replay(
         deaths: also carry out the requests in which a process died or was killed, and, as a last
             batch, the requests that were in flight when the program ended. They may end or block
             the calling process, as in the run. By default they are not carried out.
+        swaps: the ``env_fns`` that ``pool.restart`` has put in the places of envs, by env id.
         **options: further arguments of the pool class: ``context``, ``num_processes``, ...
 
     Returns:
@@ -93,16 +95,14 @@ def replay(
     try:
         pool = backend([env_fns[i] for i in chosen], **recorded, **options)
     except EnvError as error:
-        fields = header["observations"]
-        if isinstance(error, TypeError) and "flags of shape" in fields and "agents/" in fields:
+        if isinstance(error, TypeError) and "agents/" in header["observations"]:
             raise ValueError(
-                f"the record {path} is of a ParallelVectorEnv, whose pool steps a PackedEnv for"
-                " each PettingZoo env; pass env_fns that create one:"
+                f"the record {path} is of a ParallelVectorEnv; pass env_fns of its PackedEnvs:"
                 " functools.partial(envpool_py.pettingzoo.packed_env.PackedEnv, env_fn,"
                 " with_state=state_in_info)"
             ) from error
         raise
-    return Replay(pool, path, chosen, until=until, deaths=deaths)
+    return Replay(pool, path, chosen, until=until, deaths=deaths, swaps=swaps)
 
 
 @dataclass
@@ -162,6 +162,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         *,
         until: int | None = None,
         deaths: bool = False,
+        swaps: Mapping[int, Sequence[Callable[[], Any]]] | None = None,
     ) -> None:
         self.pool, self._events = pool, recorder.read_events(path)
         self.env_ids = list(env_ids)
@@ -171,6 +172,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         self.recovered: list[EnvError] = []
         self.complete = False
         self._deaths = deaths
+        self._swaps = {i: list(env_fns) for i, env_fns in (swaps or {}).items()}
         self._engine = engine = pool.engine
         self._spec = spec = engine.block.spec
         for name, layout in (("observations", spec.obs), ("actions", spec.action)):
@@ -268,9 +270,22 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         elif kind != recorder.ASKED:
             return self._error_of(i, entry)
         elif entry[0] != "apply":  # a record holds no functions
-            *fields, failed = entry
-            self._ask(i, Request(*fields), failed=failed)
+            asked, args, kwargs, failed = entry
+            if asked == "env_fn":
+                args = () if failed else (self._swapped(i, *args),)
+            if args or asked != "env_fn":
+                self._ask(i, Request(asked, args, kwargs), failed=failed)
         return None
+
+    def _swapped(self, i: int, name: str) -> Callable[[], Any]:
+        """Return the next env_fn of env ``i``, which the run called ``name``."""
+        env_id = self.env_ids[i]
+        if not self._swaps.get(env_id):
+            raise ValueError(
+                f"env {env_id}: the run put another env in its place here, by {name}; a record"
+                f" holds no functions, so pass swaps={{{env_id}: [{name}]}}"
+            )
+        return self._swaps[env_id].pop(0)
 
     def _ask(self, i: int, request: Request, *, failed: bool) -> None:
         if failed:
@@ -404,7 +419,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
 
 
 def _headline(message: str) -> str:
-    """Return the first line of an error without its env and its line of the user's code."""
+    # Without its env, and without the line of the user's code.
     return _PLACE.sub("", message.partition("\n")[0].partition(": ")[2])
 
 

@@ -18,8 +18,7 @@ def ask(
 ) -> list[Any]:
     """Send a request to each of these envs, which must accept one, and return the replies.
 
-    Raises:
-        EnvError: an env raised, or its process ended. No reset is needed.
+    EnvError if an env raised, or its process ended; no reset is needed.
     """
     call = Call(engine, ids, requests, observed=observed)
     try:
@@ -56,7 +55,7 @@ class Call:
         self._messages = engine.hosts.prepare_requests(ids, self._tokens, requests)
         self._hold = hold
         self._is_open = False  # True from ``send`` until the call has ended
-        self._missing: set[int] = set(self._kinds)  # the envs without a reply
+        self.missing: set[int] = set(self._kinds)  # without a reply
 
     def send(self) -> None:
         """Send the requests. If this raises, call ``cancel``."""
@@ -79,7 +78,7 @@ class Call:
             if timeout is not None and (left := begun + timeout - time.monotonic()) <= 0:
                 self.cancel(late=True)
                 raise TimeoutError(f"no reply after {timeout} seconds")
-            engine.flight.advance(1, left, self._missing)
+            engine.flight.advance(1, left, self.missing)
         replies = engine.flight.replies
         errors = [reply for reply in replies.values() if isinstance(reply, EnvError)]
         error = combine(errors) if errors else None
@@ -89,27 +88,23 @@ class Call:
         engine.warnings.issue(replies)
         return [reply["reply"] for reply in replies.values()]
 
-    @property
-    def missing(self) -> list[int]:
-        return sorted(self._missing)
-
     def _take(self) -> bool:
         """Take the replies that have arrived; return whether some are missing."""
         engine = self._engine
         engine.arrivals.drop_stale()
-        for i in self._missing.intersection(engine.arrivals.take_replies()):
+        for i in self.missing.intersection(engine.arrivals.take_replies()):
             if engine.flight.replies[i] is None:
                 token = int(self._tokens[i])
                 engine.flight.replies[i] = engine.hosts.of(i).take_item(token, self._kinds[i])
-        self._missing = {i for i in self._missing if engine.flight.replies[i] is None}
-        return bool(self._missing)
+        self.missing = {i for i in self.missing if engine.flight.replies[i] is None}
+        return bool(self.missing)
 
     def cancel(self, *, late: bool = False) -> None:
         """Drop the missing replies; do nothing if the call has ended.
 
         After a timeout (``late``) a request that a worker process still carries out has not failed.
         """
-        engine, missing = self._engine, self._missing
+        engine, missing = self._engine, self.missing
         if not self._is_open:
             return
         engine.flight.publish_finished()

@@ -33,21 +33,17 @@ def configure(engine: Engine, ids: Sequence[int], **changes: Any) -> list[Reques
 
 def configuring(engine: Engine, i: int, **changes: Any) -> Request:
     """Return the request that tells env ``i`` the options of the pool and where it goes on."""
-    facts = {
-        "env_id": i,
-        "root": engine.flight.positions.root_of(i),
-        "episode": engine.flight.positions.of(i)[0],
-        "restarts": int(engine.hosts.restarts[i]),
-    }
+    positions = engine.flight.positions
+    episode, over = positions.of(i)
+    facts = {"root": positions.root_of(i), "episode": episode, "over": over}
+    facts |= {"env_id": i, "restarts": int(engine.hosts.restarts[i])}
     return Request("configure", (engine.options.env,), facts | changes)
 
 
 def restart(engine: Engine, ids: IdArray) -> None:
     """Recreate these envs, and all other envs of their processes that have ended.
 
-    Raises:
-        AlreadyPendingCallError: an env is in flight, and its process has not ended.
-        EnvError: an env_fn raised, or a process ended while it started.
+    EnvError if an env_fn raised, or a process ended while it started.
     """
     hosts = engine.hosts
     _notice_ends(engine)
@@ -74,16 +70,14 @@ def restart(engine: Engine, ids: IdArray) -> None:
 def swap(engine: Engine, ids: IdArray, env_fns: Sequence[Callable[[], Any]]) -> None:
     """Put other envs, with the same spaces, in the places of these.
 
-    Raises:
-        AlreadyPendingCallError: an env is in flight, and its process has not ended.
-        EnvError: an env_fn raised, or its env has other spaces; all envs go on as they were.
+    If it raises EnvError, because an env_fn did or spaces differ, all envs go on as they were.
     """
     hosts = engine.hosts
     revive(engine, ids)
     engine.states.check_free(ids)
     _end_hung(engine, ids)
     try:
-        ask(engine, ids, [Request("env_fn", (env_fn,)) for env_fn in env_fns], observed=False)
+        ask(engine, ids, [Request("env_fn", (env_fn,)) for env_fn in env_fns])
     except EnvError:
         living = ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
         ask(engine, living, [Request("env_fn", (None,))] * len(living), observed=False)
@@ -121,7 +115,11 @@ def _end_hung(engine: Engine, ids: IdArray) -> None:
             call.send()
             call.wait(process_group.GRACE)
         except TimeoutError:
-            hung = [i for i in call.missing if not engine.states.in_flight()[hosts.of(i).ids].any()]
+            hung = [
+                i
+                for i in sorted(call.missing)
+                if not engine.states.in_flight()[hosts.of(i).ids].any()
+            ]
             if hung:
                 hosts.kill_hung(hung)
                 engine.flight.handle_ended_processes()

@@ -61,8 +61,7 @@ class EnvSpaces(NamedTuple):
 class Executor:
     """Makes one env by ``env_fn`` and carries out requests on it.
 
-    Call it with a ``Request`` to carry out the request and get the reply. The constructor raises
-    TypeError if ``env_fn`` does not return an env.
+    Call it with a ``Request`` for the reply. TypeError if ``env_fn`` does not return an env.
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:
@@ -135,18 +134,19 @@ class Executor:
         env_id: int | None = None,
         root: int = 0,
         episode: int = -1,
+        over: bool = False,
         restarts: int = 0,
         recreate: bool = False,
     ) -> None:
-        """Set the options, and where the env goes on: after ``episode``; its last seed is ``root``.
+        """Set the options, and where the env goes on: in ``episode``, or after it if ``over``.
 
-        ``restarts``: how often the env was recreated; its first reset is then seeded from ``root``.
+        ``restarts``: how often it was recreated; if so, its first reset is seeded from ``root``.
         ``recreate``: close the env, ignoring errors, and make a new one by its ``env_fn``.
         """
         if recreate:
             self._recreate()
         self._env_id = self._env_id if env_id is None else env_id
-        self._root, self._episode, self._over = root, episode, False
+        self._root, self._episode, self._over = root, episode, over
         self._restarts, self._is_new = restarts, restarts > 0
         self._options = options
         if options.validate == ALWAYS:
@@ -390,20 +390,17 @@ class Executor:
     def env_fn(self, env_fn: Callable[[], Any] | None) -> None:
         """Make another env, for the next ``configure`` with ``recreate``; None: drop it.
 
-        Raises:
-            ValueError: its spaces are not those of the present env; nothing has changed.
+        ValueError, and nothing has changed, if its spaces are not those of the present env.
         """
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             prepared.close()
         if env_fn is not None:
             prepared = Executor(env_fn)
-            for name, old, new in zip(
-                EnvSpaces._fields, self.env_spaces(), prepared.env_spaces(), strict=True
-            ):
-                if old != new:
-                    prepared.close()
-                    raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
+            pairs = zip(EnvSpaces._fields, self.env_spaces(), prepared.env_spaces(), strict=True)
+            for name, old, new in [pair for pair in pairs if pair[1] != pair[2]]:
+                prepared.close()
+                raise ValueError(f"its {name} is {new}, but the env in its place has {old}")
             self._prepared = prepared
 
     def close(self) -> None:

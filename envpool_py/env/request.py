@@ -34,7 +34,7 @@ KINDS = {
     "apply": Kind(recorded=True),
     "render": Kind(),
     "configure": Kind(timed=False, copied=False),
-    "env_fn": Kind(timed=False, copied=False),
+    "env_fn": Kind(timed=False, recorded=True, copied=False),
 }
 
 

@@ -51,8 +51,8 @@ RECOVERED = b"x"  #: an error is handled by recovery: likewise
 RETRIED = b"l"  #: requests are sent in place of lost ones: (kind, kwargs, text of the error)
 RECREATED = b"m"  #: envs are recreated: the arguments ``LIFE`` of ``Executor.configure``
 CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out anyway
-#: A request without a row has ended: (kind, args, kwargs, whether it failed). Of ``apply`` only the
-#: name of the function is written.
+#: A request without a row has ended: (kind, args, kwargs, whether it failed). Of a function only
+#: its name is written.
 ASKED = b"a"
 CLOSED = b"z"  #: the pool is closed
 LIFE = ("root", "episode", "restarts")
@@ -176,10 +176,9 @@ class Recorder(Observer):
         if not kind or not KINDS[kind].recorded:
             return None
         arguments = [(tuple(request.args), dict(request.kwargs)) for request in requests]
-        if kind == "apply":
-            function = requests[0].args[0]
-            name = getattr(function, "__qualname__", repr(function))
-            arguments = [((name,), {})] * len(ids)
+        if kind in ("apply", "env_fn"):
+            functions = [request.args[0] for request in requests]
+            arguments = [((getattr(f, "__qualname__", repr(f)),), {}) for f in functions]
         _check(ids, arguments, kind)
 
         def write(failed: Sequence[int]) -> None:

@@ -554,3 +554,20 @@ def test_an_interrupted_reset_counts_if_it_reached_the_env():
         assert reached == [2, 2, 1]
         pool.restart([1])
         assert begun(pool) == reached
+
+
+@pytest.mark.parametrize("num_processes", [1, 3])
+def test_an_env_that_is_lost_between_two_episodes_loses_no_step(num_processes):
+    """In next_step mode its next row is that of the reset, also if a mate has it recreated first."""
+    fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
+    options = {"num_processes": num_processes, "autoreset_mode": "next_step", **RESTART}
+    with reset_pool("shmem-fork", fns, **options) as pool:
+        assert [pool.step([0], [1])[2].tolist() for _ in range(2)] == [[False], [True]]
+        kill(pool, 1)
+        if num_processes == 1:
+            assert pool.step([0], [0])[3].tolist() == [True]
+        batch = pool.step([0], [1])
+        assert "was killed by SIGKILL" in batch[4][0]["env_error"]
+        assert batch[4][0]["is_reset"] is True
+        assert batch[3].tolist() == [False]
+        assert pool.step([0], [1])[0][:, 2].tolist() == [1]

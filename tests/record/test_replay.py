@@ -253,3 +253,23 @@ def test_wrong_arguments(path):
     ]:
         with pytest.raises(ValueError, match=text):
             envpool_py.replay(path, fns)
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_recycled_and_swapped_envs_come_again(place, path):
+    others = [functools.partial(envs.RandomEnv, tag) for tag in (7, 8)]
+    with PLACES[place](RANDOM, record=path, autoreset_mode="same_step", recycle=2) as pool:
+        run = Run(pool)
+        run.reset(seed=3)
+        run.drive(15)
+        with pytest.raises(ValueError, match="action_space|observation_space"):
+            pool.restart([1], env_fns=[envs.CountEnv])
+        for other in others:
+            pool.restart([1], env_fns=[other])
+            run.reset([1])  # seeded by the pool
+            run.drive(15)
+    check_replay(run, path, RANDOM, swaps={1: others})
+    replay = envpool_py.replay(path, RANDOM)
+    with pytest.raises(ValueError, match="env 1: the run put another env in its place"):
+        list(replay)
+    replay.close()
