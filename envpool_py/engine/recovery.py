@@ -251,7 +251,7 @@ class Recovery:
         total = int(restarts.sum())
         if total <= 3 or (total >= 10 and total % 10 ** (len(str(total)) - 1) == 0):
             cause = error.message.partition("\n")[0].partition(": ")[2]
-            text = "env %d restarted (%d of its restarts, %d of the pool's): %s"
+            text = "env %d restarted (restart %d of this env, %d of the pool): %s"
             _LOGGER.warning(text, i, restarts[i], total, cause)
 
     def mend(self, ids: IdArray) -> None:

@@ -558,7 +558,7 @@ def test_an_interrupted_reset_counts_if_it_reached_the_env():
 
 @pytest.mark.parametrize("num_processes", [1, 3])
 def test_an_env_that_is_lost_between_two_episodes_loses_no_step(num_processes):
-    """In next_step mode its next row is that of the reset, also if a mate has it recreated first."""
+    """In next_step mode its next row is that of the reset, also if a mate was recreated first."""
     fns = [functools.partial(envs.CountEnv, tag, 2) for tag in range(3)]
     options = {"num_processes": num_processes, "autoreset_mode": "next_step", **RESTART}
     with reset_pool("shmem-fork", fns, **options) as pool:
@@ -571,3 +571,22 @@ def test_an_env_that_is_lost_between_two_episodes_loses_no_step(num_processes):
         assert batch[4][0]["is_reset"] is True
         assert batch[3].tolist() == [False]
         assert pool.step([0], [1])[0][:, 2].tolist() == [1]
+
+
+def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypatch):
+    monkeypatch.setattr("envpool_py.engine.recovery.LONGEST_BACKOFF", 60.0)
+    options = {"on_error": "restart", "restart_backoff": 60.0, "max_restarts": 2}
+    options |= {"wait_num": 1, "timeout": 0.01, "strict_timeout": True}
+    with reset_pool("shmem-fork", num_processes=1, autoreset_mode="same_step", **options) as pool:
+        pool.send(["value"], [1])
+        assert pool.step(None, id=[1])[3].tolist() == [True]  # the first restart is at once
+        pool.send(["value"], [1])
+        while 1 not in pool.engine.flight.recovery.failed:
+            assert len(pool.recv()[1]) == 0
+        kill(pool, 1)
+        assert len(pool.recv()[1]) == 0
+        pool.engine.flight.recovery.failed[1].due = 0.0
+        batch = pool.step(None, id=[1])
+        assert batch[3].tolist() == [True]
+        assert "boom" in batch[4][0]["env_error"]
+        assert pool.restarts.tolist() == [1, 2, 1]

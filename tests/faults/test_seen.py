@@ -49,7 +49,7 @@ def test_failures_with_episodes_between_them_do_not_end_the_run(place, batches, 
         assert lost.tolist() == pool.restarts.tolist() == [batches // 50] * 4
         assert "on_error='restart'" in repr(pool)
         assert f"{batches // 50 * 4} restarts" in repr(pool)
-    text = r"env \d restarted \(\d+ of its restarts, (\d+) of the pool's\): "
+    text = r"env \d restarted \(restart \d+ of this env, (\d+) of the pool\): "
     text += r"step raised RuntimeError: sensor lost \(test_seen.py:\d+\)"
     found = [re.fullmatch(text, record.getMessage()) for record in caplog.records]
     assert all(found)

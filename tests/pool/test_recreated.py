@@ -118,3 +118,5 @@ def test_a_swap_that_is_refused_changes_nothing(place):
         assert pool.get_env_attr("tag") == [0, 1, 2]
         expected = [hand.step(2)[0] for hand in hands]
         assert np.array_equal(pool.step([2, 2, 2])[0], expected)
+        pool.restart([0, 1])
+        assert pool.get_env_attr("tag") == [0, 1, 2], "what was made is dropped"
