@@ -7,8 +7,8 @@ The story of a failure, in the order of this file:
 2. In place of a lost step the engine sends the request ``lose``, whose row the executor of the new
    env writes: truncated, with the last observation. A reset that failed is sent again. An env that
    was lost while idle is sent such a request when the caller sends it the next one.
-3. ``run_jobs``, called whenever the engine waits, recreates an env when its back-off is over
-   (``engine.restart``), and sends its request.
+3. ``run_jobs``, called whenever the engine waits, restarts the process of an env when its back-off
+   is over, and then sends its request, before which the executor is configured anew.
 4. The row is returned as any other row, and ``returned`` drops the record.
 
 So every env that failed is reported once, with ``info["env_error"]``. An env that waits for its
@@ -49,12 +49,14 @@ class Failed:
         due: the time at which it may be recreated, of ``time.monotonic``.
         request: the request in flight, which reports the error; None: the env is idle.
         broken: the env is not recreated yet, so the request was not sent.
+        is_new: a restarted process has made the env, but it is not configured.
     """
 
     error: EnvError
     due: float
     request: Request | None
     broken: bool = True
+    is_new: bool = False
 
 
 class Recovery:
@@ -77,6 +79,7 @@ class Recovery:
         """Handle the error of env ``i``; False if it must be raised."""
         known = self.failed.get(i)
         if known is not None and known.broken:  # its process has ended, too
+            known.is_new = False
             return True
         if error.request == "env_fn":
             self._engine.hosts.restarts[i] -= 1
@@ -194,20 +197,22 @@ class Recovery:
 
         EnvError if that failed, and the env has used all its restarts.
         """
-        engine, host = self._engine, self._engine.hosts.of(i)
+        engine, failed, host = self._engine, self.failed[i], self._engine.hosts.of(i)
         try:
-            if not host.is_dead and self.failed[i].request is None:
-                restart.recreate(engine, [i])
-                return
-            if not host.is_dead:
-                self._renew(i)
-                return
-            restart.begin_restart(engine, host)
-            if not host.is_restarting:
+            if host.is_dead:
+                restart.begin_restart(engine, host)
+                if host.is_restarting:
+                    return
                 restart.finish_restart(engine, host)
+                for other in self.failed.keys() & host.ids:
+                    self.failed[other].is_new = True
+            if failed.request is None:
+                restart.recreate(engine, [i], new=failed.is_new)
+            else:
+                self._renew(i)
         except (EnvError, OSError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
-            request = self.failed[i].request
+            request = failed.request
             if not self._has_budget(i, failure):
                 if host.is_dead:
                     engine.states.mark_dead(i, failure)
@@ -220,7 +225,7 @@ class Recovery:
         """Send the request of env ``i``, whose executor first makes a new env."""
         engine = self._engine
         engine.hosts.restarts[i] += 1
-        before = restart.configuring(engine, i, recreate=True)
+        before = restart.configuring(engine, i, recreate=not self.failed[i].is_new)
         engine.flight.positions.mark_recreated(i)
         for observer in engine.observers:
             observer.recreated([i], [before])

@@ -51,7 +51,8 @@ def restart(engine: Engine, ids: IdArray) -> None:
     def living() -> IdArray:
         return ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
 
-    engine.states.check_free(living())
+    # After an interrupt an env may be DEAD although its process was restarted.
+    engine.states.check_free(living()[engine.states.state[living()] != DEAD])
     _end_hung(engine, living())
     engine.states.mark_cancelled(living())  # in case of an interrupt
     hosts.forget_messages()
@@ -62,7 +63,8 @@ def restart(engine: Engine, ids: IdArray) -> None:
     while any(host.is_restarting for host in dead):
         advance_restart(engine)
     for host in dead:
-        finish_restart(engine, host, by_hand=True)
+        finish_restart(engine, host)
+        recreate(engine, host.ids, new=True, by_hand=True)
     if rest:
         recreate(engine, rest, by_hand=True)
 
@@ -147,44 +149,33 @@ def advance_restart(engine: Engine) -> None:
     engine.flight.handle_ended_processes()
 
 
-def finish_restart(engine: Engine, host: ProcessHost, *, by_hand: bool = False) -> None:
-    """Configure the envs of a restarted process with the positions of the lost envs.
+def finish_restart(engine: Engine, host: ProcessHost) -> None:
+    """Check that a restarted process has made its envs, which are not configured yet.
 
     EnvError if an env_fn raised, or the process ended while it started.
     """
-    states, deaths = engine.states, dict(engine.states.deaths)
-    try:
-        host.restarting = False
-        made = host.exit is None and host.started and host.start_error is None
-        if made:
-            engine.batches.forget_forms(host.ids)
-            states.deaths = {i: death for i, death in deaths.items() if i not in host.ids}
-            recreate(engine, host.ids, process=True, by_hand=by_hand)
-    except BaseException:
-        # The executors may lack their options, so the process must be restarted again.
-        states.deaths.update(deaths)
-        host.restarting = False
-        host.end()
-        raise
-    if not made:
-        host.end()
-        host.reap()
-        host.ended = False  # the error of the restart is reported
-        for i in host.ids if engine.flight.recovery is None else ():
-            states.mark_dead(i, host.death_of(i))
-        raise host.start_error or host.death_of(host.ids[0])
+    host.restarting = False
+    if host.exit is None and host.started and host.start_error is None:
+        engine.batches.forget_forms(host.ids)
+        return
+    host.end()
+    host.reap()
+    host.ended = False  # the error of the restart is reported
+    for i in host.ids if engine.flight.recovery is None else ():
+        engine.states.mark_dead(i, host.death_of(i))
+    raise host.start_error or host.death_of(host.ids[0])
 
 
 def recreate(
-    engine: Engine, ids: Sequence[int], *, process: bool = False, by_hand: bool = False
+    engine: Engine, ids: Sequence[int], *, new: bool = False, by_hand: bool = False
 ) -> None:
-    """Recreate these envs, or, after the restart of their process, configure the new ones.
+    """Recreate these envs, unless they are ``new``, and configure them.
 
     By hand they must be reset; else the steps of idle ones are sent as ``lose``.
     """
     engine.hosts.restarts[ids] += 1
     try:
-        requests = configure(engine, ids, recreate=not process)
+        requests = configure(engine, ids, recreate=not new)
     except BaseException:
         engine.hosts.restarts[ids] -= 1
         raise

@@ -214,7 +214,7 @@ def test_an_idle_env_of_a_dead_process_is_reported_with_its_own_next_request():
         pool.send_reset([2])
         pool.cancel([2])  # does not lose the report
         obs, infos = pool.reset([2])
-        assert obs.tolist() == [[2, 1, 0]]  # the cancelled one was carried out
+        assert obs.tolist() == [[2, 0, 0]]  # the cancelled one was not sent yet
         assert "env 2: the worker process was killed by SIGKILL" in infos[0]["env_error"]
         batch = pool.step(GOOD)
         check_lost(batch, 0, [0, 0, 1], "env 0: the worker process was killed by SIGKILL")
@@ -237,7 +237,23 @@ def test_a_mate_that_is_reset_first_does_not_take_the_report_with_it():
         assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
         check_lost(pool.step(None, [0]), 0, [0, 0, 0], "env 0: the worker process was killed")
         assert pool.reset([0])[0].tolist() == [[0, 0, 0]]
-        assert sorted(calls) == [0, 1, 2]
+        assert sorted(calls) == [0, 1]
+        check_lost(pool.step([""], [2]), 0, [2, 0, 0], "env 2: the worker process was killed")
+        assert calls[2:] == [2]
+
+
+def test_an_env_without_budget_is_reset_in_the_process_that_its_mate_has_restarted():
+    options = {"num_processes": 1, "on_error": "restart", "restart_backoff": 0.0}
+    with reset_pool("shmem-fork", FNS[:2], max_restarts=1, **options) as pool:
+        pool.step(["", "value"])
+        assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
+        with pytest.raises(WorkerDiedError, match=r"env 1 failed again after 1 restart"):
+            pool.step(["", "SIGKILL"])
+        check_lost(pool.recv(), 0, [0, 0, 1], "env 0: the worker process was killed by SIGKILL")
+        with pytest.raises(WorkerDiedError):
+            pool.step([""], [1])
+        assert pool.reset()[0].tolist() == [[0, 0, 0], [1, 0, 0]]
+        assert pool.step(GOOD[:2])[0][:, 2].tolist() == [1, 1]
 
 
 def test_a_call_of_an_idle_env_of_a_dead_process_recreates_it():
@@ -589,4 +605,4 @@ def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypa
         batch = pool.step(None, id=[1])
         assert batch[3].tolist() == [True]
         assert "boom" in batch[4][0]["env_error"]
-        assert pool.restarts.tolist() == [1, 2, 1]
+        assert pool.restarts.tolist() == [0, 2, 0]  # the others are recreated when they are used
