@@ -8,7 +8,7 @@ The story of a failure, in the order of this file:
    env writes: truncated, with the last observation. A reset that failed is sent again. An env that
    was lost while idle is sent such a request when the caller sends it the next one.
 3. ``run_jobs``, called whenever the engine waits, restarts the process of an env when its back-off
-   is over, and then sends its request, before which the executor is configured anew.
+   is over, and then sends its request, before which the executor gets options and position.
 4. The row is returned as any other row, and ``returned`` drops the record.
 
 So every env that failed is reported once, with ``info["env_error"]``. An env that waits for its
