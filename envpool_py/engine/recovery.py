@@ -200,10 +200,8 @@ class Recovery:
         engine, failed, host = self._engine, self.failed[i], self._engine.hosts.of(i)
         try:
             if host.is_dead:
-                restart.begin_restart(engine, host)
-                if host.is_restarting:
+                if not restart.restart_process(engine, host):
                     return
-                restart.finish_restart(engine, host)
                 for other in self.failed.keys() & host.ids:
                     self.failed[other].is_new = True
             if failed.request is None:

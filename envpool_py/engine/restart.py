@@ -58,13 +58,13 @@ def restart(engine: Engine, ids: IdArray) -> None:
     hosts.forget_messages()
     rest = living().tolist()
     dead = {hosts.of(i) for i in ids.tolist() if hosts.of(i).is_dead}
-    for host in dead:
-        begin_restart(engine, host)
-    while any(host.is_restarting for host in dead):
-        advance_restart(engine)
-    for host in dead:
-        finish_restart(engine, host)
-        recreate(engine, host.ids, new=True, by_hand=True)
+    while dead:
+        for host in dead.copy():
+            if restart_process(engine, host):
+                recreate(engine, host.ids, new=True, by_hand=True)
+                dead.remove(host)
+        if dead:
+            advance_restart(engine)
     if rest:
         recreate(engine, rest, by_hand=True)
 
@@ -134,11 +134,27 @@ def _end_hung(engine: Engine, ids: IdArray) -> None:
         ids = ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
 
 
-def begin_restart(engine: Engine, host: ProcessHost) -> None:
-    """Restart an ended process, unless that has begun; OSError if it fails."""
+def restart_process(engine: Engine, host: ProcessHost) -> bool:
+    """Restart an ended process, unless that has begun; whether its envs are made.
+
+    They are not configured yet. EnvError if an env_fn raised, or the process ended while it
+    started; OSError if it does not start.
+    """
     assert engine.hosts.group is not None  # noqa: S101 - its process has ended
     if not host.restarting:
         engine.hosts.group.restart(host)
+    if host.is_restarting:
+        return False
+    host.restarting = False
+    if host.exit is None and host.started and host.start_error is None:
+        engine.batches.forget_forms(host.ids)
+        return True
+    host.end()
+    host.reap()
+    host.ended = False  # the error of the restart is reported
+    for i in host.ids if engine.flight.recovery is None else ():
+        engine.states.mark_dead(i, host.death_of(i))
+    raise host.start_error or host.death_of(host.ids[0])
 
 
 def advance_restart(engine: Engine) -> None:
@@ -147,23 +163,6 @@ def advance_restart(engine: Engine) -> None:
     engine.flight.refuse_if_closed()
     group.channel.fetch(engine.arrivals.chunks, 0, group.timeout(None))
     engine.flight.handle_ended_processes()
-
-
-def finish_restart(engine: Engine, host: ProcessHost) -> None:
-    """Check that a restarted process has made its envs, which are not configured yet.
-
-    EnvError if an env_fn raised, or the process ended while it started.
-    """
-    host.restarting = False
-    if host.exit is None and host.started and host.start_error is None:
-        engine.batches.forget_forms(host.ids)
-        return
-    host.end()
-    host.reap()
-    host.ended = False  # the error of the restart is reported
-    for i in host.ids if engine.flight.recovery is None else ():
-        engine.states.mark_dead(i, host.death_of(i))
-    raise host.start_error or host.death_of(host.ids[0])
 
 
 def recreate(

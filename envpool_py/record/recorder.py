@@ -56,18 +56,8 @@ CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out 
 ASKED = b"a"
 CLOSED = b"z"  #: the pool is closed
 LIFE = ("root", "episode", "restarts")
-_PER_ENV = {
-    RETRIED,
-    PLAIN_STEPS,
-    RESETS,
-    SEEDS,
-    RAISED,
-    RECOVERED,
-    RECREATED,
-    CANCELLED,
-    ASKED,
-    CLOSED,
-}
+_PER_ENV = {PLAIN_STEPS, RESETS, SEEDS, RAISED, RECOVERED}
+_PER_ENV |= {RETRIED, RECREATED, CANCELLED, ASKED, CLOSED}
 
 
 class Row(NamedTuple):
@@ -159,7 +149,8 @@ class Recorder(Observer):
 
     def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:
         kind = RAISED if raised else RECOVERED
-        self._write(kind, list(errors), [_fault(error) for error in errors.values()])
+        facts = [(type(e).__name__, e.text, e.request, e.env_ids) for e in errors.values()]
+        self._write(kind, list(errors), facts)
 
     def cancelled(self, ids: Sequence[int], carried_out: Sequence[bool]) -> None:
         self._write(CANCELLED, ids, list(carried_out))
@@ -186,10 +177,6 @@ class Recorder(Observer):
             self._write(ASKED, ids, [(kind, *one, i in failed) for i, one in pairs])
 
         return write
-
-
-def _fault(error: EnvError) -> tuple[Any, ...]:
-    return type(error).__name__, error.text, error.request, error.env_ids
 
 
 def _check(ids: Sequence[int] | IdArray, values: Sequence[Any], what: str) -> None:
