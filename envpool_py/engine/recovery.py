@@ -204,10 +204,8 @@ class Recovery:
                     return
                 for other in self.failed.keys() & host.ids:
                     self.failed[other].is_new = True
-            if failed.request is None:
-                restart.recreate(engine, [i], new=failed.is_new)
-            else:
-                self._renew(i)
+            in_flight = failed.request is not None
+            restart.recreate(engine, [i], new=failed.is_new, wait=not in_flight)
         except (EnvError, OSError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
             request = failed.request
@@ -219,21 +217,11 @@ class Recovery:
                 request = request._replace(error=failure.text)
             self.failed[i] = Failed(failure, self._due(i), request)
 
-    def _renew(self, i: int) -> None:
-        """Send the request of env ``i``, whose executor first makes a new env."""
-        engine = self._engine
-        engine.hosts.restarts[i] += 1
-        before = restart.configuring(engine, i, recreate=not self.failed[i].is_new)
-        engine.flight.positions.mark_recreated(i)
-        for observer in engine.observers:
-            observer.recreated([i], [before])
-        self.recreated([i], before=before)
-
     def recreated(
-        self, ids: Sequence[int], *, by_hand: bool = False, before: Request | None = None
+        self, ids: Sequence[int], before: Sequence[Request | None], *, by_hand: bool
     ) -> None:
         """Send the requests of these envs, which were recreated, or will be by ``before``."""
-        for i in ids:
+        for i, first in zip(ids, before, strict=True):
             if by_hand:
                 self._failures[i] = 0
             failed = self.failed.get(i)
@@ -244,7 +232,7 @@ class Recovery:
             if self._options.on_restart is not None:
                 self._options.on_restart(i, failed.error)
             if failed.request is not None:
-                self._engine.flight.send_again(i, failed.request._replace(before=before))
+                self._engine.flight.send_again(i, failed.request._replace(before=first))
             elif by_hand:
                 del self.failed[i]
 

@@ -24,11 +24,10 @@ from envpool_py.worker.process_host import ProcessHost
 _PING = Request("apply", (id,))
 
 
-def configure(engine: Engine, ids: Sequence[int], **changes: Any) -> list[Request]:
-    """Send these envs the options of the pool and their positions; return the requests."""
+def configure(engine: Engine, ids: Sequence[int], **changes: Any) -> None:
+    """Send these envs the options of the pool and their positions, and wait for the replies."""
     requests = [configuring(engine, i, **changes) for i in ids]
     ask(engine, np.array(ids, dtype=np.intp), requests, observed=False)
-    return requests
 
 
 def configuring(engine: Engine, i: int, **changes: Any) -> Request:
@@ -166,15 +165,23 @@ def advance_restart(engine: Engine) -> None:
 
 
 def recreate(
-    engine: Engine, ids: Sequence[int], *, new: bool = False, by_hand: bool = False
+    engine: Engine,
+    ids: Sequence[int],
+    *,
+    new: bool = False,
+    by_hand: bool = False,
+    wait: bool = True,
 ) -> None:
     """Recreate these envs, unless they are ``new``, and configure them.
 
-    By hand they must be reset; else the steps of idle ones are sent as ``lose``.
+    By hand they must be reset; else the steps of idle ones are sent as ``lose``. Without ``wait``,
+    recovery sends their requests in flight, before which they are recreated.
     """
     engine.hosts.restarts[ids] += 1
+    requests = [configuring(engine, i, recreate=not new) for i in ids]
     try:
-        requests = configure(engine, ids, recreate=not new)
+        if wait:
+            ask(engine, np.array(ids, dtype=np.intp), requests, observed=False)
     except BaseException:
         engine.hosts.restarts[ids] -= 1
         raise
@@ -185,4 +192,4 @@ def recreate(
     for observer in engine.observers:
         observer.recreated(ids, requests)
     if recovery is not None:
-        recovery.recreated(ids, by_hand=by_hand)
+        recovery.recreated(ids, [None if wait else one for one in requests], by_hand=by_hand)
