@@ -88,12 +88,17 @@ class EnvActor(EnvProcess):
         super().__init__(0, ids, _Outbox())
         self._attached = threading.Event()
 
+    def greet(self) -> tuple[str, list[Any]]:
+        """Say that the actor has started; return what an error calls it, and an item."""
+        node = ray.get_runtime_context().get_node_id()[:8]
+        name = f"actor on node {ray.util.get_node_ip_address()} ({node})"
+        return name, [(self._ids[0], frames.HELLO, b"")]
+
     def build(self, env_fns: Sequence[bytes]) -> tuple[str, list[Any]]:
-        """Make the envs; return what an error calls the actor, and the spaces or an error."""
+        """Make the envs; return as ``greet``, with the spaces or an error."""
         self._thread = threading.get_ident()
         self._build(env_fns)
-        node = ray.get_runtime_context().get_node_id()[:8]
-        return f"actor on node {ray.util.get_node_ip_address()} ({node})", self._end.items
+        return self.greet()[0], self._end.items
 
     def handle(self, message: bytes) -> list[Any]:
         """Carry out the requests of a frame; return the reply."""

@@ -110,6 +110,7 @@ class ActorHost(ProcessHost):
         self.stream = SimpleNamespace(cut=False, garbled=False, ended=False, read=lambda: items)
         self.stuck, self._cause, self.name = None, "", "actor"
         self.process, self._driver = self._shared.make(self.ids), _driver()
+        self._call(self.process.greet, self._greeted)
         self._call(self.process.build, self._greeted, self.env_fns)
         watch = self.process.watch.options(concurrency_group="watch")
         self._call(watch, self._found, self._shared.options.step_timeout)

@@ -225,7 +225,8 @@ class ProcessGroup:
     ) -> list[EnvTimeoutError]:
         host.kill_reason = f"was killed: {who}{fact}"
         try:
-            await_stack(host.stacks, host.kill)
+            if host.stacks >= 0:  # an actor of Ray has none
+                await_stack(host.stacks, host.kill)
         finally:
             host.end()
         line, stack = host.stack()

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from tests.faults import helpers
-from tests.support import envs
-from tests.support.places import PLACES
+from tests.support import envs, places
 
 SEED, VICTIM, AT = 7, 1, 4
 FAULTS = ["value", "SIGSEGV", "SIGKILL", "os._exit", "hang"]
@@ -88,12 +87,16 @@ def cases():
 
 @pytest.mark.parametrize(("fault", "moment", "mode", "place", "partial"), list(cases()))
 def test_a_failure_is_one_row(fault, moment, mode, place, partial, tmp_path):
+    check_a_failure(fault, moment, mode, place, partial, tmp_path)
+
+
+def check_a_failure(fault, moment, mode, place, partial, tmp_path):
     fns = [functools.partial(Env, tag) for tag in range(3)]
     fns[VICTIM] = functools.partial(Env, VICTIM, tmp_path, fault, moment)
     options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": mode}
     if fault == "hang":
         options["step_timeout"] = 0.5
-    with PLACES[place](fns, wait_num=1 if partial else None, **options) as pool:
+    with places.PLACES[place](fns, wait_num=1 if partial else None, **options) as pool:
         mates = helpers.mates_of(pool, VICTIM)
         hands = [Hand(tag, mode) for tag in range(3)]
         last = list(pool.reset(seed=SEED)[0])

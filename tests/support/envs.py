@@ -448,7 +448,7 @@ if sys.version_info >= (3, 11):
     RAISE["group"] = lambda: ExceptionGroup("boom", [ValueError("inner")])  # noqa: F821
 DIE = {
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "SIGSEGV": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "SIGSEGV": lambda: signal.raise_signal(signal.SIGSEGV),  # in this thread
     "os._exit": lambda: os._exit(37),
 }
 
