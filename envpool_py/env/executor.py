@@ -207,6 +207,8 @@ class Executor:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
         if self._closed:
             raise ClosedEnvironmentError("step: the env is closed")
+        if self._heartbeat is not None:
+            self._heartbeat.begin(self._env_id)
         if self._pending is not None:
             return self._pending()
         if self._past_end:

@@ -294,6 +294,22 @@ def test_the_time_until_an_env_has_its_turn_does_not_count(gates):
         assert pool.drain()[0][:, 2].tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_the_time_of_an_automatic_reset_is_that_of_its_env(mode, gates):
+    fns = [functools.partial(envs.GateEnv, tag, gates[tag], 1) for tag in range(4)]
+    options = {"step_timeout": 60.0, "num_processes": 1, "autoreset_mode": mode}
+    options["reset_fn"] = lambda _, episode: (None, {"block": episode == 1})
+    with reset_pool("shmem-fork", fns, **options) as pool:
+        (heartbeat,) = pool.engine.block.heartbeats
+        if mode == "next_step":
+            pool.step([0] * 4)
+        pool.send([0] * 4)
+        for i, gate in enumerate(gates):
+            with gate.held():
+                assert heartbeat[0] == i + 1
+        pool.drain()
+
+
 def test_when_a_process_is_overdue(monkeypatch):
     """By a clock and heartbeats of the test's own; every look comes 1.1 limits after the last."""
 
