@@ -248,7 +248,7 @@ def test_an_env_without_budget_is_reset_in_the_process_that_its_mate_has_restart
         pool.step(["", "value"])
         assert pool.reset([1])[0].tolist() == [[1, 0, 0]]
         with pytest.raises(WorkerDiedError, match=r"env 1 failed again after 1 restart"):
-            pool.step(["", "SIGKILL"])
+            pool.step(["SIGKILL", ""], [1, 0])  # env 1 first
         check_lost(pool.recv(), 0, [0, 0, 1], "env 0: the worker process was killed by SIGKILL")
         with pytest.raises(WorkerDiedError):
             pool.step([""], [1])
