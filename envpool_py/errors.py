@@ -1,4 +1,4 @@
-"""The exceptions of the package, and the names of envs and exits in their messages.
+"""The exceptions and warnings of the package, and the names of envs and exits in their messages.
 
 Wrong ids, counts and values raise Python's ``IndexError``, ``TypeError`` and ``ValueError``. Calls
 at the wrong time raise exceptions of ``gymnasium.error``: ``AlreadyPendingCallError`` (the env is
@@ -16,6 +16,7 @@ import signal
 import sys
 import sysconfig
 import traceback
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 PACKAGE = str(Path(__file__).parent) + os.sep
 # The folders of Python and of installed packages.
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
+
+# A warning names the first caller outside these modules; contextlib calls our context managers.
+_PASSED = ("envpool_py.", "contextlib")
 
 # A line of a stack by faulthandler.
 _DUMPED = re.compile(r'  File "(.*)", line (\d+) in ')
@@ -285,6 +289,16 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
     first.env_ids = tuple(dict.fromkeys(i for e in (first, *errors) for i in e.env_ids))
     first.message += "".join("\nalso: " + error.message.partition("\n")[0] for error in others)
     return first
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, and name the line of the user's program that called this package."""
+    level = 1
+    frame = sys._getframe()  # noqa: SLF001 - there is no other way before Python 3.12
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PASSED):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def name_ids(ids: Sequence[int]) -> str:

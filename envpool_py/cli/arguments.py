@@ -16,7 +16,7 @@ from envpool_py.collector.file import check_path
 from envpool_py.errors import EnvError
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The exit status after Ctrl-C, as shells have it: 128 + SIGINT.
 INTERRUPTED = 130

@@ -14,7 +14,7 @@ from envpool_py.cli.arguments import CALLERS, add_shared, complain
 from envpool_py.cli.naming import UsageError, add_env, env_fn_of
 from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration, records, show_results
-from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "compare our pools, Gymnasium's vector envs and a plain loop for an env on this machine"
 EPILOG = f"""\

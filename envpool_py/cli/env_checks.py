@@ -22,7 +22,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
-from envpool_py.env import checks
+from envpool_py.env import row_checks
 from envpool_py.errors import describe, line_of, name_exit, stack_of
 from envpool_py.sb3.common.env_checker import check_env, sample_action
 from envpool_py.worker import memory, watchdog
@@ -212,7 +212,8 @@ def _check_episode(env: Any) -> list[Finding]:
         else:
             call = f"step() number {number}"
             obs, reward, terminated, truncated, info = env.step(sample_action(env))
-            wrong = checks.complaint(env.observation_space, obs) or checks.reward_complaint(reward)
+            wrong = row_checks.complaint(env.observation_space, obs)
+            wrong = wrong or row_checks.reward_complaint(reward)
             if wrong:
                 return [Finding("error", f"{call}: {wrong}")]
             returned = (obs, info)

@@ -11,7 +11,7 @@ from importlib import metadata
 
 import envpool_py
 from envpool_py.cli.arguments import add_shared, print_json
-from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.cores_and_threads import usable_cores
 
 HELP = "print versions and system facts, for a bug report"
 

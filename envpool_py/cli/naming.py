@@ -22,7 +22,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from envpool_py.bench.settings import Setting
 from envpool_py.errors import describe, line_of
-from envpool_py.pool import named_env
+from envpool_py.record import env_name
 
 
 class UsageError(argparse.ArgumentTypeError):
@@ -182,7 +182,7 @@ def env_fn_of(
             maker = functools.partial(gym.make, found, disable_env_checker=True)
         env_fn = functools.partial(_make_env, maker, kwargs, wrappers)
     wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
-    named_env.attach(env_fn, _absolute(args.env), given, wrapper_names)
+    env_name.attach(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn
 
 

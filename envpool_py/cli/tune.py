@@ -18,7 +18,7 @@ from envpool_py.cli.progress import showing
 from envpool_py.cli.tables import duration
 from envpool_py.errors import EnvError
 from envpool_py.pool.choose import Probe, probe
-from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.cores_and_threads import usable_cores
 
 #: The part of the time that goes to one env by itself, and the most seconds for it.
 _PROFILE, _LONGEST_PROFILE = 0.05, 2.0

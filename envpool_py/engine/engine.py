@@ -32,9 +32,9 @@ from envpool_py.engine.states import RAISED, READY, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, FINAL, OVER, RESET_ROW, Beside, StepResult
-from envpool_py.env.checks import RowWarnings
-from envpool_py.env.options import Options
+from envpool_py.env.pool_options import Options
 from envpool_py.env.request import Request
+from envpool_py.env.row_checks import RowWarnings
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray, Selection, every

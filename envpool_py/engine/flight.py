@@ -27,11 +27,11 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py.engine.arrivals import Arrivals
-from envpool_py.engine.positions import Positions
+from envpool_py.engine.episode_positions import Positions
 from envpool_py.engine.states import RESETTING, States
 from envpool_py.env.block import BESIDE, Beside, Block
 from envpool_py.env.request import Request
-from envpool_py.env.tokens import GENERATION, TOKEN_BYTES, pack_token
+from envpool_py.env.request_tokens import GENERATION, TOKEN_BYTES, pack_token
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.ids import IdArray, Selection
 from envpool_py.record.observers import Observer
@@ -156,7 +156,7 @@ class Flight:
                 seconds = SLICE if self.publish_early else None
                 host.run(chunks, self.hosts.num_envs, seconds, wanted)
                 if self.publish_early:
-                    group.channel.collect(chunks)
+                    group.connection.collect(chunks)
                 if group.timed:
                     self.handle_ended_processes()
                 return
@@ -166,7 +166,7 @@ class Flight:
             if group.timed:
                 left = group.timeout(left)
             left = HANGS_AFTER if left is None else min(left, HANGS_AFTER)
-            if group.channel.fetch(chunks, self.hosts.spin_for, left) or group.timed:
+            if group.connection.fetch(chunks, self.hosts.spin_for, left) or group.timed:
                 self.handle_ended_processes()
             if time.monotonic() > self._next_look:
                 self._log_hanging()
@@ -247,7 +247,7 @@ class Flight:
     def _handle_end(self, host: ProcessHost) -> None:
         host.reap()
         assert self.hosts.group is not None  # noqa: S101 - it has ended
-        self.hosts.group.channel.collect(self.arrivals.chunks)
+        self.hosts.group.connection.collect(self.arrivals.chunks)
         self.arrivals.drop_stale()
         if not host.restarting:  # else the restart handles it
             for i in host.ids:
@@ -292,7 +292,7 @@ class Flight:
         for host in group.hosts:
             if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
                 host.end("was killed: something wrote into the pipe of the results")
-        group.channel.collect([])
+        group.connection.collect([])
         self.handle_ended_processes()
 
     def refuse_if_closed(self) -> None:

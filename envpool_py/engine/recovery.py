@@ -29,7 +29,7 @@ from envpool_py.engine import restart
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.states import LOST, RESETTING, STEPPING
 from envpool_py.env import spaces
-from envpool_py.env.options import NEXT_STEP
+from envpool_py.env.pool_options import NEXT_STEP
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray, Selection

@@ -91,7 +91,7 @@ def swap(engine: Engine, ids: IdArray, env_fns: Sequence[Callable[[], Any]]) -> 
 
 def _notice_ends(engine: Engine) -> None:
     if engine.hosts.group is not None:
-        engine.hosts.group.channel.fetch(engine.arrivals.chunks, 0, 0)
+        engine.hosts.group.connection.fetch(engine.arrivals.chunks, 0, 0)
         engine.flight.handle_ended_processes()
         engine.arrivals.drop_stale()
 
@@ -160,7 +160,7 @@ def advance_restart(engine: Engine) -> None:
     group = engine.hosts.group
     assert group is not None  # noqa: S101 - one is being restarted
     engine.flight.refuse_if_closed()
-    group.channel.fetch(engine.arrivals.chunks, 0, group.timeout(None))
+    group.connection.fetch(engine.arrivals.chunks, 0, group.timeout(None))
     engine.flight.handle_ended_processes()
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from envpool_py.env import heartbeat, info_codec, spaces, times
+from envpool_py.env import heartbeat, info_codec, spaces, step_times
 from envpool_py.env.spaces import Array
 from envpool_py.ids import IdArray, Selection
 
@@ -158,7 +158,7 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
         ("info tables", (n * info_codec.TABLE_BYTES,), byte),
         ("positions", (n,), np.dtype(np.int64)),
         ("heartbeats", (spec.num_processes, heartbeat.NUMBERS), np.dtype(np.int64)),
-        ("times", (n if spec.measured else 0, times.NUMBERS), np.dtype(np.int64)),
+        ("times", (n if spec.measured else 0, step_times.NUMBERS), np.dtype(np.int64)),
     ]
     fields, offset = [], 0
     for name, dims, dtype in wanted:

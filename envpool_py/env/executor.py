@@ -15,7 +15,8 @@ import gymnasium as gym
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py import seeding
-from envpool_py.env import checks, spaces
+from envpool_py.env import row_checks as checks
+from envpool_py.env import spaces
 from envpool_py.env.block import Position
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.layers import (
@@ -26,10 +27,10 @@ from envpool_py.env.layers import (
     takes_seed,
     turn_based_layer,
 )
-from envpool_py.env.options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
+from envpool_py.env.pool_options import ALWAYS, NEXT_STEP, OFF, SAME_STEP, EnvOptions
 from envpool_py.env.request import KINDS, Request
-from envpool_py.env.times import StepTimes
-from envpool_py.errors import from_signal_handler
+from envpool_py.env.step_times import StepTimes
+from envpool_py.errors import from_signal_handler, warn
 
 #: (obs, reward, terminated, truncated, info): the reply to a step.
 Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
@@ -471,7 +472,7 @@ def checked_row(result: Any) -> Row:
 
 
 def _warn(_kind: str, text: str) -> None:
-    checks.warn(text)
+    warn(text)
 
 
 def _named(value: Any) -> str:

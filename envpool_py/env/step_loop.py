@@ -24,8 +24,8 @@ from envpool_py.env.executor import Executor, FinalInfo, ResetInfo, Row, checked
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.obs_writer import actions_of, flat_rows, view, writer_of
 from envpool_py.env.request import KINDS, Request
-from envpool_py.env.times import StepTimes
-from envpool_py.env.tokens import ASK, ID_MASK, RESET
+from envpool_py.env.request_tokens import ASK, ID_MASK, RESET
+from envpool_py.env.step_times import StepTimes
 from envpool_py.errors import ordinary
 
 #: Used in place of a final observation that is in the block.

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.env.options import check_count
+from envpool_py.env.pool_options import check_count
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
 from envpool_py.pool import backends

@@ -37,7 +37,7 @@ from envpool_py.pettingzoo.packed_env import (
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.notebook import table
+from envpool_py.pool.html_table import table
 from envpool_py.seeding import Seed
 
 #: ``{agent: (k, ...)}``

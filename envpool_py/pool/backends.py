@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from envpool_py.env.options import RecoveryOptions
-from envpool_py.pool import choose, named_env
+from envpool_py.env.pool_options import RecoveryOptions
+from envpool_py.pool import choose
 from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_num, got
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.signatures import (
+from envpool_py.pool.option_signatures import (
     OF_PROCESSES,
     PoolOptions,
     ProcessPoolOptions,
     check_options,
     spell_out,
 )
+from envpool_py.record import env_name
+from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 from envpool_py.worker.process_group import missing
-from envpool_py.worker.workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
@@ -210,7 +211,7 @@ def make(
         raise TypeError(f"env must be an id or a callable, {got(env)}")
     env_kwargs = dict(env_kwargs or {})
     env_fn = functools.partial(_wrapped, maker, env_kwargs, tuple(wrappers))
-    named_env.attach(env_fn, env, env_kwargs, wrappers)
+    env_name.attach(env_fn, env, env_kwargs, wrappers)
     if backend == num_processes == "auto" and missing():
         backend = "dummy"
     if backend == "auto":

@@ -21,26 +21,26 @@ from envpool_py import seeding
 from envpool_py.engine import asking, restart
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
-from envpool_py.env import checks
 from envpool_py.env.block import StepResult
-from envpool_py.env.options import AUTORESET_MODES, EnvOptions, check_timeout, split
-from envpool_py.env.options import Options as PoolOptions
+from envpool_py.env.pool_options import AUTORESET_MODES, EnvOptions, check_timeout, split
+from envpool_py.env.pool_options import Options as PoolOptions
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
-from envpool_py.errors import EnvError
+from envpool_py.errors import EnvError, warn
 from envpool_py.ids import IdArray, Ids, Selection
 from envpool_py.images import render_grid
-from envpool_py.pool import arguments, call_guard, named_env, stats
+from envpool_py.pool import arguments, call_guard, stats
 from envpool_py.pool.arguments import Options, check_foreign
 from envpool_py.pool.call_guard import one_at_a_time
-from envpool_py.pool.notebook import table
-from envpool_py.pool.signatures import AllOptions, spell_out
+from envpool_py.pool.html_table import table
+from envpool_py.pool.option_signatures import AllOptions, spell_out
+from envpool_py.record import env_name
 from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
 from envpool_py.worker import process_group
 from envpool_py.worker.base import EnvWorker
+from envpool_py.worker.builtin_workers import SubprocEnvWorker
 from envpool_py.worker.hosts import Hosts, hosts_of
-from envpool_py.worker.workers import SubprocEnvWorker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on
@@ -104,7 +104,7 @@ class BaseVectorEnv:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
-            _assemble(self, self._options, named_env.of(env_fns))
+            _assemble(self, self._options, env_name.of(env_fns))
             self.worker_class = type(self.workers[0])
             self.observation_space = [found.observation_space for found in self.engine.env_spaces]
             self.action_space = [found.action_space for found in self.engine.env_spaces]
@@ -467,7 +467,7 @@ class BaseVectorEnv:
         for observer in self.engine.observers:
             observer.close()
         for error in self.engine.close():
-            checks.warn(str(error), RuntimeWarning)
+            warn(str(error), RuntimeWarning)
 
     def __reduce__(self) -> Any:
         raise TypeError(

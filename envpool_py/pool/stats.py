@@ -1,4 +1,4 @@
-"""The result of ``pool.stats()``, computed from the counters of ``envpool_py.env.times``."""
+"""The result of ``pool.stats()``, computed from the counters of ``envpool_py.env.step_times``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from envpool_py.engine.engine import Engine
 from envpool_py.env.spaces import Array
-from envpool_py.env.times import RESET_NS, RESETS, STEP_NS, STEPS, percentile
+from envpool_py.env.step_times import RESET_NS, RESETS, STEP_NS, STEPS, percentile
 
 
 @dataclass(frozen=True)

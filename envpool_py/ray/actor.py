@@ -1,7 +1,7 @@
 """The code of an actor: the envs of a worker process, with calls of Ray in place of its pipes.
 
-An actor gets a frame of ``envpool_py.worker.channel`` and the actions. It returns a list: the
-tokens, the groups of fields that follow, the rows of the tokens' envs, and items.
+An actor gets a frame (``envpool_py.worker.frames``) and the actions. It returns a list: the tokens,
+the groups of fields that follow, the rows of the tokens' envs, and items.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import ray
 from numpy.typing import NDArray
 
 from envpool_py.env.block import FINAL, FORM, Block
+from envpool_py.env.request_tokens import ASK, ID_MASK
 from envpool_py.env.spaces import Array
-from envpool_py.env.tokens import ASK, ID_MASK
 from envpool_py.worker import frames
 from envpool_py.worker.child import EnvProcess
 from envpool_py.worker.frames import HEADER, KIND_BITS
@@ -65,7 +65,7 @@ class Rows:
 
 
 class _Outbox:
-    """Collects the data that a worker process would send, for one reply; see ``ProcessEnd``."""
+    """Collects the data that a worker process would send, for one reply; as ``ChildConnection``."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []  # token, status, data

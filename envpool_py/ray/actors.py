@@ -27,13 +27,13 @@ import ray
 from ray.exceptions import RayError
 
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.options import ProcessOptions
-from envpool_py.env.tokens import RESET
+from envpool_py.env.pool_options import ProcessOptions
+from envpool_py.env.request_tokens import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
-from envpool_py.worker.channel import Channel
 from envpool_py.worker.frames import HEADER, KIND_BITS
+from envpool_py.worker.parent_connection import ParentConnection
 from envpool_py.worker.process_group import ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Overdue
@@ -42,7 +42,7 @@ from envpool_py.worker.watchdog import Overdue
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
-class ActorChannel(Channel):
+class ActorConnection(ParentConnection):
     """Replies of all actors of a pool, and their ends, which threads of Ray only note."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class ActorChannel(Channel):
         self._bell.put(None)
 
     def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
-        """Wait for replies or other events; see ``Channel``."""
+        """Wait for replies or other events; see ``ParentConnection``."""
         if not self._noticed and not self._arrived:
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=min(1e6 if timeout is None else timeout, 1e6))
@@ -97,7 +97,7 @@ class ActorHost(ProcessHost):
     """Some envs in one actor; ``process`` is its handle."""
 
     _shared: Any
-    _channel: Any
+    _connection: Any
     stream: Any
     rows: Rows
     #: The env that has not ended its request in time, and its stack.
@@ -126,7 +126,7 @@ class ActorHost(ProcessHost):
             future = method.remote(*args).future()
         else:  # that would start another Ray, or raise there
             future.set_exception(RayError("Ray was shut down"))
-        future.add_done_callback(lambda done: self._channel.note(partial(take, done)))
+        future.add_done_callback(lambda done: self._connection.note(partial(take, done)))
 
     def _take(self, actor: Any, took: Callable[[Any], bytes], done: Any) -> bytes:
         """Take in the end of a call, or of the actor; what an earlier actor says is dropped."""
@@ -205,7 +205,7 @@ class Actors(ProcessGroup):
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         super().__init__(env_fns, "spawn", count, options)  # pickles env_fns
-        self.channel, self.timed = ActorChannel(), False
+        self.connection, self.timed = ActorConnection(), False
         self._remote_options, self._limit = remote_options, options.step_timeout
 
     def _open(self) -> None:

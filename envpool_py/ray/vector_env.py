@@ -12,9 +12,9 @@ import ray
 
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.signatures import PoolOptions, check_options, spell_out
+from envpool_py.pool.option_signatures import PoolOptions, check_options, spell_out
 from envpool_py.ray.actors import Actors
-from envpool_py.worker.workers import SubprocEnvWorker
+from envpool_py.worker.builtin_workers import SubprocEnvWorker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing has it from Python 3.11 on

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envpool_py.env import checks, spaces
+from envpool_py.env import spaces
 from envpool_py.env.block import Block
 from envpool_py.env.request import KINDS, Request
 from envpool_py.env.spaces import Array
-from envpool_py.errors import EnvError
+from envpool_py.errors import EnvError, warn
 from envpool_py.ids import IdArray
 from envpool_py.record import digest, plain_codec
 from envpool_py.record.observers import Observer, Rows, Steps
@@ -120,7 +120,7 @@ class Recorder(Observer):
             os.close(self._fd)
             self._fd = None
             text = f"record: {self._path} ends here, the pool goes on without it: {error}"
-            checks.warn(text, RuntimeWarning)
+            warn(text, RuntimeWarning)
 
     def steps(self, ids: IdArray, steps: Steps) -> None:
         """Write the actions; TypeError: an action has a type that only pickle supports."""

@@ -27,11 +27,11 @@ from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import Executor, Instances
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
-from envpool_py.env.options import ProcessOptions
+from envpool_py.env.pool_options import ProcessOptions
+from envpool_py.env.request_tokens import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
-from envpool_py.env.tokens import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.errors import pack_failure
-from envpool_py.worker import channel, frames, limits, memory, process_end
+from envpool_py.worker import child_connection, cores_and_threads, frames, memory, parent_connection
 from envpool_py.worker.watchdog import show_stacks
 
 #: Seconds after which finished rows are published while other envs are still stepped: short, so
@@ -78,13 +78,13 @@ def main(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     _die_with_parent(shared.parent_alive)
-    limits.limit_threads(shared.options.threads_per_process)
+    cores_and_threads.limit_threads(shared.options.threads_per_process)
     if shared.options.affinity and hasattr(os, "sched_setaffinity"):
-        cores = limits.usable_cores()
+        cores = cores_and_threads.usable_cores()
         os.sched_setaffinity(0, {cores[number % len(cores)]})
     show_stacks(shared.stacks)
-    end = process_end.ProcessEnd(
-        stream, shared.results, process_end.Spinning(allowed=shared.may_spin)
+    end = child_connection.ChildConnection(
+        stream, shared.results, child_connection.Spinning(allowed=shared.may_spin)
     )
     EnvProcess(number, ids, end).run(env_fns, shared.memory)
     stream.detach()  # left open: the parent must not see its end before that of the process
@@ -223,12 +223,12 @@ def _die_with_parent(alive: int) -> None:
         except OSError:
             pass
         else:
-            if channel.is_readable(pipe, 0):  # the parent has ended already
+            if parent_connection.is_readable(pipe, 0):  # the parent has ended already
                 os.killpg(0, signal.SIGKILL)
             return
 
     def watch() -> None:
-        channel.is_readable(alive, None)
+        parent_connection.is_readable(alive, None)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True, name="envpool_py parent").start()

@@ -12,19 +12,19 @@ import numpy as np
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
 from envpool_py.env.executor import EnvSpaces, Executor, Instances
-from envpool_py.env.options import SAME_STEP, ProcessOptions
+from envpool_py.env.pool_options import SAME_STEP, ProcessOptions
 from envpool_py.env.request import Request
+from envpool_py.env.request_tokens import ID_MASK, RESET
 from envpool_py.env.spaces import Array
-from envpool_py.env.tokens import ID_MASK, RESET
 from envpool_py.errors import EnvError, name_ids, naming_env
 from envpool_py.ids import IdArray
 from envpool_py.worker.base import EnvWorker
+from envpool_py.worker.builtin_workers import DummyEnvWorker, SubprocEnvWorker
+from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.custom_host import CustomHost
 from envpool_py.worker.host import Host, LocalHost, Send
 from envpool_py.worker.inline_host import InlineHost
-from envpool_py.worker.limits import usable_cores
 from envpool_py.worker.process_group import ProcessGroup
-from envpool_py.worker.workers import DummyEnvWorker, SubprocEnvWorker
 
 #: Seconds for which the caller spins for results before it sleeps, if it has its own core.
 SPIN_FOR = 300e-6
@@ -141,7 +141,7 @@ class Hosts:
         """End the wait of a call that is under way in another thread."""
         self.closing.set()
         if self.group is not None:
-            self.group.channel.wake()
+            self.group.connection.wake()
 
     def close(self) -> list[EnvError]:
         errors: list[EnvError] = []

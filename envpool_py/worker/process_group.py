@@ -29,13 +29,12 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from envpool_py.env import checks
 from envpool_py.env.block import Block, Spec, nbytes
 from envpool_py.env.executor import EnvSpaces
-from envpool_py.env.options import ProcessOptions
-from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary
-from envpool_py.worker import channel, child, frames, memory, process_host
-from envpool_py.worker.limits import usable_cores
+from envpool_py.env.pool_options import ProcessOptions
+from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordinary, warn
+from envpool_py.worker import child, frames, memory, parent_connection, process_host
+from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.process_host import ProcessHost
 from envpool_py.worker.watchdog import Overdue, Watchdog, await_stack
 
@@ -82,20 +81,20 @@ class ProcessGroup:
         if self.context.get_start_method() != "fork":
             self._fns = [_pickled(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
-        self.channel = channel.Channel()
+        self.connection = parent_connection.ParentConnection()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
 
     def _open(self) -> None:
         """Create the descriptors that the processes share; OSError if that fails."""
-        self.channel.open()
+        self.connection.open()
         self._fds += os.pipe()
         self._fds.append(memory.create())
         theirs, ours, self._memory = self._fds
-        channel.claim(ours)
+        parent_connection.claim(ours)
         if self._options.step_timeout is not None:
             self.watchdog = Watchdog(self._options.step_timeout)
         shared = child.Shared(
-            self.channel.theirs,
+            self.connection.theirs,
             self._memory,
             theirs,
             -1,
@@ -108,7 +107,7 @@ class ProcessGroup:
         for number, share in enumerate(self._shares):
             ids = share.tolist()
             env_fns = [self._fns[i] for i in ids]
-            self.hosts.append(kind(number, ids, env_fns, context, shared, self.channel))
+            self.hosts.append(kind(number, ids, env_fns, context, shared, self.connection))
 
     def set_env_fn(self, host: ProcessHost, i: int, env_fn: Callable[[], Any]) -> None:
         """Make env ``i`` by this env_fn when its process is restarted."""
@@ -119,7 +118,7 @@ class ProcessGroup:
         """Start all processes and return while they make their envs; OSError if one fails."""
         self._open()
         try:
-            with _starting(warn=True):
+            with _starting(warn_of_forks=True):
                 for number, host in enumerate(self.hosts):  # noqa: B007 - for the message
                     host.start()
         except OSError as error:
@@ -150,9 +149,9 @@ class ProcessGroup:
             left = warn_at - time.monotonic()
             if left <= 0:
                 text = f"env_fn has not returned after {process_host.SLOW_START:g} seconds"
-                checks.warn(f"{name_ids(late)}: {text}; still waiting")
+                warn(f"{name_ids(late)}: {text}; still waiting")
                 warn_at = left = math.inf
-            self.channel.fetch(chunks, 0, left)
+            self.connection.fetch(chunks, 0, left)
             check()
 
     def make_block(self, spec: Spec) -> Block:
@@ -171,7 +170,7 @@ class ProcessGroup:
         """Restart an ended process and return while it makes its envs; OSError if that fails."""
         if self.watchdog is not None:
             self.watchdog.forget(host.number)
-        with _starting(warn=False):
+        with _starting(warn_of_forks=False):
             host.start(again=True)
             host.write(self._attach_message)
         self.timed = True
@@ -251,9 +250,9 @@ class ProcessGroup:
                 host.kill()
             self._await_exits(5)
             self._finalizer.cancel()
-            self.channel.close()
+            self.connection.close()
             while self._fds:
-                channel.release(self._fds.pop())
+                parent_connection.release(self._fds.pop())
             if self.watchdog is not None:
                 self.watchdog.close()
         return [error for host in self.hosts for error in host.close_errors]
@@ -267,7 +266,7 @@ class ProcessGroup:
             left = deadline - time.monotonic()
             if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
-            self.channel.fetch([], 0, left)
+            self.connection.fetch([], 0, left)
 
 
 def _check_context(context: str | BaseContext | None) -> BaseContext:
@@ -285,7 +284,7 @@ def _check_context(context: str | BaseContext | None) -> BaseContext:
     if context.get_start_method() == "fork" and torch is not None:
         with contextlib.suppress(AttributeError):
             if torch.cuda.is_initialized():
-                checks.warn(
+                warn(
                     "worker processes are forked from a process that uses CUDA, which CUDA does not"
                     ' survive; pass context="spawn" or context="forkserver"',
                     RuntimeWarning,
@@ -304,7 +303,7 @@ def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
 
 
 @contextlib.contextmanager
-def _starting(*, warn: bool) -> Iterator[None]:
+def _starting(*, warn_of_forks: bool) -> Iterator[None]:
     """Defer Ctrl-C while processes start, and issue Python's warning about forks at most once.
 
     An interrupt during a fork would be lost in callbacks, or reach a child that does not have its
@@ -329,7 +328,7 @@ def _starting(*, warn: bool) -> Iterator[None]:
             warnings.warn_explicit(
                 warning.message, warning.category, warning.filename, warning.lineno
             )
-        elif warn:
-            warn = False
+        elif warn_of_forks:
+            warn_of_forks = False
             hint = f'{warning.message}; pass context="forkserver"'
-            checks.warn(hint, DeprecationWarning)
+            warn(hint, DeprecationWarning)

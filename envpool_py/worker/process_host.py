@@ -33,9 +33,9 @@ from typing import Any
 from envpool_py import errors
 from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
-from envpool_py.env.tokens import ASK, ID_MASK, RESET
+from envpool_py.env.request_tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
-from envpool_py.worker import channel, child, frames, memory
+from envpool_py.worker import child, frames, memory, parent_connection
 from envpool_py.worker.frames import ITEM
 from envpool_py.worker.host import Send
 
@@ -67,7 +67,7 @@ class Stream:
     def __init__(self, ids: Sequence[int]) -> None:
         ours, self.theirs = socket.socketpair()
         ours.setblocking(False)
-        self.fd = channel.claim(ours.detach())
+        self.fd = parent_connection.claim(ours.detach())
         self._ids = frozenset(ids)
         self.cut = self.garbled = self.ended = False
         self.sent = 0
@@ -154,7 +154,7 @@ class ProcessHost:
     env_fns: list[Any]
     _context: BaseContext
     _shared: child.Shared
-    _channel: channel.Channel
+    _connection: parent_connection.ParentConnection
 
     def __post_init__(self) -> None:
         self.close_errors: list[EnvError] = []
@@ -193,14 +193,14 @@ class ProcessHost:
             # Stored before the start, so that it can be killed after an interrupt.
             self.process, self.stream = process, stream
             process.start()
-            channel.claim(self.stacks)
+            parent_connection.claim(self.stacks)
             try:
                 fd = os.pidfd_open(process.pid)
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
                 fd = os.dup(process.sentinel)
-            self._death_fd = channel.claim(fd)
-            self._channel.watch(stream.fd, self._on_stream)
-            self._channel.watch(fd, self._on_death)
+            self._death_fd = parent_connection.claim(fd)
+            self._connection.watch(stream.fd, self._on_stream)
+            self._connection.watch(fd, self._on_death)
         except BaseException:
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
@@ -218,10 +218,10 @@ class ProcessHost:
     def _free(self, stream: Stream) -> None:
         fds, stream.fd, self._death_fd = (stream.fd, self._death_fd), -1, -1
         for fd in fds:
-            self._channel.forget(fd)
-            channel.release(fd)
+            self._connection.forget(fd)
+            parent_connection.release(fd)
         fd, self.stacks = self.stacks, -1
-        channel.release(fd)
+        parent_connection.release(fd)
 
     @property
     def started(self) -> bool:
@@ -240,7 +240,7 @@ class ProcessHost:
         """Kill the process and wait for its end, at most 5 seconds."""
         self.kill(reason=reason)
         if self._death_fd >= 0:
-            self.ended |= channel.is_readable(self._death_fd, 5)
+            self.ended |= parent_connection.is_readable(self._death_fd, 5)
 
     def reap(self) -> None:
         """Read the last items of an ended process, kill its children, close the descriptors."""
@@ -328,7 +328,7 @@ class ProcessHost:
                 return
         stream.outbox.append(memoryview(data)[sent:])
         if len(stream.outbox) > 1 or not stream.flush():
-            self._channel.watch(stream.fd, self._on_stream, write=True)
+            self._connection.watch(stream.fd, self._on_stream, write=True)
 
     @property
     def sent(self) -> int:
@@ -342,15 +342,15 @@ class ProcessHost:
 
     # ---------------------------------------------------------------------------------- receiving
 
-    def _on_death(self, fd: int, events: int) -> None:  # noqa: ARG002 - what a channel calls
+    def _on_death(self, fd: int, events: int) -> None:  # noqa: ARG002 - what the connection calls
         self.ended = True
 
     def _on_stream(self, fd: int, events: int) -> None:
         if events & select.POLLOUT and self.stream.flush():
-            self._channel.watch(fd, self._on_stream)
+            self._connection.watch(fd, self._on_stream)
         self.read()
         if self.stream.ended:  # else every poll would report it
-            self._channel.forget(fd)
+            self._connection.forget(fd)
             self.deadline = min(self.deadline, time.monotonic() + DISCONNECTED_FOR)
 
     def read(self) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 
 from envpool_py import envpool
-from envpool_py.env.tokens import TOKEN_BYTES
+from envpool_py.env.request_tokens import TOKEN_BYTES
 from tests.envpool_face.envs import DUMMY, WAIT, SeededEnv
 from tests.support import envs
 from tests.support.reference import HandStepped, check_obs, in_columns, same
@@ -95,9 +95,9 @@ def step_all(pool):
     """Have all four envs step, so that more rows are there than a batch holds; return two ids."""
     pool.reset(range(4))
     pool.send(np.zeros(4))
-    channel, chunks = pool.pool.engine.hosts.group.channel, pool.pool.engine.arrivals.chunks
+    connection, chunks = pool.pool.engine.hosts.group.connection, pool.pool.engine.arrivals.chunks
     while sum(map(len, chunks)) < TOKEN_BYTES * 4:
-        channel.collect(chunks)
+        connection.collect(chunks)
         time.sleep(0.001)
     return ids_of(pool.recv())
 

@@ -20,7 +20,7 @@ from gymnasium.error import ClosedEnvironmentError
 from envpool_py import EnvError, ShmemVectorEnv, WorkerDiedError
 from envpool_py.pool import call_guard
 from envpool_py.worker import process_group
-from envpool_py.worker.channel import Channel
+from envpool_py.worker.parent_connection import ParentConnection
 from tests.faults import helpers
 from tests.faults.helpers import BROKEN, EACH, FNS, GOOD, NEW, count_fns, kill, reset_pool, running
 from tests.support import broken, envs
@@ -304,11 +304,11 @@ def test_a_signal_handler_may_close_the_pool(place, sender, raises, monkeypatch)
 def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):
     """Two threads must not work on the same messages."""
 
-    def collect_late(channel, chunks):
+    def collect_late(connection, chunks):
         if not inside.is_set():
             inside.set()
             waited.append(wait_until(close_waits))
-        return collect(channel, chunks)
+        return collect(connection, chunks)
 
     def close_waits():
         stacks = map(traceback.walk_stack, sys._current_frames().values())
@@ -321,9 +321,9 @@ def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):
             while True:
                 pool.step(GOOD)
 
-    collect, inside, waited = Channel.collect, threading.Event(), []
+    collect, inside, waited = ParentConnection.collect, threading.Event(), []
     with no_process_left(), reset_pool("shmem-fork-packed", FNS) as pool:
-        monkeypatch.setattr(Channel, "collect", collect_late)
+        monkeypatch.setattr(ParentConnection, "collect", collect_late)
         stepping = beside(step)
         assert inside.wait(60)
         pool.close()

@@ -15,7 +15,7 @@ import pytest
 from envpool_py import EnvError, ShmemVectorEnv, SubprocVectorEnv, make
 from envpool_py.pool import choose
 from envpool_py.testing import CountingEnv
-from envpool_py.worker.limits import usable_cores
+from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support import envs
 from tests.support.helpers import run_python
 from tests.support.reference import same

@@ -1,4 +1,4 @@
-"""The signatures of the pool classes and of ``make``, made from ``envpool_py.env.options``.
+"""The signatures of the pool classes and of ``make``, made from ``envpool_py.env.pool_options``.
 
 Type checkers and editors read ``**options: Unpack[PoolOptions]``. ``help``, ``inspect.signature``
 and the API page read the signature and docstring that ``spell_out`` writes.
@@ -15,7 +15,7 @@ from typing import Any, TypedDict, TypeVar
 
 import gymnasium as gym
 
-from envpool_py.env.options import KINDS, ResetFn
+from envpool_py.env.pool_options import KINDS, ResetFn
 from envpool_py.errors import EnvError
 from envpool_py.pool.arguments import check_foreign
 

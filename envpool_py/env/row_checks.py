@@ -1,11 +1,9 @@
-"""The checks of ``validate`` (NaN, bounds, ``Space.contains``) and the warnings of the package."""
+"""The checks of ``validate`` (NaN, bounds, ``Space.contains``), and their warnings."""
 
 from __future__ import annotations
 
 import functools
 import operator
-import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,15 +11,12 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py.env import spaces
-from envpool_py.errors import name_ids, ordinary
+from envpool_py.errors import name_ids, ordinary, warn
 
 #: The rows that are checked: of resets, of steps, of steps after the end of an episode.
 RESET, STEP, OVER = "reset", "step", "over"
 #: The kinds of warnings about rows; ``OVER`` is a third kind.
 OBS, REWARD = "obs", "reward"
-
-# A warning names the first caller outside these modules; contextlib calls our context managers.
-_PASSED = ("envpool_py.", "contextlib")
 
 
 def complaint(space: gym.Space[Any], obs: Any) -> str | None:
@@ -100,16 +95,6 @@ class RowWarnings:
         self._issued.update(found)
         for kind, texts in found.items():
             warn(warning(kind, texts))
-
-
-def warn(text: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, and name the line of the user's program that called this package."""
-    level = 1
-    frame = sys._getframe()  # noqa: SLF001 - there is no other way before Python 3.12
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PASSED):
-        frame = frame.f_back
-        level += 1
-    warnings.warn(text, category, stacklevel=level)
 
 
 def _index_text(index: Any) -> str:

@@ -55,7 +55,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_in_fork)
 
 
-class Channel:
+class ParentConnection:
     """The results of all processes of a pool, and other descriptors to wait for.
 
     After ``watch(fd, note)``, ``fetch`` calls ``note(fd, events)`` for each event of ``fd``.

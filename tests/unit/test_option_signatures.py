@@ -9,8 +9,8 @@ import typing
 import pytest
 
 from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
-from envpool_py.env import options
-from envpool_py.pool import signatures
+from envpool_py.env import pool_options
+from envpool_py.pool import option_signatures
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
 
@@ -58,9 +58,9 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
 
 def test_the_types_for_type_checkers_are_those_of_the_options():
     fields = {}
-    for kind in options.KINDS:
+    for kind in pool_options.KINDS:
         fields |= typing.get_type_hints(kind)
-    assert typing.get_type_hints(signatures.AllOptions) == fields
+    assert typing.get_type_hints(option_signatures.AllOptions) == fields
     assert fields.keys() == OF_ALL | OF_PROCESSES | {"num_processes"}
 
 

@@ -73,7 +73,7 @@ class Spinning:
             self.spin_for = min(_MARGIN * self._gap, LONGEST_SPIN)
 
 
-class ProcessEnd:
+class ChildConnection:
     """The ends of the socket and of the result pipe that a worker process has."""
 
     def __init__(self, stream: socket.socket, results: int, spinning: Spinning) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from envpool_py.env.executor import Executor
 from envpool_py.env.request import Request
-from envpool_py.env.tokens import GENERATION
+from envpool_py.env.request_tokens import GENERATION
 from envpool_py.errors import EnvError
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.process_group import ProcessGroup
@@ -110,7 +110,7 @@ class SubprocEnvWorker(EnvWorker):
                 host.reap()
             if host.exit is not None:
                 raise host.death_of(0)
-            processes.channel.fetch(chunks, 0, None)
+            processes.connection.fetch(chunks, 0, None)
         result = host.take_item(self._token, request.kind)
         if isinstance(result, EnvError):
             raise result
