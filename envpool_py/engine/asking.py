@@ -109,7 +109,6 @@ class Call:
             return
         engine.flight.publish_finished()
         engine.states.tokens[list(missing)] += GENERATION
-        engine.hosts.forget_messages()
         failed = missing
         if not engine.flight.closed and missing:
             carried_out = engine.hosts.cancel(missing)

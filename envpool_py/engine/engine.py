@@ -61,13 +61,6 @@ class Engine:
     def __init__(self, hosts: Hosts, options: Options, *, publish_early: bool) -> None:
         self.options = options
         pool, env = options.pool, options.env
-        # Whether it matters at which row a recreated env goes on.
-        self._tracked = bool(
-            options.recovery.on_error == "restart"
-            or env.episode_seeds
-            or env.reset_fn
-            or pool.record
-        )
         self.flight = flight = Flight(hosts, publish_early=publish_early)
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
         self.observers = flight.observers
@@ -79,7 +72,7 @@ class Engine:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
             self.block = hosts.attach(spec._replace(measured=pool.measure))
-            flight.attach(self.block, tracked=self._tracked)
+            flight.attach(self.block)
             self.batches = Batches(self.block, columns=pool.columns, copy=pool.copy)
         except BaseException:
             self.close()
@@ -218,10 +211,9 @@ class Engine:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
                 self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
-                if self._tracked:
-                    changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
-                    flight.positions.mark_returned(changed)
-                    completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
+                changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
+                flight.positions.mark_returned(changed)
+                completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
             if self.observers:
                 rows = Rows(parts, reward, terminated, truncated)
                 for observer in self.observers:
@@ -282,7 +274,6 @@ class Engine:
         ready = ids[self.states.state[ids] == READY]
         if sent and len(ready):  # their rows were about to be returned
             self.states.mark_cancelled(ready)
-            self.hosts.forget_messages()
             for observer in self.observers:
                 observer.cancelled(ready.tolist(), [True] * len(ready))
 

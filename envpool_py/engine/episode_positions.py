@@ -14,22 +14,20 @@ from envpool_py.env.request import Request
 class Positions:
     """The last seed of each env, and its position at its last returned row, or when it was lost.
 
-    The executor writes the position of its env into the block (``Block.put_position``). Without
-    ``tracked``, rows that are returned are not noted, and the position in the block counts.
+    The executor writes the position of its env into the block (``Block.put_position``).
 
     Attributes:
         roots: the last seed of each env whose reset was returned; None: it had none.
         returned: the position of each env when its last row was returned.
     """
 
-    def __init__(self, block: Block, *, tracked: bool) -> None:
-        self._tracked = tracked
+    def __init__(self, block: Block) -> None:
         self._now = block.position
         self._entropy = np.random.SeedSequence()
         self._sent: dict[int, int] = {}
         self._lost: dict[int, Position] = {}
         self.roots: dict[int, int | None] = dict.fromkeys(range(block.spec.num_envs))
-        self.returned = dict.fromkeys(range(block.spec.num_envs) if tracked else (), (-1, False))
+        self.returned = dict.fromkeys(range(block.spec.num_envs), (-1, False))
 
     def root_of(self, i: int) -> int | None:
         """Return the last seed of env ``i``; if it had none, one drawn for this pool."""
@@ -38,7 +36,7 @@ class Positions:
     def mark_sent(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         for i, request in zip(ids, requests, strict=True):
             if request.kwargs.get("seed") is not None:
-                (self._sent if self._tracked else self.roots)[i] = request.kwargs["seed"]
+                self._sent[i] = request.kwargs["seed"]
 
     def mark_returned(self, ids: Iterable[int]) -> None:
         for i in ids:
@@ -59,8 +57,7 @@ class Positions:
 
     def mark_recreated(self, i: int) -> None:
         self._lost.pop(i, None)
-        if self._tracked:
-            self.returned[i] = self._now(i)
+        self.returned[i] = self._now(i)
 
     def of(self, i: int) -> Position:
         """Return the position of env ``i``, or its position when it was lost."""

@@ -71,10 +71,9 @@ class Flight:
         self._hanging: set[int] = set()
         self._next_look = time.monotonic() + HANGS_AFTER
 
-    def attach(self, block: Block, *, tracked: bool) -> None:
-        """Use this block; ``tracked``: see ``Positions``."""
+    def attach(self, block: Block) -> None:
         self.block = block
-        self.positions = Positions(block, tracked=tracked)
+        self.positions = Positions(block)
 
     # ------------------------------------------------------------------------------------ sending
 
@@ -215,7 +214,6 @@ class Flight:
         self.arrivals.drop_stale()
         arrived = set(self.arrivals.ids().tolist())
         listed = cancelled.tolist()
-        self.hosts.forget_messages()
         for i in listed:
             self.beside.pop(i, None)
         self.states.mark_cancelled(cancelled)
@@ -267,7 +265,6 @@ class Flight:
         self.positions.mark_lost(i, unanswered=unanswered)
         if self.recovery is not None and self.recovery.handle(i, error, in_flight=unanswered):
             self.states.tokens[i] += GENERATION * unanswered
-            self.hosts.forget_messages()
             return True
         if unanswered:
             self.fail(i, error)
@@ -275,7 +272,6 @@ class Flight:
 
     def fail(self, i: int, error: EnvError) -> None:
         self.states.tokens[i] += GENERATION
-        self.hosts.forget_messages()
         self.block.mark[i] = BESIDE
         self.beside[i] = error
         self.arrivals.chunks.append(pack_token(int(self.states.tokens[i])))

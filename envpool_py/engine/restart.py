@@ -46,16 +46,12 @@ def restart(engine: Engine, ids: IdArray) -> None:
     """
     hosts = engine.hosts
     _notice_ends(engine)
-
-    def living() -> IdArray:
-        return ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
-
+    living = hosts.living(ids)
     # After an interrupt an env may be DEAD although its process was restarted.
-    engine.states.check_free(living()[engine.states.state[living()] != DEAD])
-    _end_hung(engine, living())
-    engine.states.mark_cancelled(living())  # in case of an interrupt
-    hosts.forget_messages()
-    rest = living().tolist()
+    engine.states.check_free(living[engine.states.state[living] != DEAD])
+    _end_hung(engine, living)
+    living = hosts.living(ids)
+    engine.states.mark_cancelled(living)  # in case of an interrupt
     dead = {hosts.of(i) for i in ids.tolist() if hosts.of(i).is_dead}
     while dead:
         for host in dead.copy():
@@ -64,8 +60,8 @@ def restart(engine: Engine, ids: IdArray) -> None:
                 dead.remove(host)
         if dead:
             advance_restart(engine)
-    if rest:
-        recreate(engine, rest, by_hand=True)
+    if len(living):
+        recreate(engine, living.tolist(), by_hand=True)
 
 
 def swap(engine: Engine, ids: IdArray, env_fns: Sequence[Callable[[], Any]]) -> None:
@@ -80,7 +76,7 @@ def swap(engine: Engine, ids: IdArray, env_fns: Sequence[Callable[[], Any]]) -> 
     try:
         ask(engine, ids, [Request("env_fn", (env_fn,)) for env_fn in env_fns])
     except EnvError:
-        living = ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
+        living = hosts.living(ids)
         ask(engine, living, [Request("env_fn", (None,))] * len(living), observed=False)
         raise
     recreate(engine, ids.tolist(), by_hand=True)
@@ -130,7 +126,7 @@ def _end_hung(engine: Engine, ids: IdArray) -> None:
             return
         finally:
             call.cancel()
-        ids = ids[[not hosts.of(i).is_dead for i in ids.tolist()]]
+        ids = hosts.living(ids)
 
 
 def restart_process(engine: Engine, host: ProcessHost) -> bool:

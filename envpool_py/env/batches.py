@@ -32,7 +32,7 @@ class Batches:
         # Whether an observation is one array; the array of final observations if there is one.
         self._single = spaces.is_leaf(layout) and layout.code is None
         self._final = block.finals[0] if block.finals and self._single and layout.shape else None
-        self._reader = info_codec.Reader(*block.info_memory, id_key="env_id")
+        self._reader = info_codec.Reader(*block.info_memory)
         self._last: list[Array] | None = None
 
     def bare_infos(self, listed: list[int]) -> Array:

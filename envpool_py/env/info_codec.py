@@ -142,11 +142,10 @@ class Packer:
 
 
 class Reader:
-    """Reads infos from the block and adds the env's id under ``id_key``; None: no id."""
+    """Reads infos from the block and adds the env's id as ``env_id``."""
 
-    def __init__(self, rows: memoryview, tables: memoryview, id_key: str | None = None) -> None:
+    def __init__(self, rows: memoryview, tables: memoryview) -> None:
         self._rows, self._tables = rows, tables
-        self._id_key = id_key
         # For each env a list of functions, each of which reads an info of the form of its index.
         self._known: dict[int, list[Callable[[], dict[str, Any]]]] = {}
 
@@ -174,13 +173,13 @@ class Reader:
         self._known[i] = found
 
     def _reader_of(self, form: Form, i: int) -> Callable[[], dict[str, Any]]:
-        make, unpack = _maker(form, self._id_key), form.layout().unpack_from
+        make, unpack = _maker(form), form.layout().unpack_from
         rows, offset = self._rows, i * ROW_BYTES
         return lambda: make(i, *unpack(rows, offset))
 
 
 @functools.lru_cache(maxsize=1024)
-def _maker(form: Form, id_key: str | None) -> Callable[..., dict[str, Any]]:
+def _maker(form: Form) -> Callable[..., dict[str, Any]]:
     """Return a function that makes an info from an env's id and the values.
 
     It is compiled for the form, because a dict display is two to three times as fast as a loop.
@@ -193,8 +192,7 @@ def _maker(form: Form, id_key: str | None) -> Callable[..., dict[str, Any]]:
         else:
             makers[f"make{n}"] = kind if array is None else _array_of(*array)
             items.append(f"{key!r}: make{n}(v{n})")
-    if id_key is not None:
-        items.append(f"{id_key!r}: i")
+    items.append("'env_id': i")
     names = "".join(f", v{n}" for n in range(len(form.keys)))
     # Safe: of each key the code contains only the ``repr`` of a string.
     make = eval(f"lambda i{names}: {{{', '.join(items)}}}", makers)  # noqa: S307

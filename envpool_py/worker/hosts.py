@@ -51,7 +51,8 @@ class Hosts:
         self.spin_for = 0.0
         self.closing = threading.Event()
         self.restarts = np.zeros(num_envs, dtype=np.int64)
-        self._messages: dict[bool, list[Send]] = {}
+        # The last messages for steps of all envs, and what they were made from.
+        self._kept: tuple[Any, list[Send]] = None, []
         self.all: list[Host] = []
         self._home = np.empty(num_envs, dtype=np.intp)
 
@@ -84,16 +85,20 @@ class Hosts:
     def of(self, i: int) -> Any:
         return self.all[int(self._home[i])]
 
+    def living(self, ids: IdArray) -> IdArray:
+        """Return those of these envs whose processes have not ended."""
+        return ids[[not self.of(i).is_dead for i in ids.tolist()]]
+
     def prepare_tokens(
         self, index: Any, tokens: Array, *, reset: bool, publish_early: bool
     ) -> list[Send]:
         """Prepare to send steps, or plain resets, to these envs, a message for each host.
 
-        ``index`` may be a slice of all envs; the messages for their steps are kept and reused.
+        ``index`` may be a slice of all envs; the last messages for their steps are reused.
         """
-        whole = not reset and type(index) is slice
-        if whole and publish_early in self._messages:
-            return self._messages[publish_early]
+        key: Any = (publish_early, tokens.tobytes()) if not reset and type(index) is slice else None
+        if key is not None and key == self._kept[0]:
+            return self._kept[1]
         home, tokens = self._home[index], tokens[index]
         if reset:
             tokens = tokens | RESET
@@ -103,13 +108,9 @@ class Hosts:
             )
             for number in set(home.tolist())
         ]
-        if whole:
-            self._messages[publish_early] = messages
+        if key is not None:
+            self._kept = key, messages
         return messages
-
-    def forget_messages(self) -> None:
-        """Drop the kept messages, because tokens have changed."""
-        self._messages.clear()
 
     def prepare_requests(
         self, ids: IdArray, tokens: Array, requests: Sequence[Request]
