@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from envpool_py import ids as ids_
-from envpool_py.engine import asking, restart
+from envpool_py.engine import asking
 from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
@@ -192,7 +192,7 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         if self.header["episode_seeds"] or self.header["recycle"]:
             for k, i in enumerate(self.env_ids):
                 engine.flight.positions.roots[k] = self.header["roots"][i]
-            restart.configure(engine, range(len(self.env_ids)))
+            engine.flight.recovery.configure(range(len(self.env_ids)))
 
     def __next__(self) -> StepResult:
         if self.pool.is_closed or (self.until is not None and self.num_batches >= self.until):
@@ -302,8 +302,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         env = self._envs[i]
         if env.life is not None:
             env.unconfirmed.clear()
-            restart.restart(self._engine, np.array([i]))
-            restart.configure(self._engine, [i], **env.life)
+            self._engine.flight.recovery.restart(np.array([i]))
+            self._engine.flight.recovery.configure([i], **env.life)
             env.life = None
 
     def _confirm(self, i: int) -> None:

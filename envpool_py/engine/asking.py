@@ -46,10 +46,10 @@ class Call:
     ) -> None:
         if hold:
             engine.states.check_free(ids)
-        if engine.flight.recovery is not None and observed:
+        self._engine, self._note = engine, None
+        if observed:
             engine.flight.recovery.mend(ids)
-        self._engine = engine
-        self._notes = [o.asks(ids.tolist(), requests) for o in engine.observers if observed]
+            self._note = engine.flight.observer.asks(ids.tolist(), requests)
         self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
         self._tokens = engine.states.tokens | ASK
         self._messages = engine.hosts.prepare_requests(ids, self._tokens, requests)
@@ -119,5 +119,5 @@ class Call:
     def _end(self, failed: Collection[int]) -> None:
         self._engine.flight.replies, self._engine.states.held = {}, False
         self._is_open = False
-        for note in filter(None, self._notes):
-            note(list(failed))
+        if self._note is not None:
+            self._note(list(failed))

@@ -2,7 +2,7 @@
 
 ::
 
-    step, reset    check the states, store the actions, tell the observers, send
+    step, reset    check the states, store the actions, tell the observer, send
     fetch          wait for the results of some envs, or of the next ones that finish
     _deliver       gather the rows into a batch, complete the infos, set the states
 
@@ -15,8 +15,8 @@ Invariants:
   returned by the next call that fetches, or dropped by a reset;
 * an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests, and those envs
   then accept only a reset;
-* every request to an env whose process has ended raises the same error at once, unless recovery
-  (``engine.recovery``), which is asked in one place, handles it.
+* every request to an env whose process has ended raises the same error at once, unless
+  ``engine.recovery`` handles it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from envpool_py.env.row_checks import RowWarnings
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray, Selection, every
-from envpool_py.record.observers import Rows, Steps
 from envpool_py.worker.hosts import Hosts, common_spec
 
 _NO_MARK = bytes(1)
@@ -51,7 +50,7 @@ class Engine:
     ``publish_early``: batches may be partial.
 
     Attributes:
-        flight: the requests in flight. ``hosts``, ``states``, ``arrivals``, ``observers``: its own.
+        flight: the requests in flight. ``hosts``, ``states``, ``arrivals``: its own.
         all: all envs, in order.
         batch_ids: the envs of the last batch that was returned.
         counts: the number of batches that were returned, and of rows in them.
@@ -63,7 +62,6 @@ class Engine:
         pool, env = options.pool, options.env
         self.flight = flight = Flight(hosts, publish_early=publish_early)
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
-        self.observers = flight.observers
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
         self.counts = [0, 0]
         self.warnings = RowWarnings()
@@ -115,22 +113,21 @@ class Engine:
         self._send_steps(envs, actions)
 
     def _send_steps(self, envs: Selection, actions: Any) -> None:
-        recovery = self.flight.recovery
-        if recovery is not None and recovery.failed:
+        if self.flight.recovery.failed:
             try:
-                envs, actions = recovery.take_steps(envs, actions)
+                envs, actions = self.flight.recovery.take_steps(envs, actions)
             except BaseException:
                 self.flight.cancel(envs.ids)
                 raise
         stored = self.block.put_actions(envs, actions)
         ids = envs.ids
-        rows = [] if stored else spaces.list_actions(self.block.spec.action, actions, ids.tolist())
-        for observer in self.observers:
-            columns = self.block.action_columns(ids, actions) if stored else None
-            observer.steps(ids, Steps(columns, rows))
-        self.flight.send(
-            envs, STEPPING, None if stored else [Request("step", (row,)) for row in rows]
-        )
+        requests = None
+        if not stored:
+            actions = spaces.list_actions(self.block.spec.action, actions, ids.tolist())
+            requests = [Request("step", (action,)) for action in actions]
+        if self.flight.observer.watches:
+            self.flight.observer.steps(ids, actions, stored=stored)
+        self.flight.send(envs, STEPPING, requests)
 
     def claim_reset(self, ids: IdArray) -> None:
         """Raise unless these envs accept a reset; drop their results that were left unread."""
@@ -143,14 +140,12 @@ class Engine:
     def send_resets(self, envs: Selection, requests: Sequence[Request]) -> None:
         """Send a reset to each of these envs, which must accept one."""
         self.flight.positions.mark_sent(envs.ids.tolist(), requests)
-        if self.flight.recovery is not None:
-            try:
-                envs, requests = self.flight.recovery.take_resets(envs, requests)
-            except BaseException:
-                self.flight.cancel(envs.ids)
-                raise
-        for observer in self.observers:
-            observer.resets(envs.ids.tolist(), requests)
+        try:
+            envs, requests = self.flight.recovery.take_resets(envs, requests)
+        except BaseException:
+            self.flight.cancel(envs.ids)
+            raise
+        self.flight.observer.resets(envs.ids.tolist(), requests)
         plain = not any(request.kwargs or request.error for request in requests)
         self.flight.send(envs, RESETTING, None if plain else requests)
 
@@ -214,13 +209,11 @@ class Engine:
                 changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
                 flight.positions.mark_returned(changed)
                 completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
-            if self.observers:
-                rows = Rows(parts, reward, terminated, truncated)
-                for observer in self.observers:
-                    observer.rows(ids, rows)
+            if flight.observer.watches:
+                flight.observer.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove_returned(ids)
             self.states.mark_returned(envs, READY)
-            if recovery is not None:
+            if recovery.restarts:
                 recovery.returned(ids, completed)
             self.batch_ids = ids
             self.counts[0] += 1
@@ -241,7 +234,7 @@ class Engine:
             i = int(ids[k])
             found = flight.result_beside(i)
             if isinstance(found, EnvError):
-                if recovery is not None and recovery.handle(i, found, in_flight=True):
+                if recovery.handle(i, found, in_flight=True):
                     flight.forget_result(i)
                     handled = True
                 else:
@@ -258,8 +251,7 @@ class Engine:
 
     def _raise(self, ids: IdArray, errors: dict[int, EnvError]) -> None:
         failed = np.array(list(errors), dtype=np.intp)
-        for observer in self.observers:
-            observer.failed(errors, raised=True)
+        self.flight.observer.failed(errors, raised=True)
         for i in errors:
             self.flight.forget_result(i)
         self.states.mark_returned(Selection(failed), RAISED)
@@ -274,8 +266,7 @@ class Engine:
         ready = ids[self.states.state[ids] == READY]
         if sent and len(ready):  # their rows were about to be returned
             self.states.mark_cancelled(ready)
-            for observer in self.observers:
-                observer.cancelled(ready.tolist(), [True] * len(ready))
+            self.flight.observer.cancelled(ready.tolist(), [True] * len(ready))
 
     def close(self) -> list[EnvError]:
         self.flight.stop()

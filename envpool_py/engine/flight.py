@@ -34,7 +34,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.request_tokens import GENERATION, TOKEN_BYTES, pack_token
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.ids import IdArray, Selection
-from envpool_py.record.observers import Observer
+from envpool_py.record.observer import Observer
 from envpool_py.worker.hosts import Hosts
 from envpool_py.worker.process_host import ProcessHost
 
@@ -55,7 +55,8 @@ class Flight:
         beside: for each env the values beside its row, or its error, until they are returned.
         replies: the envs with a request without a row, and their replies; None: not yet known.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
-        recovery: handles failed envs; None: their errors are raised.
+        observer: is called for every request and every result.
+        recovery: handles failed envs, see ``engine.recovery``.
     """
 
     def __init__(self, hosts: Hosts, *, publish_early: bool) -> None:
@@ -65,7 +66,7 @@ class Flight:
         self.arrivals = Arrivals(self.states)
         self.beside: dict[int, Beside | EnvError] = {}
         self.replies: dict[int, Any] = {}
-        self.observers: list[Observer] = []
+        self.observer = Observer()
         self.recovery: Any = None
         self.closed = False
         self._hanging: set[int] = set()
@@ -96,8 +97,7 @@ class Flight:
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
-        for observer in self.observers:
-            observer.retried(i, request)
+        self.observer.retried(i, request)
         for send in self.hosts.prepare_requests(np.array([i]), self.states.tokens, [request]):
             send()
 
@@ -142,7 +142,7 @@ class Flight:
         if self.closed:
             self.refuse_if_closed()
         chunks, group = self.arrivals.chunks, self.hosts.group
-        if self.recovery is not None and self.recovery.has_jobs() and not self.replies:
+        if self.recovery.failed and not self.replies:
             count = len(chunks)
             left = self.recovery.run_jobs(left)
             if len(chunks) != count:
@@ -221,10 +221,8 @@ class Flight:
         self.arrivals.drop_stale()
         for i in listed:
             self.positions.mark_cancelled(i, carried_out=i in carried_out)
-        for observer in self.observers:
-            observer.cancelled(listed, [i in carried_out for i in listed])
-        if self.recovery is not None:
-            self.recovery.cancelled(listed)
+        self.observer.cancelled(listed, [i in carried_out for i in listed])
+        self.recovery.cancelled(listed)
 
     # ------------------------------------------------------------------------------------- the end
 
@@ -263,7 +261,7 @@ class Flight:
         if unanswered and not error.request:
             error.request = "reset" if self.states.state[i] == RESETTING else "step"
         self.positions.mark_lost(i, unanswered=unanswered)
-        if self.recovery is not None and self.recovery.handle(i, error, in_flight=unanswered):
+        if self.recovery.handle(i, error, in_flight=unanswered):
             self.states.tokens[i] += GENERATION * unanswered
             return True
         if unanswered:

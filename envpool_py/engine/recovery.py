@@ -1,4 +1,4 @@
-"""``on_error="restart"``: an env that fails is recreated, and the run goes on.
+"""Envs that fail, and envs that are recreated: by ``on_error="restart"`` or by ``pool.restart``.
 
 The story of a failure, in the order of this file:
 
@@ -13,31 +13,38 @@ The story of a failure, in the order of this file:
 
 So every env that failed is reported once, with ``info["env_error"]``. An env that waits for its
 back-off is in flight or idle like any other, and delays no other env.
+
+A recreated env continues at the position of the lost env in its schedule of episodes. The executor,
+which knows which resets reached the env, writes that position into the block.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from envpool_py.engine import restart
+from envpool_py.engine.asking import Call, ask
 from envpool_py.engine.engine import Engine
-from envpool_py.engine.states import LOST, RESETTING, STEPPING
+from envpool_py.engine.states import DEAD, LOST, RESETTING, STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.pool_options import NEXT_STEP
 from envpool_py.env.request import Request
 from envpool_py.errors import EnvError, env_error
 from envpool_py.ids import IdArray, Selection
+from envpool_py.worker import process_group
+from envpool_py.worker.process_host import ProcessHost
 
 #: Longest back-off, in seconds.
 LONGEST_BACKOFF = 5.0
 
 _LOGGER = logging.getLogger("envpool_py")
+# Any process that is not in a step answers it at once.
+_PING = Request("apply", (id,))
 
 
 @dataclass
@@ -49,29 +56,37 @@ class Failed:
         due: the time at which it may be recreated, of ``time.monotonic``.
         request: the request in flight, which reports the error; None: the env is idle.
         broken: the env is not recreated yet, so the request was not sent.
-        is_new: a restarted process has made the env, but it is not configured.
     """
 
     error: EnvError
     due: float
     request: Request | None
     broken: bool = True
-    is_new: bool = False
 
 
 class Recovery:
-    """Handles the errors of envs; ``failed`` are those whose errors are not reported yet."""
+    """Handles the errors of envs.
+
+    Attributes:
+        restarts: whether ``on_error="restart"``; else errors are raised.
+        failed: the envs whose errors are not reported yet.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._flight, self._hosts, self._states = engine.flight, engine.hosts, engine.states
         self._options = engine.options.recovery
         self._autoreset = engine.options.env.autoreset_mode
+        self.restarts = self._options.on_error == "restart"
         # The failures of each env since it last completed an episode.
-        self._failures = [0] * len(engine.all.ids)
+        self._failures = [0] * engine.hosts.num_envs
         # The resets in flight that the caller asked for, which are sent again if they fail.
         self._resets: dict[int, Request] = {}
+        # The envs that a restarted process has made, and that are not configured yet.
+        self._new: set[int] = set()
         self.failed: dict[int, Failed] = {}
-        engine.batches.keep_last()
+        if self.restarts:
+            engine.batches.keep_last()
 
     # ------------------------------------------------------------------------------------ failures
 
@@ -79,15 +94,16 @@ class Recovery:
         """Handle the error of env ``i``; False if it must be raised."""
         known = self.failed.get(i)
         if known is not None and known.broken:  # its process has ended, too
-            known.is_new = False
             return True
+        if not self.restarts:
+            return False
         if error.request == "env_fn":
-            self._engine.hosts.restarts[i] -= 1
+            self._hosts.restarts[i] -= 1
         if not self._has_budget(i, error):
             return False
         request = self._request_after(i, error) if in_flight else None
-        for observer in self._engine.observers if in_flight else ():
-            observer.failed({i: error}, raised=False)
+        if in_flight:
+            self._flight.observer.failed({i: error}, raised=False)
         # One assignment, because an interrupt must not leave a request in flight without an answer.
         self.failed[i] = Failed(error, self._due(i), request)
         return True
@@ -96,7 +112,7 @@ class Recovery:
         """Count a failure; return whether env ``i`` may be restarted once more."""
         count, limit = self._failures[i], self._options.max_restarts
         # An env that never completed a reset has a bug in its code or its arguments.
-        works = self._engine.flight.positions.of(i)[0] >= 0
+        works = self._flight.positions.of(i)[0] >= 0
         if works and (limit is None or count < limit):
             self._failures[i] = count + 1
             return True
@@ -122,7 +138,7 @@ class Recovery:
         if i in self._resets:
             return self._resets[i]._replace(error=text)
         # In next_step mode after the end of an episode, no step is lost.
-        over = self._autoreset == NEXT_STEP and self._engine.flight.positions.of(i)[1]
+        over = self._autoreset == NEXT_STEP and self._flight.positions.of(i)[1]
         if over or error.request == "reset":  # an automatic reset
             return Request("reset", error=text)
         return Request("lose", (self._engine.batches.last_obs(i),), error=text)
@@ -137,12 +153,12 @@ class Recovery:
             return envs, actions
         rows = spaces.list_actions(self._engine.block.spec.action, actions, listed)
         action_of = dict(zip(listed, rows, strict=True))
-        self._engine.states.mark_sent(Selection(np.array(lost)), STEPPING)
+        self._states.mark_sent(Selection(np.array(lost)), STEPPING)
         for i in lost:
             request = self._request_after(i, self.failed[i].error)
             self.failed[i].request = request
             if not self.failed[i].broken:
-                self._engine.flight.send_again(i, request)
+                self._flight.send_again(i, request)
         rest = ids[~np.isin(ids, lost)]
         return Selection(rest), [action_of[i] for i in rest.tolist()]
 
@@ -150,6 +166,8 @@ class Recovery:
         self, envs: Selection, requests: Sequence[Request]
     ) -> tuple[Selection, Sequence[Request]]:
         """Keep the resets of envs that must be recreated first; return the others."""
+        if not self.restarts:
+            return envs, requests
         ids = envs.ids
         request_of = dict(zip(ids.tolist(), requests, strict=True))
         for i in request_of.keys() & self.failed.keys():
@@ -158,7 +176,7 @@ class Recovery:
         self._resets.update(request_of)
         broken = [i for i in request_of if i in self.failed and self.failed[i].broken]
         if broken:
-            self._engine.states.mark_sent(Selection(np.array(broken)), RESETTING)
+            self._states.mark_sent(Selection(np.array(broken)), RESETTING)
             ids = ids[~np.isin(ids, broken)]
             envs = Selection(ids)
         return envs, [request_of[i] for i in ids.tolist()]
@@ -170,58 +188,89 @@ class Recovery:
             if i in self.failed:
                 self.failed[i].request = None
 
-    # ------------------------------------------------------------------------------------- restart
+    # ----------------------------------------------------------------------------------- recreate
 
-    def has_jobs(self) -> bool:
-        """Whether an env in flight must be recreated."""
-        return any(one.broken and one.request is not None for one in self.failed.values())
+    def _waiting(self) -> list[tuple[int, Failed]]:
+        """Return the envs in flight that must be recreated."""
+        return [(i, each) for i, each in self.failed.items() if each.broken and each.request]
 
     def run_jobs(self, left: float | None) -> float | None:
         """Recreate envs in flight that are due; return the seconds until the next, or ``left``."""
-        hosts = self._engine.hosts
-        for i, failed in list(self.failed.items()):
-            if failed.broken and failed.request is not None and failed.due <= time.monotonic():
+        for i, failed in self._waiting():
+            if failed.due <= time.monotonic() and not self._hosts.of(i).is_restarting:
                 try:
-                    if not hosts.of(i).is_restarting:
-                        self._recreate(i)
+                    self._recreate_failed(i)
                 except EnvError as error:
-                    self._engine.flight.fail(i, error)
-        for i, failed in self.failed.items():
-            if failed.broken and failed.request is not None and not hosts.of(i).is_restarting:
+                    self._flight.fail(i, error)
+        for i, failed in self._waiting():
+            if not self._hosts.of(i).is_restarting:
                 wait = max(failed.due - time.monotonic(), 0.0)
                 left = wait if left is None else min(left, wait)
         return left
 
-    def _recreate(self, i: int) -> None:
+    def _recreate_failed(self, i: int) -> None:
         """Recreate env ``i``; if its process has ended, begin or finish a restart of the process.
 
         EnvError if that failed, and the env has used all its restarts.
         """
-        engine, failed, host = self._engine, self.failed[i], self._engine.hosts.of(i)
+        failed, host = self.failed[i], self._hosts.of(i)
         try:
-            if host.is_dead:
-                if not restart.restart_process(engine, host):
-                    return
-                for other in self.failed.keys() & host.ids:
-                    self.failed[other].is_new = True
-            in_flight = failed.request is not None
-            restart.recreate(engine, [i], new=failed.is_new, wait=not in_flight)
+            if not host.is_dead or self._restart_process(host):
+                self._recreate([i], wait=failed.request is None)
         except (EnvError, OSError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
             request = failed.request
             if not self._has_budget(i, failure):
                 if host.is_dead:
-                    engine.states.mark_dead(i, failure)
+                    self._states.mark_dead(i, failure)
                 raise failure  # noqa: B904 - it has its cause
             if request is not None:
                 request = request._replace(error=failure.text)
             self.failed[i] = Failed(failure, self._due(i), request)
 
-    def recreated(
-        self, ids: Sequence[int], before: Sequence[Request | None], *, by_hand: bool
-    ) -> None:
-        """Send the requests of these envs, which were recreated, or will be by ``before``."""
-        for i, first in zip(ids, before, strict=True):
+    def _restart_process(self, host: ProcessHost) -> bool:
+        """Restart an ended process, unless that has begun; whether its envs are made.
+
+        They are not configured yet. EnvError if an env_fn raised, or the process ended while it
+        started; OSError if it does not start.
+        """
+        assert self._hosts.group is not None  # noqa: S101 - its process has ended
+        if not host.restarting:
+            self._hosts.group.restart(host)
+        if host.is_restarting:
+            return False
+        host.restarting = False
+        if host.exit is None and host.started and host.start_error is None:
+            self._engine.batches.forget_forms(host.ids)
+            self._new.update(host.ids)
+            return True
+        host.end()
+        host.reap()
+        host.ended = False  # the error of the restart is reported
+        for i in () if self.restarts else host.ids:
+            self._states.mark_dead(i, host.death_of(i))
+        raise host.start_error or host.death_of(host.ids[0])
+
+    def _recreate(self, ids: Sequence[int], *, by_hand: bool = False, wait: bool = True) -> None:
+        """Recreate these envs, unless their new process has made them, and configure them.
+
+        By hand they must be reset; else the steps of idle ones are sent as ``lose``. Without
+        ``wait``, their requests in flight are sent, before which they are recreated.
+        """
+        restarts, positions = self._hosts.restarts, self._flight.positions
+        restarts[ids] += 1
+        requests = [self._configuring(i, recreate=i not in self._new) for i in ids]
+        try:
+            if wait:
+                ask(self._engine, np.array(ids, dtype=np.intp), requests, observed=False)
+        except BaseException:
+            restarts[ids] -= 1
+            raise
+        self._new.difference_update(ids)
+        self._states.mark_recreated(i for i in ids if by_hand or self._states.state[i] == DEAD)
+        self._flight.observer.recreated(ids, requests)
+        for i, request in zip(ids, requests, strict=True):
+            positions.mark_recreated(i)
             if by_hand:
                 self._failures[i] = 0
             failed = self.failed.get(i)
@@ -232,29 +281,32 @@ class Recovery:
             if self._options.on_restart is not None:
                 self._options.on_restart(i, failed.error)
             if failed.request is not None:
-                self._engine.flight.send_again(i, failed.request._replace(before=first))
+                first = None if wait else request
+                self._flight.send_again(i, failed.request._replace(before=first))
             elif by_hand:
                 del self.failed[i]
 
+    def configure(self, ids: Sequence[int], **changes: Any) -> None:
+        """Send these envs the options of the pool and their positions, and wait for the replies."""
+        requests = [self._configuring(i, **changes) for i in ids]
+        ask(self._engine, np.array(ids, dtype=np.intp), requests, observed=False)
+
+    def _configuring(self, i: int, **changes: Any) -> Request:
+        """Return the request that tells env ``i`` the options of the pool and where it goes on."""
+        positions = self._flight.positions
+        episode, over = positions.of(i)
+        facts = {"root": positions.root_of(i), "episode": episode, "over": over}
+        facts |= {"env_id": i, "restarts": int(self._hosts.restarts[i])}
+        return Request("configure", (self._engine.options.env,), facts | changes)
+
     def _log(self, i: int, error: EnvError) -> None:
         """Log the first three restarts of the pool, then every 10th, from 100 on every 100th."""
-        restarts = self._engine.hosts.restarts
+        restarts = self._hosts.restarts
         total = int(restarts.sum())
         if total <= 3 or (total >= 10 and total % 10 ** (len(str(total)) - 1) == 0):
             cause = error.message.partition("\n")[0].partition(": ")[2]
             text = "env %d restarted (restart %d of this env, %d of the pool): %s"
             _LOGGER.warning(text, i, restarts[i], total, cause)
-
-    def mend(self, ids: IdArray) -> None:
-        """Recreate those of these envs that need it, and wait for that; EnvError as above."""
-        engine = self._engine
-        for i in ids.tolist():
-            while i in self.failed and self.failed[i].broken:
-                engine.hosts.closing.wait(max(self.failed[i].due - time.monotonic(), 0.0))
-                engine.flight.refuse_if_closed()
-                self._recreate(i)
-                if engine.hosts.of(i).is_restarting:
-                    restart.advance_restart(engine)
 
     def returned(self, ids: IdArray, completed: Collection[int]) -> None:
         """Update the records after rows were returned; some of them have ended an episode."""
@@ -266,5 +318,107 @@ class Recovery:
             failed = self.failed.get(i)
             if failed is not None and failed.request is not None:
                 if failed.request.kind == "lose" and self._autoreset is None:
-                    self._engine.states.state[i] = LOST
+                    self._states.state[i] = LOST
                 del self.failed[i]
+
+    # ---------------------------------------------------------------------- by a call of the user
+
+    def mend(self, ids: IdArray) -> None:
+        """Recreate those of these envs that have failed, and wait for that; EnvError as above."""
+        for i in ids.tolist() if self.failed else ():
+            while i in self.failed and self.failed[i].broken:
+                self._hosts.closing.wait(max(self.failed[i].due - time.monotonic(), 0.0))
+                self._flight.refuse_if_closed()
+                self._recreate_failed(i)
+                if self._hosts.of(i).is_restarting:
+                    self._await_restart()
+
+    def revive(self, ids: IdArray) -> None:
+        """Restart the processes of these envs that have ended and are not restarted above."""
+        self._notice_ends()
+        dead = ids[self._states.state[ids] == DEAD]
+        if len(dead):
+            self.restart(dead)
+
+    def restart(self, ids: IdArray) -> None:
+        """Recreate these envs, and all other envs of their processes that have ended.
+
+        EnvError if an env_fn raised, or a process ended while it started.
+        """
+        hosts, states = self._hosts, self._states
+        self._notice_ends()
+        living = hosts.living(ids)
+        # After an interrupt an env may be DEAD although its process was restarted.
+        states.check_free(living[states.state[living] != DEAD])
+        self._end_hung(living)
+        living = hosts.living(ids)
+        states.mark_cancelled(living)  # in case of an interrupt
+        dead = {hosts.of(i) for i in ids.tolist() if hosts.of(i).is_dead}
+        while dead:
+            for host in dead.copy():
+                if self._restart_process(host):
+                    self._recreate(host.ids, by_hand=True)
+                    dead.remove(host)
+            if dead:
+                self._await_restart()
+        if len(living):
+            self._recreate(living.tolist(), by_hand=True)
+
+    def swap(self, ids: IdArray, env_fns: Sequence[Callable[[], Any]]) -> None:
+        """Put other envs, with the same spaces, in the places of these.
+
+        If it raises EnvError, because an env_fn did or spaces differ, all envs go on as they were.
+        """
+        hosts = self._hosts
+        self.revive(ids)
+        self._states.check_free(ids)
+        self._end_hung(ids)
+        try:
+            ask(self._engine, ids, [Request("env_fn", (env_fn,)) for env_fn in env_fns])
+        except EnvError:
+            living = hosts.living(ids)
+            requests = [Request("env_fn", (None,))] * len(living)
+            ask(self._engine, living, requests, observed=False)
+            raise
+        self._recreate(ids.tolist(), by_hand=True)
+        for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
+            if hosts.group is not None and hosts.of(i) in hosts.group.hosts:
+                hosts.group.set_env_fn(hosts.of(i), i, env_fn)
+
+    def _notice_ends(self) -> None:
+        if self._hosts.group is not None:
+            self._hosts.group.connection.fetch(self._engine.arrivals.chunks, 0, 0)
+            self._flight.handle_ended_processes()
+            self._engine.arrivals.drop_stale()
+
+    def _await_restart(self) -> None:
+        group = self._hosts.group
+        assert group is not None  # noqa: S101 - one is being restarted
+        self._flight.refuse_if_closed()
+        group.connection.fetch(self._engine.arrivals.chunks, 0, group.timeout(None))
+        self._flight.handle_ended_processes()
+
+    def _end_hung(self, ids: IdArray) -> None:
+        """Kill the processes of these envs that do not answer: they carry out a cancelled step.
+
+        A process that steps an env in flight is only late: it is waited for.
+        """
+        hosts = self._hosts
+        while hosts.group is not None and len(ids):
+            call = Call(self._engine, ids, [_PING] * len(ids), observed=False)
+            try:
+                call.send()
+                call.wait(process_group.GRACE)
+            except TimeoutError:
+                in_flight = self._states.in_flight()
+                hung = [i for i in sorted(call.missing) if not in_flight[hosts.of(i).ids].any()]
+                if hung:
+                    hosts.kill_hung(hung)
+                    self._flight.handle_ended_processes()
+            except EnvError:
+                pass  # a process has ended: it is restarted
+            else:
+                return
+            finally:
+                call.cancel()
+            ids = hosts.living(ids)

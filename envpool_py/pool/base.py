@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envpool_py import ids as ids_
 from envpool_py import seeding
-from envpool_py.engine import asking, restart
+from envpool_py.engine import asking
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
 from envpool_py.env.block import StepResult
@@ -276,12 +276,12 @@ class BaseVectorEnv:
         """
         ids = self._resolve(id)
         if env_fns is None:
-            restart.restart(self.engine, ids)
+            self.engine.flight.recovery.restart(ids)
             return
         env_fns = arguments.check_env_fns(env_fns)
         if len(env_fns) != len(ids):
             raise ValueError(f"got {len(env_fns)} env_fns for {len(ids)} envs; pass one per env")
-        restart.swap(self.engine, ids, env_fns)
+        self.engine.flight.recovery.swap(ids, env_fns)
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
             self.workers[i].env_fn = env_fn
 
@@ -464,8 +464,7 @@ class BaseVectorEnv:
         self.is_closed = True
         self.engine.flight.stop()
         call_guard.await_end(self, process_group.GRACE)
-        for observer in self.engine.observers:
-            observer.close()
+        self.engine.flight.observer.close()
         for error in self.engine.close():
             warn(str(error), RuntimeWarning)
 
@@ -532,7 +531,7 @@ class BaseVectorEnv:
             raise TypeError("ids are given twice, as env_id and as id; pass one of them")
         envs = self._select(other if env_id is None else env_id)
         requests = arguments.reset_requests(envs.ids.tolist(), seed, options, kwargs)
-        restart.revive(self.engine, envs.ids)
+        self.engine.flight.recovery.revive(envs.ids)
         self.engine.claim_reset(envs.ids)
         if seed is not None:
             self._seed_action_spaces(envs, requests)
@@ -553,6 +552,7 @@ class BaseVectorEnv:
 def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> None:
     """Configure workers and executors, and add recovery and recording to the engine."""
     engine = pool.engine
+    engine.flight.recovery = recovery = Recovery(engine)
 
     def ask(i: int, request: Request) -> Any:
         return asking.ask(engine, np.array([i], dtype=np.intp), [request])[0]
@@ -564,7 +564,7 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
         positions = engine.flight.positions
         positions.roots = {i: positions.root_of(i) for i in positions.roots}
     if options.env != EnvOptions():
-        restart.configure(engine, engine.all.ids.tolist())
+        recovery.configure(engine.all.ids.tolist())
     if options.pool.record is not None:
         facts = {
             "autoreset_mode": options.env.autoreset_mode,
@@ -579,8 +579,6 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
             "num_envs": pool.env_num,
             "roots": list(engine.flight.positions.roots.values()),
         }
-        engine.observers.append(Recorder(engine.block, Path(options.pool.record), facts))
-    if options.recovery.on_error == "restart":
-        engine.flight.recovery = Recovery(engine)
+        engine.flight.observer = Recorder(engine.block, Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()

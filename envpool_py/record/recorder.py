@@ -31,7 +31,7 @@ from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, warn
 from envpool_py.ids import IdArray
 from envpool_py.record import digest, plain_codec
-from envpool_py.record.observers import Observer, Rows, Steps
+from envpool_py.record.observer import Observer
 
 MAGIC = b"envpool_py record\n"
 #: Incremented with every change that an older reader cannot read.
@@ -77,11 +77,9 @@ class Event(NamedTuple):
 
 
 class Recorder(Observer):
-    """Write the record of one pool to ``path``, which must not exist; only its owner can read it.
+    """Write the record of one pool to a new file, ``path``; only its owner can read it."""
 
-    If several observers may refuse a request, put the recorder first: the others then see only
-    requests that are sent.
-    """
+    watches = True
 
     def __init__(self, block: Block, path: Path, header: Mapping[str, Any]) -> None:
         self._block = block
@@ -122,13 +120,14 @@ class Recorder(Observer):
             text = f"record: {self._path} ends here, the pool goes on without it: {error}"
             warn(text, RuntimeWarning)
 
-    def steps(self, ids: IdArray, steps: Steps) -> None:
+    def steps(self, ids: IdArray, actions: Any, *, stored: bool) -> None:
         """Write the actions; TypeError: an action has a type that only pickle supports."""
-        if steps.columns is not None:
-            self._write(STEPS, ids, [_narrowed(column) for column in steps.columns])
+        if stored:
+            columns = self._block.action_columns(ids, actions) or ()
+            self._write(STEPS, ids, [_narrowed(column) for column in columns])
         else:
-            _check(ids, steps.actions, "action")
-            self._write(PLAIN_STEPS, ids, steps.actions)
+            _check(ids, actions, "action")
+            self._write(PLAIN_STEPS, ids, actions)
 
     def resets(self, ids: list[int], requests: Sequence[Request]) -> None:
         """Write the arguments; TypeError: an option has a type that only pickle supports."""
@@ -139,10 +138,12 @@ class Recorder(Observer):
             if request.error:
                 self.retried(i, request)
 
-    def rows(self, ids: IdArray, rows: Rows) -> None:
-        digests = digest.of_observations(self._leaves, rows.parts, len(ids))
-        flags = rows.terminated.view(np.uint8) + 2 * rows.truncated.view(np.uint8)
-        self._write(ROWS, ids, [np.array(digests, np.uint32), flags, _narrowed(rows.reward)])
+    def rows(
+        self, ids: IdArray, obs: Sequence[Any], reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        digests = digest.of_observations(self._leaves, obs, len(ids))
+        flags = terminated.view(np.uint8) + 2 * truncated.view(np.uint8)
+        self._write(ROWS, ids, [np.array(digests, np.uint32), flags, _narrowed(reward)])
 
     def retried(self, i: int, request: Request) -> None:
         self._write(RETRIED, [i], [(request.kind, dict(request.kwargs), request.error)])

@@ -186,7 +186,7 @@ def test_a_restart_may_be_interrupted_at_any_line():
         pool.restart([1])
 
     with reset_pool("shmem-fork", SHORT[:2], autoreset_mode="same_step") as pool:
-        for _ in each_moment(restart, ("engine/restart.py",), visits=1):
+        for _ in each_moment(restart, ("engine/recovery.py",), visits=1):
             pool.restart([1])
             pool.reset()
             steps = [pool.step([0, 0])[0][1].tolist() for _ in range(2)]

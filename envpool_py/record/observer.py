@@ -1,4 +1,4 @@
-"""Observers of an engine, which are called for every request and every result.
+"""The observer of an engine, which is called for every request and every result.
 
 The calls for each env are in the order of events: ``steps`` or ``resets`` when a request is sent;
 then exactly one of ``rows``, ``failed`` and ``cancelled``, unless the env is ``recreated``.
@@ -7,10 +7,7 @@ then exactly one of ``rows``, ``failed`` and ``cancelled``, unless the env is ``
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
@@ -18,27 +15,19 @@ from envpool_py.errors import EnvError
 from envpool_py.ids import IdArray
 
 
-class Steps(NamedTuple):
-    """The actions of a batch: ``columns``, an array ``(k, ...)`` per leaf, or one by one."""
-
-    columns: list[Array] | None
-    actions: list[Any]
-
-
-class Rows(NamedTuple):
-    """The rows of a batch."""
-
-    parts: list[Any]  # the observations, an array (k, ...) per leaf
-    reward: Array
-    terminated: NDArray[np.bool_]
-    truncated: NDArray[np.bool_]
-
-
 class Observer:
-    """Does nothing; an observer overrides the methods that it needs."""
+    """Does nothing; an observer overrides the methods that it needs.
 
-    def steps(self, ids: IdArray, steps: Steps) -> None:
-        """Called before these envs are stepped; a TypeError raised here refuses the steps."""
+    ``watches``: whether to call ``steps`` and ``rows``, which are on the path of each step.
+    """
+
+    watches = False
+
+    def steps(self, ids: IdArray, actions: Any, *, stored: bool) -> None:
+        """Called before these envs are stepped; a TypeError raised here refuses the steps.
+
+        ``actions``: as the caller passed them if they are ``stored`` in the block, else a list.
+        """
 
     def resets(self, ids: list[int], requests: Sequence[Request]) -> None:
         """Called before these envs are reset; a TypeError raised here refuses the resets."""
@@ -46,8 +35,10 @@ class Observer:
     def retried(self, i: int, request: Request) -> None:
         """Called before recovery sends this request to env ``i`` in place of one that failed."""
 
-    def rows(self, ids: IdArray, rows: Rows) -> None:
-        """Called before the rows of these envs are returned."""
+    def rows(
+        self, ids: IdArray, obs: Sequence[Any], reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Called before rows are returned; ``obs``: an array ``(k, ...)`` for each leaf."""
 
     def failed(self, errors: Mapping[int, EnvError], *, raised: bool) -> None:
         """Called before the errors of these envs are raised, or when recovery handles them."""
