@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from envpool_py.testing import CountingEnv
+from tests.faults.helpers import kill
 from tests.support import envs
 from tests.support.helpers import children, descriptors
 from tests.support.places import PLACES
@@ -71,3 +72,50 @@ def test_many_steps(place, options, count):
         assert len(descriptors()) <= opened
         for pid in pids:
             assert memory(pid) - before[pid] < GROWTH
+
+
+def open_here(_env):
+    """Return the number of descriptors and child processes of the process that has the env."""
+    return len([*Path("/proc/self/fd").iterdir()]), len(children())
+
+
+WAYS = ("recycle", "swap", "restart")
+
+
+class HoldsAFile(CountingEnv):
+    """An env with a descriptor, which ``close`` closes."""
+
+    def __init__(self):
+        super().__init__(length=1)
+        self.file = Path(os.devnull).open()  # noqa: SIM115 - held until close
+
+    def close(self):
+        self.file.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [
+        *((place, way) for place in ("dummy", "shmem-fork-packed") for way in WAYS),
+        ("shmem-fork-packed", "kill"),
+    ],
+)
+def test_many_recreated_envs(place, way, count):
+    options = {"recycle": 1, "autoreset_mode": "same_step"} if way == "recycle" else {}
+    with PLACES[place]([HoldsAFile] * 2, **options) as pool:
+        pool.reset(seed=0)
+        for number in range(2 + count):
+            if number == 2:  # a process that is forked later inherits more than the first ones
+                before = len(descriptors()), len(children()), pool.apply(open_here)
+            if way == "swap":
+                pool.restart([1], env_fns=[HoldsAFile])
+            elif way == "restart":
+                pool.restart([1])
+            elif way == "kill":
+                kill(pool, 0)
+            if way != "recycle":
+                pool.reset()
+            pool.step([0, 0])
+        assert (len(descriptors()), len(children()), pool.apply(open_here)) == before
