@@ -85,7 +85,6 @@ class Call:
         self._end(() if error is None else error.env_ids)
         if error is not None:
             raise error
-        engine.warnings.issue(replies)
         return [reply["reply"] for reply in replies.values()]
 
     def _take(self) -> bool:

@@ -34,7 +34,7 @@ from envpool_py.env.batches import Batches
 from envpool_py.env.block import BESIDE, FINAL, OVER, RESET_ROW, Beside, StepResult
 from envpool_py.env.pool_options import Options
 from envpool_py.env.request import Request
-from envpool_py.env.row_checks import RowWarnings
+from envpool_py.env.row_checks import warn_of_rows
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray, Selection, every
@@ -54,7 +54,7 @@ class Engine:
         all: all envs, in order.
         batch_ids: the envs of the last batch that was returned.
         counts: the number of batches that were returned, and of rows in them.
-        warnings: the warnings about values of rows.
+        warned: the kinds of warnings about rows that were issued; each once per pool.
     """
 
     def __init__(self, hosts: Hosts, options: Options, *, publish_early: bool) -> None:
@@ -64,7 +64,7 @@ class Engine:
         self.hosts, self.states, self.arrivals = hosts, flight.states, flight.arrivals
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
         self.counts = [0, 0]
-        self.warnings = RowWarnings()
+        self.warned: set[str] = set()
         self.all = every(hosts.num_envs)
         try:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
@@ -246,7 +246,7 @@ class Engine:
         if not handled:
             for i in beside:
                 flight.beside.pop(i, None)
-            self.warnings.issue(beside)
+            warn_of_rows(beside, self.warned)
         return not handled
 
     def _raise(self, ids: IdArray, errors: dict[int, EnvError]) -> None:

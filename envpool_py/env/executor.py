@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
@@ -68,12 +69,14 @@ class Executor:
     def __init__(self, env_fn: Callable[[], Any]) -> None:
         self._env_fn = env_fn
         #: Called with kind and text of each warning about a row.
-        self.warn: Callable[[str, str], object] = _warn
+        self.warn: Callable[[str, str], object] = lambda _, text: warn(text)
+        #: Called with the observation that ends an episode before the reset, which may overwrite
+        #: it; returns what ``final_obs`` is in the info of the row.
+        self.keep_final: Callable[[Any], Any] = spaces.snapshot
         #: The rows still to check: of a reset, of a step, of a step after the end of an episode.
         self.to_check = {checks.RESET, checks.STEP, checks.OVER}
-        self._times: StepTimes | None = None
-        self._heartbeat: Heartbeat | None = None
-        self._env_id = 0
+        self.times: StepTimes | None = None
+        self.heartbeat: Heartbeat | None = None
         self._prepared: Executor | None = None
         self._make()
         self.configure()
@@ -99,14 +102,14 @@ class Executor:
                     " a PettingZoo env goes into PettingZooEnv, or into a ParallelVectorEnv"
                 )
         self.env: Any = env
-        self.instrument(self._env_id, self._times, self._heartbeat)
         self._turns = turn_based_layer(env)
         self._closed = False
         # Called in place of the next step: an automatic reset, or raising the error of one.
         self._pending: Callable[[], Row] | None = None
         self._resets = 0
-        # What a request that has a row began and has not ended: "reset" or "env_fn".
-        self._inner = ""
+        #: The call that a request with a row has made in addition, and that has not returned:
+        #: "reset" or "env_fn". If the request fails, it is what has raised.
+        self.inner = ""
 
     def __call__(self, request: Request) -> Any:
         """Carry out any request."""
@@ -117,22 +120,16 @@ class Executor:
             return [*request.args, *request.kwargs.values()]
         if request.kind == "reset":
             return row[0], dict(row[4])
-        if type(row) is tuple and type(row[4]) is ResetInfo:
+        row = self.finish(row)
+        if type(row[4]) is ResetInfo:
             row[4]["is_reset"] = True
-        if type(row) is tuple and type(row[4]) in (ResetInfo, FinalInfo):
-            return row
-        row, ended = self.finish(row)
-        if ended is None:
-            return row
-        return *row[:4], FinalInfo(row[4], final_obs=ended[0], final_info=ended[1])
-
-    # ----------------------------------------------------------------------------------- options
+        return row
 
     def configure(
         self,
         options: EnvOptions = EnvOptions(),  # noqa: B008 - frozen
         *,
-        env_id: int | None = None,
+        env_id: int = 0,
         root: int = 0,
         episode: int = -1,
         over: bool = False,
@@ -146,10 +143,9 @@ class Executor:
         """
         if recreate:
             self._recreate()
-        self._env_id = self._env_id if env_id is None else env_id
+        self.env_id, self._options = env_id, options
         self._root, self._episode, self._over = root, episode, over
         self._restarts, self._is_new = restarts, restarts > 0
-        self._options = options
         if options.validate == ALWAYS:
             self.to_check |= {checks.RESET, checks.STEP}
         elif options.validate == OFF:
@@ -160,13 +156,6 @@ class Executor:
             self.close()
         self._make()
 
-    def instrument(self, i: int, times: StepTimes | None, heartbeat: Heartbeat | None) -> None:
-        """Time the steps and resets of the env, which has id ``i``, and write its heartbeat."""
-        self._env_id, self._times, self._heartbeat = i, times, heartbeat
-        self._instrumented: Any = self.env
-        if times is not None or heartbeat is not None:
-            self._instrumented = _Instrumented(self.env, i, times, heartbeat)
-
     @property
     def position(self) -> Position:
         return self._episode, self._over
@@ -175,7 +164,11 @@ class Executor:
     def stepper(self) -> Any:
         """The object to step next: the env itself if the step needs no other work."""
         plain = self._pending is None and self._turns is None and checks.STEP not in self.to_check
-        return self._instrumented if plain and not self._past_end else self
+        if not plain or self._past_end:
+            return self
+        if self.times is None and self.heartbeat is None:
+            return self.env
+        return SimpleNamespace(step=self._instrumented_step)
 
     def env_spaces(self) -> EnvSpaces:
         """Return the facts that a pool needs before the first reset."""
@@ -191,65 +184,67 @@ class Executor:
         """Whether the next step needs a warning: the episode is over and the env was not reset."""
         return self._over and self._options.autoreset_mode is None and checks.OVER in self.to_check
 
-    def _is_due(self, what: str) -> bool:
-        """Whether to check this kind of row now: each time with ``ALWAYS``, else once."""
-        due = what in self.to_check
-        if due and self._options.validate != ALWAYS:
-            self.to_check.remove(what)
-        return due
-
-    def failing(self, kind: str) -> str:
-        """Return the kind of call that has raised in this request: another one may belong to it."""
-        return self._inner if self._inner and KINDS[kind].has_row else kind
-
-    # -------------------------------------------------------------------------------------- step
-
     def step(self, action: Any) -> Any:
         """Step the env; return its result, for ``finish``, or the row of an automatic reset."""
         if self._closed:
             raise ClosedEnvironmentError("step: the env is closed")
-        if self._heartbeat is not None:
-            self._heartbeat.begin(self._env_id)
         if self._pending is not None:
+            if self.heartbeat is not None:
+                self.heartbeat.begin(self.env_id)
+            self.inner = "reset"
             return self._pending()
         if self._past_end:
             self.to_check.remove(checks.OVER)
             self.warn(checks.OVER, "an env was stepped after its episode ended; reset it")
-        row = self._instrumented.step(action)
-        if self._is_due(checks.STEP) and isinstance(row, (tuple, list)) and len(row) == 5:
-            self._check(row[0], row[1])
+        row = self._instrumented_step(action)
+        if isinstance(row, (tuple, list)) and len(row) == 5:
+            self._check(checks.STEP, row[0], row[1])
         # A list makes the row writer call `finish`, which updates the stepper.
         return list(row) if type(row) is tuple else row
 
-    def finish(
-        self, row: Any, keep: Callable[[int, Any], Any] | None = None, i: int = 0
-    ) -> tuple[Row, tuple[Any, dict[str, Any]] | None]:
+    def _instrumented_step(self, action: Any) -> Any:
+        """Step the env, write its heartbeat and time the step."""
+        if self.heartbeat is not None:
+            self.heartbeat.begin(self.env_id)
+        times = self.times
+        if times is None:
+            return self.env.step(action)
+        begun = times.now()
+        try:
+            return self.env.step(action)
+        finally:
+            times.note_step(times.now() - begun)
+
+    def finish(self, row: Row) -> Row:
         """Return the row of a step from the env's result; in same_step mode reset an ended env.
 
-        After such a reset also return the last observation and info of the episode. ``keep(i,
-        obs)`` stores that observation before the reset, which may overwrite it; None: copy it.
+        The row of a reset is returned unchanged.
         """
         if type(row) is not tuple or len(row) != 5 or type(row[4]) is not dict:
             row = checked_row(row)
+            if type(row[4]) in (ResetInfo, FinalInfo):
+                return row
         obs, reward, terminated, truncated, info = row
         over = terminated or truncated
         if self._turns is not None and "env_error" not in info:
             over = getattr(self._turns, EPISODE_OVER)
         if not over:
-            return row, None
+            return row
         self._over = True
         if self._options.autoreset_mode == NEXT_STEP:
-            self._pending = self._reset_late
+            self._pending = self.reset
         if self._options.autoreset_mode != SAME_STEP:
-            return row, None
-        last = spaces.snapshot(obs) if keep is None else keep(i, obs)
-        ended = last, spaces.snapshot(info) if info else {}
+            return row
+        last = first = self.keep_final(obs)
+        final = spaces.snapshot(info) if info else {}
+        begun: dict[str, Any] = {}
         try:
-            first, begun = self.reset()
+            first, _, _, _, begun = self.reset()
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.postpone(error)
-            first, begun = last, {}
-        return (first, reward, terminated, truncated, begun), ended
+        info = FinalInfo(begun)
+        info["final_obs"], info["final_info"] = last, final
+        return first, reward, terminated, truncated, info
 
     def postpone(self, error: BaseException) -> None:
         """Raise the error of an automatic reset in the next step; raise an interrupt at once."""
@@ -258,29 +253,20 @@ class Executor:
 
         def raise_late() -> Row:
             self._pending = None
-            self._inner = "reset"
             raise error
 
         self._pending = raise_late
 
-    def _reset_late(self) -> Row:
-        self._inner = "reset"
-        return self.reset_row()
-
-    # ------------------------------------------------------------------------------------- reset
-
     def row_of(self, request: Request) -> Any:
         """Carry out a request that has a row: return the env's result, or the row of a reset."""
         if request.before is not None:
-            self._inner = "env_fn"
+            self.inner = "env_fn"
             self(request.before)
-            if self._heartbeat is not None:
-                self._heartbeat.begin(self._env_id)
-        if request.kind == "step":
-            return self.step(*request.args)
+            if self.heartbeat is not None:
+                self.heartbeat.begin(self.env_id)
         if request.kind == "lose":
             return self.lose(request.args[0], request.error)
-        row = self.reset_row(getattr(self, request.kind)(*request.args, **request.kwargs))
+        row = getattr(self, request.kind)(*request.args, **request.kwargs)
         if request.error:
             row[4]["env_error"] = request.error
         return row
@@ -294,21 +280,16 @@ class Executor:
         if self._turns is not None:
             final["env_done"] = True
         if self._options.autoreset_mode == SAME_STEP:
-            self._inner = "reset"
-            first, info = self.reset()
-            info = {**info, "env_error": error, "final_obs": obs, "final_info": final}
-            return first, 0.0, False, True, FinalInfo(info)
+            self.inner = "reset"
+            first, _, _, _, info = self.reset()
+            info = FinalInfo(info, env_error=error, final_obs=obs, final_info=final)
+            return first, 0.0, False, True, info
         return obs, 0.0, False, True, final
-
-    def reset_row(self, begun: tuple[Any, dict[str, Any]] | None = None) -> Row:
-        """Return the row of a reset: one that has just been carried out, or a new one."""
-        obs, info = self.reset() if begun is None else begun
-        return obs, 0.0, False, False, ResetInfo(info)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset the env; arguments that are None are not passed to it."""
+    ) -> Row:
+        """Reset the env and return the row; arguments that are None are not passed to the env."""
         recycle = self._options.recycle
         if recycle is not None and self._resets >= recycle:
             self._recreate()
@@ -318,7 +299,7 @@ class Executor:
             episode = episode if seed is None else 0
             seed = seeding.of_episode(root, episode)
         elif self._options.reset_fn is not None and seed is None and options is None:
-            seed, options = self._options.reset_fn(self._env_id, episode)
+            seed, options = self._options.reset_fn(self.env_id, episode)
             seed = None if seed is None else operator.index(seed)
         elif self._is_new and seed is None and takes_seed(self.env):
             seed = seeding.of_restart(root, self._restarts, episode)
@@ -326,7 +307,7 @@ class Executor:
             kwargs["seed"] = seed
         if options is not None:
             kwargs["options"] = options
-        begun = 0 if self._times is None else self._times.now()
+        begun = 0 if self.times is None else self.times.now()
         try:
             result = self.env.reset(**kwargs)
         except BaseException as error:
@@ -334,32 +315,35 @@ class Executor:
             if interrupts(error):
                 self._root, self._episode, self._over = root, episode, False
             raise
-        if self._times is not None:
-            self._times.note_reset(self._times.now() - begun)
+        if self.times is not None:
+            self.times.note_reset(self.times.now() - begun)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
             raise TypeError(f"reset() must return (obs, info), got {_named(result)}")
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
-        if self._is_due(checks.RESET):
-            self._check(obs, None)
+        self._check(checks.RESET, obs, None)
         self._root, self._episode, self._over = root, episode, False
         self._pending = None
-        self._inner, self._is_new = "", False
+        self.inner, self._is_new = "", False
         self._resets += 1
-        return obs, info
+        return obs, 0.0, False, False, ResetInfo(info)
 
-    def seed(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+    def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""
         seed_method = lookup(self.env, "seed", None)
         if callable(seed_method):
             seed_method(seed)
-        # The reset of such an env may not accept a seed, unless every reset is seeded.
-        return self.reset(
-            seed=None if callable(seed_method) and not self._options.episode_seeds else seed
-        )
+            # The reset of such an env may not accept a seed, unless every reset is seeded.
+            seed = seed if self._options.episode_seeds else None
+        return self.reset(seed=seed)
 
-    def _check(self, obs: Any, reward: Any) -> None:
+    def _check(self, what: str, obs: Any, reward: Any) -> None:
+        """Check this kind of row: each time with ``ALWAYS``, else once."""
+        if what not in self.to_check:
+            return
+        if self._options.validate != ALWAYS:
+            self.to_check.remove(what)
         space = getattr(self.env, "observation_space", None)
         found = {
             checks.OBS: checks.complaint(space, obs) if isinstance(space, gym.Space) else None,
@@ -370,8 +354,6 @@ class Executor:
                 raise ValueError(text)
             if text is not None:
                 self.warn(kind, text)
-
-    # ---------------------------------------------------------------------- requests without rows
 
     def get_attr(self, name: str) -> Any:
         return lookup(self.env, name)
@@ -415,40 +397,13 @@ class Executor:
                 close()
 
 
-class Instances:
-    """The envs that have been made, to find an env_fn that returns the env of another one."""
-
-    def __init__(self) -> None:
-        self._seen: dict[int, int] = {}
-
-    def add(self, i: int, env: Any) -> None:
-        """Add env ``i``; ValueError if another env is the same instance."""
-        first = self._seen.setdefault(id(getattr(env, "unwrapped", env)), i)
-        if first != i:
-            raise ValueError(
-                f"it returned the instance that env {first} has; every env_fn must make its own"
-            )
-
-
-class _Instrumented:
-    """Steps an env, writes its heartbeat and times the step."""
-
-    def __init__(
-        self, env: Any, i: int, times: StepTimes | None, heartbeat: Heartbeat | None
-    ) -> None:
-        self._env, self._i, self._times, self._heartbeat = env, i, times, heartbeat
-
-    def step(self, action: Any) -> Any:
-        if self._heartbeat is not None:
-            self._heartbeat.begin(self._i)
-        times = self._times
-        if times is None:
-            return self._env.step(action)
-        begun = times.now()
-        try:
-            return self._env.step(action)
-        finally:
-            times.note_step(times.now() - begun)
+def claim_instance(env: Any, i: int, claimed: dict[int, int]) -> None:
+    """Claim an env for id ``i``; ValueError if another id has claimed the same instance."""
+    first = claimed.setdefault(id(getattr(env, "unwrapped", env)), i)
+    if first != i:
+        raise ValueError(
+            f"it returned the instance that env {first} has; every env_fn must make its own"
+        )
 
 
 def interrupts(error: BaseException) -> bool:
@@ -471,11 +426,6 @@ def checked_row(result: Any) -> Row:
     return tuple(result)
 
 
-def _warn(_kind: str, text: str) -> None:
-    warn(text)
-
-
 def _named(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"{type(value).__name__}"
+    name = type(value).__name__
+    return f"a {name} of {len(value)}" if isinstance(value, (tuple, list)) else name

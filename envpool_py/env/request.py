@@ -11,16 +11,14 @@ from envpool_py.env.spaces import snapshot
 class Kind(NamedTuple):
     """The properties of a kind of request.
 
-    ``has_row``: it is answered by a row, else by a reply. ``timed``: ``step_timeout`` applies.
-    ``recorded``: it may change the env, so a record holds it; steps and resets have their own
-    entries there. ``copied``: an env of this process gets copies of its arguments, because it may
-    change them, as one in a worker process does.
+    ``has_row``: it is answered by a row, else by a reply. ``recorded``: it may change the env, so a
+    record holds it; steps and resets have their own entries there. ``sets_up``: it may make an env,
+    so ``step_timeout`` does not apply, and its arguments are functions and options.
     """
 
     has_row: bool = False
-    timed: bool = True
     recorded: bool = False
-    copied: bool = True
+    sets_up: bool = False
 
 
 KINDS = {
@@ -28,13 +26,13 @@ KINDS = {
     "reset": Kind(has_row=True),
     "seed": Kind(has_row=True),
     "lose": Kind(has_row=True),
-    "get_attr": Kind(copied=False),
+    "get_attr": Kind(),
     "set_attr": Kind(recorded=True),
     "call": Kind(recorded=True),
     "apply": Kind(recorded=True),
     "render": Kind(),
-    "configure": Kind(timed=False, copied=False),
-    "env_fn": Kind(timed=False, recorded=True, copied=False),
+    "configure": Kind(sets_up=True),
+    "env_fn": Kind(recorded=True, sets_up=True),
 }
 
 
@@ -70,8 +68,8 @@ class Request(NamedTuple):
     before: Request | None = None
 
     def with_own_arguments(self) -> Request:
-        """Return this request with copies of its arguments, except for functions and options."""
-        if not KINDS[self.kind].copied:
+        """Return this request with copies of its arguments, which the env may change."""
+        if KINDS[self.kind].sets_up:
             return self
         functions = self.kind == "apply"  # the first argument
         args = (*self.args[:functions], *map(snapshot, self.args[functions:]))

@@ -64,37 +64,29 @@ def reward_complaint(reward: Any) -> str | None:
     return f"reward is {reward}" if found else None
 
 
-def warning(kind: str, texts: Mapping[int, str]) -> str:
+def _warning(kind: str, texts: Mapping[int, str]) -> str:
     """Return the warning for the texts found in some envs, all of one kind."""
     ids = sorted(texts)
     first = texts[ids[0]]
     if kind != OVER:
         of = "" if set(texts.values()) == {first} else f" in env {ids[0]}"
-        text = f'{first}{of}; pass validate="off" to silence this'
-    elif len(ids) == 1:
-        text = f"stepped after its episode ended; call reset({ids[0]})"
-    else:
-        text = "stepped after their episodes ended; call reset(ids) with these ids"
-    if kind == OVER:
-        text += ', or pass autoreset_mode="same_step"'
-    return f"{name_ids(ids)}: {text}"
+        return f'{name_ids(ids)}: {first}{of}; pass validate="off" to silence this'
+    ended = f"its episode ended; call reset({ids[0]})"
+    if len(ids) > 1:
+        ended = "their episodes ended; call reset(ids) with these ids"
+    return f'{name_ids(ids)}: stepped after {ended}, or pass autoreset_mode="same_step"'
 
 
-class RowWarnings:
-    """Warns of invalid values in rows that are returned nevertheless; each kind once per pool."""
-
-    def __init__(self) -> None:
-        self._issued: set[str] = set()
-
-    def issue(self, beside: Mapping[int, dict[str, Any]]) -> None:
-        found: dict[str, dict[int, str]] = {}
-        for i, values in beside.items():
-            for kind, text in values.get("warnings", {}).items():
-                if kind not in self._issued:
-                    found.setdefault(kind, {})[i] = text
-        self._issued.update(found)
-        for kind, texts in found.items():
-            warn(warning(kind, texts))
+def warn_of_rows(beside: Mapping[int, dict[str, Any]], issued: set[str]) -> None:
+    """Warn of invalid values in rows that are returned nevertheless, unless the kind was issued."""
+    found: dict[str, dict[int, str]] = {}
+    for i, values in beside.items():
+        for kind, text in values.get("warnings", {}).items():
+            if kind not in issued:
+                found.setdefault(kind, {})[i] = text
+    issued.update(found)
+    for kind, texts in found.items():
+        warn(_warning(kind, texts))
 
 
 def _index_text(index: Any) -> str:

@@ -9,9 +9,13 @@ Invariants: a row is complete before its token is published; an error changes no
 
 from __future__ import annotations
 
-import itertools
+import struct
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from operator import length_hint
 from types import SimpleNamespace
 from typing import Any
@@ -30,8 +34,15 @@ from envpool_py.errors import ordinary
 
 #: Used in place of a final observation that is in the block.
 IN_BLOCK: Any = object()
+# Flags and mark of a row are one int64, so that one store writes them all: here with only
+# ``terminated``, only ``truncated``, only a mark of 1.
+_TERMINATED, _TRUNCATED, _ONE = (
+    int.from_bytes(struct.pack("=??H4x", *ends), sys.byteorder)
+    for ends in ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+)
 
 
+@dataclass(eq=False, repr=False)
 class StepLoop:
     """Steps the envs of one process.
 
@@ -45,39 +56,30 @@ class StepLoop:
         heartbeat: notes which env is being stepped; None without ``step_timeout``.
     """
 
-    def __init__(
-        self,
-        block: Block,
-        executors: Mapping[int, Executor],
-        send: Callable[[int, Beside], object],
-        fail: Callable[[int, str, BaseException], object],
-        keep_info: Callable[[int, dict[str, Any]], int],
-        heartbeat: Heartbeat | None = None,
-    ) -> None:
-        self._block = block
-        self._executors = executors
-        self._send = send
-        self._fail = fail
-        self._keep_info = keep_info
-        self._heartbeat = heartbeat
+    _block: Block
+    _executors: Mapping[int, Executor]
+    _send: Callable[[int, Beside], object]
+    _fail: Callable[[int, str, BaseException], object]
+    _keep_info: Callable[[int, dict[str, Any]], int]
+    _heartbeat: Heartbeat | None = None
+
+    def __post_init__(self) -> None:
+        block = self._block
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
         self._write = writer_of(block.spec.obs, block.obs, "obs", self._beside)
         if block.finals:
             self._write_final = writer_of(block.spec.obs, block.finals, "final_obs", self._beside)
-        # Flags and mark of a row as one int64, so that one store writes them all.
         self._words = view(block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1])
-        self._terminated, self._truncated, self._one = _units(block)
         # For each env the object to step: the env itself if its next step needs nothing else.
         self._steppers: list[Any] = [None] * block.spec.num_envs
-        for i, executor in executors.items():
-            times = StepTimes(block.times[i]) if len(block.times) else None
-            executor.instrument(i, times, heartbeat)
+        for i, executor in self._executors.items():
+            executor.env_id, executor.heartbeat = i, self._heartbeat
+            executor.times = StepTimes(block.times[i]) if len(block.times) else None
             executor.warn = self._warn
+            executor.keep_final = partial(self._keep_final, i)
             self._steppers[i] = executor.stepper
         self._run = self._make_run()
-
-    # ------------------------------------------------------------------------------ the step loop
 
     def carry_out(
         self, tokens: Sequence[int], todo: Iterator[int], due: float, limit: int | None = None
@@ -87,18 +89,16 @@ class StepLoop:
         Return early at ``due``, a time of ``time.perf_counter`` (0: none), and after ``limit``
         tokens; ``todo`` then still has the remaining tokens.
         """
-        all_of_them = limit is None or limit >= length_hint(todo)
-        some = todo if all_of_them else itertools.islice(todo, limit)
+        some = todo if limit is None or limit >= length_hint(todo) else islice(todo, limit)
         while True:
             try:
                 self._run(some, due)
+                break
             except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
                 token = tokens[len(tokens) - 1 - length_hint(todo)]
                 self.note_error(token, "reset" if token & RESET else "step", error)
                 if due and time.perf_counter() > due:
                     break
-            else:
-                break
         if self._heartbeat is not None:
             self._heartbeat.end()
 
@@ -107,13 +107,13 @@ class StepLoop:
         executor = self._executors[i]
         try:
             if self._heartbeat is not None:
-                self._heartbeat.begin(i, timed=kind.timed and request.before is None)
+                self._heartbeat.begin(i, timed=not kind.sets_up and request.before is None)
             if kind.has_row:
-                row = SimpleNamespace(step=lambda _: executor.row_of(request))
-                self._steppers[i] = row
-                self._run(iter((token & ~RESET,)), 0)
+                self._steppers[i] = SimpleNamespace(step=lambda _: executor.row_of(request))
+                self._run(iter((token,)), 0)
             else:
-                self.reply(token, executor(request))
+                self._send(token, {"reply": executor(request)})
+                self._block.put_position(i, executor.position)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.note_error(token, request.kind, error)
         finally:
@@ -122,20 +122,13 @@ class StepLoop:
             if self._heartbeat is not None:
                 self._heartbeat.end()
 
-    def reply(self, token: int, value: Any) -> None:
-        """Send ``value`` as the result of a request without a row."""
-        self._beside["reply"] = value
-        self._block.put_position(token & ID_MASK, self._executors[token & ID_MASK].position)
-        self._send_beside(token)
-        self._mark(token)
-
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """Make the step loop; local variables make it fast, which matters for cheap envs."""
         block, steppers, write = self._block, self._steppers, self._write
         actions, layout = actions_of(block), block.spec.obs
         flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
         rewards: Any = block.reward if block.spec.reward else view(block.reward)
-        words, beside, more, form = self._words, self._beside, BESIDE * self._one, FORM * self._one
+        words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
         keep_info, convert, finish = self._keep_info, self._reward, self._finish
         reset, send, clock = self._reset_row, self._send_beside, time.perf_counter
         np_false, np_float = np.False_, np.float64
@@ -185,31 +178,24 @@ class StepLoop:
     def _reset_row(self, i: int) -> Row:
         if self._heartbeat is not None:
             self._heartbeat.begin(i)
-        return self._executors[i].reset_row()
-
-    # -------------------------------------------------------------- the slow functions, by field
+        return self._executors[i].reset()
 
     def _finish(self, token: int, row: Row) -> int:
         """Return the word (flags and mark) of a row that is not that of a plain step."""
         i = token & ID_MASK
         executor = self._executors[i]
-        ended = None
-        if type(row) is not tuple or type(row[4]) not in (ResetInfo, FinalInfo):
-            row, ended = executor.finish(row, self._keep_final, i)
+        obs, _, terminated, truncated, info = executor.finish(row)
         self._steppers[i] = executor.stepper
-        obs, _, terminated, truncated, info = row
         self._block.put_position(i, executor.position)
-        word = OVER * self._one if executor.position[1] else 0
+        word = OVER * _ONE if executor.position[1] else 0
         if terminated is True or _flag(terminated, "terminated"):
-            word += self._terminated
+            word += _TERMINATED
         if truncated is not False and _flag(truncated, "truncated"):
-            word += self._truncated
-        if type(info) is FinalInfo:  # of a custom worker
-            ended = info.pop("final_obs"), info.pop("final_info")
-        if ended is not None:
-            return word + self._begin_episode(token, obs, info, ended)
+            word += _TRUNCATED
+        if type(info) is FinalInfo:
+            return word + self._begin_episode(token, obs, info)
         if type(info) is ResetInfo:
-            word += RESET_ROW * self._one
+            word += RESET_ROW * _ONE
         return word + (self._keep(i, info) if info else 0)
 
     def _keep_final(self, i: int, obs: Any) -> Any:
@@ -219,17 +205,13 @@ class StepLoop:
         self._write_final(i, obs)
         return IN_BLOCK
 
-    def _begin_episode(
-        self, token: int, obs: Any, info: dict[str, Any], ended: tuple[Any, dict[str, Any]]
-    ) -> int:
+    def _begin_episode(self, token: int, obs: Any, info: dict[str, Any]) -> int:
         """Write the row that ends one episode and begins the next; return its mark."""
-        last, final_info = ended
+        last, final_info = info.pop("final_obs"), info.pop("final_info")
         kept = {"final_info": final_info} if final_info else {}
-        begun = kept
-        if info:  # final_info of a reset would hide that of the step
-            begun = {key: value for key, value in info.items() if key != "final_info"} | kept
+        info.update(kept)
         try:
-            return self._write_first(token, obs, begun, last)
+            return self._write_first(token, obs, info, last)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             i = token & ID_MASK
             self._beside.clear()
@@ -239,20 +221,15 @@ class StepLoop:
 
     def _write_first(self, token: int, obs: Any, info: dict[str, Any], last: Any) -> int:
         i, block, beside = token & ID_MASK, self._block, self._beside
-        if obs is not IN_BLOCK:
-            beside.pop("objects", None)
-            self._write(i, obs)
-        else:
-            for array, final in zip(block.obs, block.finals, strict=True):
-                assert array is not None  # noqa: S101 - final observations are in the block
-                array[i] = final[i]
+        beside.pop("objects", None)
+        self._write(i, block.final_obs(i) if obs is IN_BLOCK else obs)
         if last is not IN_BLOCK:
             space = "observation_space"
             beside["final_obs"] = spaces.fit_tree(block.spec.obs, last, "final_obs", space)
-        word = FINAL * self._one + (self._keep(i, info) if info else 0)
+        word = FINAL * _ONE + (self._keep(i, info) if info else 0)
         if beside:  # sent now, so that an error of pickling belongs to the reset
             self._send_beside(token)
-            word += BESIDE * self._one
+            word += BESIDE * _ONE
         return word
 
     def _keep(self, i: int, info: dict[str, Any]) -> int:
@@ -261,7 +238,7 @@ class StepLoop:
         form = self._keep_info(i, info)
         if not form:
             self._beside["info"] = info
-        return form * FORM * self._one
+        return form * FORM * _ONE
 
     def _reward(self, reward: Any) -> Any:
         """Convert a reward that is no float to the form that the block holds."""
@@ -289,8 +266,6 @@ class StepLoop:
     def _warn(self, kind: str, text: str) -> None:
         self._beside.setdefault("warnings", {})[kind] = text
 
-    # ------------------------------------------------------------------------ sending the results
-
     def _send_beside(self, token: int) -> None:
         self._send(token, self._beside)
         self._beside.clear()
@@ -302,30 +277,16 @@ class StepLoop:
         executor = self._executors[i]
         # A reset may have reached the env although its row was refused.
         self._block.put_position(i, executor.position)
-        self._fail(token, executor.failing(kind), error)
+        kind = executor.inner if executor.inner and KINDS[kind].has_row else kind
+        self._fail(token, kind, error)
         self._steppers[i] = executor.stepper
-        self._mark(token)
-
-    def _mark(self, token: int) -> None:
-        """Mark that the whole result is beside the block."""
         if not token & ASK:  # a reply must not change the mark of a row that was not read yet
-            self._block.mark[token & ID_MASK] = BESIDE
-
-
-def _units(block: Block) -> tuple[int, int, int]:
-    """Return the words with only ``terminated``, only ``truncated``, only a mark of 1 set."""
-    one = np.zeros(3, block.ends.dtype)
-    for k, name in enumerate(("terminated", "truncated", "mark")):
-        one[name][k] = 1
-    terminated, truncated, mark = one.view(np.int64).reshape(3, -1)[:, -1].tolist()
-    return terminated, truncated, mark
+            self._block.mark[i] = BESIDE
 
 
 def _flag(value: Any, name: str) -> bool:
-    if value is True or value is False:
-        return value
-    if isinstance(value, np.bool_) or (isinstance(value, (int, np.integer)) and value in (0, 1)):
-        return bool(value)
     if isinstance(value, np.ndarray) and value.size == 1 and value.dtype == np.bool_:
-        return bool(value.reshape(())[()])
+        value = value.item()
+    if isinstance(value, (int, np.integer, np.bool_)) and value in (0, 1):
+        return bool(value)
     raise TypeError(f"{name} must be a bool, got {type(value).__name__} {value!r:.80}")

@@ -7,6 +7,7 @@ a logarithmic scale with eight bins per doubling, so percentiles are known to ab
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -17,8 +18,8 @@ from envpool_py.env.spaces import Array
 
 STEPS, RESETS, STEP_NS, RESET_NS = range(4)
 _COUNTS = 4
-_FINE = 3  # bits: 8 bins for each doubling
-_BINS = 41 << _FINE  # up to 2 ** 40 ns, 18 minutes
+_PER_DOUBLING = 8
+_BINS = 40 * _PER_DOUBLING  # up to 2 ** 40 ns, 18 minutes
 #: The length of a row.
 NUMBERS = _COUNTS + _BINS
 
@@ -35,7 +36,8 @@ class StepTimes:
         row = self._row
         row[STEPS] += 1
         row[STEP_NS] += nanoseconds
-        row[_COUNTS + _bin(nanoseconds)] += 1
+        place = int(math.log2(nanoseconds | 1) * _PER_DOUBLING)  # | 1: a logarithm for 0, too
+        row[_COUNTS + min(place, _BINS - 1)] += 1
 
     def note_reset(self, nanoseconds: int) -> None:
         row = self._row
@@ -43,22 +45,10 @@ class StepTimes:
         row[RESET_NS] += nanoseconds
 
 
-def _bin(nanoseconds: int) -> int:
-    length = nanoseconds.bit_length()
-    if length <= _FINE:
-        return 0
-    # The bin within a doubling is the three bits after the leading 1.
-    place = (length << _FINE) | ((nanoseconds >> (length - _FINE - 1)) & ((1 << _FINE) - 1))
-    return min(place, _BINS - 1)
-
-
 def percentile(counts: Array, share: float) -> NDArray[np.float64]:
     """Return, per row, the seconds within which ``share`` (0 to 1) of the steps ended, or NaN."""
     upto = np.cumsum(counts[:, _COUNTS:], axis=1)
     total = upto[:, -1]
     place = (upto < np.ceil(share * total)[:, None]).sum(axis=1)
-    place = np.minimum(place, _BINS - 1)
-    # The middle of the bin.
-    length, fine = place >> _FINE, place & ((1 << _FINE) - 1)
-    nanoseconds = ((1 << _FINE) + fine + 0.5) * 2.0 ** (length - _FINE - 1)
-    return np.where(total > 0, nanoseconds * 1e-9, np.nan)
+    middle = 2.0 ** ((place + 0.5) / _PER_DOUBLING)  # of the bin
+    return np.where(total > 0, middle * 1e-9, np.nan)

@@ -24,7 +24,7 @@ from operator import length_hint
 from typing import Any, NamedTuple
 
 from envpool_py.env.block import Beside, Block
-from envpool_py.env.executor import Executor, Instances
+from envpool_py.env.executor import Executor, claim_instance
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.info_codec import Packer
 from envpool_py.env.pool_options import ProcessOptions
@@ -124,7 +124,7 @@ class EnvProcess:
 
     def _build(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and send their spaces to the parent; False if an env_fn raised."""
-        instances = Instances()
+        claimed: dict[int, int] = {}
         self._end.add(self._ids[0], frames.HELLO, b"")
         for i, env_fn in zip(self._ids, env_fns, strict=True):
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
@@ -132,7 +132,7 @@ class EnvProcess:
             try:
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
                 self._executors[i] = executor = Executor(make)
-                instances.add(i, executor.env)
+                claim_instance(executor.env, i, claimed)
                 self._end.add(i, frames.HELLO, frames.dumps(executor.env_spaces(), "the spaces"))
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
                 self._fail(i, "env_fn", error)

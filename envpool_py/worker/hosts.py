@@ -11,7 +11,7 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.env.block import Block, Spec
-from envpool_py.env.executor import EnvSpaces, Executor, Instances
+from envpool_py.env.executor import EnvSpaces, Executor, claim_instance
 from envpool_py.env.pool_options import SAME_STEP, ProcessOptions
 from envpool_py.env.request import Request
 from envpool_py.env.request_tokens import ID_MASK, RESET
@@ -243,8 +243,8 @@ def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> li
 
 
 def _inline(executors: dict[int, Executor]) -> InlineHost:
-    instances = Instances()
+    claimed: dict[int, int] = {}
     for i, executor in executors.items():
         with naming_env(i, "env_fn"):
-            instances.add(i, executor.env)
+            claim_instance(executor.env, i, claimed)
     return InlineHost(executors)
