@@ -142,7 +142,7 @@ def restart_process(engine: Engine, host: ProcessHost) -> bool:
         return False
     host.restarting = False
     if host.exit is None and host.started and host.start_error is None:
-        engine.batches.forget_forms(host.ids)
+        engine.batches.reader.forget(host.ids)
         return True
     host.end()
     host.reap()

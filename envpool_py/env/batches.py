@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ class Batches:
         # Whether an observation is one array; the array of final observations if there is one.
         self._single = spaces.is_leaf(layout) and layout.code is None
         self._final = block.finals[0] if block.finals and self._single and layout.shape else None
-        self._reader = info_codec.Reader(*block.info_memory)
+        self.reader = info_codec.Reader(*block.info_memory)
         self._last: list[Array] | None = None
 
     def bare_infos(self, listed: list[int]) -> Array:
@@ -93,7 +92,7 @@ class Batches:
         ``marked`` are the positions of these rows in the batch, each with its mark; ``infos`` and
         ``listed``, the env ids, are of all rows. ``resets``: set ``is_reset`` in infos of resets.
         """
-        read, kept = self._reader.read, self._block.infos
+        read, kept = self.reader.read, self._block.infos
         for k, mark in marked:
             i = listed[k]
             if mark >= FORM:
@@ -117,11 +116,6 @@ class Batches:
                 info.setdefault("final_info", {})
             if mark & RESET_ROW and resets:
                 infos[k]["is_reset"] = True
-
-    def forget_forms(self, ids: Sequence[int]) -> None:
-        """Forget the forms of infos of these envs, because a new process numbers them again."""
-        for i in ids:
-            self._reader.forget(i)
 
     # ------------------------------------------------------------------------- last observations
 
