@@ -71,7 +71,9 @@ class Block:
         #: An array ``(num_envs, *shape)`` for each leaf; None for a leaf of objects.
         self.obs: list[Array | None] = [arrays.get(f"obs {n}") for n in range(len(self.obs_leaves))]
         self.finals = [arrays[f"final {n}"] for n in range(len(self.obs_leaves)) if spec.finals]
-        self.actions = [arrays.get(f"action {n}") for n in range(len(spaces.leaves(spec.action)))]
+        num_actions = len(spaces.leaves(spec.action))
+        self.actions: list[Any] = [arrays.get(f"action {n}") for n in range(num_actions)]
+        self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
         self.ends = arrays["ends"]
         self.reward, self.terminated, self.truncated, self.mark = (
             self.ends[name] for name in ("reward", "terminated", "truncated", "mark")
@@ -83,9 +85,6 @@ class Block:
         self._positions: Any = arrays["positions"].data
         self.heartbeats = arrays["heartbeats"]
         self.times = arrays["times"]
-        # The array of actions if an action is one array or number, else None.
-        self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
-        self._action_dtype = None if self._action is None else np.dtype(self._action.dtype.str)
 
     def put_actions(self, envs: Selection, actions: Any) -> bool:
         """Write the actions of these envs; return False if the block cannot hold them.
@@ -93,20 +92,20 @@ class Block:
         ``actions`` is an array ``(k, *shape)`` or another form that ``spaces.batch_actions``
         accepts. If this raises, nothing was written.
         """
-        array, ids, index = self._action, envs.ids, envs.index
+        # The fast test of the usual case: one array of the right dtype and shape.
+        array, index = self._action, envs.index
         if (
             array is not None
             and type(actions) is np.ndarray
-            and actions.dtype is self._action_dtype
-            and actions.shape == (len(ids), *array.shape[1:])
+            and actions.dtype is array.dtype
+            and actions.shape == (len(envs.ids), *array.shape[1:])
         ):
             array[index] = actions
             return True
-        columns = self.action_columns(ids, actions)
+        columns = self.action_columns(envs.ids, actions)
         if columns is None:
             return False
         for array, column in zip(self.actions, columns, strict=True):
-            assert array is not None  # noqa: S101 - columns are of fixed layouts
             array[index] = column
         return True
 
@@ -114,7 +113,7 @@ class Block:
         """Return an array ``(k, ...)`` of actions per leaf; None if the block cannot hold them."""
         if not spaces.is_fixed(self.spec.action):
             return None
-        return spaces.batch_actions(self.spec.action, actions, ids.tolist())
+        return spaces.batch_actions(self.spec.action, actions, ids)
 
     def put_position(self, i: int, position: Position) -> None:
         """Write the position of env ``i``.
@@ -128,11 +127,6 @@ class Block:
     def position(self, i: int) -> Position:
         resets, over = divmod(self._positions[i], 2)
         return resets - 1, bool(over)
-
-    def final_obs(self, i: int) -> Any:
-        """Return a copy of the observation that ended the last episode of env ``i``."""
-        rows = [array[i : i + 1].copy() for array in self.finals]
-        return spaces.join_rows(self.spec.obs, rows, 1)[0]
 
 
 def nbytes(spec: Spec) -> int:
@@ -152,7 +146,10 @@ def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any],
     for name, layout in layouts:
         for number, leaf in enumerate(spaces.leaves(layout)):
             if leaf.dtype is not None:
-                wanted.append((f"{name} {number}", (n, *leaf.shape), leaf.dtype))
+                # NumPy has one object per native dtype, so fast tests compare identities; a dtype
+                # that was pickled is another object.
+                dtype = np.dtype(leaf.dtype.str)
+                wanted.append((f"{name} {number}", (n, *leaf.shape), dtype))
     wanted += [
         ("info rows", (n * info_codec.ROW_BYTES,), byte),
         ("info tables", (n * info_codec.TABLE_BYTES,), byte),

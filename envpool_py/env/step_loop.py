@@ -62,9 +62,10 @@ class StepLoop:
         self._heartbeat = heartbeat
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
-        self._write = writer_of(block.spec.obs, block.obs, "obs", self._beside)
+        self._write = writer_of(block.spec.obs, iter(block.obs), "obs", self._beside)
         if block.finals:
-            self._write_final = writer_of(block.spec.obs, block.finals, "final_obs", self._beside)
+            finals = iter(block.finals)
+            self._write_final = writer_of(block.spec.obs, finals, "final_obs", self._beside)
         # Flags and mark of a row as one int64, so that one store writes them all.
         self._words = view(block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1])
         self._terminated, self._truncated, self._one = _units(block)
