@@ -14,14 +14,7 @@ from envpool_py.ids import Selection
 
 
 class Batches:
-    """Gathers rows of the block into batches for the caller.
-
-    Args:
-        block: the rows.
-        columns: True: a batch of dicts or tuples is one dict or tuple of arrays. False: it is an
-            object array of one dict or tuple per env.
-        copy: False: a batch of all envs in order consists of views of the block.
-    """
+    """Gathers rows of the block into batches for the caller; see ``PoolOptions``."""
 
     def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
         self._block, self._layout = block, block.spec.obs

@@ -136,29 +136,26 @@ def nbytes(spec: Spec) -> int:
 
 def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any], int]], int]:
     """Return (name, shape, dtype, offset in bytes) of every field, and the total size in bytes."""
-    n, byte = spec.num_envs, np.dtype(np.uint8)
+    n = spec.num_envs
     ends = [("reward", "f8", spec.reward), ("terminated", "?"), ("truncated", "?"), ("mark", "u2")]
-    wanted: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = [
-        ("ends", (n,), np.dtype(ends, align=True))
-    ]
+    wanted: list[tuple[str, tuple[int, ...], Any]] = [("ends", (n,), np.dtype(ends, align=True))]
     layouts = [("obs", spec.obs), ("action", spec.action)]
     layouts += [("final", spec.obs)] if spec.finals else []
     for name, layout in layouts:
         for number, leaf in enumerate(spaces.leaves(layout)):
             if leaf.dtype is not None:
-                # NumPy has one object per native dtype, so fast tests compare identities; a dtype
-                # that was pickled is another object.
-                dtype = np.dtype(leaf.dtype.str)
-                wanted.append((f"{name} {number}", (n, *leaf.shape), dtype))
+                wanted.append((f"{name} {number}", (n, *leaf.shape), leaf.dtype.str))
     wanted += [
-        ("info rows", (n * info_codec.ROW_BYTES,), byte),
-        ("info tables", (n * info_codec.TABLE_BYTES,), byte),
-        ("positions", (n,), np.dtype(np.int64)),
-        ("heartbeats", (spec.num_processes, heartbeat.NUMBERS), np.dtype(np.int64)),
-        ("times", (n if spec.measured else 0, step_times.NUMBERS), np.dtype(np.int64)),
+        ("info rows", (n * info_codec.ROW_BYTES,), "u1"),
+        ("info tables", (n * info_codec.TABLE_BYTES,), "u1"),
+        ("positions", (n,), "i8"),
+        ("heartbeats", (spec.num_processes, heartbeat.NUMBERS), "i8"),
+        ("times", (n if spec.measured else 0, step_times.NUMBERS), "i8"),
     ]
     fields, offset = [], 0
-    for name, dims, dtype in wanted:
+    for name, dims, code in wanted:
+        # NumPy's own object, whose identity fast tests compare; one that was pickled is another.
+        dtype = np.dtype(code)
         fields.append((name, dims, dtype, offset))
         size = int(np.prod(dims, dtype=np.int64)) * dtype.itemsize
         offset += -(-size // _ALIGN) * _ALIGN

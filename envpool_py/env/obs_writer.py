@@ -101,31 +101,24 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
     return write_array
 
 
-def actions_of(block: Block) -> Any:
-    """Return a mapping from an env's id to its action, of the type that its space samples.
+def actions_of(block: Block) -> Callable[[int], Any]:
+    """Return a function of an env's id that returns its action, in the type that its space samples.
 
     Each action is a copy, which the env may change. It is None if the block cannot hold actions;
     they are then in the request.
     """
     layout = block.spec.action
     if not spaces.is_fixed(layout):
-        return [None] * block.spec.num_envs
-    pairs = zip(spaces.leaves(layout), block.actions, strict=True)
-    rows = spaces.join(layout, [a if leaf.scalar else _Copies(a) for leaf, a in pairs])
-    return rows if spaces.is_leaf(layout) else _Joined(rows)
+        return lambda _: None
+    readers = list(map(_reader, spaces.leaves(layout), block.actions))
+    if spaces.is_leaf(layout):
+        return readers[0]
+    tree = spaces.join(layout, readers)
+    return lambda i: spaces.map_tree(lambda read: read(i), tree)
 
 
-class _Copies:
-    def __init__(self, array: Array) -> None:
-        self._rows = [array[i, ...] for i in range(len(array))]
-
-    def __getitem__(self, i: int) -> Array:
-        return self._rows[i].copy()
-
-
-class _Joined:
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def __getitem__(self, i: int) -> Any:
-        return spaces.take(self._rows, i)
+def _reader(leaf: Leaf, array: Array) -> Callable[[int], Any]:
+    if leaf.scalar:
+        return array.__getitem__
+    rows = [array[i, ...] for i in range(len(array))]
+    return lambda i: rows[i].copy()

@@ -228,10 +228,7 @@ def stack_objects(values: list[Any], leaf: Leaf) -> Array:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a deep copy of ``value``.
-
-    Envs, and objects that cannot be copied, are returned without a copy.
-    """
+    """Return a deep copy of ``value``; envs, and objects that cannot be copied, unchanged."""
     kind = type(value)
     if kind is dict and _IMMUTABLE.issuperset(map(type, value.values())):
         return value.copy()  # the most frequent case first

@@ -133,7 +133,7 @@ class StepLoop:
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """Make the step loop; local variables make it fast, which matters for cheap envs."""
         block, steppers, write = self._block, self._steppers, self._write
-        actions, layout = actions_of(block), block.spec.obs
+        action, layout = actions_of(block), block.spec.obs
         flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
         rewards: Any = block.reward if block.spec.reward else view(block.reward)
         words, beside, more, form = self._words, self._beside, BESIDE * self._one, FORM * self._one
@@ -146,7 +146,7 @@ class StepLoop:
             for token in todo:
                 i = token & ID_MASK
                 # ``step`` is looked up each time, because an env may rebind it.
-                row = reset(i) if token & RESET else steppers[i].step(actions[i])
+                row = reset(i) if token & RESET else steppers[i].step(action(i))
                 try:
                     obs, reward, terminated, truncated, info = row
                 except (TypeError, ValueError):
