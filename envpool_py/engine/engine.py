@@ -123,10 +123,10 @@ class Engine:
                 self.flight.cancel(envs.ids)
                 raise
         stored = self.block.put_actions(envs, actions)
-        ids = envs.ids
-        rows = [] if stored else spaces.list_actions(self.block.spec.action, actions, ids.tolist())
+        ids, layout = envs.ids, self.block.spec.action
+        rows = [] if stored else spaces.list_actions(layout, actions, ids.tolist())
         for observer in self.observers:
-            columns = self.block.action_columns(ids, actions) if stored else None
+            columns = spaces.batch_actions(layout, actions, ids.tolist()) if stored else None
             observer.steps(ids, Steps(columns, rows))
         self.flight.send(
             envs, STEPPING, None if stored else [Request("step", (row,)) for row in rows]

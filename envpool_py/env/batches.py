@@ -35,10 +35,7 @@ class Batches:
     def gather(
         self, envs: Selection, beside: dict[int, Beside]
     ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Gather observations (leaf by leaf, and joined for the caller), rewards and flags.
-
-        ``beside`` is by env.
-        """
+        """Gather observations (leaf by leaf, and joined for the caller), rewards and flags."""
         block, ids, index, whole = self._block, envs.ids, envs.index, envs.is_whole
         parts: list[Any] = []
         objects = 0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env import heartbeat, info_codec, spaces, step_times
 from envpool_py.env.spaces import Array
-from envpool_py.ids import IdArray, Selection
+from envpool_py.ids import Selection
 
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
@@ -102,25 +102,16 @@ class Block:
         ):
             array[index] = actions
             return True
-        columns = self.action_columns(envs.ids, actions)
+        columns = spaces.batch_actions(self.spec.action, actions, envs.ids.tolist())
         if columns is None:
             return False
         for array, column in zip(self.actions, columns, strict=True):
             array[index] = column
         return True
 
-    def action_columns(self, ids: IdArray, actions: Any) -> list[Array] | None:
-        """Return an array ``(k, ...)`` of actions per leaf; None if the block cannot hold them."""
-        if not spaces.is_fixed(self.spec.action):
-            return None
-        return spaces.batch_actions(self.spec.action, actions, ids)
-
     def put_position(self, i: int, position: Position) -> None:
-        """Write the position of env ``i``.
-
-        Only the executor calls this, because only it knows which resets have reached the env. A
-        restarted process continues from the position that the previous process wrote.
-        """
+        """Write the position of env ``i``, from which a restarted process continues."""
+        # Only the executor knows it, because only the executor knows which resets reached the env.
         episode, over = position
         self._positions[i] = 2 * (episode + 1) + over  # 0 before the first episode
 

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from envpool_py.errors import ordinary
 
 Array: TypeAlias = "NDArray[Any]"
-Ids: TypeAlias = "Sequence[int] | NDArray[np.intp]"
 
 #: Spaces whose values are arrays of a fixed shape, and Gymnasium's other ones.
 FIXED = (gym.spaces.Box, gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.MultiBinary)
@@ -251,14 +250,17 @@ def snapshot(value: Any) -> Any:
         return value
 
 
-def batch_actions(layout: Any, actions: Any, ids: Ids) -> list[Array] | None:
-    """Return the actions of a batch as one array ``(k, *shape)`` per leaf, for a fixed layout.
+def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] | None:
+    """Return the actions of a batch as one array ``(k, *shape)`` per leaf.
 
     ``actions`` are an array of shape ``(k, *shape)`` or a sequence of ``k`` actions; for a Dict or
     Tuple space also a dict or a tuple of arrays ``(k, ...)``. ``ids`` are the envs, for messages.
-    Return None if an action is None, which no array can hold; use ``list_actions`` then. TypeError
-    and ValueError as of ``split`` and ``fit``, or if there is not one action per id.
+    Return None if no array can hold them: the layout is not fixed, or an action is None; use
+    ``list_actions`` then. TypeError and ValueError as of ``split`` and ``fit``, or if there is not
+    one action per id.
     """
+    if not is_fixed(layout):
+        return None
     count = len(ids)
     columns = _columns(layout, actions, count)
     if columns is None:
@@ -272,7 +274,7 @@ def batch_actions(layout: Any, actions: Any, ids: Ids) -> list[Array] | None:
     return [_stack(leaf, column, ids) for leaf, column in zip(leaves(layout), columns, strict=True)]
 
 
-def list_actions(layout: Any, actions: Any, ids: Ids) -> list[Any]:
+def list_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Any]:
     """Return the actions of a batch one by one, in the types that the space samples.
 
     For layouts that are not fixed, and for batches in which an action is None. Fixed leaves are
@@ -330,7 +332,7 @@ def _as_rows(actions: Any, count: int) -> Any:
     return actions
 
 
-def _stack(leaf: Leaf, rows: Any, ids: Ids) -> Array:
+def _stack(leaf: Leaf, rows: Any, ids: Sequence[int]) -> Array:
     """Return ``rows`` as one array of the leaf's dtype; an error names the env."""
     name = leaf.name("action")
     try:
