@@ -21,7 +21,7 @@ class Batches:
         self._columns, self._copy = columns, copy
         # Whether the observations of a batch are the array of the only leaf.
         self._single = spaces.is_leaf(self._layout) and self._layout.code is None
-        # The array of final observations, if there is one.
+        # The array of final observations, if there is one: its rows are copied by a short path.
         fast = self._single and block.finals and self._layout.shape
         self._final = block.finals[0] if fast else None
         self.reader = info_codec.Reader(*block.info_memory)
