@@ -241,7 +241,7 @@ class Recovery:
             return False
         host.restarting = False
         if host.exit is None and host.started and host.start_error is None:
-            self._engine.batches.forget_forms(host.ids)
+            self._engine.batches.reader.forget(host.ids)
             self._new.update(host.ids)
             return True
         host.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,29 +10,23 @@ from numpy.typing import NDArray
 from envpool_py.env import info_codec, spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, RESET_ROW, Beside, Block
 from envpool_py.env.spaces import Array
-from envpool_py.ids import IdArray, Selection
+from envpool_py.ids import Selection
 
 
 class Batches:
-    """Gathers rows of the block into batches for the caller.
-
-    Args:
-        block: the rows.
-        columns: True: a batch of dicts or tuples is one dict or tuple of arrays. False: it is an
-            object array of one dict or tuple per env.
-        copy: False: a batch of all envs in order consists of views of the block.
-    """
+    """Gathers rows of the block into batches for the caller; see ``PoolOptions``."""
 
     def __init__(self, block: Block, *, columns: bool, copy: bool) -> None:
-        layout = block.spec.obs
-        self._block = block
-        self._in_columns = columns or spaces.is_leaf(layout)
-        self._copy = copy
-        # Whether an observation is one array; the array of final observations if there is one.
-        self._single = spaces.is_leaf(layout) and layout.code is None
-        self._final = block.finals[0] if block.finals and self._single and layout.shape else None
-        self._reader = info_codec.Reader(*block.info_memory)
-        self._last: list[Array] | None = None
+        self._block, self._layout = block, block.spec.obs
+        self._columns, self._copy = columns, copy
+        # Whether the observations of a batch are the array of the only leaf.
+        self._single = spaces.is_leaf(self._layout) and self._layout.code is None
+        # The array of final observations, if there is one: its rows are copied by a short path.
+        fast = self._single and block.finals and self._layout.shape
+        self._final = block.finals[0] if fast else None
+        self.reader = info_codec.Reader(*block.info_memory)
+        # The last observations that were returned, as an array for each leaf; empty: not kept.
+        self._last: list[Array] = []
 
     def bare_infos(self, listed: list[int]) -> Array:
         """Return a new info for each of these envs, with nothing but its ``env_id``."""
@@ -42,10 +35,7 @@ class Batches:
     def gather(
         self, envs: Selection, beside: dict[int, Beside]
     ) -> tuple[list[Any], Any, Array, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Gather observations (leaf by leaf, and joined for the caller), rewards and flags.
-
-        ``beside`` is by env.
-        """
+        """Gather observations (leaf by leaf, and joined for the caller), rewards and flags."""
         block, ids, index, whole = self._block, envs.ids, envs.index, envs.is_whole
         parts: list[Any] = []
         objects = 0
@@ -58,8 +48,12 @@ class Batches:
                 parts.append(array[ids] if array.ndim == 1 else array.take(ids, 0))
             else:
                 parts.append(array.copy() if self._copy else array)
-        if self._last is not None:
-            self._note_last(ids, index, parts)
+        if self._last:
+            for last, part in zip(self._last, parts, strict=True):
+                if last.dtype.hasobject:
+                    last[index] = np.fromiter(map(spaces.snapshot, part), object, len(ids))
+                else:
+                    last[index] = part
         reward, terminated, truncated = block.reward, block.terminated, block.truncated
         if not whole:
             reward, terminated, truncated = reward[ids], terminated[ids], truncated[ids]
@@ -70,14 +64,13 @@ class Batches:
 
     def _join(self, parts: list[Any], count: int) -> Any:
         """Join the arrays of the leaves into the observations that the caller gets."""
-        layout = self._block.spec.obs
-        if not self._in_columns:
-            return np.fromiter(spaces.join_rows(layout, parts, count), object, count)
+        if not self._columns:
+            return np.fromiter(spaces.join_rows(self._layout, parts, count), object, count)
         columns = [
             part if leaf.code is None else np.fromiter(leaf.code.decode(part), object, count)
             for leaf, part in zip(self._block.obs_leaves, parts, strict=True)
         ]
-        return spaces.join(layout, columns)
+        return spaces.join(self._layout, columns)
 
     def complete(
         self,
@@ -93,7 +86,7 @@ class Batches:
         ``marked`` are the positions of these rows in the batch, each with its mark; ``infos`` and
         ``listed``, the env ids, are of all rows. ``resets``: set ``is_reset`` in infos of resets.
         """
-        read, kept = self._reader.read, self._block.infos
+        read, kept = self.reader.read, self._block.infos
         for k, mark in marked:
             i = listed[k]
             if mark >= FORM:
@@ -113,42 +106,18 @@ class Batches:
                 elif self._final is not None:
                     info["final_obs"] = self._final[i].copy()
                 else:
-                    info["final_obs"] = self._block.final_obs(i)
+                    info["final_obs"] = spaces.copy_row(self._layout, self._block.finals, i)
                 info.setdefault("final_info", {})
             if mark & RESET_ROW and resets:
                 infos[k]["is_reset"] = True
 
-    def forget_forms(self, ids: Sequence[int]) -> None:
-        """Forget the forms of infos of these envs, because a new process numbers them again."""
-        for i in ids:
-            self._reader.forget(i)
-
-    # ------------------------------------------------------------------------- last observations
-
     def keep_last(self) -> None:
         """Keep copies of returned observations from now on, because a fault may spoil the row."""
-        if self._last is None:
-            self._last = [
-                np.full(self._block.spec.num_envs, None, dtype=object)
-                if array is None
-                else np.zeros_like(array)
-                for array in self._block.obs
-            ]
-
-    def _note_last(self, ids: IdArray, index: Any, parts: list[Any]) -> None:
-        assert self._last is not None  # noqa: S101 - for the type checker
-        for array, last, part in zip(self._block.obs, self._last, parts, strict=True):
-            if array is not None:
-                last[index] = part
-            else:
-                for k, i in enumerate(ids.tolist()):
-                    last[i] = spaces.snapshot(part[k])
+        self._last = [
+            np.empty(self._block.spec.num_envs, object) if array is None else np.zeros_like(array)
+            for array in self._block.obs
+        ]
 
     def last_obs(self, i: int) -> Any:
         """Return a copy of the last observation of env ``i`` that the caller got."""
-        assert self._last is not None  # noqa: S101 - keep_last was called
-        parts = [
-            spaces.snapshot(array[i] if leaf.dtype is None else leaf.one(array, i))
-            for leaf, array in zip(self._block.obs_leaves, self._last, strict=True)
-        ]
-        return spaces.join(self._block.spec.obs, parts)
+        return spaces.copy_row(self._layout, self._last, i)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envpool_py.env import heartbeat, info_codec, spaces, step_times
 from envpool_py.env.spaces import Array
-from envpool_py.ids import IdArray, Selection
+from envpool_py.ids import Selection
 
 #: (obs, reward, terminated, truncated, info)
 StepResult: TypeAlias = "tuple[Any, Array, NDArray[np.bool_], NDArray[np.bool_], Array]"
@@ -71,7 +71,9 @@ class Block:
         #: An array ``(num_envs, *shape)`` for each leaf; None for a leaf of objects.
         self.obs: list[Array | None] = [arrays.get(f"obs {n}") for n in range(len(self.obs_leaves))]
         self.finals = [arrays[f"final {n}"] for n in range(len(self.obs_leaves)) if spec.finals]
-        self.actions = [arrays.get(f"action {n}") for n in range(len(spaces.leaves(spec.action)))]
+        num_actions = len(spaces.leaves(spec.action))
+        self.actions: list[Any] = [arrays.get(f"action {n}") for n in range(num_actions)]
+        self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
         self.ends = arrays["ends"]
         self.reward, self.terminated, self.truncated, self.mark = (
             self.ends[name] for name in ("reward", "terminated", "truncated", "mark")
@@ -83,9 +85,6 @@ class Block:
         self._positions: Any = arrays["positions"].data
         self.heartbeats = arrays["heartbeats"]
         self.times = arrays["times"]
-        # The array of actions if an action is one array or number, else None.
-        self._action = self.actions[0] if spaces.is_leaf(spec.action) else None
-        self._action_dtype = None if self._action is None else np.dtype(self._action.dtype.str)
 
     def put_actions(self, envs: Selection, actions: Any) -> bool:
         """Write the actions of these envs; return False if the block cannot hold them.
@@ -93,46 +92,32 @@ class Block:
         ``actions`` is an array ``(k, *shape)`` or another form that ``spaces.batch_actions``
         accepts. If this raises, nothing was written.
         """
-        array, ids, index = self._action, envs.ids, envs.index
+        # The fast test of the usual case: one array of the right dtype and shape.
+        array, index = self._action, envs.index
         if (
             array is not None
             and type(actions) is np.ndarray
-            and actions.dtype is self._action_dtype
-            and actions.shape == (len(ids), *array.shape[1:])
+            and actions.dtype is array.dtype
+            and actions.shape == (len(envs.ids), *array.shape[1:])
         ):
             array[index] = actions
             return True
-        columns = self.action_columns(ids, actions)
+        columns = spaces.batch_actions(self.spec.action, actions, envs.ids.tolist())
         if columns is None:
             return False
         for array, column in zip(self.actions, columns, strict=True):
-            assert array is not None  # noqa: S101 - columns are of fixed layouts
             array[index] = column
         return True
 
-    def action_columns(self, ids: IdArray, actions: Any) -> list[Array] | None:
-        """Return an array ``(k, ...)`` of actions per leaf; None if the block cannot hold them."""
-        if not spaces.is_fixed(self.spec.action):
-            return None
-        return spaces.batch_actions(self.spec.action, actions, ids.tolist())
-
     def put_position(self, i: int, position: Position) -> None:
-        """Write the position of env ``i``.
-
-        Only the executor calls this, because only it knows which resets have reached the env. A
-        restarted process continues from the position that the previous process wrote.
-        """
+        """Write the position of env ``i``, from which a restarted process continues."""
+        # Only the executor knows it, because only the executor knows which resets reached the env.
         episode, over = position
         self._positions[i] = 2 * (episode + 1) + over  # 0 before the first episode
 
     def position(self, i: int) -> Position:
         resets, over = divmod(self._positions[i], 2)
         return resets - 1, bool(over)
-
-    def final_obs(self, i: int) -> Any:
-        """Return a copy of the observation that ended the last episode of env ``i``."""
-        rows = [array[i : i + 1].copy() for array in self.finals]
-        return spaces.join_rows(self.spec.obs, rows, 1)[0]
 
 
 def nbytes(spec: Spec) -> int:
@@ -142,26 +127,26 @@ def nbytes(spec: Spec) -> int:
 
 def _fields(spec: Spec) -> tuple[list[tuple[str, tuple[int, ...], np.dtype[Any], int]], int]:
     """Return (name, shape, dtype, offset in bytes) of every field, and the total size in bytes."""
-    n, byte = spec.num_envs, np.dtype(np.uint8)
+    n = spec.num_envs
     ends = [("reward", "f8", spec.reward), ("terminated", "?"), ("truncated", "?"), ("mark", "u2")]
-    wanted: list[tuple[str, tuple[int, ...], np.dtype[Any]]] = [
-        ("ends", (n,), np.dtype(ends, align=True))
-    ]
+    wanted: list[tuple[str, tuple[int, ...], Any]] = [("ends", (n,), np.dtype(ends, align=True))]
     layouts = [("obs", spec.obs), ("action", spec.action)]
     layouts += [("final", spec.obs)] if spec.finals else []
     for name, layout in layouts:
         for number, leaf in enumerate(spaces.leaves(layout)):
             if leaf.dtype is not None:
-                wanted.append((f"{name} {number}", (n, *leaf.shape), leaf.dtype))
+                wanted.append((f"{name} {number}", (n, *leaf.shape), leaf.dtype.str))
     wanted += [
-        ("info rows", (n * info_codec.ROW_BYTES,), byte),
-        ("info tables", (n * info_codec.TABLE_BYTES,), byte),
-        ("positions", (n,), np.dtype(np.int64)),
-        ("heartbeats", (spec.num_processes, heartbeat.NUMBERS), np.dtype(np.int64)),
-        ("times", (n if spec.measured else 0, step_times.NUMBERS), np.dtype(np.int64)),
+        ("info rows", (n * info_codec.ROW_BYTES,), "u1"),
+        ("info tables", (n * info_codec.TABLE_BYTES,), "u1"),
+        ("positions", (n,), "i8"),
+        ("heartbeats", (spec.num_processes, heartbeat.NUMBERS), "i8"),
+        ("times", (n if spec.measured else 0, step_times.NUMBERS), "i8"),
     ]
     fields, offset = [], 0
-    for name, dims, dtype in wanted:
+    for name, dims, code in wanted:
+        # NumPy's own object, whose identity fast tests compare; one that was pickled is another.
+        dtype = np.dtype(code)
         fields.append((name, dims, dtype, offset))
         size = int(np.prod(dims, dtype=np.int64)) * dtype.itemsize
         offset += -(-size // _ALIGN) * _ALIGN

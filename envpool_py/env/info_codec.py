@@ -10,73 +10,52 @@ Any other info is sent beside the block.
 from __future__ import annotations
 
 import functools
+import io
 import pickle
 import struct
-from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import numpy as np
 
 #: Bytes that an env has for the values of its info: ten numbers, and a few small arrays.
 ROW_BYTES = 256
-#: Bytes that an env has for the forms of its infos.
+#: Bytes that an env has for the forms of its infos. Forms are numbered from 1.
 TABLE_BYTES = 1024
-#: Forms that an env may have; they are numbered from 1.
-MAX_FORMS = 60
-#: In place of the number of a form: the info is in ``Block.infos`` of this process.
-KEPT = MAX_FORMS + 1
+#: In place of the number of a form, because no table has so many: the info is in ``Block.infos`` of
+#: this process.
+KEPT = TABLE_BYTES
 
 # The types whose values a struct restores exactly, by its letters. The struct refuses an int of
 # more than 8 bytes, and the info is then sent beside the block.
-_LETTERS: dict[type, str] = {
-    float: "d",
-    int: "q",
-    bool: "?",
-    np.bool_: "?",
-    np.float64: "d",
-    np.float32: "f",
-    np.float16: "e",
-    np.int8: "b",
-    np.int16: "h",
-    np.int32: "i",
-    np.int64: "q",
-    np.uint8: "B",
-    np.uint16: "H",
-    np.uint32: "I",
-    np.uint64: "Q",
-}
+_LETTERS: dict[Any, str] = {float: "d", int: "q", bool: "?", np.bool_: "?"}
+_LETTERS |= {np.float64: "d", np.float32: "f", np.float16: "e"}
+_LETTERS |= {np.int8: "b", np.int16: "h", np.int32: "i", np.int64: "q"}
+_LETTERS |= {np.uint8: "B", np.uint16: "H", np.uint32: "I", np.uint64: "Q"}
 _OWN = (float, int, bool)  # the types that a struct returns
-_LENGTH = struct.Struct("=i")
 
-
-class Form(NamedTuple):
-    """The form of an info; ``arrays`` has dtype and shape of each array, None for a number."""
-
-    keys: tuple[str, ...]
-    types: tuple[type, ...]
-    arrays: tuple[tuple[str, tuple[int, ...]] | None, ...]
-
-    def layout(self) -> struct.Struct:
-        letters = [
-            _LETTERS[kind] if array is None else f"{np.dtype(array).itemsize}s"
-            for kind, array in zip(self.types, self.arrays, strict=True)
-        ]
-        return struct.Struct("=" + "".join(letters))
+#: Each key with the type of its value; with dtype and shape if the value is an array.
+Form: TypeAlias = "tuple[tuple[str, Any], ...]"
 
 
 def form_of(info: dict[str, Any]) -> Form | None:
     """Return the form of an info, or None if its values cannot be stored as bytes."""
-    arrays: list[tuple[str, tuple[int, ...]] | None] = []
+    form: list[tuple[str, Any]] = []
     for key, value in info.items():
+        kind: Any = type(value)
+        if kind is np.ndarray and value.size and value.dtype.kind in "biuf":
+            kind = value.dtype.str, value.shape
+        elif kind not in _LETTERS:
+            return None
         if type(key) is not str:
             return None
-        if type(value) in _LETTERS:
-            arrays.append(None)
-        elif type(value) is np.ndarray and value.size and value.dtype.kind in "biuf":
-            arrays.append((value.dtype.str, value.shape))
-        else:
-            return None
-    return Form(tuple(info), tuple(map(type, info.values())), tuple(arrays))
+        form.append((key, kind))
+    return tuple(form)
+
+
+def _struct_of(form: Form) -> struct.Struct:
+    letters = [_LETTERS.get(kind) or f"{np.dtype(kind).itemsize}s" for _, kind in form]
+    return struct.Struct("=" + "".join(letters))
 
 
 class Packer:
@@ -88,33 +67,29 @@ class Packer:
     def __init__(self, rows: memoryview, tables: memoryview) -> None:
         self._rows, self._tables = rows, tables
         num_envs = len(rows) // ROW_BYTES
-        # For each env, by form, and by keys for the last form with these keys: the types, which
-        # of them are arrays, the struct's pack_into, the number of the form.
+        # For each env, by form, and by keys and types for the last form that has them: the struct's
+        # pack_into; place, dtype and shape of each array; the number of the form.
         self._learnt: list[dict[Form, Any]] = [{} for _ in range(num_envs)]
-        self._latest: list[dict[tuple[str, ...], Any]] = [{} for _ in range(num_envs)]
-        # The bytes of each env's table that are in use.
-        self._used = [0] * num_envs
+        self._latest: list[dict[tuple[Any, ...], Any]] = [{} for _ in range(num_envs)]
+        # The end of the forms in each env's table.
+        self._ends = [i * TABLE_BYTES for i in range(num_envs)]
 
     def pack(self, i: int, info: dict[str, Any]) -> int:
         """Write the info of env ``i``; return the number of its form, 0 if it cannot be stored."""
+        values: Any = info.values()
         try:
-            types, arrays, pack_into, number = self._latest[i][tuple(info)]
+            pack_into, arrays, number = self._latest[i][(*info, *map(type, values))]
         except KeyError:
             return self._learn(i, info)
-        values = info.values()
-        if list(map(type, values)) != types:
-            return self._learn(i, info)
-        try:
-            if arrays is None:
-                pack_into(self._rows, i * ROW_BYTES, *values)
-                return number  # type: ignore[no-any-return]
-            packed = list(values)
+        if arrays:
+            values = list(values)
             for place, dtype, shape in arrays:
-                array = packed[place]
+                array = values[place]
                 if array.dtype != dtype or array.shape != shape:
                     return self._learn(i, info)
-                packed[place] = array.tobytes()
-            pack_into(self._rows, i * ROW_BYTES, *packed)
+                values[place] = array.tobytes()
+        try:
+            pack_into(self._rows, i * ROW_BYTES, *values)
         except struct.error:  # an int of more than 8 bytes
             return 0
         return number  # type: ignore[no-any-return]
@@ -126,18 +101,16 @@ class Packer:
             return 0
         learnt = self._learnt[i]
         if form not in learnt:
-            layout = form.layout()
-            data = pickle.dumps(form, protocol=5)
-            start = i * TABLE_BYTES + self._used[i]
-            end = start + _LENGTH.size + len(data)
-            too_long = layout.size > ROW_BYTES or end > (i + 1) * TABLE_BYTES
-            if too_long or len(learnt) == MAX_FORMS:
+            layout, data = _struct_of(form), pickle.dumps(form, protocol=5)
+            start, end = self._ends[i], self._ends[i] + len(data)
+            if layout.size > ROW_BYTES or end > (i + 1) * TABLE_BYTES:
                 return 0
-            self._tables[start:end] = _LENGTH.pack(len(data)) + data
-            self._used[i] += end - start
-            arrays = [(n, np.dtype(a[0]), a[1]) for n, a in enumerate(form.arrays) if a is not None]
-            learnt[form] = list(form.types), arrays or None, layout.pack_into, len(learnt) + 1
-        self._latest[i][form.keys] = learnt[form]
+            self._tables[start:end] = data
+            self._ends[i] = end
+            kinds = [kind for _, kind in form]
+            arrays = [(n, np.dtype(k[0]), k[1]) for n, k in enumerate(kinds) if type(k) is tuple]
+            learnt[form] = layout.pack_into, arrays, len(learnt) + 1
+        self._latest[i][(*info, *map(type, info.values()))] = learnt[form]
         return self.pack(i, info)
 
 
@@ -146,57 +119,45 @@ class Reader:
 
     def __init__(self, rows: memoryview, tables: memoryview) -> None:
         self._rows, self._tables = rows, tables
-        # For each env a list of functions, each of which reads an info of the form of its index.
-        self._known: dict[int, list[Callable[[], dict[str, Any]]]] = {}
+        # For each env what ``_functions_of`` returns for its forms, in the order of their numbers.
+        self._known: dict[int, list[Any]] = {}
 
     def read(self, i: int, number: int) -> dict[str, Any]:
         """Return the info of env ``i``, of the form ``number``, as a new dict."""
         try:
-            return self._known[i][number]()
+            make, unpack = self._known[i][number - 1]
         except (KeyError, IndexError):
-            self._look_up(i, number)
-            return self._known[i][number]()
+            table = io.BytesIO(self._tables[i * TABLE_BYTES : (i + 1) * TABLE_BYTES])
+            forms = [pickle.load(table) for _ in range(number)]  # noqa: S301 - from our own worker process
+            self._known[i] = list(map(_functions_of, forms))
+            make, unpack = self._known[i][-1]
+        return make(i, *unpack(self._rows, i * ROW_BYTES))  # type: ignore[no-any-return]
 
-    def forget(self, i: int) -> None:
-        """Forget the forms of env ``i``, because its new process writes a new table."""
-        self._known.pop(i, None)
-
-    def _look_up(self, i: int, number: int) -> None:
-        start = i * TABLE_BYTES
-        found: list[Callable[[], dict[str, Any]]] = [dict]
-        for _ in range(number):
-            (length,) = _LENGTH.unpack_from(self._tables, start)
-            start += _LENGTH.size
-            form = pickle.loads(self._tables[start : start + length])  # noqa: S301 - from our own worker process
-            found.append(self._reader_of(form, i))
-            start += length
-        self._known[i] = found
-
-    def _reader_of(self, form: Form, i: int) -> Callable[[], dict[str, Any]]:
-        make, unpack = _maker(form), form.layout().unpack_from
-        rows, offset = self._rows, i * ROW_BYTES
-        return lambda: make(i, *unpack(rows, offset))
+    def forget(self, ids: Iterable[int]) -> None:
+        """Forget the forms of these envs, because a new process writes new tables."""
+        for i in ids:
+            self._known.pop(i, None)
 
 
 @functools.lru_cache(maxsize=1024)
-def _maker(form: Form) -> Callable[..., dict[str, Any]]:
-    """Return a function that makes an info from an env's id and the values.
+def _functions_of(form: Form) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return a function of an env's id and values that makes an info, and one that unpacks values.
 
-    It is compiled for the form, because a dict display is two to three times as fast as a loop.
+    The first is compiled for the form: a dict display is two to three times as fast as a loop.
     """
     makers: dict[str, Any] = {}
     items = []
-    for n, (key, kind, array) in enumerate(zip(*form, strict=True)):
-        if array is None and kind in _OWN:
+    for n, (key, kind) in enumerate(form):
+        if kind in _OWN:
             items.append(f"{key!r}: v{n}")
         else:
-            makers[f"make{n}"] = kind if array is None else _array_of(*array)
+            makers[f"make{n}"] = _array_of(*kind) if type(kind) is tuple else kind
             items.append(f"{key!r}: make{n}(v{n})")
     items.append("'env_id': i")
-    names = "".join(f", v{n}" for n in range(len(form.keys)))
+    names = "".join(f", v{n}" for n in range(len(form)))
     # Safe: of each key the code contains only the ``repr`` of a string.
     make = eval(f"lambda i{names}: {{{', '.join(items)}}}", makers)  # noqa: S307
-    return cast("Callable[..., dict[str, Any]]", make)
+    return make, _struct_of(form).unpack_from
 
 
 def _array_of(dtype: str, shape: tuple[int, ...]) -> Callable[[bytes], Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,21 +30,18 @@ def flat_rows(leaf: Leaf, array: Array | None) -> list[Any] | None:
     return list(map(view, array)) if len(leaf.shape) == 1 and leaf.code is None else None
 
 
-def writer_of(layout: Any, arrays: Sequence[Array | None], what: str, beside: Beside) -> Write:
+def writer_of(layout: Any, arrays: Iterator[Array | None], what: str, beside: Beside) -> Write:
     """Return ``write(i, value)``, which stores a value of the layout for env ``i``.
 
     It raises TypeError or ValueError for a value that the arrays cannot hold without loss. Objects,
-    which no array holds, go to ``beside``. Messages call the value ``what``.
+    which no array holds, go to ``beside``. Messages call the value ``what``. ``arrays`` yields one
+    array per leaf.
     """
-    return _writer(layout, iter(arrays), what, beside)
-
-
-def _writer(layout: Any, arrays: Any, what: str, beside: Beside) -> Write:
     if spaces.is_leaf(layout):
         return _leaf_writer(layout, next(arrays), what, beside)
     kind = dict if isinstance(layout, dict) else tuple
     keyed = layout.items() if isinstance(layout, dict) else enumerate(layout)
-    writers = [(key, _writer(part, arrays, f"{what}[{key!r}]", beside)) for key, part in keyed]
+    writers = [(key, writer_of(part, arrays, f"{what}[{key!r}]", beside)) for key, part in keyed]
     count = len(writers)
 
     def write(i: int, value: Any) -> None:
@@ -64,21 +60,18 @@ def _writer(layout: Any, arrays: Any, what: str, beside: Beside) -> Write:
 def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> Write:
     if array is None:
         return lambda _, value: beside.setdefault("objects", []).append(value)
-    # NumPy has one object per native dtype, so a fast test of identity is enough.
-    target, shape, dtype = array, leaf.shape, np.dtype(array.dtype.str)
+    target, shape, dtype, code = array, leaf.shape, array.dtype, leaf.code
 
     def fit(i: int, value: Any) -> None:
-        target[i] = spaces.fit(value, shape, dtype, what, "observation_space")
+        if code is not None:
+            target[i] = code.encode(value, what)
+        else:
+            target[i] = spaces.fit(value, shape, dtype, what, "observation_space")
 
-    if leaf.code is not None:
-        encode = leaf.code.encode
-
-        def write_code(i: int, value: Any) -> None:
-            target[i] = encode(value, what)
-
-        return write_code
+    if code is not None:
+        return fit
     if leaf.scalar:
-        cells, kind = view(array), array.dtype.type
+        cells, kind = view(array), dtype.type
 
         def write_number(i: int, value: Any) -> None:
             if type(value) is kind:
@@ -108,34 +101,24 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
     return write_array
 
 
-def actions_of(block: Block) -> Any:
-    """Return a mapping from an env's id to its action, of the type that its space samples.
+def actions_of(block: Block) -> Callable[[int], Any]:
+    """Return a function of an env's id that returns its action, in the type that its space samples.
 
     Each action is a copy, which the env may change. It is None if the block cannot hold actions;
     they are then in the request.
     """
     layout = block.spec.action
-    held = [array for array in block.actions if array is not None]
-    if len(held) < len(block.actions):
-        return [None] * block.spec.num_envs
-    rows = [
-        array if leaf.scalar else _Copies(array)
-        for leaf, array in zip(spaces.leaves(layout), held, strict=True)
-    ]
-    return rows[0] if spaces.is_leaf(layout) else _Joined(spaces.join(layout, rows))
+    if not spaces.is_fixed(layout):
+        return lambda _: None
+    readers = list(map(_reader, spaces.leaves(layout), block.actions))
+    if spaces.is_leaf(layout):
+        return readers[0]
+    tree = spaces.join(layout, readers)
+    return lambda i: spaces.map_tree(lambda read: read(i), tree)
 
 
-class _Copies:
-    def __init__(self, array: Array) -> None:
-        self._rows = [array[i, ...] for i in range(len(array))]
-
-    def __getitem__(self, i: int) -> Array:
-        return self._rows[i].copy()
-
-
-class _Joined:
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def __getitem__(self, i: int) -> Any:
-        return spaces.map_tree(itemgetter(i), self._rows)
+def _reader(leaf: Leaf, array: Array) -> Callable[[int], Any]:
+    if leaf.scalar:
+        return array.__getitem__
+    rows = [array[i, ...] for i in range(len(array))]
+    return lambda i: rows[i].copy()

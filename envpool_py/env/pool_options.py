@@ -10,28 +10,22 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
 
 from envpool_py.errors import EnvError
 
+#: The values of ``autoreset_mode``: the names of Gymnasium's modes, in lower case.
 NEXT_STEP, SAME_STEP = "next_step", "same_step"
-#: Gymnasium's modes by the names that ``autoreset_mode`` takes.
-AUTORESET_MODES = {
-    NEXT_STEP: gym.vector.AutoresetMode.NEXT_STEP,
-    SAME_STEP: gym.vector.AutoresetMode.SAME_STEP,
-}
 #: The values of ``validate``: check the first reset and the first step of each env; all rows; none.
 FIRST, ALWAYS, OFF = "first", "always", "off"
 
 #: Maps (env_id, episode) to the (seed, options) of the reset that begins the episode.
 ResetFn: TypeAlias = Callable[[int, int], tuple[int | None, dict[str, Any] | None]]
-
-T = TypeVar("T")
 
 INTEGER = (int, np.integer)
 NUMBER = (int, float, np.number)
@@ -63,16 +57,10 @@ def check_timeout(name: str, timeout: float | None) -> float | None:
     return float(timeout)
 
 
-def _checked(default: Any, check: Callable[[str, Any], Any]) -> Any:
-    """Return a field whose value is what ``check(name, value)`` returns."""
-    return field(default=default, metadata={"check": check})
-
-
-def _check_fields(options: Any) -> None:
-    for one in dataclasses.fields(options):
-        if "check" in one.metadata:
-            value = one.metadata["check"](one.name, getattr(options, one.name))
-            object.__setattr__(options, one.name, value)
+def _check_fields(options: Any, **checks: Callable[[str, Any], Any]) -> None:
+    """Replace the value of each field by what its check returns for name and value."""
+    for name, check in checks.items():
+        object.__setattr__(options, name, check(name, getattr(options, name)))
 
 
 @dataclass(frozen=True)
@@ -133,14 +121,14 @@ class EnvOptions:
     autoreset_mode: str | gym.vector.AutoresetMode | None = None
     episode_seeds: bool = False
     reset_fn: ResetFn | None = None
-    recycle: int | None = _checked(None, check_count)
+    recycle: int | None = None
     validate: str = FIRST
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        _check_fields(self, recycle=check_count)
         mode = self.autoreset_mode
         if isinstance(mode, gym.vector.AutoresetMode):
-            mode = next((name for name, known in AUTORESET_MODES.items() if known is mode), None)
+            mode = None if mode is gym.vector.AutoresetMode.DISABLED else mode.name.lower()
         if mode not in (None, NEXT_STEP, SAME_STEP):
             text = "autoreset_mode must be None, 'next_step' or 'same_step'"
             raise ValueError(f"{text}, got {mode!r}")
@@ -171,14 +159,14 @@ class RecoveryOptions:
     """
 
     on_error: str = "raise"
-    max_restarts: int | None = _checked(10, check_count)
+    max_restarts: int | None = 10
     restart_backoff: float = 0.1
     on_restart: Callable[[int, EnvError], object] | None = None
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "restart"):
             raise ValueError(f"on_error must be 'raise' or 'restart', got {self.on_error!r}")
-        _check_fields(self)
+        _check_fields(self, max_restarts=check_count)
         check_number("restart_backoff must be seconds", self.restart_backoff, NUMBER)
         if not self.restart_backoff >= 0:
             raise ValueError(f"restart_backoff must be 0 or more, got {self.restart_backoff}")
@@ -203,14 +191,15 @@ class ProcessOptions:
             one per env.
     """
 
-    threads_per_process: int | None = _checked(1, check_count)
+    threads_per_process: int | None = 1
     affinity: bool = False
-    step_timeout: float | None = _checked(None, check_timeout)
+    step_timeout: float | None = None
     caller_steps: bool = False
-    num_processes: int | None = _checked(None, check_count)
+    num_processes: int | None = None
 
     def __post_init__(self) -> None:
-        _check_fields(self)
+        _check_fields(self, threads_per_process=check_count, step_timeout=check_timeout)
+        _check_fields(self, num_processes=check_count)
         if self.caller_steps and self.num_processes is None:
             raise ValueError("caller_steps: every env has its own process; pass num_processes")
         if self.caller_steps and self.step_timeout is not None:

@@ -63,14 +63,8 @@ class Leaf(NamedTuple):
         """Return the leaf's name in messages, such as ``obs['camera'][0]``."""
         return what + "".join(f"[{key!r}]" for key in self.path)
 
-    def one(self, column: Array, k: int) -> Any:
-        """Return value ``k`` of a column, in the type that the space samples."""
-        if self.code is not None:
-            return self.code.decode(column[k : k + 1])[0]
-        return column[k] if self.scalar else column[k, ...]
-
     def each(self, column: Array) -> list[Any]:
-        """Return all values of a column, each as ``one`` returns it; objects unchanged."""
+        """Return all values of a column, in the type that the space samples; objects unchanged."""
         if self.code is not None:
             return self.code.decode(column)
         if self.shape or self.scalar or self.dtype is None:
@@ -169,11 +163,18 @@ def take(tree: Any, rows: Any) -> Any:
 
 def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
     """Return the values of a batch one by one, from an array ``(count, ...)`` per leaf."""
+    if is_leaf(layout):
+        return layout.each(columns[0])  # type: ignore[no-any-return]
     parts = [leaf.each(column) for leaf, column in zip(leaves(layout), columns, strict=True)]
     rows = zip(*parts, strict=True) if parts else [()] * count
     if isinstance(layout, dict) and all(map(is_leaf, layout.values())):
         return [dict(zip(layout, row, strict=True)) for row in rows]
     return [join(layout, row) for row in rows]
+
+
+def copy_row(layout: Any, columns: Sequence[Array], i: int) -> Any:
+    """Return a copy of value ``i`` of a batch, from an array ``(k, ...)`` per leaf."""
+    return snapshot(join_rows(layout, [column[i : i + 1] for column in columns], 1)[0])
 
 
 def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -> Array:
@@ -226,14 +227,11 @@ def stack_objects(values: list[Any], leaf: Leaf) -> Array:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a deep copy of ``value``.
-
-    Envs, and objects that cannot be copied, are returned without a copy.
-    """
+    """Return a deep copy of ``value``; envs, and objects that cannot be copied, unchanged."""
     kind = type(value)
     if kind is dict and _IMMUTABLE.issuperset(map(type, value.values())):
         return value.copy()  # the most frequent case first
-    if kind in _IMMUTABLE or isinstance(value, np.generic):
+    if kind in _IMMUTABLE or isinstance(value, (np.generic, gym.Env)):
         return value
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.copy()
@@ -246,8 +244,6 @@ def snapshot(value: Any) -> Any:
         return clone
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return kind(*map(snapshot, value))
-    if isinstance(value, gym.Env):
-        return value
     try:
         return copy.deepcopy(value)
     except ordinary():  # it cannot be copied
@@ -255,21 +251,17 @@ def snapshot(value: Any) -> Any:
 
 
 def batch_actions(layout: Any, actions: Any, ids: Sequence[int]) -> list[Array] | None:
-    """Return the actions of a batch as one array ``(k, *shape)`` per leaf, for a fixed layout.
+    """Return the actions of a batch as one array ``(k, *shape)`` per leaf.
 
     ``actions`` are an array of shape ``(k, *shape)`` or a sequence of ``k`` actions; for a Dict or
     Tuple space also a dict or a tuple of arrays ``(k, ...)``. ``ids`` are the envs, for messages.
-    Return None if an action is None, which no array can hold; use ``list_actions`` then. TypeError
-    and ValueError as of ``split`` and ``fit``, or if there is not one action per id.
+    Return None if no array can hold them: the layout is not fixed, or an action is None; use
+    ``list_actions`` then. TypeError and ValueError as of ``split`` and ``fit``, or if there is not
+    one action per id.
     """
+    if not is_fixed(layout):
+        return None
     count = len(ids)
-    if (
-        is_leaf(layout)
-        and isinstance(actions, np.ndarray)
-        and actions.dtype == layout.dtype
-        and actions.shape == (count, *layout.shape)
-    ):
-        return [actions]
     columns = _columns(layout, actions, count)
     if columns is None:
         rows = _as_rows(actions, count)
@@ -346,8 +338,7 @@ def _stack(leaf: Leaf, rows: Any, ids: Sequence[int]) -> Array:
     try:
         return fit(rows, (len(ids), *leaf.shape), leaf.dtype, name, "action_space")
     except (TypeError, ValueError):
-        fitted = [
-            fit(row, leaf.shape, leaf.dtype, f"env {i}: {name}", "action_space")
-            for i, row in zip(ids, rows, strict=True)
-        ]
-        return np.stack(fitted) if fitted else np.empty((0, *leaf.shape), leaf.dtype)
+        column = np.empty((len(ids), *leaf.shape), leaf.dtype)
+        for k, (i, row) in enumerate(zip(ids, rows, strict=True)):
+            column[k] = fit(row, leaf.shape, leaf.dtype, f"env {i}: {name}", "action_space")
+        return column

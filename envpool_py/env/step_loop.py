@@ -67,9 +67,10 @@ class StepLoop:
         block = self._block
         # The values of the current row that the block cannot hold.
         self._beside: Beside = {}
-        self._write = writer_of(block.spec.obs, block.obs, "obs", self._beside)
+        self._write = writer_of(block.spec.obs, iter(block.obs), "obs", self._beside)
         if block.finals:
-            self._write_final = writer_of(block.spec.obs, block.finals, "final_obs", self._beside)
+            finals = iter(block.finals)
+            self._write_final = writer_of(block.spec.obs, finals, "final_obs", self._beside)
         self._words = view(block.ends.view(np.int64).reshape(len(block.ends), -1)[:, -1])
         # For each env the object to step: the env itself if its next step needs nothing else.
         self._steppers: list[Any] = [None] * block.spec.num_envs
@@ -125,7 +126,7 @@ class StepLoop:
     def _make_run(self) -> Callable[[Iterator[int], float], None]:
         """Make the step loop; local variables make it fast, which matters for cheap envs."""
         block, steppers, write = self._block, self._steppers, self._write
-        actions, layout = actions_of(block), block.spec.obs
+        action, layout = actions_of(block), block.spec.obs
         flat = flat_rows(layout, block.obs[0]) if spaces.is_leaf(layout) else None
         rewards: Any = block.reward if block.spec.reward else view(block.reward)
         words, beside, more, form = self._words, self._beside, BESIDE * _ONE, FORM * _ONE
@@ -138,7 +139,7 @@ class StepLoop:
             for token in todo:
                 i = token & ID_MASK
                 # ``step`` is looked up each time, because an env may rebind it.
-                row = reset(i) if token & RESET else steppers[i].step(actions[i])
+                row = reset(i) if token & RESET else steppers[i].step(action(i))
                 try:
                     obs, reward, terminated, truncated, info = row
                 except (TypeError, ValueError):
@@ -222,10 +223,11 @@ class StepLoop:
     def _write_first(self, token: int, obs: Any, info: dict[str, Any], last: Any) -> int:
         i, block, beside = token & ID_MASK, self._block, self._beside
         beside.pop("objects", None)
-        self._write(i, block.final_obs(i) if obs is IN_BLOCK else obs)
+        layout = block.spec.obs
+        self._write(i, spaces.copy_row(layout, block.finals, i) if obs is IN_BLOCK else obs)
         if last is not IN_BLOCK:
             space = "observation_space"
-            beside["final_obs"] = spaces.fit_tree(block.spec.obs, last, "final_obs", space)
+            beside["final_obs"] = spaces.fit_tree(layout, last, "final_obs", space)
         word = FINAL * _ONE + (self._keep(i, info) if info else 0)
         if beside:  # sent now, so that an error of pickling belongs to the reset
             self._send_beside(token)

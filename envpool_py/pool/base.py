@@ -22,7 +22,7 @@ from envpool_py.engine import asking
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
 from envpool_py.env.block import StepResult
-from envpool_py.env.pool_options import AUTORESET_MODES, EnvOptions, check_timeout, split
+from envpool_py.env.pool_options import EnvOptions, check_timeout, split
 from envpool_py.env.pool_options import Options as PoolOptions
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array
@@ -369,7 +369,7 @@ class BaseVectorEnv:
     def autoreset_mode(self) -> gym.vector.AutoresetMode | None:
         """How envs are reset at the end of their episodes; None: call ``reset`` yourself."""
         mode: Any = self._options.env.autoreset_mode
-        return AUTORESET_MODES.get(mode)
+        return None if mode is None else gym.vector.AutoresetMode[mode.upper()]
 
     @property
     def waiting_id(self) -> list[int]:

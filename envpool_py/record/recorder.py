@@ -123,7 +123,8 @@ class Recorder(Observer):
     def steps(self, ids: IdArray, actions: Any, *, stored: bool) -> None:
         """Write the actions; TypeError: an action has a type that only pickle supports."""
         if stored:
-            columns = self._block.action_columns(ids, actions) or ()
+            layout = self._block.spec.action
+            columns = spaces.batch_actions(layout, actions, ids.tolist()) or ()
             self._write(STEPS, ids, [_narrowed(column) for column in columns])
         else:
             _check(ids, actions, "action")

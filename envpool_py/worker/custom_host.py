@@ -103,12 +103,12 @@ class CustomHost(InlineHost):
 
     def attach(self, block: Block) -> None:
         super().attach(block)
-        self._actions = actions_of(block)
+        self._action_of = actions_of(block)
 
     def _send_tokens(self, data: bytes) -> None:
         for token in memoryview(data).cast("q").tolist():
             i = token & ID_MASK
-            request = Request("reset") if token & RESET else Request("step", (self._actions[i],))
+            request = Request("reset") if token & RESET else Request("step", (self._action_of(i),))
             self._executors[i].env.send(request)
         super()._send_tokens(data)
 
