@@ -38,7 +38,6 @@ from envpool_py.env.row_checks import RowWarnings
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
 from envpool_py.ids import IdArray, Selection, every
-from envpool_py.record.observers import Rows, Steps
 from envpool_py.worker.hosts import Hosts, common_spec
 
 _NO_MARK = bytes(1)
@@ -125,12 +124,13 @@ class Engine:
         stored = self.block.put_actions(envs, actions)
         ids = envs.ids
         rows = [] if stored else spaces.list_actions(self.block.spec.action, actions, ids.tolist())
+        requests = None if stored else [Request("step", (row,)) for row in rows]
         for observer in self.observers:
-            columns = self.block.action_columns(ids, actions) if stored else None
-            observer.steps(ids, Steps(columns, rows))
-        self.flight.send(
-            envs, STEPPING, None if stored else [Request("step", (row,)) for row in rows]
-        )
+            if requests is None:
+                observer.steps(ids)
+            else:
+                observer.requests(ids.tolist(), requests)
+        self.flight.send(envs, STEPPING, requests)
 
     def claim_reset(self, ids: IdArray) -> None:
         """Raise unless these envs accept a reset; drop their results that were left unread."""
@@ -150,7 +150,7 @@ class Engine:
                 self.flight.cancel(envs.ids)
                 raise
         for observer in self.observers:
-            observer.resets(envs.ids.tolist(), requests)
+            observer.requests(envs.ids.tolist(), requests)
         plain = not any(request.kwargs or request.error for request in requests)
         self.flight.send(envs, RESETTING, None if plain else requests)
 
@@ -214,10 +214,8 @@ class Engine:
                 changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
                 flight.positions.mark_returned(changed)
                 completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
-            if self.observers:
-                rows = Rows(parts, reward, terminated, truncated)
-                for observer in self.observers:
-                    observer.rows(ids, rows)
+            for observer in self.observers:
+                observer.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove_returned(ids)
             self.states.mark_returned(envs, READY)
             if recovery is not None:

@@ -34,7 +34,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.request_tokens import GENERATION, TOKEN_BYTES, pack_token
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.ids import IdArray, Selection
-from envpool_py.record.observers import Observer
+from envpool_py.record.recorder import Recorder
 from envpool_py.worker.hosts import Hosts
 from envpool_py.worker.process_host import ProcessHost
 
@@ -65,7 +65,7 @@ class Flight:
         self.arrivals = Arrivals(self.states)
         self.beside: dict[int, Beside | EnvError] = {}
         self.replies: dict[int, Any] = {}
-        self.observers: list[Observer] = []
+        self.observers: list[Recorder] = []
         self.recovery: Any = None
         self.closed = False
         self._hanging: set[int] = set()
@@ -97,7 +97,7 @@ class Flight:
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
         for observer in self.observers:
-            observer.retried(i, request)
+            observer.requests([i], [request])
         for send in self.hosts.prepare_requests(np.array([i]), self.states.tokens, [request]):
             send()
 
