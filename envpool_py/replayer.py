@@ -120,7 +120,7 @@ class _Env:
     #: failed. They are carried out when the record shows a later answer of the env; if the env was
     #: recreated first, its process had died.
     unconfirmed: list[Request] = field(default_factory=list)
-    #: What ``recorder.LIFE`` names, if the run recreated the env but a row is returned before.
+    #: Its entry of ``RECREATED``, if the run recreated the env but a row is returned before.
     life: dict[str, Any] | None = None
 
     def next_position(self, request: Request | None, info: Iterable[str] = ()) -> tuple[int, int]:
@@ -262,19 +262,19 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
         elif kind == recorder.ASKED:
-            asked, args, kwargs, failed = entry
-            if asked == "env_fn":
+            *fields, failed = entry
+            request = Request(*fields)
+            if request.kind == "env_fn":
                 if failed:  # the env stayed
                     return
-                args = (self._swapped(i, *args),)
-            request = Request(asked, args, kwargs)
+                request = request._replace(args=(self._swapped(i, *request.args),))
             if failed:
                 env.unconfirmed.append(request)
                 return
             self._confirm(i)
             error = self._carry_out(i, request)
             if error is not None:
-                how = f"{asked} raised, but not in the run"
+                how = f"{request.kind} raised, but not in the run"
                 raise self._differs(i, how, env.position) from error
 
     def _swapped(self, i: int, name: str) -> Callable[[], Any]:
@@ -395,9 +395,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         kind, text, asked, env_ids = fault
         env, request = self._envs[i], self._pending.pop(i, None)
         is_death = kind in _DEATHS
-        repeats = self._deaths if is_death else asked in ("step", "reset")
         error, position = None, env.next_position(request)
-        if request is not None and repeats:
+        if request is not None and (self._deaths if is_death else asked in ("step", "reset")):
             self._confirm(i)
             position = env.next_position(request)
             error = self._carry_out(i, request)

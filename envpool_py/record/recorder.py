@@ -21,10 +21,9 @@ import struct
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envpool_py.env import spaces
 from envpool_py.env.block import Block
@@ -47,13 +46,14 @@ REQUESTS = b"r"  #: other requests with a row are sent: the first four fields of
 ROWS = b"o"  #: rows are returned: ``Row``; in the file column by column
 RAISED = b"e"  #: errors are raised: the name of the class, the text, the request, all env ids
 RECOVERED = b"x"  #: an error is handled by recovery: likewise
-RECREATED = b"m"  #: envs are recreated: the arguments ``LIFE`` of ``Executor.configure``
+RECREATED = b"m"  #: envs are recreated: some arguments of ``Executor.configure``
 CANCELLED = b"c"  #: requests are cancelled: whether the request is carried out anyway
-#: A request without a row has ended: (kind, args, kwargs, whether it failed). Of a function only
-#: its name is written.
-ASKED = b"a"
+ASKED = b"a"  #: requests without a row have ended: as ``REQUESTS``, and whether it failed
 CLOSED = b"z"  #: the pool is closed
-LIFE = ("root", "episode", "restarts")
+
+
+#: One chunk: its kind, the env ids, and the data of each of these envs.
+Event: TypeAlias = "tuple[bytes, list[int], list[Any]]"
 
 
 class Row(NamedTuple):
@@ -63,14 +63,6 @@ class Row(NamedTuple):
     terminated: bool
     truncated: bool
     reward: Any
-
-
-class Event(NamedTuple):
-    """One chunk: its kind, the env ids, and the data of each of these envs."""
-
-    kind: bytes
-    ids: list[int]
-    data: list[Any]
 
 
 class Recorder:
@@ -123,22 +115,10 @@ class Recorder:
 
     def requests(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Write other requests that are answered by a row."""
-        # A replay has its own observation for ``lose``.
-        entries = [
-            (kind, () if kind == "lose" else args, dict(kwargs), error)
-            for kind, args, kwargs, error, _ in requests
-        ]
-        for i, entry in zip(ids, entries, strict=True):
-            _check(i, entry, "action" if entry[0] == "step" else "reset")
-        self._write(REQUESTS, ids, entries)
+        self._write(REQUESTS, ids, _entries(ids, requests))
 
     def rows(
-        self,
-        ids: IdArray,
-        parts: Sequence[Any],
-        reward: Array,
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
+        self, ids: IdArray, parts: list[Any], reward: Array, terminated: Array, truncated: Array
     ) -> None:
         """Write rows before they are returned; ``parts``: an array ``(k, ...)`` per leaf."""
         digests = digest.of_observations(self._block.obs_leaves, parts, len(ids))
@@ -157,7 +137,8 @@ class Recorder:
 
     def recreated(self, ids: Sequence[int], requests: Sequence[Request]) -> None:
         """Write that envs were recreated and configured by these requests."""
-        lives = [{name: request.kwargs[name] for name in LIFE} for request in requests]
+        names = ("root", "episode", "restarts")
+        lives = [{name: request.kwargs[name] for name in names} for request in requests]
         self._write(RECREATED, ids, lives)
 
     def asks(
@@ -169,31 +150,36 @@ class Recorder:
         caller has not failed if a process still carries it out. A request that was interrupted has
         failed.
         """
-        kind = requests[0].kind if requests else ""
-        if not kind or not KINDS[kind].recorded:
+        if not requests or not KINDS[requests[0].kind].recorded:
             return None
-        arguments = [(tuple(request.args), dict(request.kwargs)) for request in requests]
-        if kind in ("apply", "env_fn"):
-            functions = [request.args[0] for request in requests]
-            arguments = [((getattr(f, "__qualname__", repr(f)),), {}) for f in functions]
-        for i, one in zip(ids, arguments, strict=True):
-            _check(i, one, kind)
+        entries = _entries(ids, requests)
 
         def write(failed: Sequence[int]) -> None:
-            pairs = zip(ids, arguments, strict=True)
-            self._write(ASKED, ids, [(kind, *one, i in failed) for i, one in pairs])
+            pairs = zip(ids, entries, strict=True)
+            self._write(ASKED, ids, [(*entry, i in failed) for i, entry in pairs])
 
         return write
 
 
-def _check(i: int, value: Any, what: str) -> None:
-    try:
-        plain_codec.encode(value)
-    except TypeError as error:
-        raise TypeError(
-            f"env {i}: {what} can't be recorded: {error}, which only pickle supports;"
-            " a record holds numbers, strings, arrays, and lists, tuples and dicts of them"
-        ) from error
+def _entries(ids: Sequence[int], requests: Sequence[Request]) -> list[tuple[Any, ...]]:
+    """Return kind, arguments and error of each request; a function is replaced by its name."""
+    entries: list[tuple[Any, ...]] = []
+    for i, request in zip(ids, requests, strict=True):
+        kind, args, kwargs, error, _ = request
+        if kind in ("apply", "env_fn"):
+            args, kwargs = (getattr(args[0], "__qualname__", repr(args[0])),), {}
+        elif kind == "lose":  # a replay has its own observation
+            args = ()
+        entries.append((kind, args, dict(kwargs), error))
+        try:
+            plain_codec.encode(entries[-1])
+        except TypeError as reason:
+            what = "action" if kind == "step" else kind
+            raise TypeError(
+                f"env {i}: {what} can't be recorded: {reason}, which only pickle supports;"
+                " a record holds numbers, strings, arrays, and lists, tuples and dicts of them"
+            ) from reason
+    return entries
 
 
 def _narrowed(column: Array) -> Array:
@@ -248,7 +234,7 @@ def _events(path: Path, num_envs: int) -> Generator[Event, None, None]:
                 data = [Row(*row) for _, *row in zip(ids, *columns, strict=True)]
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ValueError(f"{path}: the chunk at byte {at} is corrupt: {error}") from error
-        yield Event(kind, ids, data)
+        yield kind, ids, data
 
 
 def _chunks(path: Path) -> Iterator[tuple[bytes, int, bytes]]:
@@ -257,14 +243,11 @@ def _chunks(path: Path) -> Iterator[tuple[bytes, int, bytes]]:
         if file.read(len(MAGIC)) != MAGIC:
             raise ValueError(f"{path}: not a record of a pool")
         size = os.fstat(file.fileno()).st_size
-        while True:
-            at = file.tell()
-            head = file.read(_CHUNK_HEAD.size)
-            if len(head) < _CHUNK_HEAD.size:
-                return
+        while len(head := file.read(_CHUNK_HEAD.size)) == _CHUNK_HEAD.size:
             length, crc, kind = _CHUNK_HEAD.unpack(head)
+            at = file.tell() - len(head)
             # Checked before the read, so that a wrong length does not allocate memory.
-            if at + _CHUNK_HEAD.size + length > size:
+            if at + len(head) + length > size:
                 return
             body = file.read(length)
             if zlib.crc32(body, zlib.crc32(kind)) != crc:
