@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,17 +25,16 @@ from envpool_py.engine.states import STEPPING
 from envpool_py.env import spaces
 from envpool_py.env.block import StepResult
 from envpool_py.env.request import KINDS, Request
-from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine
+from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError, combine, warn
 from envpool_py.ids import Ids, Selection
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.record import digest, recorder
-from envpool_py.record.recorder import Row
+from envpool_py.record.recorder import Event, Row
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _PLACE = re.compile(r" \([^()]*:\d+\)$")
-_RESET = Request("reset")
 _POOL_OPTIONS = ("autoreset_mode", "columns", "validate", "reset_first", "episode_seeds", "recycle")
 _DEATHS = {kind.__name__: kind for kind in (WorkerDiedError, EnvTimeoutError)}
 
@@ -76,7 +74,7 @@ def replay(
         OSError: the record cannot be read.
         EnvError: an env_fn raised.
     """
-    header = recorder.read_header(path)
+    header, events = recorder.read(path)
     num_envs = header["num_envs"]
     env_fns = check_env_fns(env_fns)
     if len(env_fns) != num_envs:
@@ -102,7 +100,16 @@ def replay(
                 " with_state=state_in_info)"
             ) from error
         raise
-    return Replay(pool, path, chosen, until=until, deaths=deaths, swaps=swaps)
+    spec = pool.engine.block.spec
+    for name, layout in (("observations", spec.obs), ("actions", spec.action)):
+        described = recorder.describe(layout)
+        if described != header[name]:
+            pool.close()
+            raise ValueError(
+                f"{name}: these envs have {described:.500},"
+                f" but the record {path} has {header[name]:.500}"
+            )
+    return Replay(pool, chosen, header, events, until, swaps or {}, deaths=deaths)
 
 
 @dataclass
@@ -113,7 +120,7 @@ class _Env:
     #: failed. They are carried out when the record shows a later answer of the env; if the env was
     #: recreated first, its process had died.
     unconfirmed: list[Request] = field(default_factory=list)
-    #: What ``recorder.LIFE`` names, if the run recreated the env but a row is returned before.
+    #: Its entry of ``RECREATED``, if the run recreated the env but a row is returned before.
     life: dict[str, Any] | None = None
 
     def next_position(self, request: Request | None, info: Iterable[str] = ()) -> tuple[int, int]:
@@ -157,41 +164,32 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
     def __init__(
         self,
         pool: BaseVectorEnv,
-        path: str | os.PathLike[str],
         env_ids: Sequence[int],
+        header: dict[str, Any],
+        events: Generator[Event, None, None],
+        until: int | None,
+        swaps: Mapping[int, Sequence[Callable[[], Any]]],
         *,
-        until: int | None = None,
-        deaths: bool = False,
-        swaps: Mapping[int, Sequence[Callable[[], Any]]] | None = None,
+        deaths: bool,
     ) -> None:
-        self.pool, self._events = pool, recorder.read_events(path)
-        self.env_ids = list(env_ids)
-        self.header = recorder.read_header(path)
-        self.until = until
+        self.pool, self._events = pool, events
+        self.env_ids, self.header, self.until = list(env_ids), header, until
         self.num_batches = 0
         self.recovered: list[EnvError] = []
         self.complete = False
         self._deaths = deaths
-        self._swaps = {i: list(env_fns) for i, env_fns in (swaps or {}).items()}
+        self._swaps = {i: list(env_fns) for i, env_fns in swaps.items()}
         self._engine = engine = pool.engine
-        self._spec = spec = engine.block.spec
-        for name, layout in (("observations", spec.obs), ("actions", spec.action)):
-            described, recorded = recorder.describe(layout), self.header[name]
-            if described != recorded:
-                self.close()
-                raise ValueError(
-                    f"{name}: these envs have {described:.500},"
-                    f" but the record {path} has {recorded:.500}"
-                )
+        self._spec = engine.block.spec
         # From here on ids are those of the pool of the replay.
         self._index = {i: k for k, i in enumerate(self.env_ids)}
         self._envs = [_Env() for _ in self.env_ids]
         # The requests in flight in the run, in the order of sending; not sent in the replay yet.
         self._pending: dict[int, Request] = {}
         engine.batches.keep_last()
-        if self.header["episode_seeds"] or self.header["recycle"]:
+        if header["episode_seeds"] or header["recycle"]:
             for k, i in enumerate(self.env_ids):
-                engine.flight.positions.roots[k] = self.header["roots"][i]
+                engine.flight.positions.roots[k] = header["roots"][i]
             engine.flight.recovery.configure(range(len(self.env_ids)))
 
     def __next__(self) -> StepResult:
@@ -202,26 +200,26 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             pairs = zip(ids, data, strict=True)
             entries = {self._index[i]: entry for i, entry in pairs if i in self._index}
             if kind == recorder.ROWS and (entries or not ids):
-                is_seeding = any(
-                    self._pending[i].kind == "seed" for i in entries if i in self._pending
-                )
-                batch = self._repeat(entries)
-                if is_seeding:  # `pool.seed` has dropped these rows
-                    continue
+                requests = {i: self._pending.pop(i) for i in entries}
+                batch = self._repeat(requests, entries)
+                if any(request.kind == "seed" for request in requests.values()):
+                    continue  # `pool.seed` has dropped these rows
                 self.num_batches += 1
                 return batch
-            errors = [self._follow(kind, i, entry) for i, entry in entries.items()]
-            if kind == recorder.RECOVERED:
-                self.recovered += [error for error in errors if error is not None]
-            if kind == recorder.RAISED and entries:
-                raise combine([error for error in errors if error is not None])
-            if kind == recorder.ASKED and entries and data[0][0] == "apply":
-                warnings.warn(
+            if kind in (recorder.RAISED, recorder.RECOVERED):
+                errors = [self._error_of(i, entry) for i, entry in entries.items()]
+                if kind == recorder.RECOVERED:
+                    self.recovered += errors
+                elif errors:
+                    raise combine(errors)
+            elif kind == recorder.ASKED and entries and data[0][0] == "apply":
+                warn(
                     f"the run applied {data[0][1][0]} to {len(ids)} envs, which is not"
-                    " replayed: a record holds no functions",
-                    UserWarning,
-                    stacklevel=2,
+                    " replayed: a record holds no functions"
                 )
+            else:
+                for i, entry in entries.items():
+                    self._follow(kind, i, entry)
         if self._deaths and not self.complete and self._pending:
             pending, self._pending = self._pending, {}
             return self._fetch(pending)
@@ -242,40 +240,42 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "pool"):
-            self.close()
+        self.close()
 
-    def _follow(self, kind: bytes, i: int, entry: Any) -> EnvError | None:
-        """Follow what an event other than ``ROWS`` holds for env ``i``; return its error."""
+    def _follow(self, kind: bytes, i: int, entry: Any) -> None:
+        """Follow what an event without rows and errors holds for env ``i``."""
+        env = self._envs[i]
         if kind == recorder.STEPS:
             self._pending[i] = Request("step", (spaces.join(self._spec.action, entry),))
-        elif kind == recorder.PLAIN_STEPS:
-            self._pending[i] = Request("step", (entry,))
-        elif kind in (recorder.RESETS, recorder.SEEDS):
-            name = "reset" if kind == recorder.RESETS else "seed"
-            self._pending[i] = Request(name, kwargs=entry)
-        elif kind == recorder.RETRIED:
-            name, kwargs, error = entry
-            args = (self._engine.batches.last_obs(i),) if name == "lose" else ()
-            self._pending[i] = Request(name, args, kwargs, error)
+        elif kind == recorder.REQUESTS:
+            request = Request(*entry)
+            if request.kind == "lose":
+                request = request._replace(args=(self._engine.batches.last_obs(i),))
+            self._pending[i] = request
         elif kind == recorder.CANCELLED:
-            request = self._pending.pop(i, None)
-            if request is not None and entry:
-                self._envs[i].unconfirmed.append(request)
+            cancelled = self._pending.pop(i, None)
+            if cancelled is not None and entry:
+                env.unconfirmed.append(cancelled)
             self._recreate(i)
         elif kind == recorder.RECREATED:
-            self._envs[i].life = entry
+            env.life = entry
             if i not in self._pending:  # else its row is returned first
                 self._recreate(i)
-        elif kind != recorder.ASKED:
-            return self._error_of(i, entry)
-        elif entry[0] != "apply":  # a record holds no functions
-            asked, args, kwargs, failed = entry
-            if asked == "env_fn":
-                args = () if failed else (self._swapped(i, *args),)
-            if args or asked != "env_fn":
-                self._ask(i, Request(asked, args, kwargs), failed=failed)
-        return None
+        elif kind == recorder.ASKED:
+            *fields, failed = entry
+            request = Request(*fields)
+            if request.kind == "env_fn":
+                if failed:  # the env stayed
+                    return
+                request = request._replace(args=(self._swapped(i, *request.args),))
+            if failed:
+                env.unconfirmed.append(request)
+                return
+            self._confirm(i)
+            error = self._carry_out(i, request)
+            if error is not None:
+                how = f"{request.kind} raised, but not in the run"
+                raise self._differs(i, how, env.position) from error
 
     def _swapped(self, i: int, name: str) -> Callable[[], Any]:
         """Return the next env_fn of env ``i``, which the run called ``name``."""
@@ -286,16 +286,6 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
                 f" holds no functions, so pass swaps={{{env_id}: [{name}]}}"
             )
         return self._swaps[env_id].pop(0)
-
-    def _ask(self, i: int, request: Request, *, failed: bool) -> None:
-        if failed:
-            self._envs[i].unconfirmed.append(request)
-            return
-        self._confirm(i)
-        error = self._carry_out(i, request)
-        if error is not None:
-            how = f"{request.kind} raised, but not in the run"
-            raise self._differs(i, how, self._envs[i].position) from error
 
     def _recreate(self, i: int) -> None:
         """Recreate env ``i`` if it was recreated in the run."""
@@ -316,16 +306,14 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
     def _carry_out(self, i: int, request: Request) -> EnvError | None:
         """Carry out a request on env ``i``, drop the result, and return the error, if any."""
         env = self._envs[i]
-        info: dict[str, Any] = {}
         try:
             if KINDS[request.kind].has_row:
-                _, _, _, _, (info,) = self._fetch({i: request})
+                infos = self._fetch({i: request})[4]
+                env.position = env.next_position(request, infos[0])
             else:
                 asking.ask(self._engine, np.array([i]), [request])
-                return None
         except EnvError as error:
             return error
-        env.position = env.next_position(request, info)
         return None
 
     def _fetch(self, requests: Mapping[int, Request]) -> StepResult:
@@ -352,12 +340,8 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             info["env_id"] = self.env_ids[i]
         return batch
 
-    def _repeat(self, rows: Mapping[int, Row]) -> StepResult:
+    def _repeat(self, requests: Mapping[int, Request], rows: Mapping[int, Row]) -> StepResult:
         """Repeat the rows of a batch, and check them."""
-        for i in rows:
-            if i not in self._pending:
-                raise ValueError(f"env {self.env_ids[i]}: the record holds a row without a request")
-        requests = {i: self._pending.pop(i) for i in rows}
         try:
             batch = self._fetch(requests)
         except EnvError as error:
@@ -366,20 +350,32 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
             position = self._envs[i].next_position(requests[i])
             raise self._differs(i, f"{first}; in the run it did not", position) from error
         for n, (i, row) in enumerate(rows.items()):
-            env, request, info = self._envs[i], requests[i], batch[4][n]
-            env.position = env.next_position(request, info)
-            how = _difference(batch, n, row)
-            obs = self._engine.batches.last_obs(i)
-            now = digest.of_row(self._spec.obs, obs)
-            if how is None and now != row.digest:
-                shown = f"{obs!r:.300}"
-                how = f"obs is {shown}, of digest {now:08x}; the digest was {row.digest:08x}"
+            env, info = self._envs[i], batch[4][n]
+            env.position = env.next_position(requests[i], info)
+            how = self._difference(batch, n, i, row)
             if how is not None:
                 raise self._differs(i, how, env.position)
-            if "final_obs" in info and request.kind in ("step", "lose"):
-                env.position = env.next_position(_RESET)
+            if "final_obs" in info and requests[i].kind in ("step", "lose"):
+                env.position = env.position[0] + 1, 0
             self._recreate(i)
         return batch
+
+    def _difference(self, batch: StepResult, n: int, i: int, row: Row) -> str | None:
+        """Describe how row ``n`` of a batch, of env ``i``, differs from the record; None: equal."""
+        _, reward, terminated, truncated, _ = batch
+        now, was = (bool(terminated[n]), bool(truncated[n])), (row.terminated, row.truncated)
+        if now != was:
+            return f"(terminated, truncated) is {now}, was {was}"
+        values = np.asarray(reward[n], np.float64).squeeze()
+        recorded = np.asarray(row.reward, np.float64).squeeze()
+        if values.tobytes() != recorded.tobytes():
+            return f"reward is {values.tolist()}, was {recorded.tolist()}"
+        obs = self._engine.batches.last_obs(i)
+        found = digest.of_row(self._spec.obs, obs)
+        if found != row.digest:
+            shown = f"{obs!r:.300}"
+            return f"obs is {shown}, of digest {found:08x}; the digest was {row.digest:08x}"
+        return None
 
     def _differs(self, i: int, how: str, position: tuple[int, int]) -> ReplayError:
         episode, step = position
@@ -398,20 +394,19 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
         """
         kind, text, asked, env_ids = fault
         env, request = self._envs[i], self._pending.pop(i, None)
-        position = env.next_position(request)
         is_death = kind in _DEATHS
-        error = None
-        if request and (self._deaths if is_death else asked in ("step", "reset")):
+        error, position = None, env.next_position(request)
+        if request is not None and (self._deaths if is_death else asked in ("step", "reset")):
             self._confirm(i)
             position = env.next_position(request)
             error = self._carry_out(i, request)
             was, now = _headline(text), "" if error is None else _headline(error.message)
-            if error is None and not is_death:
-                how = f"it did not raise the error of the run: {was}"
-                raise self._differs(i, how, position)
             if not is_death and _ADDRESS.sub("0x", now) != _ADDRESS.sub("0x", was):
-                raise self._differs(i, f"raised {now!r}, was {was!r}", position) from error
-        if request and request.kind == "step":
+                how = f"raised {now!r}, was {was!r}"
+                if error is None:
+                    how = f"it did not raise the error of the run: {was}"
+                raise self._differs(i, how, position) from error
+        if request is not None and request.kind == "step":
             env.position = position
         self._recreate(i)
         message, _, details = text.partition("\n\n")
@@ -421,17 +416,3 @@ class Replay(Iterator[StepResult], AbstractContextManager["Replay"]):
 def _headline(message: str) -> str:
     # Without its env, and without the line of the user's code.
     return _PLACE.sub("", message.partition("\n")[0].partition(": ")[2])
-
-
-def _difference(batch: StepResult, n: int, row: Row) -> str | None:
-    """Describe how flags or reward of row ``n`` differ from the recorded row; None: equal."""
-    now = bool(batch[2][n]), bool(batch[3][n])
-    was = bool(row.flags & 1), bool(row.flags & 2)
-    if now != was:
-        return f"(terminated, truncated) is {now}, was {was}"
-    values = np.asarray(batch[1][n], np.float64).reshape(-1)
-    recorded = np.asarray(row.reward, np.float64).reshape(-1)
-    if values.tobytes() != recorded.tobytes():
-        shown = [v[0] if len(v) == 1 else v.tolist() for v in (values, recorded)]
-        return f"reward is {shown[0]}, was {shown[1]}"
-    return None

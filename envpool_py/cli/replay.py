@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _replay_of(args: argparse.Namespace) -> Replay:
     try:
-        header = recorder.read_header(args.file)
+        header, _ = recorder.read(args.file)
         num_envs, recorded = header["num_envs"], header.get("env")
         if args.env is None:
             if recorded is None:

@@ -74,21 +74,22 @@ def _of_episodes(path: Path) -> dict[str, Any]:
 
 
 def _of_record(path: Path) -> dict[str, Any]:
-    header = recorder.read_header(path)
+    header, events = recorder.read(path)
     rewards: dict[int, list[float]] = {}  # of running episodes
     returns: list[float] = []
     lengths: list[int] = []
     errors: list[str] = []
     seeds: dict[int, int | None] = {}
     steps, complete = 0, False
-    for kind, ids, data in recorder.read_events(path):
+    for kind, ids, data in events:
         complete = kind == recorder.CLOSED
         if kind in (recorder.RAISED, recorder.RECOVERED):
             errors += [first_line(text) for _, text, _, _ in data]
-        elif kind in (recorder.RESETS, recorder.SEEDS):
-            for i, arguments in zip(ids, data, strict=True):
-                seeds.setdefault(i, arguments.get("seed"))
-                rewards.pop(i, None)
+        elif kind == recorder.REQUESTS:
+            for i, (request, _, kwargs, _) in zip(ids, data, strict=True):
+                if request in ("reset", "seed"):
+                    seeds.setdefault(i, kwargs.get("seed"))
+                    rewards.pop(i, None)
         elif kind == recorder.ROWS:
             for i, row in zip(ids, data, strict=True):
                 if i not in rewards:  # the row of a reset
@@ -96,7 +97,7 @@ def _of_record(path: Path) -> dict[str, Any]:
                     continue
                 steps += 1
                 rewards[i].append(float(np.sum(row.reward)))
-                if row.flags:
+                if row.terminated or row.truncated:
                     returns.append(sum(rewards[i]))
                     lengths.append(len(rewards[i]))
                     rewards[i] = []

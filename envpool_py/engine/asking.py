@@ -49,7 +49,8 @@ class Call:
         self._engine, self._note = engine, None
         if observed:
             engine.flight.recovery.mend(ids)
-            self._note = engine.flight.observer.asks(ids.tolist(), requests)
+            if engine.flight.recorder is not None:
+                self._note = engine.flight.recorder.asks(ids.tolist(), requests)
         self._kinds = {i: request.kind for i, request in zip(ids.tolist(), requests, strict=True)}
         self._tokens = engine.states.tokens | ASK
         self._messages = engine.hosts.prepare_requests(ids, self._tokens, requests)

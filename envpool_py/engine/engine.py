@@ -2,7 +2,7 @@
 
 ::
 
-    step, reset    check the states, store the actions, tell the observer, send
+    step, reset    check the states, store the actions, record, send
     fetch          wait for the results of some envs, or of the next ones that finish
     _deliver       gather the rows into a batch, complete the infos, set the states
 
@@ -125,8 +125,8 @@ class Engine:
         if not stored:
             actions = spaces.list_actions(self.block.spec.action, actions, ids.tolist())
             requests = [Request("step", (action,)) for action in actions]
-        if self.flight.observer.watches:
-            self.flight.observer.steps(ids, actions, stored=stored)
+        if self.flight.recorder is not None:
+            self.flight.recorder.requests(ids, requests)
         self.flight.send(envs, STEPPING, requests)
 
     def claim_reset(self, ids: IdArray) -> None:
@@ -145,7 +145,8 @@ class Engine:
         except BaseException:
             self.flight.cancel(envs.ids)
             raise
-        self.flight.observer.resets(envs.ids.tolist(), requests)
+        if self.flight.recorder is not None:
+            self.flight.recorder.requests(envs.ids, requests)
         plain = not any(request.kwargs or request.error for request in requests)
         self.flight.send(envs, RESETTING, None if plain else requests)
 
@@ -209,8 +210,8 @@ class Engine:
                 changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
                 flight.positions.mark_returned(changed)
                 completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
-            if flight.observer.watches:
-                flight.observer.rows(ids, parts, reward, terminated, truncated)
+            if flight.recorder is not None:
+                flight.recorder.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove_returned(ids)
             self.states.mark_returned(envs, READY)
             if recovery.restarts:
@@ -251,7 +252,8 @@ class Engine:
 
     def _raise(self, ids: IdArray, errors: dict[int, EnvError]) -> None:
         failed = np.array(list(errors), dtype=np.intp)
-        self.flight.observer.failed(errors, raised=True)
+        if self.flight.recorder is not None:
+            self.flight.recorder.failed(errors, raised=True)
         for i in errors:
             self.flight.forget_result(i)
         self.states.mark_returned(Selection(failed), RAISED)
@@ -266,7 +268,8 @@ class Engine:
         ready = ids[self.states.state[ids] == READY]
         if sent and len(ready):  # their rows were about to be returned
             self.states.mark_cancelled(ready)
-            self.flight.observer.cancelled(ready.tolist(), [True] * len(ready))
+            if self.flight.recorder is not None:
+                self.flight.recorder.cancelled(ready.tolist(), [True] * len(ready))
 
     def close(self) -> list[EnvError]:
         self.flight.stop()

@@ -34,7 +34,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.request_tokens import GENERATION, TOKEN_BYTES, pack_token
 from envpool_py.errors import EnvError, name_ids
 from envpool_py.ids import IdArray, Selection
-from envpool_py.record.observer import Observer
+from envpool_py.record.recorder import Recorder
 from envpool_py.worker.hosts import Hosts
 from envpool_py.worker.process_host import ProcessHost
 
@@ -55,7 +55,7 @@ class Flight:
         beside: for each env the values beside its row, or its error, until they are returned.
         replies: the envs with a request without a row, and their replies; None: not yet known.
         closed: whether the pool was closed, possibly by another thread or a signal handler.
-        observer: is called for every request and every result.
+        recorder: writes down every request and every result; None without ``record=``.
         recovery: handles failed envs, see ``engine.recovery``.
     """
 
@@ -66,7 +66,7 @@ class Flight:
         self.arrivals = Arrivals(self.states)
         self.beside: dict[int, Beside | EnvError] = {}
         self.replies: dict[int, Any] = {}
-        self.observer = Observer()
+        self.recorder: Recorder | None = None
         self.recovery: Any = None
         self.closed = False
         self._hanging: set[int] = set()
@@ -97,8 +97,10 @@ class Flight:
 
     def send_again(self, i: int, request: Request) -> None:
         """Send a request to env ``i``, which is in flight; used by recovery."""
-        self.observer.retried(i, request)
-        for send in self.hosts.prepare_requests(np.array([i]), self.states.tokens, [request]):
+        ids = np.array([i])
+        if self.recorder is not None:
+            self.recorder.requests(ids, [request])
+        for send in self.hosts.prepare_requests(ids, self.states.tokens, [request]):
             send()
 
     # ------------------------------------------------------------------------------------ waiting
@@ -221,7 +223,8 @@ class Flight:
         self.arrivals.drop_stale()
         for i in listed:
             self.positions.mark_cancelled(i, carried_out=i in carried_out)
-        self.observer.cancelled(listed, [i in carried_out for i in listed])
+        if self.recorder is not None:
+            self.recorder.cancelled(listed, [i in carried_out for i in listed])
         self.recovery.cancelled(listed)
 
     # ------------------------------------------------------------------------------------- the end

@@ -102,8 +102,8 @@ class Recovery:
         if not self._has_budget(i, error):
             return False
         request = self._request_after(i, error) if in_flight else None
-        if in_flight:
-            self._flight.observer.failed({i: error}, raised=False)
+        if in_flight and self._flight.recorder is not None:
+            self._flight.recorder.failed({i: error}, raised=False)
         # One assignment, because an interrupt must not leave a request in flight without an answer.
         self.failed[i] = Failed(error, self._due(i), request)
         return True
@@ -268,7 +268,8 @@ class Recovery:
             raise
         self._new.difference_update(ids)
         self._states.mark_recreated(i for i in ids if by_hand or self._states.state[i] == DEAD)
-        self._flight.observer.recreated(ids, requests)
+        if self._flight.recorder is not None:
+            self._flight.recorder.recreated(ids, requests)
         for i, request in zip(ids, requests, strict=True):
             positions.mark_recreated(i)
             if by_hand:

@@ -464,7 +464,8 @@ class BaseVectorEnv:
         self.is_closed = True
         self.engine.flight.stop()
         call_guard.await_end(self, process_group.GRACE)
-        self.engine.flight.observer.close()
+        if self.engine.flight.recorder is not None:
+            self.engine.flight.recorder.close()
         for error in self.engine.close():
             warn(str(error), RuntimeWarning)
 
@@ -579,6 +580,6 @@ def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> No
             "num_envs": pool.env_num,
             "roots": list(engine.flight.positions.roots.values()),
         }
-        engine.flight.observer = Recorder(engine.block, Path(options.pool.record), facts)
+        engine.flight.recorder = Recorder(engine.block, Path(options.pool.record), facts)
     if not options.pool.reset_first:
         engine.states.mark_as_reset()

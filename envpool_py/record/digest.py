@@ -1,7 +1,7 @@
 """Digests of rows, to compare two runs without storing their observations. Pure functions.
 
 The digest of a row is the CRC-32 of the bytes of its leaves. A leaf with a code enters by its
-encoded values: a pool keeps encoded columns, and ``of_row`` encodes what the env returned. An
+encoded values: a pool keeps encoded columns, and ``of_row`` encodes what the pool returned. An
 object that no array can hold enters by its bytes in ``plain_codec``; an object that ``plain_codec``
 does not support is not compared.
 """
@@ -29,11 +29,10 @@ def of_observations(leaves: Sequence[Leaf], parts: Sequence[Any], count: int) ->
 
 
 def of_row(layout: Any, obs: Any) -> int:
-    """Digest an observation as an env returned it."""
-    fitted = spaces.fit_tree(layout, obs, "obs", "observation_space")
+    """Digest an observation as a pool returned it."""
     leaves = spaces.leaves(layout)
     parts: list[Any] = []
-    for leaf, part in zip(leaves, spaces.split(layout, fitted, "obs"), strict=True):
+    for leaf, part in zip(leaves, spaces.split(layout, obs, "obs"), strict=True):
         kept = part if leaf.code is None else leaf.code.encode(part, "obs")
         parts.append([kept] if leaf.dtype is None else np.asarray([kept], leaf.dtype))
     return of_observations(leaves, parts, 1)[0]
