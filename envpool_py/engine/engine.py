@@ -218,7 +218,7 @@ class Engine:
                 rows = Rows(parts, reward, terminated, truncated)
                 for observer in self.observers:
                     observer.rows(ids, rows)
-            self.arrivals.remove_returned(ids)
+            self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
             if recovery is not None:
                 recovery.returned(ids, completed)
