@@ -57,34 +57,26 @@ class Arrivals:
             return False
         tokens = self.tokens()
         ids = tokens & ID_MASK
-        known = (tokens >= 0) & (ids < len(self._states.state))
-        kept = ~known
-        kept[known] = self._states.tokens[ids[known]] <= tokens[known] & ~(RESET | ASK)
-        listed = list(dict.fromkeys(tokens[kept].tolist()))
-        self.chunks[:] = [np.array(listed, np.int64).tobytes()] if listed else []
+        known = (tokens >= 0) & (ids < len(self._states.tokens))
+        current = self._states.tokens.take(ids, mode="clip")
+        kept = tokens[~known | (current <= tokens & ~(RESET | ASK))].tolist()
+        listed = list(dict.fromkeys(kept))
+        self.chunks[:] = [np.array(listed, np.int64).tobytes()]
         return len(listed) < len(tokens)
 
-    def remove_returned(self, ids: IdArray) -> None:
-        """Remove the results of these envs, which have all arrived and are now returned."""
+    def remove(self, ids: IdArray | list[int]) -> None:
+        """Remove the results of these envs, which have all arrived."""
         if sum(map(len, self.chunks)) == len(ids) * TOKEN_BYTES:
             self.chunks.clear()
-        else:
-            self.remove(ids)
-
-    def remove(self, ids: IdArray | list[int]) -> None:
-        """Remove the tokens of these envs without returning their results."""
+            return
         tokens = self.tokens()
-        self._keep(tokens, ~np.isin(tokens & ID_MASK, ids))
+        self.chunks[:] = [tokens[~np.isin(tokens & ID_MASK, ids)].tobytes()]
 
     def take_replies(self) -> list[int]:
         """Remove the tokens of requests without a row; return their envs."""
         tokens = self.tokens()
         replies = (tokens & ASK != 0) & (tokens >= 0)
         if replies.any():
-            self._keep(tokens, ~replies)
+            self.chunks[:] = [tokens[~replies].tobytes()]
         ids: list[int] = (tokens[replies] & ID_MASK).tolist()
         return ids
-
-    def _keep(self, tokens: NDArray[np.int64], kept: NDArray[np.bool_]) -> None:
-        rest = tokens[kept]
-        self.chunks[:] = [rest.tobytes()] if len(rest) else []

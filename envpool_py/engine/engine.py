@@ -212,7 +212,7 @@ class Engine:
                 completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
-            self.arrivals.remove_returned(ids)
+            self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
             if recovery.restarts:
                 recovery.returned(ids, completed)

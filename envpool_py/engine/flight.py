@@ -149,16 +149,14 @@ class Flight:
             left = self.recovery.run_jobs(left)
             if len(chunks) != count:
                 return
+        limit, seconds = missing, left
+        if group is not None:
+            limit, seconds = self.hosts.num_envs, SLICE if self.publish_early else None
         for host in self.hosts.local:
-            if host.has_work(wanted):
-                if group is None:
-                    host.run(chunks, missing, left, wanted)
-                    return
-                seconds = SLICE if self.publish_early else None
-                host.run(chunks, self.hosts.num_envs, seconds, wanted)
-                if self.publish_early:
+            if host.run(chunks, limit, seconds, wanted):
+                if group is not None and self.publish_early:
                     group.connection.collect(chunks)
-                if group.timed:
+                if group is not None and group.timed:
                     self.handle_ended_processes()
                 return
         if group is None:

@@ -56,8 +56,6 @@ class States:
         # the order of the rows.
         self._times = np.arange(num_envs)
 
-    # ----------------------------------------------------------------------------------- reading
-
     def in_flight(self) -> NDArray[np.bool_]:
         """Return a mask ``(num_envs,)`` of the envs in flight."""
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
@@ -75,8 +73,6 @@ class States:
         """Return the envs that accept a request, in the order in which results were returned."""
         order = np.argsort(self._times)
         return order[self.state[order] < STEPPING]
-
-    # ---------------------------------------------------------------------------------- checking
 
     def check_free(self, ids: IdArray) -> None:
         """Raise AlreadyPendingCallError for an env in flight, EnvError if its process has ended."""
@@ -116,8 +112,6 @@ class States:
         idle = ~self.in_flight()[ids]
         if idle.any():
             raise ValueError(f"{name_ids(ids[idle].tolist())}: not in flight; send actions first")
-
-    # ---------------------------------------------------------------------------------- changing
 
     def mark_sent(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state

@@ -9,7 +9,7 @@ from typing import Any
 from envpool_py.env.executor import Executor
 from envpool_py.env.request import Request
 from envpool_py.env.request_tokens import GENERATION
-from envpool_py.errors import EnvError
+from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.worker.base import EnvWorker
 from envpool_py.worker.process_group import ProcessGroup
 
@@ -106,7 +106,7 @@ class SubprocEnvWorker(EnvWorker):
         host = processes.hosts[0]
         chunks: list[bytes] = []
         while self._token not in memoryview(b"".join(chunks)).cast("q"):
-            if processes.ended():
+            if host.ended:
                 host.reap()
             if host.exit is not None:
                 raise host.death_of(0)
@@ -129,12 +129,9 @@ class SubprocEnvWorker(EnvWorker):
     def _started(self) -> ProcessGroup:
         if self._processes is None:
             processes = self.make_group([self.env_fn], self.context, 1)
-            try:
+            with closed_on_error(processes):
                 processes.start()
                 processes.await_started([], lambda: None)
-            except BaseException:
-                processes.close()
-                raise
             self._processes = processes
         return self._processes
 

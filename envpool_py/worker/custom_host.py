@@ -6,7 +6,7 @@ reply of the worker, in the order in which ``EnvWorker.wait`` says that the work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from typing import Any
 
@@ -40,7 +40,7 @@ class _Remote:
         except Exception as error:  # noqa: BLE001 - raised in place of the reply
             self._failure = error
 
-    def recv(self) -> Any:
+    def recv(self, *_: Any, **__: Any) -> Any:
         try:
             if self._failure is not None:
                 raise self._failure
@@ -52,11 +52,7 @@ class _Remote:
         self._owes = False
         return self._received.pop()
 
-    def step(self, action: Any) -> Any:  # noqa: ARG002 - the signature of an env's
-        return self.recv()
-
-    def reset(self, **kwargs: Any) -> Any:  # noqa: ARG002 - likewise
-        return self.recv()
+    step = reset = recv
 
     def close(self) -> None:
         self.worker.close()
@@ -105,30 +101,31 @@ class CustomHost(InlineHost):
         super().attach(block)
         self._action_of = actions_of(block)
 
-    def _send_tokens(self, data: bytes) -> None:
-        for token in memoryview(data).cast("q").tolist():
-            i = token & ID_MASK
-            request = Request("reset") if token & RESET else Request("step", (self._action_of(i),))
+    def _send(self, tokens: list[int], requests: Mapping[int, Request]) -> None:
+        for token in tokens:
+            i, request = token & ID_MASK, requests.get(token)
+            if request is not None:
+                # A custom worker's reply to `seed` is no row.
+                kind = "reset" if request.kind == "seed" else request.kind
+                request = request._replace(kind=kind).with_own_arguments()
+            elif token & RESET:
+                request = Request("reset")
+            else:
+                request = Request("step", (self._action_of(i),))
             self._executors[i].env.send(request)
-        super()._send_tokens(data)
-
-    def _send_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        for token, request in pairs:
-            # A custom worker's reply to `seed` is no row.
-            sent = request._replace(kind="reset") if request.kind == "seed" else request
-            self._executors[token & ID_MASK].env.send(sent.with_own_arguments())
-        super()._send_requests(pairs)
+        super()._send(tokens, requests)
 
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
-    ) -> None:
-        waiting = [token & ID_MASK for token in self._left()]
-        workers = [self._workers[i] for i in waiting if only is None or i in only]
+    ) -> bool:
+        waiting = {id(self._workers[token & ID_MASK]): token & ID_MASK for token in self._left()}
+        workers = [self._workers[i] for i in waiting.values() if only is None or i in only]
         if not workers:
-            return
+            return False
         ready = type(workers[0]).wait(workers, min(limit, len(workers)), seconds)
         for worker in ready:  # one by one, in the order in which they are ready
-            super().run(chunks, 1, None, {next(i for i in waiting if self._workers[i] is worker)})
+            super().run(chunks, 1, None, {waiting[id(worker)]})
+        return True
 
     def cancel(self, ids: set[int]) -> set[int]:
         super().cancel(ids)

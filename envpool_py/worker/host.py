@@ -71,16 +71,13 @@ class LocalHost(Host, Protocol):
     def attach(self, block: Block) -> None:
         """Write rows into this block from now on."""
 
-    def has_work(self, only: set[int] | None) -> bool:
-        """Whether requests are queued, of the envs ``only`` or of any env."""
-
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
-    ) -> None:
+    ) -> bool:
         """Carry out requests, the oldest first; only those of the envs ``only`` unless None.
 
         The tokens of finished requests go to ``chunks``. Return after ``limit`` requests, or after
-        ``seconds``.
+        ``seconds``; False if there were no requests.
         """
 
     def settle(self, chunks: list[bytes]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -200,8 +201,8 @@ def hosts_of(workers: Sequence[Any], options: ProcessOptions, *, publish_early: 
     if base is None:
         return Hosts(count, None, lambda: [CustomHost(workers)])
     if base is DummyEnvWorker:
-        executors = {i: worker.executor for i, worker in enumerate(workers)}
-        return Hosts(count, None, lambda: [_inline(executors)])
+        makers = [partial(getattr, worker, "executor") for worker in workers]
+        return Hosts(count, None, lambda: _make_inline(range(count), makers))
     if count > ID_MASK:
         raise ValueError(f"got {count} envs; a pool takes {ID_MASK} at the most")
     spread = min(options.num_processes or count, count)
@@ -210,14 +211,14 @@ def hosts_of(workers: Sequence[Any], options: ProcessOptions, *, publish_early: 
         first -= max(count // ((2 if publish_early else 1) * spread + 1), 1)
     env_fns = [worker.env_fn for worker in workers]
     group = workers[0].make_group(env_fns[:first], workers[0].context, min(spread, first), options)
-    return Hosts(count, group, lambda: _make_inline(range(first, count), env_fns[first:]))
+    makers = [partial(Executor, env_fn) for env_fn in env_fns[first:]]
+    return Hosts(count, group, lambda: _make_inline(range(first, count), makers))
 
 
 def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     """Return the class from which the worker has ``send`` and ``recv``; None: its own."""
     kind, given = type(worker), options.given()
-    has_processes = isinstance(worker, SubprocEnvWorker)
-    if given and not has_processes:
+    if given and not isinstance(worker, SubprocEnvWorker):
         raise TypeError(f"{kind.__name__} does not take {', '.join(sorted(given))}")
     for base in (DummyEnvWorker, SubprocEnvWorker):
         if issubclass(kind, base) and kind.send is base.send and kind.recv is base.recv:
@@ -227,24 +228,18 @@ def _base_of(worker: Any, options: ProcessOptions) -> type[EnvWorker] | None:
     return None
 
 
-def _make_inline(ids: Sequence[int], env_fns: Sequence[Callable[[], Any]]) -> list[LocalHost]:
-    """Return the host of the envs that the caller steps; no host if there are no envs."""
-    made: dict[int, Executor] = {}
+def _make_inline(ids: Sequence[int], makers: Sequence[Callable[[], Executor]]) -> list[LocalHost]:
+    """Return the host of the envs in this process; no host if there are no envs."""
+    executors: dict[int, Executor] = {}
+    claimed: dict[int, int] = {}
     try:
-        for i, env_fn in zip(ids, env_fns, strict=True):
+        for i, make in zip(ids, makers, strict=True):
             with naming_env(i, "env_fn"):
-                made[i] = Executor(env_fn)
-        return [_inline(made)] if made else []
+                executors[i] = make()
+                claim_instance(executors[i].env, i, claimed)
+        return [InlineHost(executors)] if executors else []
     except BaseException:
-        for executor in made.values():
+        for executor in executors.values():
             with contextlib.suppress(Exception):  # the first error is the one to report
                 executor.close()
         raise
-
-
-def _inline(executors: dict[int, Executor]) -> InlineHost:
-    claimed: dict[int, int] = {}
-    for i, executor in executors.items():
-        with naming_env(i, "env_fn"):
-            claim_instance(executor.env, i, claimed)
-    return InlineHost(executors)

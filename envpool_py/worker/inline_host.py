@@ -10,12 +10,13 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from operator import length_hint
 from typing import Any
 
-import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 
 from envpool_py.env import spaces as spaces_
@@ -23,7 +24,7 @@ from envpool_py.env.block import Beside, Block
 from envpool_py.env.executor import EnvSpaces, Executor, interrupts
 from envpool_py.env.info_codec import KEPT
 from envpool_py.env.request import Request
-from envpool_py.env.request_tokens import ASK, ID_MASK, TOKEN_BYTES
+from envpool_py.env.request_tokens import ASK, ID_MASK
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.errors import EnvError, env_error
 from envpool_py.worker.host import Send
@@ -41,11 +42,9 @@ class InlineHost:
         # The values of results that the block cannot hold, or their errors, by the env's id; for
         # replies by the id and the bit ``ASK``.
         self._beside: dict[int, Beside | EnvError] = {}
-        # Tokens as bytes and as numbers, and an iterator over those not yet carried out.
-        self._queue: tuple[bytes, list[int], Iterator[int]] = b"", [], iter(())
-        self._reported = 0
+        # Tokens that are not reported yet, and an iterator over those that are not begun yet.
+        self._queue: tuple[list[int], Iterator[int]] = [], iter(())
         self._requests: dict[int, Request] = {}
-        self._running = False
         self._closed = False
 
     def spaces(self) -> dict[int, EnvSpaces]:
@@ -59,8 +58,6 @@ class InlineHost:
         self._writer = StepLoop(
             block, self._executors, self._keep_beside, self._keep_error, self._keep_info
         )
-
-    # --------------------------------------------------------------------------- results, errors
 
     def _keep_info(self, i: int, info: dict[str, Any]) -> int:
         self._infos[i] = spaces_.snapshot(info)
@@ -83,101 +80,74 @@ class InlineHost:
             raise ClosedEnvironmentError("the pool was closed meanwhile; make a new pool") from None
         self._beside[token & (ID_MASK | ASK)] = env_error(error, token & ID_MASK, kind)
 
-    # ----------------------------------------------------------------------------------- requests
-
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:  # noqa: ARG002 - see `run`
-        return partial(self._send_tokens, data)
+        return partial(self._send, memoryview(data).cast("q").tolist(), {})
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
-        return partial(self._send_requests, pairs)
+        return partial(self._send, [token for token, _ in pairs], dict(pairs))
 
-    def _send_tokens(self, data: bytes) -> None:
-        self._append(data)
+    def _send(self, tokens: list[int], requests: Mapping[int, Request]) -> None:
+        """Queue these tokens; those of steps and plain resets have no request."""
+        for token, request in requests.items():
+            self._requests[token] = request.with_own_arguments()
+        self._fill(self._left() + tokens)
 
-    def _send_requests(self, pairs: Sequence[tuple[int, Request]]) -> None:
-        self._requests.update((token, request.with_own_arguments()) for token, request in pairs)
-        self._append(_packed([token for token, _ in pairs]))
-
-    def _append(self, data: bytes) -> None:
-        if length_hint(self._queue[2]):
-            data = _packed(self._left()) + data
-        self._fill(data)
-
-    def _fill(self, data: bytes) -> None:
-        tokens = memoryview(data).cast("q").tolist()
-        self._queue, self._reported = (data, tokens, iter(tokens)), 0
+    def _fill(self, tokens: list[int]) -> None:
+        self._queue = tokens, iter(tokens)
 
     def _left(self) -> list[int]:
-        _, tokens, todo = self._queue
+        tokens, todo = self._queue
         return tokens[len(tokens) - length_hint(todo) :]
-
-    def has_work(self, only: set[int] | None) -> bool:
-        if only is None:
-            return length_hint(self._queue[2]) > 0
-        return any(token & ID_MASK in only for token in self._left())
 
     def run(
         self, chunks: list[bytes], limit: int, seconds: float | None, only: set[int] | None
-    ) -> None:
+    ) -> bool:
         if only is not None:
-            limit = min(limit, self._put_first(only))
-        _, tokens, todo = self._queue
+            self._fill(sorted(self._left(), key=lambda token: token & ID_MASK not in only))
+            limit = min(limit, sum(token & ID_MASK in only for token in self._queue[0]))
+        tokens, todo = self._queue
+        if not limit or not length_hint(todo):
+            return False
         due = 0.0 if seconds is None else time.perf_counter() + seconds
-        self._running = True
-        if self._requests:
-            self._run_requests(todo, limit, due)
-        else:
+        if not self._requests:
             self._writer.carry_out(tokens, todo, due, limit)
-        self._running = False
+        else:
+            for token in islice(todo, limit):
+                request = self._requests.pop(token, None)
+                if request is None:
+                    self._writer.carry_out([token], iter([token]), 0)
+                else:
+                    self._writer.answer(token, request)
+                if due and time.perf_counter() > due:
+                    break
         self._report(chunks)
+        return True
 
-    def _run_requests(self, todo: Iterator[int], limit: int, due: float) -> None:
-        for token in todo:
-            request = self._requests.pop(token, None)
-            if request is None:
-                self._writer.carry_out([token], iter([token]), 0)
-            else:
-                self._writer.answer(token, request)
-            limit -= 1
-            if limit <= 0 or (due and time.perf_counter() > due):
-                return
-
-    def _put_first(self, ids: Collection[int]) -> int:
-        """Move the requests of these envs to the front of the queue; return their number."""
-        left = self._left()
-        wanted = [token for token in left if token & ID_MASK in ids]
-        if left[: len(wanted)] != wanted:
-            self._fill(_packed(wanted + [token for token in left if token & ID_MASK not in ids]))
-        return len(wanted)
-
-    def _report(self, chunks: list[bytes]) -> int:
-        """Report finished requests; return how many tokens of the queue are finished."""
-        data, tokens, todo = self._queue
-        done = len(tokens) - length_hint(todo)
-        if done > self._reported:
-            chunks.append(data[self._reported * TOKEN_BYTES : done * TOKEN_BYTES])
-            self._reported = done
-        return done
+    def _report(self, chunks: list[bytes]) -> list[int]:
+        """Report the requests that were begun, and return their tokens."""
+        tokens, todo = self._queue
+        begun = tokens[: len(tokens) - length_hint(todo)]
+        if begun:
+            chunks.append(array("q", begun).tobytes())
+            self._queue = tokens[len(begun) :], todo
+        return begun
 
     def settle(self, chunks: list[bytes]) -> list[int]:
-        running, self._running = self._running, False
-        done = self._report(chunks)
-        return [self._queue[1][done - 1] & ID_MASK] if running and done else []
+        begun = self._report(chunks)
+        return [begun[-1] & ID_MASK] if begun else []
 
     def cancel(self, ids: set[int]) -> set[int]:
         left = self._left()
-        dropped = {token & ID_MASK for token in left} & ids
-        if dropped:
-            kept = [token for token in left if token & ID_MASK not in ids]
-            self._requests = {t: r for t, r in self._requests.items() if t in kept}
-            self._fill(_packed(kept))
+        kept = [token for token in left if token & ID_MASK not in ids]
+        self._requests = {t: r for t, r in self._requests.items() if t in kept}
+        self._fill(kept)
         for i in ids:
             self._beside.pop(i, None)
-        return ids - dropped
+        return ids - {token & ID_MASK for token in left}
 
     def close(self) -> list[EnvError]:
         self._closed = True
-        for _ in self._queue[2]:  # emptied, so that a loop in another thread ends
+        for _ in self._queue[1]:  # emptied, so that a loop in another thread ends
             pass
         errors = []
         for i, executor in self._executors.items():
@@ -188,7 +158,3 @@ class InlineHost:
         self._executors, self._requests = {}, {}
         self.__dict__.pop("_writer", None)
         return errors
-
-
-def _packed(tokens: list[int]) -> bytes:
-    return np.array(tokens, np.int64).tobytes()
