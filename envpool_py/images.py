@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import subprocess
 import warnings
 from collections.abc import Sequence
+from multiprocessing.util import register_after_fork
 from typing import Any
 
 import numpy as np
@@ -32,19 +35,7 @@ def render_grid(pool: Any, id: Ids = None, **kwargs: Any) -> NDArray[np.uint8]: 
 
 
 def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.uint8]:
-    """Tile frames in rows into one image, as near to a square as their number allows.
-
-    Args:
-        frames: one uint8 array ``(height, width, 3)`` per env; a smaller frame is padded with 0.
-        env_ids: the env of each frame, for errors.
-
-    Returns:
-        ``(rows * height, columns * width, 3)``, with ``rows = ceil(sqrt(n))`` and
-        ``columns = ceil(n / rows)``.
-
-    Raises:
-        ValueError: there are no frames, or a frame does not have this shape.
-    """
+    """Tile the frames of these envs in one image, as ``render_grid`` does."""
     if not len(frames):
         raise ValueError("render: got no env ids; an image needs at least one env")
     for env_id, frame in zip(env_ids, frames, strict=True):
@@ -75,25 +66,43 @@ def grid(frames: Sequence[Array] | Array) -> Array:
 class Video:
     """Writes a video file frame by frame; ``size`` is the width and height of the frames.
 
-    MissingPackageError without moviepy.
+    MissingPackageError without imageio-ffmpeg.
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float, size: tuple[int, int]) -> None:
-        self._writer: Any = ffmpeg().FFMPEG_VideoWriter(os.fspath(path), size, fps)
+        self._path = os.fspath(path)
+        width, height = size
+        colours = "yuv420p" if width % 2 == height % 2 == 0 else "yuv444p"
+        options = (
+            f"-y -loglevel error -f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps} -i -"
+            f" -c:v libx264 -pix_fmt {colours}"
+        )
+        self.encoder: Any = subprocess.Popen(  # noqa: S603 - these options
+            [ffmpeg(), *options.split(), f"file:{self._path}"],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # so that Ctrl-C does not end it
+        )
+        # It ends when no process has the pipe open: worker processes forked later close theirs.
+        register_after_fork(self, lambda video: video.encoder.stdin.raw.close())
 
     def write(self, frame: NDArray[np.uint8]) -> None:
         """Add a frame, uint8 ``(height, width, 3)``."""
-        self._writer.write_frame(np.ascontiguousarray(frame))
+        with contextlib.suppress(BrokenPipeError):  # ``close`` says why the encoder has ended
+            self.encoder.stdin.write(np.ascontiguousarray(frame))
 
     def close(self) -> None:
-        """Finish the file."""
-        self._writer.close()
+        """Finish the file; OSError with the reason if it could not be written."""
+        _, reason = self.encoder.communicate()
+        if self.encoder.returncode:
+            raise OSError(f"{self._path}: {reason.decode()}")
 
 
-def ffmpeg() -> Any:
-    """Import the module of moviepy that writes videos; MissingPackageError if there is none."""
-    needed = "videos need moviepy; pip install envpool-py[video]"
-    return packages.load("moviepy.video.io.ffmpeg_writer", needed)
+def ffmpeg() -> str:
+    """Return the path of ffmpeg; MissingPackageError without imageio-ffmpeg."""
+    needed = "videos need imageio-ffmpeg; pip install envpool-py[video]"
+    path: str = packages.load("imageio_ffmpeg", needed).get_ffmpeg_exe()
+    return path
 
 
 class VideoWrapper:

@@ -23,7 +23,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
     The envs' ``render_mode`` is ``"rgb_array"``. A video begins with the row for which a trigger
     returns True, and ends with the episode of the first recorded env, which a reset of that env
     ends too, after ``video_length`` frames, or with ``close``. Each batch adds one frame; with
-    partial batches the envs that are not in the batch keep their last image. Needs moviepy.
+    partial batches the envs that are not in the batch keep their last image. Needs imageio-ffmpeg.
 
     Args:
         venv: the pool to wrap.
@@ -44,7 +44,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
     Raises:
         ValueError: the render mode of an env is another; both triggers are given.
         IndexError, TypeError: wrong ids.
-        DependencyNotInstalled: moviepy is not installed.
+        DependencyNotInstalled: imageio-ffmpeg is not installed.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""``VecVideoRecorder``: videos of all envs, tiled, as MP4 files. Needs moviepy."""
+"""``VecVideoRecorder``: videos of all envs, tiled, as MP4 files. Needs imageio-ffmpeg."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class VecVideoRecorder(VideoWrapper, ResultWrapper):
     begins with the frame before its first step. Frames are written at once; ``close`` ends a
     recording. Videos have the envs' ``render_fps``, else 30 frames per second. The attribute
     ``video_path`` is the file of the latest recording, which has ``num_frames``. UnsuitableEnvError
-    if the render mode is not ``"rgb_array"``, MissingPackageError without moviepy.
+    if the render mode is not ``"rgb_array"``, MissingPackageError without imageio-ffmpeg.
     """
 
     def __init__(
