@@ -37,7 +37,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.row_checks import RowWarnings
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
-from envpool_py.ids import IdArray, Selection, every
+from envpool_py.ids import IdArray, Selection
 from envpool_py.record.observers import Rows, Steps
 from envpool_py.worker.hosts import Hosts, common_spec
 
@@ -67,7 +67,7 @@ class Engine:
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
         self.counts = [0, 0]
         self.warnings = RowWarnings()
-        self.all = every(hosts.num_envs)
+        self.all = Selection(np.arange(hosts.num_envs), is_whole=True)
         try:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)
