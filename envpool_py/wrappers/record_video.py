@@ -132,12 +132,11 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         shown = {**self._frames, **frames}
         blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
         image = images.tile([blank if f is None else f for f in shown.values()], list(shown))
-        if self._video is None:
+        if self._encoder is None:
             self.video_path = self._folder / f"{self._name_prefix}-{self._name}.mp4"
-            self._video = images.Video(self.video_path, self._fps, image.shape[1::-1])
             self._num_frames = 0
         self._frames = shown
-        self._video.write(image)
+        self._write(image, self._fps)
         self._num_frames += 1
         if self._num_frames == self._video_length:
             self._stop()
