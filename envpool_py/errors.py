@@ -171,7 +171,7 @@ def describe(exception: BaseException) -> str:
 
 
 def pack_failure(exception: BaseException, request: str) -> bytes:
-    """Pickle an exception as text, and also as it is if it can be unpickled."""
+    """Pickle an exception as text, and also the exception if it can be unpickled."""
     pickled = b""
     with contextlib.suppress(Exception):  # pickling runs the user's code
         data = cloudpickle.dumps(exception)
