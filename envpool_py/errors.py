@@ -7,8 +7,10 @@ in flight), ``ResetNeeded`` (reset the env first), ``ClosedEnvironmentError`` (t
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import inspect
+import itertools
 import os
 import pickle
 import re
@@ -18,7 +20,7 @@ import sysconfig
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
@@ -30,19 +32,8 @@ PACKAGE = str(Path(__file__).parent) + os.sep
 # The folders of Python and of installed packages.
 _INSTALLED = tuple(path + os.sep for path in sysconfig.get_paths().values())
 
-# A warning names the first caller outside these modules; contextlib calls our context managers.
-_PASSED = ("envpool_py.", "contextlib")
-
-# A line of a stack by faulthandler.
-_DUMPED = re.compile(r'  File "(.*)", line (\d+) in ')
-
 #: Largest pickled exception that a worker process sends, in bytes; a larger one is sent as text.
 LARGEST_EXCEPTION = 1 << 20
-
-# An error that is an instance of one of these would end a generator or match an ``except*``.
-_NEVER_MIXED_IN: tuple[type[BaseException], ...] = (StopIteration, StopAsyncIteration)
-if sys.version_info >= (3, 11):
-    _NEVER_MIXED_IN += (BaseExceptionGroup,)  # noqa: F821 - from 3.11 on
 
 
 class EnvError(Exception):
@@ -59,7 +50,7 @@ class EnvError(Exception):
         details: the traceback in the worker, without frames of this package, or "".
     """
 
-    _original: type[Exception] | None = None  # the other base class, see _mixed
+    _original: type[Exception] | None = None  # the other base class, see _new
 
     def __init__(
         self, message: str, env_ids: Iterable[int], request: str = "", details: str = ""
@@ -88,9 +79,8 @@ class EnvError(Exception):
         return f"{type(self).__name__}({self.message!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kind = type(self) if self._original is None else EnvError
-        arguments = (self.message, self.env_ids, self.request, self.details)
-        return _rebuild, (kind, self._original, arguments), vars(self)
+        kind = self._original or type(self)
+        return _new, (kind, self.message, self.env_ids, self.request, self.details), vars(self)
 
 
 class EnvTimeoutError(EnvError):
@@ -125,14 +115,6 @@ class ReplayError(Exception):
         return str(self.args[0])
 
 
-class Failure(NamedTuple):
-    """An exception to send to another process: as text, and pickled if it can be unpickled."""
-
-    description: str
-    details: str
-    pickled: bytes | None
-
-
 @contextlib.contextmanager
 def closed_on_error(pool: Any) -> Iterator[None]:
     """Close ``pool``, unless it is None, if the block raises."""
@@ -157,10 +139,9 @@ def naming_env(env_id: int, request: str) -> Iterator[None]:
 
 def from_signal_handler(exception: BaseException) -> bool:
     """Whether a signal handler of this program raised the exception, not an env."""
-    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {
         getattr(handler, "__code__", getattr(type(handler).__call__, "__code__", None))
-        for handler in handlers
+        for handler in map(signal.getsignal, signal.valid_signals())
         if callable(handler)
     }
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(exception.__traceback__))
@@ -189,25 +170,24 @@ def describe(exception: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def pack_failure(exception: BaseException) -> Failure:
-    """Prepare ``exception`` to be sent to another process."""
-    pickled: bytes | None = None
+def pack_failure(exception: BaseException, request: str) -> bytes:
+    """Pickle an exception as text, and also the exception if it can be unpickled."""
+    pickled = b""
     with contextlib.suppress(Exception):  # pickling runs the user's code
         data = cloudpickle.dumps(exception)
         # An exception that cannot be unpickled here cannot be unpickled in the caller either.
         if len(data) <= LARGEST_EXCEPTION and type(pickle.loads(data)) is type(exception):  # noqa: S301
             pickled = data
-    return Failure(_located(exception), _details_of(exception), pickled)
+    return pickle.dumps((request, _texts_of(exception), pickled))
 
 
 def line_of(exception: BaseException) -> str:
     """Return the last line of the user's code that was run: ``" (reacher.py:41)"``, or ""."""
-    frames = traceback.extract_tb(exception.__traceback__)
-    return place_in([(frame.filename, frame.lineno or 0) for frame in frames])
+    return place_in(traceback.extract_tb(exception.__traceback__))
 
 
-def place_in(lines: Sequence[tuple[str, int]]) -> str:
-    """Return the last of these (file, line) that is the user's, or of an installed package."""
+def place_in(lines: Sequence[Any]) -> str:
+    """Return the last of these (file, line, ...) that is the user's, or of an installed package."""
     found = [line for line in lines if not line[0].startswith(("<", PACKAGE))]
     found = [line for line in found if not line[0].startswith(_INSTALLED)] or found
     return f" ({Path(found[-1][0]).name}:{found[-1][1]})" if found else ""
@@ -218,27 +198,22 @@ def stack_of(dump: str) -> tuple[str, str]:
 
     These are above the first frame of this package; threads without such a frame are left out.
     """
-    frames = [line for line in dump.splitlines() if line.startswith("  File ")]
-    threads = [thread.splitlines() for thread in dump.split("\n\n")]
-    for lines in threads:
-        ours = [n for n, line in enumerate(lines) if f'File "{PACKAGE}' in line]
+    frames = dump
+    for thread in dump.split("\n\n"):
+        above, ours, _ = thread.partition(f'  File "{PACKAGE}')
         if ours:
-            frames = [line for line in lines[: ours[0]] if line.startswith("  File ")]
-            frames = frames or lines[1:]  # no env was stepped
-            dump = "\n".join(["Most recent call first:", *frames])
+            # Without frames above ours, no env was stepped.
+            frames = above.partition(":\n")[2] or thread.partition(":\n")[2]
+            dump = "Most recent call first:\n" + frames
             break
-    found = [_DUMPED.match(line) for line in reversed(frames)]
-    place = place_in([(match[1], int(match[2])) for match in found if match])
-    return place, dump.strip() if frames else ""
+    found = re.findall(r'  File "(.*)", line (\d+) in ', frames)
+    return place_in(found[::-1]), dump.strip() if found else ""
 
 
-def _located(exception: BaseException) -> str:
+def _texts_of(exception: BaseException) -> tuple[str, str]:
+    """Return the description with the user's line, and the traceback without our frames, or ""."""
     first, newline, rest = describe(exception).partition("\n")
-    return first + line_of(exception) + newline + rest
-
-
-def _details_of(exception: BaseException) -> str:
-    """Return the traceback, and those of its causes, without frames of this package."""
+    description = first + line_of(exception) + newline + rest
     try:
         whole = traceback.TracebackException.from_exception(exception)
         parts = [whole]
@@ -248,26 +223,25 @@ def _details_of(exception: BaseException) -> str:
             parts += [each for each in (part.__cause__, part.__context__) if each is not None]
         text = "".join(whole.format()).rstrip()
     except Exception:  # noqa: BLE001 - formatting calls the user's __str__ and __repr__
-        return ""
-    return text if any(part.stack for part in parts) else ""
+        return description, ""
+    return description, text if any(part.stack for part in parts) else ""
 
 
-def unpack_failure(failure: Failure, env_id: int, request: str) -> EnvError:
+def unpack_failure(data: bytes, env_id: int) -> EnvError:
     """Return the error that a pool raises for a failure in another process."""
+    request, texts, pickled = pickle.loads(data)  # noqa: S301 - comes from our own worker process
     cause: BaseException | None = None
-    if failure.pickled is not None:
-        with contextlib.suppress(Exception):  # unpickling runs the user's code
-            cause = pickle.loads(failure.pickled)  # noqa: S301 - comes from our own worker process
-    return _make(env_id, request, failure.description, failure.details, cause)
+    with contextlib.suppress(Exception):  # there is none, or the user's code that is run raises
+        cause = pickle.loads(pickled)  # noqa: S301 - as above
+    return _make(env_id, request, texts, cause)
 
 
 def env_error(exception: BaseException, env_id: int, request: str) -> EnvError:
     """Return the error that a pool raises for an exception in its own process."""
-    description, details = _located(exception), _details_of(exception)
     trace = exception.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE):
         trace = trace.tb_next
-    return _make(env_id, request, description, details, exception.with_traceback(trace))
+    return _make(env_id, request, _texts_of(exception), exception.with_traceback(trace))
 
 
 def combine(errors: Sequence[EnvError]) -> EnvError:
@@ -293,12 +267,10 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:
     """Warn, and name the line of the user's program that called this package."""
-    level = 1
-    frame = sys._getframe()  # noqa: SLF001 - there is no other way before Python 3.12
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PASSED):
-        frame = frame.f_back
-        level += 1
-    warnings.warn(text, category, stacklevel=level)
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_stack(sys._getframe())]  # noqa: SLF001
+    passed = PACKAGE, contextlib.__file__  # contextlib calls our context managers
+    ours = itertools.takewhile(lambda file: file.startswith(passed), files)
+    warnings.warn(text, category, stacklevel=len(list(ours)) + 1)
 
 
 def name_ids(ids: Sequence[int]) -> str:
@@ -323,36 +295,31 @@ def name_exit(exitcode: int | None) -> str:
 
 
 def _make(
-    env_id: int, request: str, description: str, details: str, cause: BaseException | None
+    env_id: int, request: str, texts: tuple[str, str], cause: BaseException | None
 ) -> EnvError:
     """Make an ``EnvError`` that is also an instance of its cause's class, if that is possible."""
-    error = EnvError(f"env {env_id}: {request} raised {description}", (env_id,), request, details)
-    if isinstance(cause, Exception) and not isinstance(cause, (*_NEVER_MIXED_IN, EnvError)):
+    message = f"env {env_id}: {request} raised {texts[0]}"
+    arguments = message, (env_id,), request, texts[1]
+    error = EnvError(*arguments)
+    # An instance of one of these would end a generator, or match an ``except*`` of Python 3.11.
+    unmixed = StopIteration, StopAsyncIteration, getattr(builtins, "BaseExceptionGroup", ())
+    if isinstance(cause, Exception) and not isinstance(cause, (EnvError, *unmixed)):
         # A class may forbid subclasses, instances or attributes.
         with contextlib.suppress(Exception):
-            error = _mixed_with(cause, error)
+            mixed = _new(type(cause), *arguments)
+            mixed.args = cause.args
+            # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
+            members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
+            facts = {name: getattr(cause, name, None) for name, _ in members} | vars(cause)
+            for name in facts.keys() - vars(mixed).keys():
+                setattr(mixed, name, facts[name])
+            error = mixed
     error.__cause__ = cause
     return error
 
 
-def _mixed_with(cause: Exception, error: EnvError) -> EnvError:
-    mixed = _mixed(type(cause))(error.message, error.env_ids, error.request, error.details)
-    mixed.args = cause.args
-    # Some attributes of built-in exceptions are not in __dict__: errno, filename, ...
-    members = inspect.getmembers(type(cause), inspect.ismemberdescriptor)
-    facts = {name: getattr(cause, name, None) for name, _ in members} | vars(cause)
-    for name in facts.keys() - vars(mixed).keys():
-        setattr(mixed, name, facts[name])
-    return mixed
-
-
-def _mixed(original: type[Exception]) -> type[EnvError]:
-    name = f"EnvError[{original.__name__}]"
-    return type(name, (EnvError, original), {"_original": original})
-
-
-def _rebuild(
-    kind: type[EnvError], original: type[Exception] | None, arguments: tuple[Any, ...]
-) -> EnvError:
-    """Unpickle an error; a mixed class is created again, because no module holds it by name."""
-    return (kind if original is None else _mixed(original))(*arguments)
+def _new(kind: type[Any], *arguments: Any) -> Any:
+    """Make an error of a subclass of ``EnvError``, or of a class that is made of both."""
+    if not issubclass(kind, EnvError):
+        kind = type(f"EnvError[{kind.__name__}]", (EnvError, kind), {"_original": kind})
+    return kind(*arguments)

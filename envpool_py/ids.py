@@ -34,29 +34,17 @@ class Selection:
         self.places = ids if is_whole else np.arange(len(ids))
 
 
-def every(num_envs: int) -> Selection:
-    """Select all envs."""
-    ids = np.arange(num_envs)
-    ids.setflags(write=False)
-    return Selection(ids, is_whole=True)
-
-
-# Below about this number of ids, a list is checked faster than an array.
-_FEW = 1024
-
-
 def resolve(ids: Ids, num_envs: int) -> IdArray:
     """Return the env ids as an array ``(k,)``, in the order given.
 
     ``ids`` is None (all), an integer, a sequence or array of integers, a boolean mask of shape
     ``(num_envs,)``, or a slice. Raises IndexError, TypeError or ValueError for wrong ids.
     """
-    if ids is None:
-        return np.arange(num_envs)
-    if isinstance(ids, slice):
-        return np.arange(num_envs)[ids]
+    if ids is None or isinstance(ids, slice):
+        return np.arange(num_envs)[slice(None) if ids is None else ids]
     array = np.asarray(ids)
-    if array.dtype == np.intp and array.ndim == 1 and 0 < len(array) < _FEW:
+    if array.dtype == np.intp and array.ndim == 1 and 0 < len(array) < 64:
+        # So few ids are checked faster in a list than in an array.
         listed = array.tolist()
         if min(listed) >= 0 and max(listed) < num_envs and len(set(listed)) == len(listed):
             return array.astype(np.intp)
@@ -68,9 +56,7 @@ def resolve(ids: Ids, num_envs: int) -> IdArray:
         if len(array) != num_envs:
             raise IndexError(f"the mask has {len(array)} entries, but the pool has {num_envs} envs")
         return np.flatnonzero(array)
-    if array.size == 0:
-        return np.empty(0, dtype=np.intp)
-    if array.dtype.kind not in "iu":
+    if array.size > 0 and array.dtype.kind not in "iu":
         raise TypeError(f"env ids must be integers, got {ids!r}")
     wrong = (array < 0) | (array >= num_envs)
     if wrong.any():
@@ -79,11 +65,7 @@ def resolve(ids: Ids, num_envs: int) -> IdArray:
             f" this pool has envs 0 to {num_envs - 1}"
         )
     resolved: IdArray = array.astype(np.intp)
-    if len(resolved) > 1:
-        place = np.empty(num_envs, dtype=np.intp)
-        order = np.arange(len(resolved))
-        place[resolved] = order  # for equal ids, the last position
-        twice = place[resolved] != order
-        if twice.any():
-            raise ValueError(f"env id {resolved[twice.argmax()]} is given twice")
+    twice = np.bincount(resolved)[resolved] > 1
+    if twice.any():
+        raise ValueError(f"env id {resolved[twice.argmax()]} is given twice")
     return resolved

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-import os
+import subprocess
 import warnings
 from collections.abc import Sequence
+from multiprocessing.util import register_after_fork
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,19 +35,7 @@ def render_grid(pool: Any, id: Ids = None, **kwargs: Any) -> NDArray[np.uint8]: 
 
 
 def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.uint8]:
-    """Tile frames in rows into one image, as near to a square as their number allows.
-
-    Args:
-        frames: one uint8 array ``(height, width, 3)`` per env; a smaller frame is padded with 0.
-        env_ids: the env of each frame, for errors.
-
-    Returns:
-        ``(rows * height, columns * width, 3)``, with ``rows = ceil(sqrt(n))`` and
-        ``columns = ceil(n / rows)``.
-
-    Raises:
-        ValueError: there are no frames, or a frame does not have this shape.
-    """
+    """Tile the frames of these envs in one image, as ``render_grid`` does."""
     if not len(frames):
         raise ValueError("render: got no env ids; an image needs at least one env")
     for env_id, frame in zip(env_ids, frames, strict=True):
@@ -58,10 +49,7 @@ def tile(frames: Sequence[Any], env_ids: Sequence[int] | Array) -> NDArray[np.ui
 
 
 def grid(frames: Sequence[Array] | Array) -> Array:
-    """Frames ``(height, width, channels)`` in one image, as of ``tile``, in the first one's dtype.
-
-    ValueError if there is no frame, or one has no three dimensions.
-    """
+    """Tile frames ``(height, width, channels)`` in one image of the first one's dtype."""
     height, width, channels = np.max([frame.shape for frame in frames], axis=0).tolist()
     rows = math.ceil(math.sqrt(len(frames)))
     columns = math.ceil(len(frames) / rows)
@@ -72,28 +60,10 @@ def grid(frames: Sequence[Array] | Array) -> Array:
     return image.reshape(rows * height, columns * width, channels)
 
 
-class Video:
-    """Writes a video file frame by frame; ``size`` is the width and height of the frames.
-
-    MissingPackageError without moviepy.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], fps: float, size: tuple[int, int]) -> None:
-        self._writer: Any = ffmpeg().FFMPEG_VideoWriter(os.fspath(path), size, fps)
-
-    def write(self, frame: NDArray[np.uint8]) -> None:
-        """Add a frame, uint8 ``(height, width, 3)``."""
-        self._writer.write_frame(np.ascontiguousarray(frame))
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._writer.close()
-
-
 def ffmpeg() -> Any:
-    """Import the module of moviepy that writes videos; MissingPackageError if there is none."""
-    needed = "videos need moviepy; pip install envpool-py[video]"
-    return packages.load("moviepy.video.io.ffmpeg_writer", needed)
+    """Return the path of ffmpeg; MissingPackageError without imageio-ffmpeg."""
+    needed = "videos need imageio-ffmpeg; pip install envpool-py[video]"
+    return packages.load("imageio_ffmpeg", needed).get_ffmpeg_exe()
 
 
 class VideoWrapper:
@@ -101,22 +71,46 @@ class VideoWrapper:
 
     venv: Any
     video_path: Any
-    _video: Video | None = None
+    _encoder: Any = None
 
     def close(self) -> None:
         """Finish the video, and close what is wrapped."""
-        try:
+        with contextlib.closing(self.venv):
             self._stop()
-        finally:
-            self.venv.close()
+
+    def _write(self, frame: NDArray[np.uint8], fps: float) -> None:
+        """Add a frame, uint8 ``(height, width, 3)``; the first one begins the file."""
+        if self._encoder is None:
+            self._encoder = _start_encoder(self.video_path, fps, *frame.shape[:2])
+            # It ends when no process has the pipe open: worker processes forked later close theirs.
+            register_after_fork(self._encoder, lambda encoder: encoder.stdin.raw.close())
+        with contextlib.suppress(BrokenPipeError):  # ``_stop`` says why the encoder has ended
+            self._encoder.stdin.write(np.ascontiguousarray(frame))
 
     def _stop(self) -> None:
-        video, self._video = self._video, None
-        if video is not None:
-            video.close()
+        """Finish the file, if there is one; OSError with the reason if it cannot be written."""
+        encoder, self._encoder = self._encoder, None
+        if encoder is not None:
+            _, reason = encoder.communicate()
+            if encoder.returncode:
+                raise OSError(f"{self.video_path}: {reason.decode()}")
 
     def __del__(self) -> None:
-        if self._video is not None:
+        if self._encoder is not None:
             text = f"{self.video_path} was not ended by close()"
             warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
             self._stop()
+
+
+def _start_encoder(path: str | Path, fps: float, height: int, width: int) -> Any:
+    colours = "yuv420p" if width % 2 == height % 2 == 0 else "yuv444p"
+    options = (
+        f"-y -loglevel error -f rawvideo -pix_fmt rgb24 -s {width}x{height} -r {fps} -i -"
+        f" -c:v libx264 -pix_fmt {colours}"
+    )
+    return subprocess.Popen(  # noqa: S603 - these options
+        [ffmpeg(), *options.split(), f"file:{path}"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # so that Ctrl-C does not end it
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Sequence
-from typing import SupportsIndex, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,8 @@ def per_env(seed: Seed, ids: Sequence[int]) -> list[int | None]:
         ValueError: a seed is negative, or there is not one seed per id.
     """
     if isinstance(seed, np.random.SeedSequence):
-        return [_child(seed, i) for i in ids]
+        key, size = seed.spawn_key, seed.pool_size
+        return [_word(seed.entropy, (*key, i), pool_size=size) for i in ids]
     if isinstance(seed, np.ndarray) and seed.ndim == 0:
         seed = seed[()]
     if isinstance(seed, (list, tuple, range, np.ndarray)):
@@ -44,9 +45,7 @@ def of_episode(root: int, episode: int) -> int:
     Episode 0 has the env's seed ``root``. Episode ``k`` has the first word of
     ``numpy.random.SeedSequence(root, spawn_key=(k,))``, so the episodes' streams are independent.
     """
-    if episode == 0:
-        return root
-    return int(np.random.SeedSequence(root, spawn_key=(episode,)).generate_state(1)[0])
+    return root if episode == 0 else _word(root, (episode,))
 
 
 def of_restart(root: int, restarts: int, episode: int) -> int:
@@ -56,17 +55,15 @@ def of_restart(root: int, restarts: int, episode: int) -> int:
     the env's last seed ``root`` and its number of restarts: the run can be repeated, and no new env
     repeats an earlier episode.
     """
-    key = (restarts, episode)
-    return int(np.random.SeedSequence(root, spawn_key=key).generate_state(1)[0])
+    return _word(root, (restarts, episode))
 
 
-def _child(sequence: np.random.SeedSequence, i: int) -> int:
-    key = (*sequence.spawn_key, i)
-    child = np.random.SeedSequence(sequence.entropy, spawn_key=key, pool_size=sequence.pool_size)
-    return int(child.generate_state(1)[0])
+def _word(entropy: Any, key: tuple[int, ...], **options: int) -> int:
+    sequence = np.random.SeedSequence(entropy, spawn_key=key, **options)
+    return int(sequence.generate_state(1)[0])
 
 
-def _checked(seed: object, where: str = "") -> int | None:
+def _checked(seed: Any, where: str = "") -> int | None:
     """Return ``seed`` as an int, 0 or more, or None; error messages begin with ``where``."""
     if seed is None:
         return None
@@ -75,7 +72,7 @@ def _checked(seed: object, where: str = "") -> int | None:
     value: int | None = None
     if not isinstance(seed, (bool, np.bool_)):
         with contextlib.suppress(TypeError):
-            value = operator.index(seed)  # type: ignore[arg-type]
+            value = operator.index(seed)
     if value is None:
         raise TypeError(f"{where}seed must be an int or None, got {type(seed).__name__} {seed!r}")
     if value < 0:

@@ -37,7 +37,7 @@ from envpool_py.env.request import Request
 from envpool_py.env.row_checks import warn_of_rows
 from envpool_py.env.spaces import Array
 from envpool_py.errors import EnvError, combine, from_signal_handler
-from envpool_py.ids import IdArray, Selection, every
+from envpool_py.ids import IdArray, Selection
 from envpool_py.worker.hosts import Hosts, common_spec
 
 _NO_MARK = bytes(1)
@@ -65,7 +65,7 @@ class Engine:
         self.batch_ids: IdArray = np.empty(0, dtype=np.intp)
         self.counts = [0, 0]
         self.warned: set[str] = set()
-        self.all = every(hosts.num_envs)
+        self.all = Selection(np.arange(hosts.num_envs), is_whole=True)
         try:
             self.env_spaces = hosts.start(self.arrivals.chunks, flight.refuse_if_closed)
             spec = common_spec(self.env_spaces, env.autoreset_mode, columns=pool.columns)

@@ -191,15 +191,14 @@ class EnvProcess:
         self._end.add(token, frames.VALUES, frames.dumps(beside, what))
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
-        self._end.add(token, frames.FAILURE, pickle.dumps((kind, pack_failure(error))))
+        self._end.add(token, frames.FAILURE, pack_failure(error, kind))
 
     def _close(self) -> None:
         for i, executor in self._executors.items():
             try:
                 executor.close()
             except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
-                failure = pickle.dumps(("close", pack_failure(error)))
-                self._end.add(i, frames.CLOSE_FAILURE, failure)
+                self._end.add(i, frames.CLOSE_FAILURE, pack_failure(error, "close"))
         with contextlib.suppress(ConnectionError):  # the parent has ended
             self._end.send()
 

@@ -411,8 +411,7 @@ class ProcessHost:
     def _error_in(self, i: int, data: bytes) -> EnvError | None:
         """Unpickle the error that env ``i`` sent; if that fails, kill the process, return None."""
         try:
-            kind, failure = pickle.loads(data)  # noqa: S301 - from our own worker process
-            return errors.unpack_failure(failure, i, kind)
+            return errors.unpack_failure(data, i)
         except ordinary():
             self.kill(reason=_UNREADABLE)
             return None

@@ -23,7 +23,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
     The envs' ``render_mode`` is ``"rgb_array"``. A video begins with the row for which a trigger
     returns True, and ends with the episode of the first recorded env, which a reset of that env
     ends too, after ``video_length`` frames, or with ``close``. Each batch adds one frame; with
-    partial batches the envs that are not in the batch keep their last image. Needs moviepy.
+    partial batches the envs that are not in the batch keep their last image. Needs imageio-ffmpeg.
 
     Args:
         venv: the pool to wrap.
@@ -44,7 +44,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
     Raises:
         ValueError: the render mode of an env is another; both triggers are given.
         IndexError, TypeError: wrong ids.
-        DependencyNotInstalled: moviepy is not installed.
+        DependencyNotInstalled: imageio-ffmpeg is not installed.
     """
 
     def __init__(
@@ -132,12 +132,11 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         shown = {**self._frames, **frames}
         blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
         image = images.tile([blank if f is None else f for f in shown.values()], list(shown))
-        if self._video is None:
+        if self._encoder is None:
             self.video_path = self._folder / f"{self._name_prefix}-{self._name}.mp4"
-            self._video = images.Video(self.video_path, self._fps, image.shape[1::-1])
             self._num_frames = 0
         self._frames = shown
-        self._video.write(image)
+        self._write(image, self._fps)
         self._num_frames += 1
         if self._num_frames == self._video_length:
             self._stop()

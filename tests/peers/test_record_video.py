@@ -1,6 +1,9 @@
 """Videos and grids show the frames of the envs; files are read with another reader (OpenCV)."""
 
+import os
 import re
+import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -8,7 +11,9 @@ import pytest
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
 from envpool_py.wrappers import RecordVideo
+from tests.faults.helpers import kill
 from tests.support.envs import CountEnv
+from tests.support.helpers import ROOT
 
 
 class Painted(CountEnv):
@@ -112,6 +117,56 @@ def test_partial_batches_keep_the_last_image_of_the_others(tmp_path):
     shown = [colours(image, 4) for image in frames(envs.video_path)]
     assert shown[0][:2] == [(0, 1), (1, 1)]
     assert shown[1] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("how", ["restart", "another pool"])
+def test_a_video_ends_though_a_process_was_started_meanwhile(how, tmp_path, beside):
+    pool = ShmemVectorEnv(fns(2), context="fork")
+    envs = RecordVideo(pool, str(tmp_path))
+    envs.reset()
+    other = pool
+    if how == "restart":
+        kill(pool, 1)
+        envs.reset([1])
+    else:
+        other = ShmemVectorEnv(fns(1), context="fork")
+    closing = beside(envs.close)
+    closing.join(20)
+    has_ended = not closing.is_alive()
+    pool.close()  # else an encoder that waits for the end of these processes would never end
+    other.close()
+    assert has_ended
+    assert len(frames(envs.video_path)) == (2 if how == "restart" else 1)
+
+
+INTERRUPTED = """
+import os, signal
+from tests.peers.test_record_video import DummyVectorEnv, RecordVideo, fns, frames
+with RecordVideo(DummyVectorEnv(fns(1)), ".") as envs:
+    envs.reset()
+    try:
+        os.killpg(0, signal.SIGINT)  # as the terminal does
+        envs.step([0])
+    except KeyboardInterrupt:
+        envs.step([0])
+assert len(frames(envs.video_path)) == 2
+"""
+
+
+def test_ctrl_c_does_not_end_a_video(tmp_path):
+    program = [sys.executable, "-c", INTERRUPTED]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(program, cwd=tmp_path, env=environ, check=True, start_new_session=True)
+
+
+def test_a_video_that_cannot_be_written(tmp_path):
+    path = tmp_path / "rl-video-episode-0.mp4"
+    path.mkdir()
+    with DummyVectorEnv(fns(1)) as pool:
+        envs = RecordVideo(pool, str(tmp_path))
+        envs.reset()
+        with pytest.raises(OSError, match=f"{re.escape(str(path))}: .*[Dd]irectory"):
+            envs.close()
 
 
 def test_a_video_that_close_did_not_finish_warns(tmp_path):

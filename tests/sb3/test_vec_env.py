@@ -338,7 +338,7 @@ PRIVATE = {"_patch_env", "_convert_space"}
 
 WITHOUT = """
 import importlib, pkgutil, sys
-absent = ("stable_baselines3", "torch", "cv2", "moviepy", "rich", "pandas", "ale_py")
+absent = ("stable_baselines3", "torch", "cv2", "imageio_ffmpeg", "rich", "pandas", "ale_py")
 sys.modules.update(dict.fromkeys(absent))
 finders = list(sys.meta_path)
 import envpool_py.sb3 as own

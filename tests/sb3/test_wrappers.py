@@ -220,8 +220,8 @@ def test_videos(tmp_path, monkeypatch):
     assert_same(runs[1], runs[0])
     lengths = [int(video.get(cv2.CAP_PROP_FRAME_COUNT)) for video in videos]
     assert lengths == [5, 3]  # theirs lacks a frame
-    monkeypatch.setitem(sys.modules, "moviepy.video.io.ffmpeg_writer", None)
-    with pytest.raises(ImportError, match=r"moviepy; pip install envpool-py\[video\]"):
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(ImportError, match=r"imageio-ffmpeg; pip install envpool-py\[video\]"):
         own.VecVideoRecorder(own.DummyVecEnv([RGB]), str(tmp_path), bool)
 
 

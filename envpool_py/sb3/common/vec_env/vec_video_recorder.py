@@ -1,4 +1,4 @@
-"""``VecVideoRecorder``: videos of all envs, tiled, as MP4 files. Needs moviepy."""
+"""``VecVideoRecorder``: videos of all envs, tiled, as MP4 files. Needs imageio-ffmpeg."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class VecVideoRecorder(VideoWrapper, ResultWrapper):
     begins with the frame before its first step. Frames are written at once; ``close`` ends a
     recording. Videos have the envs' ``render_fps``, else 30 frames per second. The attribute
     ``video_path`` is the file of the latest recording, which has ``num_frames``. UnsuitableEnvError
-    if the render mode is not ``"rgb_array"``, MissingPackageError without moviepy.
+    if the render mode is not ``"rgb_array"``, MissingPackageError without imageio-ffmpeg.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class VecVideoRecorder(VideoWrapper, ResultWrapper):
     @property
     def recording(self) -> bool:
         """Whether a recording has begun and not ended."""
-        return self._video is not None
+        return self._encoder is not None
 
     def _record(self) -> None:
         """Write a frame of the recording, or of one that begins now."""
@@ -80,7 +80,5 @@ class VecVideoRecorder(VideoWrapper, ResultWrapper):
             warnings.warn(f"{self.video_name}: {text}", stacklevel=4)
             self._stop()
             return
-        if self._video is None:
-            self._video = images.Video(self.video_path, self.frames_per_sec, frame.shape[1::-1])
-        self._video.write(frame)
+        self._write(frame, self.frames_per_sec)
         self.num_frames += 1
