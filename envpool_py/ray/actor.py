@@ -24,7 +24,7 @@ from envpool_py.env.request_tokens import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import frames
 from envpool_py.worker.child import EnvProcess
-from envpool_py.worker.frames import HEADER, KIND_BITS
+from envpool_py.worker.frames import HEADER
 from envpool_py.worker.watchdog import Watchdog
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
@@ -103,9 +103,9 @@ class EnvActor(EnvProcess):
     def handle(self, message: bytes) -> list[Any]:
         """Carry out the requests of a frame; return the reply."""
         self._end = outbox = _Outbox()
-        (head,) = HEADER.unpack_from(message)
-        end = HEADER.size + (head >> KIND_BITS)
-        kind, body, rest = head & ((1 << KIND_BITS) - 1), message[HEADER.size : end], message[end:]
+        kind, length = HEADER.unpack_from(message)
+        end = HEADER.size + length
+        body, rest = message[HEADER.size : end], message[end:]
         if kind <= frames.TOKENS_EARLY:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)

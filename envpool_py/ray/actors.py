@@ -32,7 +32,7 @@ from envpool_py.env.request_tokens import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
-from envpool_py.worker.frames import HEADER, KIND_BITS
+from envpool_py.worker.frames import HEADER
 from envpool_py.worker.parent_connection import ParentConnection
 from envpool_py.worker.process_group import ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
@@ -164,7 +164,7 @@ class ActorHost(ProcessHost):
         """Send a frame, with what it needs of the block."""
         if self.exit is not None:
             return
-        kind = HEADER.unpack_from(data)[0] & ((1 << KIND_BITS) - 1)
+        kind, _ = HEADER.unpack_from(data)
         if kind == frames.CLOSE and not self.started:
             self.kill()
             return

@@ -6,16 +6,7 @@ import os
 import socket
 import time
 
-from envpool_py.worker.frames import (
-    ATOMIC,
-    CLOSE,
-    HEADER,
-    ITEM,
-    KIND_BITS,
-    KINDS,
-    LARGEST,
-    READ,
-)
+from envpool_py.worker.frames import ATOMIC, CLOSE, HEADER, ITEM, LARGEST, READ
 
 #: Longest time, in seconds, for which a process spins for its next request before it sleeps.
 LONGEST_SPIN = 10e-3
@@ -88,10 +79,10 @@ class ChildConnection:
         data = self._received
         while True:
             if len(data) >= HEADER.size:
-                (head,) = HEADER.unpack_from(data)
-                kind, end = head & KINDS, HEADER.size + (head >> KIND_BITS)
-                if kind > CLOSE or not HEADER.size <= end <= LARGEST:
-                    raise ValueError(f"no frame has kind {kind} and length {end - HEADER.size}")
+                kind, length = HEADER.unpack_from(data)
+                if not (0 <= kind <= CLOSE and 0 <= length <= LARGEST):
+                    raise ValueError(f"no frame has kind {kind} and length {length}")
+                end = HEADER.size + length
                 if len(data) >= end:
                     self._received = data[end:]
                     return kind, data[HEADER.size : end]
@@ -140,7 +131,5 @@ class ChildConnection:
         """Send the items, then the tokens of finished requests."""
         if self._items:
             self.send()
-        while len(tokens) > ATOMIC:
-            os.write(self._results, tokens[:ATOMIC])
-            tokens = tokens[ATOMIC:]
-        os.write(self._results, tokens)
+        for start in range(0, len(tokens), ATOMIC):
+            os.write(self._results, tokens[start : start + ATOMIC])
