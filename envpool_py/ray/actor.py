@@ -146,13 +146,12 @@ class EnvActor(EnvProcess):
         self._attached.wait()
         while limit is None:
             time.sleep(1e6)
-        watchdog = Watchdog(limit)
-        watchdog.attach(self._block.heartbeats)
+        watchdog = Watchdog(limit, self._block.heartbeats)
         while True:
             # While an env holds the GIL this loop stands still: then C code ends the process.
             faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
-            for overdue in watchdog.find_overdue(lambda: [0]):
+            for _, env_id in watchdog.find_overdue(lambda: [0]):
                 faulthandler.cancel_dump_traceback_later()
                 frame = sys._current_frames()[self._thread]  # noqa: SLF001 - just for this
-                return overdue.env_id, "".join(traceback.format_stack(frame)).rstrip()
-            time.sleep(watchdog.wait(limit))
+                return env_id, "".join(traceback.format_stack(frame)).rstrip()
+            time.sleep(max(watchdog.next_check - time.monotonic(), 0.0))

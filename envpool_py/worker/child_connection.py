@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-import time
+from time import perf_counter, thread_time
 
 from envpool_py.worker.frames import ATOMIC, CLOSE, HEADER, ITEM, LARGEST, READ
 
@@ -21,8 +21,6 @@ _BRIEF = 150e-6
 _PUSHED_ASIDE = 0.42
 # ... for this number of requests at first, doubled each time up to the second number.
 _FEW, _MANY = 16, 512
-
-clock = time.perf_counter
 
 
 class Spinning:
@@ -96,7 +94,7 @@ class ChildConnection:
     def _fetch(self) -> bytes:
         """Spin for data, then sleep until there is some; return b"" if the other end is closed."""
         spinning, stream = self._spinning, self._stream
-        start = now = clock()
+        start = now = perf_counter()
         seen = computed = 0.0  # wall and CPU time when the first _BRIEF seconds had passed
         try:
             limit = start + spinning.spin_for
@@ -105,18 +103,18 @@ class ChildConnection:
                     data = stream.recv(READ, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     os.sched_yield()
-                    now = clock()
+                    now = perf_counter()
                     if not seen and now > start + _BRIEF:
-                        seen, computed = now, time.thread_time()
+                        seen, computed = now, thread_time()
                     continue
                 if seen:  # else the spin was too short to learn from
-                    spinning.note(now - start, now - seen, time.thread_time() - computed)
+                    spinning.note(now - start, now - seen, thread_time() - computed)
                 return data
-            spun, computed = now - seen, time.thread_time() - computed
+            spun, computed = now - seen, thread_time() - computed
             data = stream.recv(READ)
         except ConnectionError:
             return b""
-        spinning.note(clock() - start, spun if seen else 0.0, computed)
+        spinning.note(perf_counter() - start, spun if seen else 0.0, computed)
         return data
 
     def add(self, token: int, status: int, data: bytes) -> None:
