@@ -237,8 +237,9 @@ class Flight:
         self.arrivals.drop_stale()
         for error in group.enforce_deadlines():
             self._lose(error.env_id, error)
-        for host in group.ended():
-            self._handle_end(host)
+        for host in group.hosts:
+            if host.ended:
+                self._handle_end(host)
 
     def _handle_end(self, host: ProcessHost) -> None:
         host.reap()

@@ -106,7 +106,7 @@ class SubprocEnvWorker(EnvWorker):
         host = processes.hosts[0]
         chunks: list[bytes] = []
         while self._token not in memoryview(b"".join(chunks)).cast("q"):
-            if processes.ended():
+            if host.ended:
                 host.reap()
             if host.exit is not None:
                 raise host.death_of(0)

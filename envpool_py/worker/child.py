@@ -40,9 +40,6 @@ from envpool_py.worker.watchdog import show_stacks
 #: call per step.
 PUBLISH_AFTER = 60e-6
 
-# Linux's number; the fcntl module does not name it before Python 3.13.
-_F_SETSIG = 10
-
 
 class Shared(NamedTuple):
     """The settings and descriptors that all processes of a pool share, with every start method.
@@ -71,9 +68,7 @@ def main(
     number: int, ids: Sequence[int], env_fns: Sequence[Any], stream: socket.socket, shared: Shared
 ) -> None:
     """Run worker process ``number``; ``env_fns``, pickled or not, make the envs ``ids``."""
-    # In its own process group: Ctrl-C in the terminal reaches only the parent, and a kill of the
-    # group also reaches the processes that envs have started.
-    os.setpgid(0, 0)
+    os.setpgid(0, 0)  # why: see the invariants of ``process_host``
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -192,8 +187,7 @@ class EnvProcess:
             try:
                 executor.close()
             except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
-                failure = pickle.dumps(("close", pack_failure(error)))
-                self._end.add(i, frames.CLOSE_FAILURE, failure)
+                self._end.add(i, frames.CLOSE_FAILURE, pickle.dumps(("close", pack_failure(error))))
         with contextlib.suppress(ConnectionError):  # the parent has ended
             self._end.send()
 
@@ -208,15 +202,12 @@ def _die_with_parent(alive: int) -> None:
     if sys.platform == "linux":
         import fcntl  # noqa: PLC0415 - not on Windows
 
-        try:
+        with contextlib.suppress(OSError):
             # Owner and signal belong to the open file, which forked processes share: reopen it.
             pipe = os.open(f"/proc/self/fd/{alive}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())
-            fcntl.fcntl(pipe, _F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(pipe, 10, signal.SIGKILL)  # F_SETSIG, without a name before Python 3.13
             fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-        except OSError:
-            pass
-        else:
             if parent_connection.is_readable(pipe, 0):  # the parent has ended already
                 os.killpg(0, signal.SIGKILL)
             return

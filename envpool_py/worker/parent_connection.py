@@ -75,7 +75,6 @@ class ParentConnection:
         self._poll.register(self.results, select.POLLIN)
 
     def watch(self, fd: int, note: Any, *, write: bool = False) -> None:
-        """Watch a descriptor for reading, and with ``write`` for writing."""
         mask = select.POLLIN | (select.POLLOUT if write else 0)
         (self._poll.modify if fd in self._notes else self._poll.register)(fd, mask)
         self._notes[fd] = note

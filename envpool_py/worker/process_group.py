@@ -41,20 +41,15 @@ from envpool_py.worker.watchdog import Watchdog, await_stack
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
 
-# The functions of the platform that worker processes need; every Unix has them.
-_NEEDED = ((os, "fork"), (os, "killpg"), (os, "sched_yield"), (select, "poll"))
-
 
 def missing() -> list[str]:
-    """Return the functions that worker processes need and this platform does not have."""
-    return [f"{module.__name__}.{name}" for module, name in _NEEDED if not hasattr(module, name)]
+    """Return the functions that worker processes need and this platform lacks; no Unix does."""
+    needed = (os, "fork"), (os, "killpg"), (os, "sched_yield"), (select, "poll")
+    return [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
 
 
 class ProcessGroup:
-    """The processes, which share the envs of ``env_fns``.
-
-    ``timed``: whether there is a deadline to check, such as ``step_timeout``.
-    """
+    """The processes that share the envs of ``env_fns``; ``timed``: there is a deadline to check."""
 
     def __init__(
         self,
@@ -64,10 +59,8 @@ class ProcessGroup:
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         if lacks := missing():
-            raise NotImplementedError(
-                f"worker processes need {', '.join(lacks)}, which this platform lacks;"
-                " use DummyVectorEnv"
-            )
+            text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
+            raise NotImplementedError(f"{text}; use DummyVectorEnv")
         self.context = _check_context(context)
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
@@ -123,8 +116,7 @@ class ProcessGroup:
                     host.start()
         except OSError as error:
             text = f"{error.strerror}: cannot start worker process {number} of {len(self.hosts)}"
-            hint = "pass a smaller num_processes"
-            raise OSError(error.errno, f"{text}; {hint}") from error
+            raise OSError(error.errno, f"{text}; pass a smaller num_processes") from error
 
     def await_started(
         self, chunks: list[bytes], check: Callable[[], object]
@@ -139,9 +131,10 @@ class ProcessGroup:
             errors = [host.start_error for host in self.hosts if host.start_error is not None]
             if errors:
                 raise combine(errors)
-            for host in self.ended():
-                host.reap()
-                raise host.start_error or host.death_of(host.ids[0])
+            for host in self.hosts:
+                if host.ended:
+                    host.reap()
+                    raise host.start_error or host.death_of(host.ids[0])
             late = [i for host in self.hosts if not host.started for i in host.ids]
             if not late:
                 return {i: spaces for host in self.hosts for i, spaces in host.spaces.items()}
@@ -177,10 +170,6 @@ class ProcessGroup:
     def describe(self) -> str:
         return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
 
-    def ended(self) -> list[ProcessHost]:
-        """Return the processes that have ended and whose end was not handled yet."""
-        return [host for host in self.hosts if host.ended]
-
     def timeout(self, timeout: float | None) -> float:
         """Return the seconds until the next deadline, at most ``timeout``; infinity: none."""
         watchdog = self.watchdog
@@ -190,8 +179,9 @@ class ProcessGroup:
 
     def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
         """Kill processes past their deadline; yield an error for each env stuck in a request."""
+        now = time.monotonic()
         for host in self.hosts:
-            if host.deadline > time.monotonic():
+            if host.deadline > now:
                 continue
             if host.stream.ended:
                 host.end("was killed: it closed its connection to the pool")
@@ -237,19 +227,18 @@ class ProcessGroup:
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while True:
-            for host in self.ended():
-                host.reap()
-                host.ended = False
+            for host in self.hosts:
+                if host.ended:
+                    host.reap()
+                    host.ended = False
             left = deadline - time.monotonic()
             if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
             self.connection.fetch([], 0, left)
 
 
-def _kill_slow(
-    host: ProcessHost, named: Sequence[int], who: str, fact: str
-) -> list[EnvTimeoutError]:
-    """Kill a process after reading its stack; return an error for each env that is ``named``."""
+def _kill_slow(host: ProcessHost, ids: Sequence[int], who: str, fact: str) -> list[EnvTimeoutError]:
+    """Kill a process after reading its stack; return an error for each of these envs."""
     line, stack = "", ""
     try:
         if host.stacks >= 0:  # an actor of Ray has none
@@ -257,7 +246,7 @@ def _kill_slow(
     finally:
         host.end(f"was killed: {who}{fact}")
     text = f"{fact}{line}; its process was killed"
-    return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in named]
+    return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
 
 
 def _check_context(context: str | BaseContext | None) -> BaseContext:

@@ -6,7 +6,6 @@ Invariants, whatever the envs do:
   process forked by an env may keep open;
 * a worker process has its own process group: a kill of the group ends the processes that its envs
   have started, and Ctrl-C in a terminal reaches only the parent;
-* after SIGKILL of the parent the kernel kills every worker process and its children (on Linux);
 * the parent never blocks in a write: data that a process does not accept at once is kept, and the
   parent goes on reading, so two full pipes cannot block each other;
 * after a signal handler has raised, no message is half sent, or ``cut`` is set.
@@ -41,8 +40,7 @@ from envpool_py.worker.host import Send
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
-#: Seconds after which a pool warns that it is waiting for an ``env_fn``, and after which a process
-#: that is being restarted is killed.
+#: Seconds after which a pool warns of a slow ``env_fn``, and kills a process that it restarts.
 SLOW_START = 60.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
@@ -72,8 +70,7 @@ class Stream:
         self.outbox = memoryview(b"")
         # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
         # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
-        self._received: tuple[list[bytes], deque[tuple[int, int, bytes]], int]
-        self._received = [], deque(), ITEM.size
+        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), ITEM.size
 
     def flush(self) -> bool:
         """Send what the process accepts of the waiting bytes; return True if none is left."""
@@ -88,11 +85,11 @@ class Stream:
             self.cut = False
         return not self.outbox
 
-    def read(self) -> deque[tuple[int, int, bytes]]:
+    def read(self) -> deque[Any]:
         """Return the queue of items that have arrived; the caller removes those that it handles."""
+        chunks = self._received[0]
         if self.fd < 0:
             return self._received[1]
-        chunks = self._received[0]
         try:
             # One call, so that no signal handler runs between the read and the list.
             chunks.extend(map(os.read, (self.fd,), (_READ,)))
@@ -103,13 +100,9 @@ class Stream:
             pass
         except ConnectionError:
             self.ended = True
-        self._parse()
-        return self._received[1]
-
-    def _parse(self) -> None:
-        chunks, before, needed = self._received
+        chunks, before, needed = self._received  # new ones if a signal handler has closed the pool
         if sum(map(len, chunks)) < needed:  # join the pieces of a large item only once
-            return
+            return before
         data, items, start, needed = b"".join(chunks), before.copy(), 0, ITEM.size
         while len(data) - start >= ITEM.size:
             token, status, length = ITEM.unpack_from(data, start)
@@ -124,6 +117,7 @@ class Stream:
             items.append((token, status, data[start + ITEM.size : start + needed]))
             start, needed = start + needed, ITEM.size
         self._received = [data[start:]], items, needed
+        return items
 
 
 @dataclass(eq=False, repr=False)
@@ -173,7 +167,9 @@ class ProcessHost:
         ours, theirs = socket.socketpair()
         self.stream = Stream(ours, self.ids)
         try:
-            _assure_descriptors()
+            with contextlib.ExitStack() as spare:  # a start that runs out of descriptors leaks some
+                for _ in range(6):
+                    spare.callback(os.close, os.dup(self.stream.fd))
             self.stacks = memory.create()
             shared = self._shared._replace(stacks=self.stacks)
             # Stored before the start, so that it can be killed after an interrupt.
@@ -207,9 +203,9 @@ class ProcessHost:
         self.exit = None
 
     def _free(self) -> None:
-        fds = self.stream.fd, self._death_fd, self.stacks
-        self.stream.fd = self._death_fd = self.stacks = -1
-        for fd in fds:
+        for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
+            fd: int = getattr(owner, name)
+            setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
             self._connection.forget(fd)
             parent_connection.release(fd)
 
@@ -269,16 +265,15 @@ class ProcessHost:
 
     @property
     def is_restarting(self) -> bool:
-        waits = self.restarting and not self.started
-        return waits and self.exit is None and self.start_error is None
+        return self.restarting and self.exit is None and not self.started and not self.start_error
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
         kind = frames.TOKENS_EARLY if publish_early else frames.TOKENS
         return partial(self.write, frames.frame(kind, data))
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
-        # A request that several envs share is pickled once. It is unpickled once per env, so that
-        # each env has its own arguments.
+        # A request that several envs share is pickled once, but unpickled once per env: each env
+        # has its own arguments.
         bodies: dict[int, bytes] = {}
         for token, request in pairs:
             if id(request) not in bodies:
@@ -385,14 +380,3 @@ class ProcessHost:
         except ordinary():
             self.kill(reason=_UNREADABLE)
             return None
-
-
-def _assure_descriptors() -> None:
-    """Raise OSError if too few descriptors are left, because a failing start would leak some."""
-    spare: list[int] = []
-    try:
-        for _ in range(3):
-            spare.extend(os.pipe())
-    finally:
-        for fd in spare:
-            os.close(fd)
