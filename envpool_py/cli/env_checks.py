@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.utils import env_checker, passive_env_checker
 
 from envpool_py.env import row_checks
-from envpool_py.errors import describe, line_of, name_exit, stack_of
+from envpool_py.errors import describe, line_of, name_exit
 from envpool_py.sb3.common.env_checker import check_env, sample_action
 from envpool_py.worker import memory, watchdog
 
@@ -61,8 +61,7 @@ def stages_beside(
     try:
         while True:
             if not receiving.poll(limit):
-                watchdog.await_stack(stacks, functools.partial(os.kill, pid))
-                place = _place_in(stacks)
+                place = _place_of(watchdog.await_stack(stacks, functools.partial(os.kill, pid)))
                 yield stage, [Finding("error", f"it has not ended within {limit:g} seconds{place}")]
                 return
             stage, findings = receiving.recv()
@@ -73,7 +72,7 @@ def stages_beside(
     except EOFError:
         process.join()
         end = name_exit(process.exitcode).removeprefix("was killed by ")
-        yield stage, [Finding("error", end + _place_in(stacks))]
+        yield stage, [Finding("error", end + _place_of(watchdog.read_stack(stacks)))]
     except KeyboardInterrupt:
         os.kill(pid, signal.SIGINT)
         with contextlib.suppress(EOFError):
@@ -89,9 +88,8 @@ def stages_beside(
         os.close(stacks)
 
 
-def _place_in(stacks: int) -> str:
-    dump = os.pread(stacks, os.fstat(stacks).st_size, 0).decode(errors="replace")
-    return stack_of(dump)[0].replace(" (", " at ").removesuffix(")")
+def _place_of(stack: tuple[str, str]) -> str:
+    return stack[0].replace(" (", " at ").removesuffix(")")
 
 
 def _send_stages(env_fns: Sequence[Callable[[], Any]], sending: Any, stacks: int) -> None:

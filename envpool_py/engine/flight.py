@@ -234,12 +234,11 @@ class Flight:
         if group is None:
             return
         self.arrivals.drop_stale()
-        for host, overdue in group.enforce_deadlines():
-            for error in group.kill_stuck(host, overdue):
-                self._lose(error.env_id, error)
-        for host in group.ended():
-            self._handle_end(host)
-        group.timed |= any(host.disconnected for host in group.hosts)
+        for error in group.enforce_deadlines():
+            self._lose(error.env_id, error)
+        for host in group.hosts:
+            if host.ended:
+                self._handle_end(host)
 
     def _handle_end(self, host: ProcessHost) -> None:
         host.reap()

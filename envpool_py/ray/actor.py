@@ -24,7 +24,7 @@ from envpool_py.env.request_tokens import ASK, ID_MASK
 from envpool_py.env.spaces import Array
 from envpool_py.worker import frames
 from envpool_py.worker.child import EnvProcess
-from envpool_py.worker.frames import HEADER, KIND_BITS
+from envpool_py.worker.frames import HEADER
 from envpool_py.worker.watchdog import Watchdog
 
 ACTIONS, POSITIONS, ROWS, FINALS, INFOS, TABLES = (1 << n for n in range(6))
@@ -103,9 +103,9 @@ class EnvActor(EnvProcess):
     def handle(self, message: bytes) -> list[Any]:
         """Carry out the requests of a frame; return the reply."""
         self._end = outbox = _Outbox()
-        (head,) = HEADER.unpack_from(message)
-        end = HEADER.size + (head >> KIND_BITS)
-        kind, body, rest = head & ((1 << KIND_BITS) - 1), message[HEADER.size : end], message[end:]
+        kind, length = HEADER.unpack_from(message)
+        end = HEADER.size + length
+        body, rest = message[HEADER.size : end], message[end:]
         if kind <= frames.TOKENS_EARLY:
             if rest:
                 self._rows.put(ACTIONS, np.frombuffer(body, np.int64), rest)
@@ -146,13 +146,12 @@ class EnvActor(EnvProcess):
         self._attached.wait()
         while limit is None:
             time.sleep(1e6)
-        watchdog = Watchdog(limit)
-        watchdog.attach(self._block.heartbeats)
+        watchdog = Watchdog(limit, self._block.heartbeats)
         while True:
             # While an env holds the GIL this loop stands still: then C code ends the process.
             faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
-            for overdue in watchdog.find_overdue(lambda: [0]):
+            for _, env_id in watchdog.find_overdue(lambda: [0]):
                 faulthandler.cancel_dump_traceback_later()
                 frame = sys._current_frames()[self._thread]  # noqa: SLF001 - just for this
-                return overdue.env_id, "".join(traceback.format_stack(frame)).rstrip()
-            time.sleep(watchdog.wait(limit))
+                return env_id, "".join(traceback.format_stack(frame)).rstrip()
+            time.sleep(max(watchdog.next_check - time.monotonic(), 0.0))

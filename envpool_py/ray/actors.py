@@ -15,7 +15,7 @@ import queue
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from multiprocessing import util
@@ -32,11 +32,10 @@ from envpool_py.env.request_tokens import RESET
 from envpool_py.errors import EnvTimeoutError
 from envpool_py.ray.actor import ACTIONS, POSITIONS, EnvActor, Rows
 from envpool_py.worker import frames, process_host
-from envpool_py.worker.frames import HEADER, KIND_BITS
+from envpool_py.worker.frames import HEADER
 from envpool_py.worker.parent_connection import ParentConnection
 from envpool_py.worker.process_group import ProcessGroup
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.watchdog import Overdue
 
 # Functions that run at exit, such as ``ProcessGroup.close``, must run before Ray ends.
 atexit.register(util._run_finalizers, 0)  # type: ignore[attr-defined]  # noqa: SLF001
@@ -164,7 +163,7 @@ class ActorHost(ProcessHost):
         """Send a frame, with what it needs of the block."""
         if self.exit is not None:
             return
-        kind = HEADER.unpack_from(data)[0] & ((1 << KIND_BITS) - 1)
+        kind, _ = HEADER.unpack_from(data)
         if kind == frames.CLOSE and not self.started:
             self.kill()
             return
@@ -228,15 +227,13 @@ class Actors(ProcessGroup):
         """What a pool's ``repr`` says of its actors."""
         return f", num_actors={len(self.hosts)}"
 
-    def enforce_deadlines(self) -> list[tuple[ProcessHost, Overdue]]:
-        """Kill actors past their deadline; return the actors in which an env is stuck."""
-        super().enforce_deadlines()
-        found = [host for host in self.hosts if host.exit is None and host.stuck]
-        return [(host, Overdue(host.number, host.stuck[0])) for host in found]
-
-    def kill_stuck(self, host: Any, overdue: Overdue) -> list[EnvTimeoutError]:  # noqa: ARG002
-        """End the actor of a stuck env; return the error."""
-        i, stack = host.stuck
-        fact = f"did not end its request within step_timeout={self._limit} seconds"
-        host.end(f"was killed: env {i} {fact}")
-        return [EnvTimeoutError(f"env {i}: {fact}; its actor was killed", (i,), details=stack)]
+    def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
+        """Kill actors past their deadline, then those with a stuck env, and yield its error."""
+        yield from super().enforce_deadlines()
+        for host in self.hosts:
+            if host.exit is None and host.stuck:
+                i, stack = host.stuck
+                fact = f"did not end its request within step_timeout={self._limit} seconds"
+                host.end(f"was killed: env {i} {fact}")
+                text = f"env {i}: {fact}; its actor was killed"
+                yield EnvTimeoutError(text, (i,), details=stack)

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import pickle
 import signal
@@ -18,7 +19,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from multiprocessing import reduction
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -31,7 +31,8 @@ from envpool_py.env.pool_options import ProcessOptions
 from envpool_py.env.request_tokens import ID_MASK, TOKEN_BYTES, pack_token
 from envpool_py.env.step_loop import StepLoop
 from envpool_py.errors import pack_failure
-from envpool_py.worker import child_connection, cores_and_threads, frames, memory, parent_connection
+from envpool_py.worker import cores_and_threads, frames, parent_connection
+from envpool_py.worker.child_connection import ChildConnection, Spinning
 from envpool_py.worker.watchdog import show_stacks
 
 #: Seconds after which finished rows are published while other envs are still stepped: short, so
@@ -39,41 +40,35 @@ from envpool_py.worker.watchdog import show_stacks
 #: call per step.
 PUBLISH_AFTER = 60e-6
 
-# Linux's number; the fcntl module does not name it before Python 3.13.
-_F_SETSIG = 10
-
 
 class Shared(NamedTuple):
-    """The descriptors and settings that all processes of a pool share, with every start method.
+    """The settings and descriptors that all processes of a pool share, with every start method.
 
-    ``results``: the pipe for tokens. ``memory``: the memory of the block. ``parent_alive``: reading
-    end of a pipe whose writing end only the parent has. ``stacks``: the file for Python stacks, one
-    for each process. ``may_spin``: whether to spin for the next request.
+    ``may_spin``: whether to spin for the next request. ``results``: the pipe for tokens.
+    ``memory``: the memory of the block. ``parent_alive``: reading end of a pipe whose writing end
+    only the parent has. ``stacks``: the file for Python stacks, one for each process.
     """
 
+    may_spin: bool
+    options: ProcessOptions
     results: int
     memory: int
     parent_alive: int
-    stacks: int
-    may_spin: bool
-    options: ProcessOptions
+    stacks: int = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        fds = [reduction.DupFd(fd) for fd in self[:4]]
-        return _received, (fds, self[4:])
+        return _received, (self[:2], [reduction.DupFd(fd) for fd in self[2:]])
 
 
-def _received(fds: Sequence[Any], others: Sequence[Any]) -> Shared:
-    return Shared(*[fd.detach() for fd in fds], *others)
+def _received(settings: Sequence[Any], fds: Sequence[Any]) -> Shared:
+    return Shared(*settings, *[fd.detach() for fd in fds])
 
 
 def main(
     number: int, ids: Sequence[int], env_fns: Sequence[Any], stream: socket.socket, shared: Shared
 ) -> None:
     """Run worker process ``number``; ``env_fns``, pickled or not, make the envs ``ids``."""
-    # In its own process group: Ctrl-C in the terminal reaches only the parent, and a kill of the
-    # group also reaches the processes that envs have started.
-    os.setpgid(0, 0)
+    os.setpgid(0, 0)  # why: see the invariants of ``process_host``
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -83,22 +78,16 @@ def main(
         cores = cores_and_threads.usable_cores()
         os.sched_setaffinity(0, {cores[number % len(cores)]})
     show_stacks(shared.stacks)
-    end = child_connection.ChildConnection(
-        stream, shared.results, child_connection.Spinning(allowed=shared.may_spin)
-    )
+    end = ChildConnection(stream, shared.results, Spinning(allowed=shared.may_spin))
     EnvProcess(number, ids, end).run(env_fns, shared.memory)
     stream.detach()  # left open: the parent must not see its end before that of the process
 
 
-@dataclass(repr=False)
 class EnvProcess:
-    """The envs of this process; ``_end`` is its connection to the parent."""
+    """The envs of this process; ``end`` is its connection to the parent."""
 
-    _number: int
-    _ids: Sequence[int]
-    _end: Any
-
-    def __post_init__(self) -> None:
+    def __init__(self, number: int, ids: Sequence[int], end: Any) -> None:
+        self._number, self._ids, self._end = number, ids, end
         self._executors: dict[int, Executor] = {}
         self._writer: StepLoop | None = None
         self._heartbeat: Heartbeat | None = None
@@ -114,7 +103,7 @@ class EnvProcess:
                 elif kind == frames.REQUESTS:
                     self._answer(pickle.loads(body))  # noqa: S301 - from our own parent
                 elif kind == frames.ATTACH:
-                    self._attach(Block(pickle.loads(body), memory.attach(memory_fd)))  # noqa: S301
+                    self._attach(Block(pickle.loads(body), mmap.mmap(memory_fd, 0)))  # noqa: S301
                 else:
                     break
                 handled += 1
@@ -213,15 +202,12 @@ def _die_with_parent(alive: int) -> None:
     if sys.platform == "linux":
         import fcntl  # noqa: PLC0415 - not on Windows
 
-        try:
+        with contextlib.suppress(OSError):
             # Owner and signal belong to the open file, which forked processes share: reopen it.
             pipe = os.open(f"/proc/self/fd/{alive}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpid())
-            fcntl.fcntl(pipe, _F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(pipe, 10, signal.SIGKILL)  # F_SETSIG, without a name before Python 3.13
             fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-        except OSError:
-            pass
-        else:
             if parent_connection.is_readable(pipe, 0):  # the parent has ended already
                 os.killpg(0, signal.SIGKILL)
             return

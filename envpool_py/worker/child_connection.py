@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import time
+from time import perf_counter, thread_time
 
-from envpool_py.worker.frames import (
-    ATOMIC,
-    CLOSE,
-    HEADER,
-    ITEM,
-    KIND_BITS,
-    KINDS,
-    LARGEST,
-    READ,
-)
+from envpool_py.worker.frames import ATOMIC, CLOSE, HEADER, ITEM, LARGEST, READ
 
 #: Longest time, in seconds, for which a process spins for its next request before it sleeps.
 LONGEST_SPIN = 10e-3
@@ -30,8 +21,6 @@ _BRIEF = 150e-6
 _PUSHED_ASIDE = 0.42
 # ... for this number of requests at first, doubled each time up to the second number.
 _FEW, _MANY = 16, 512
-
-clock = time.perf_counter
 
 
 class Spinning:
@@ -88,10 +77,10 @@ class ChildConnection:
         data = self._received
         while True:
             if len(data) >= HEADER.size:
-                (head,) = HEADER.unpack_from(data)
-                kind, end = head & KINDS, HEADER.size + (head >> KIND_BITS)
-                if kind > CLOSE or not HEADER.size <= end <= LARGEST:
-                    raise ValueError(f"no frame has kind {kind} and length {end - HEADER.size}")
+                kind, length = HEADER.unpack_from(data)
+                if not (0 <= kind <= CLOSE and 0 <= length <= LARGEST):
+                    raise ValueError(f"no frame has kind {kind} and length {length}")
+                end = HEADER.size + length
                 if len(data) >= end:
                     self._received = data[end:]
                     return kind, data[HEADER.size : end]
@@ -105,7 +94,7 @@ class ChildConnection:
     def _fetch(self) -> bytes:
         """Spin for data, then sleep until there is some; return b"" if the other end is closed."""
         spinning, stream = self._spinning, self._stream
-        start = now = clock()
+        start = now = perf_counter()
         seen = computed = 0.0  # wall and CPU time when the first _BRIEF seconds had passed
         try:
             limit = start + spinning.spin_for
@@ -114,18 +103,18 @@ class ChildConnection:
                     data = stream.recv(READ, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     os.sched_yield()
-                    now = clock()
+                    now = perf_counter()
                     if not seen and now > start + _BRIEF:
-                        seen, computed = now, time.thread_time()
+                        seen, computed = now, thread_time()
                     continue
                 if seen:  # else the spin was too short to learn from
-                    spinning.note(now - start, now - seen, time.thread_time() - computed)
+                    spinning.note(now - start, now - seen, thread_time() - computed)
                 return data
-            spun, computed = now - seen, time.thread_time() - computed
+            spun, computed = now - seen, thread_time() - computed
             data = stream.recv(READ)
         except ConnectionError:
             return b""
-        spinning.note(clock() - start, spun if seen else 0.0, computed)
+        spinning.note(perf_counter() - start, spun if seen else 0.0, computed)
         return data
 
     def add(self, token: int, status: int, data: bytes) -> None:
@@ -140,7 +129,5 @@ class ChildConnection:
         """Send the items, then the tokens of finished requests."""
         if self._items:
             self.send()
-        while len(tokens) > ATOMIC:
-            os.write(self._results, tokens[:ATOMIC])
-            tokens = tokens[ATOMIC:]
-        os.write(self._results, tokens)
+        for start in range(0, len(tokens), ATOMIC):
+            os.write(self._results, tokens[start : start + ATOMIC])

@@ -7,14 +7,6 @@ import importlib
 import os
 import sys
 
-_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
-
 
 def limit_threads(num_threads: int | None) -> None:
     """Limit the threads with which libraries compute in this process.
@@ -25,8 +17,9 @@ def limit_threads(num_threads: int | None) -> None:
     """
     if num_threads is None:
         return
-    for name in _VARIABLES:
-        os.environ.setdefault(name, str(num_threads))
+    for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", str(num_threads))
+    os.environ.setdefault("VECLIB_MAXIMUM_THREADS", str(num_threads))
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(num_threads)

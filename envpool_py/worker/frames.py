@@ -1,7 +1,7 @@
 """The messages between the parent and a worker process, in the byte order of the machine.
 
-* Parent to process, on the socket of that process: frames ``length << 3 | kind`` (int64) and
-  ``length`` bytes: tokens, or a pickle.
+* Parent to process, on the socket of that process: frames ``kind, length`` and ``length`` bytes:
+  tokens, or a pickle.
 * Process to parent, on the pipe that all processes of a pool share: tokens, in writes that the pipe
   does not split.
 * Process to parent, on the socket of that process: values that a row cannot hold, as items
@@ -20,9 +20,7 @@ import cloudpickle
 from envpool_py.env.request_tokens import pack_token
 from envpool_py.errors import ordinary
 
-HEADER = struct.Struct("=q")
-KIND_BITS = 3
-KINDS = (1 << KIND_BITS) - 1
+HEADER = struct.Struct("=qq")
 TOKENS, TOKENS_EARLY, REQUESTS, ATTACH, CLOSE = range(5)
 #: A token of no request, which ends a sleep.
 WAKE = pack_token(-1)
@@ -40,7 +38,7 @@ READ = 1 << 12
 
 
 def frame(kind: int, body: bytes) -> bytes:
-    return HEADER.pack(len(body) << KIND_BITS | kind) + body
+    return HEADER.pack(kind, len(body)) + body
 
 
 def dumps(value: Any, what: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Anonymous shared memory: allocate it, and map it in another process.
+"""Anonymous shared memory: create and allocate it.
 
 With ``memfd_create`` (Linux) the memory is a file without a name. ``/dev/shm`` does not limit it,
 it is freed however the processes end, and no other program can open it. On other systems the memory
@@ -25,7 +25,7 @@ def create() -> int:
         return os.dup(file.fileno())
 
 
-def allocate(fd: int, nbytes: int, what: str) -> mmap.mmap:
+def allocate(fd: int, nbytes: int) -> mmap.mmap:
     """Set the size of the memory, reserve every page and map it.
 
     MemoryError if the system has too little: without this check, a later step would get SIGBUS.
@@ -40,10 +40,5 @@ def allocate(fd: int, nbytes: int, what: str) -> mmap.mmap:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT):
             raise
-        raise MemoryError(
-            f"cannot get {nbytes} bytes of shared memory for {what}: {error}"
-        ) from error
-
-
-def attach(fd: int) -> mmap.mmap:
-    return mmap.mmap(fd, os.fstat(fd).st_size)
+        text = f"cannot get {nbytes} bytes of shared memory for observations and actions"
+        raise MemoryError(f"{text}: {error}") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import time
+from time import perf_counter
 from typing import Any
 
 from envpool_py.worker.frames import READ, WAKE
@@ -16,8 +16,6 @@ from envpool_py.worker.frames import READ, WAKE
 _LONGEST = 1e6  # seconds; the longest wait that the system accepts
 # Results that are taken in a row before sockets and the ends of processes are checked.
 _RESULTS_IN_A_ROW = 16
-
-clock = time.perf_counter
 
 
 def is_readable(fd: int, seconds: float | None) -> bool:
@@ -77,7 +75,6 @@ class ParentConnection:
         self._poll.register(self.results, select.POLLIN)
 
     def watch(self, fd: int, note: Any, *, write: bool = False) -> None:
-        """Watch a descriptor for reading, and with ``write`` for writing."""
         mask = select.POLLIN | (select.POLLOUT if write else 0)
         (self._poll.modify if fd in self._notes else self._poll.register)(fd, mask)
         self._notes[fd] = note
@@ -98,8 +95,8 @@ class ParentConnection:
             self._in_a_row += 1
             if self.collect(chunks):
                 return False
-            end = clock() + (spin_for if timeout is None else min(timeout, spin_for))
-            while clock() < end:
+            end = perf_counter() + (spin_for if timeout is None else min(timeout, spin_for))
+            while perf_counter() < end:
                 os.sched_yield()
                 if self.collect(chunks):
                     return False

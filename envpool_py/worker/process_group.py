@@ -36,25 +36,20 @@ from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordi
 from envpool_py.worker import child, frames, memory, parent_connection, process_host
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.watchdog import Overdue, Watchdog, await_stack
+from envpool_py.worker.watchdog import Watchdog, await_stack
 
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
 
-# The functions of the platform that worker processes need; every Unix has them.
-_NEEDED = ((os, "fork"), (os, "killpg"), (os, "sched_yield"), (select, "poll"))
-
 
 def missing() -> list[str]:
-    """Return the functions that worker processes need and this platform does not have."""
-    return [f"{module.__name__}.{name}" for module, name in _NEEDED if not hasattr(module, name)]
+    """Return the functions that worker processes need and this platform lacks; no Unix does."""
+    needed = (os, "fork"), (os, "killpg"), (os, "sched_yield"), (select, "poll")
+    return [f"{module.__name__}.{name}" for module, name in needed if not hasattr(module, name)]
 
 
 class ProcessGroup:
-    """The processes, which share the envs of ``env_fns``.
-
-    ``timed``: whether there is a deadline to check, such as ``step_timeout``.
-    """
+    """The processes that share the envs of ``env_fns``; ``timed``: there is a deadline to check."""
 
     def __init__(
         self,
@@ -64,10 +59,8 @@ class ProcessGroup:
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
         if lacks := missing():
-            raise NotImplementedError(
-                f"worker processes need {', '.join(lacks)}, which this platform lacks;"
-                " use DummyVectorEnv"
-            )
+            text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
+            raise NotImplementedError(f"{text}; use DummyVectorEnv")
         self.context = _check_context(context)
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
@@ -77,9 +70,7 @@ class ProcessGroup:
         self._attach_message = b""
         self._fds: list[int] = []
         self._closed = False
-        self._fns: Sequence[Any] = env_fns
-        if self.context.get_start_method() != "fork":
-            self._fns = [_pickled(fn, i) for i, fn in enumerate(env_fns)]
+        self._fns = [self._packed(fn, i) for i, fn in enumerate(env_fns)]
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
         self.connection = parent_connection.ParentConnection()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
@@ -91,28 +82,30 @@ class ProcessGroup:
         self._fds.append(memory.create())
         theirs, ours, self._memory = self._fds
         parent_connection.claim(ours)
-        if self._options.step_timeout is not None:
-            self.watchdog = Watchdog(self._options.step_timeout)
-        shared = child.Shared(
-            self.connection.theirs,
-            self._memory,
-            theirs,
-            -1,
-            len(self._shares) <= len(usable_cores()),
-            self._options,
-        )
+        may_spin = len(self._shares) <= len(usable_cores())
+        shared = child.Shared(may_spin, self._options, self.connection.theirs, self._memory, theirs)
         self._add_hosts(ProcessHost, self.context, shared)
 
     def _add_hosts(self, kind: type[ProcessHost], context: Any, shared: Any) -> None:
         for number, share in enumerate(self._shares):
-            ids = share.tolist()
-            env_fns = [self._fns[i] for i in ids]
-            self.hosts.append(kind(number, ids, env_fns, context, shared, self.connection))
+            env_fns = [self._fns[i] for i in share]
+            host = kind(number, share.tolist(), env_fns, context, shared, self.connection)
+            self.hosts.append(host)
 
     def set_env_fn(self, host: ProcessHost, i: int, env_fn: Callable[[], Any]) -> None:
         """Make env ``i`` by this env_fn when its process is restarted."""
-        forks = self.context.get_start_method() == "fork"
-        host.env_fns[host.ids.index(i)] = env_fn if forks else _pickled(env_fn, i)
+        host.env_fns[host.ids.index(i)] = self._packed(env_fn, i)
+
+    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:
+        """Pickle the ``env_fn`` of env ``i``, unless processes are forked; may raise EnvError."""
+        if self.context.get_start_method() == "fork":
+            return env_fn
+        try:
+            return cloudpickle.dumps(env_fn)
+        except ordinary() as error:
+            text = f"env_fn cannot be pickled: {type(error).__name__}: {error}"
+            message = f"env {i}: {text}; create that object inside env_fn"
+            raise EnvError(message, (i,), "env_fn") from error
 
     def start(self) -> None:
         """Start all processes and return while they make their envs; OSError if one fails."""
@@ -123,8 +116,7 @@ class ProcessGroup:
                     host.start()
         except OSError as error:
             text = f"{error.strerror}: cannot start worker process {number} of {len(self.hosts)}"
-            hint = "pass a smaller num_processes"
-            raise OSError(error.errno, f"{text}; {hint}") from error
+            raise OSError(error.errno, f"{text}; pass a smaller num_processes") from error
 
     def await_started(
         self, chunks: list[bytes], check: Callable[[], object]
@@ -139,10 +131,10 @@ class ProcessGroup:
             errors = [host.start_error for host in self.hosts if host.start_error is not None]
             if errors:
                 raise combine(errors)
-            for host in self.ended():
-                host.reap()
-                host.ended = False
-                raise host.start_error or host.death_of(host.ids[0])
+            for host in self.hosts:
+                if host.ended:
+                    host.reap()
+                    raise host.start_error or host.death_of(host.ids[0])
             late = [i for host in self.hosts if not host.started for i in host.ids]
             if not late:
                 return {i: spaces for host in self.hosts for i, spaces in host.spaces.items()}
@@ -156,11 +148,11 @@ class ProcessGroup:
 
     def make_block(self, spec: Spec) -> Block:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
-        if self.watchdog is not None:
-            spec = spec._replace(num_processes=len(self.hosts))
-        block = Block(spec, memory.allocate(self._memory, nbytes(spec), "observations and actions"))
-        if self.watchdog is not None:
-            self.watchdog.attach(block.heartbeats)
+        limit = self._options.step_timeout
+        spec = spec._replace(num_processes=0 if limit is None else len(self.hosts))
+        block = Block(spec, memory.allocate(self._memory, nbytes(spec)))
+        if limit is not None:
+            self.watchdog = Watchdog(limit, block.heartbeats)
         self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
         for host in self.hosts:
             host.write(self._attach_message)
@@ -178,59 +170,35 @@ class ProcessGroup:
     def describe(self) -> str:
         return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
 
-    def ended(self) -> list[ProcessHost]:
-        """Return the processes that have ended and whose end was not handled yet."""
-        return [host for host in self.hosts if host.ended]
+    def timeout(self, timeout: float | None) -> float:
+        """Return the seconds until the next deadline, at most ``timeout``; infinity: none."""
+        watchdog = self.watchdog
+        due = math.inf if watchdog is None else watchdog.next_check
+        left = max(min(due, *[host.deadline for host in self.hosts]) - time.monotonic(), 0.0)
+        return left if timeout is None else min(left, timeout)
 
-    def timeout(self, timeout: float | None) -> float | None:
-        """Return the seconds until the next deadline, at most ``timeout``; None: no deadline."""
-        deadline = min((host.deadline for host in self.hosts), default=math.inf)
-        if deadline < math.inf:
-            left = max(deadline - time.monotonic(), 0.0)
-            timeout = left if timeout is None else min(left, timeout)
-        return timeout if self.watchdog is None else self.watchdog.wait(timeout)
-
-    def enforce_deadlines(self) -> list[tuple[ProcessHost, Overdue]]:
-        """Kill processes past their deadline; return those stuck in a request, not yet killed."""
+    def enforce_deadlines(self) -> Iterator[EnvTimeoutError]:
+        """Kill processes past their deadline; yield an error for each env stuck in a request."""
         now = time.monotonic()
         for host in self.hosts:
-            if host.deadline <= now:
-                if host.disconnected:
-                    host.end("was killed: it closed its connection to the pool")
-                else:
-                    self._kill_slow_start(host)
-        if self.watchdog is None:
+            if host.deadline > now:
+                continue
+            if host.stream.ended:
+                host.end("was killed: it closed its connection to the pool")
+            else:
+                i = next(i for i in host.ids if i not in host.spaces)
+                limit = self._options.step_timeout or process_host.SLOW_START
+                fact = f"env_fn did not return within {limit:g} seconds"
+                (host.start_error,) = _kill_slow(host, [i], f"env {i}: ", fact)
+        watchdog = self.watchdog
+        if watchdog is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
-            return []
-        found = self.watchdog.find_overdue(lambda: [host.sent for host in self.hosts])
-        return [(self.hosts[overdue.number], overdue) for overdue in found]
-
-    def _kill_slow_start(self, host: ProcessHost) -> None:
-        i = next(i for i in host.ids if i not in host.spaces)
-        limit = process_host.SLOW_START if self.watchdog is None else self.watchdog.limit
-        fact = f"env_fn did not return within {limit:g} seconds"
-        (host.start_error,) = self._kill_slow(host, [i], f"env {i}: ", fact)
-
-    def kill_stuck(self, host: ProcessHost, overdue: Overdue) -> list[EnvTimeoutError]:
-        """Kill a stuck process; return an error for each env that was too slow."""
-        assert self.watchdog is not None  # noqa: S101 - it found this
-        named = host.ids if overdue.env_id is None else [overdue.env_id]
-        did = "begin" if overdue.env_id is None else "end"
-        fact = f"did not {did} its request within step_timeout={self.watchdog.limit} seconds"
-        return self._kill_slow(host, named, f"{name_ids(named)} ", fact)
-
-    def _kill_slow(
-        self, host: ProcessHost, named: Sequence[int], who: str, fact: str
-    ) -> list[EnvTimeoutError]:
-        host.kill_reason = f"was killed: {who}{fact}"
-        try:
-            if host.stacks >= 0:  # an actor of Ray has none
-                await_stack(host.stacks, host.kill)
-        finally:
-            host.end()
-        line, stack = host.stack()
-        text = f"{fact}{line}; its process was killed"
-        return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in named]
+            return
+        for number, env_id in watchdog.find_overdue(lambda: [host.sent for host in self.hosts]):
+            host = self.hosts[number]
+            named, did = (host.ids, "begin") if env_id is None else ([env_id], "end")
+            fact = f"did not {did} its request within step_timeout={watchdog.limit} seconds"
+            yield from _kill_slow(host, named, f"{name_ids(named)} ", fact)
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
@@ -253,20 +221,32 @@ class ProcessGroup:
             self.connection.close()
             while self._fds:
                 parent_connection.release(self._fds.pop())
-            if self.watchdog is not None:
-                self.watchdog.close()
+            self.watchdog = None  # its heartbeats are in the memory of the block
         return [error for host in self.hosts for error in host.close_errors]
 
     def _await_exits(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while True:
-            for host in self.ended():
-                host.reap()
-                host.ended = False
+            for host in self.hosts:
+                if host.ended:
+                    host.reap()
+                    host.ended = False
             left = deadline - time.monotonic()
             if left <= 0 or all(host.exit is not None for host in self.hosts):
                 return
             self.connection.fetch([], 0, left)
+
+
+def _kill_slow(host: ProcessHost, ids: Sequence[int], who: str, fact: str) -> list[EnvTimeoutError]:
+    """Kill a process after reading its stack; return an error for each of these envs."""
+    line, stack = "", ""
+    try:
+        if host.stacks >= 0:  # an actor of Ray has none
+            line, stack = await_stack(host.stacks, host.kill)
+    finally:
+        host.end(f"was killed: {who}{fact}")
+    text = f"{fact}{line}; its process was killed"
+    return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
 
 
 def _check_context(context: str | BaseContext | None) -> BaseContext:
@@ -277,29 +257,14 @@ def _check_context(context: str | BaseContext | None) -> BaseContext:
             raise ValueError(f"context must be one of {', '.join(names)}, got {context!r}")
         context = multiprocessing.get_context(context)
     elif not isinstance(context, BaseContext):
-        raise TypeError(
-            f"context must be a start method or a multiprocessing context, got {context!r}"
-        )
-    torch = sys.modules.get("torch")
-    if context.get_start_method() == "fork" and torch is not None:
-        with contextlib.suppress(AttributeError):
-            if torch.cuda.is_initialized():
-                warn(
-                    "worker processes are forked from a process that uses CUDA, which CUDA does not"
-                    ' survive; pass context="spawn" or context="forkserver"',
-                    RuntimeWarning,
-                )
+        text = "context must be a start method or a multiprocessing context"
+        raise TypeError(f"{text}, got {context!r}")
+    with contextlib.suppress(KeyError, AttributeError):  # torch is not imported, or only in part
+        if context.get_start_method() == "fork" and sys.modules["torch"].cuda.is_initialized():
+            text = "worker processes are forked from a process that uses CUDA, which CUDA does not"
+            hint = 'survive; pass context="spawn" or context="forkserver"'
+            warn(f"{text} {hint}", RuntimeWarning)
     return context
-
-
-def _pickled(env_fn: Callable[[], Any], i: int) -> bytes:
-    """Pickle the ``env_fn`` of env ``i``; EnvError if that fails."""
-    try:
-        return bytes(cloudpickle.dumps(env_fn))
-    except ordinary() as error:
-        text = f"env_fn cannot be pickled: {type(error).__name__}: {error}"
-        message = f"env {i}: {text}; create that object inside env_fn"
-        raise EnvError(message, (i,), "env_fn") from error
 
 
 @contextlib.contextmanager
@@ -323,12 +288,9 @@ def _starting(*, warn_of_forks: bool) -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
             if noted:
                 signal.raise_signal(signal.SIGINT)
-    for warning in caught:
-        if "multi-threaded, use of fork" not in str(warning.message):
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+    for one in caught:
+        if "multi-threaded, use of fork" not in str(one.message):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         elif warn_of_forks:
             warn_of_forks = False
-            hint = f'{warning.message}; pass context="forkserver"'
-            warn(hint, DeprecationWarning)
+            warn(f'{one.message}; pass context="forkserver"', DeprecationWarning)

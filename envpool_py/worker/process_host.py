@@ -6,7 +6,6 @@ Invariants, whatever the envs do:
   process forked by an env may keep open;
 * a worker process has its own process group: a kill of the group ends the processes that its envs
   have started, and Ctrl-C in a terminal reaches only the parent;
-* after SIGKILL of the parent the kernel kills every worker process and its children (on Linux);
 * the parent never blocks in a write: data that a process does not accept at once is kept, and the
   parent goes on reading, so two full pipes cannot block each other;
 * after a signal handler has raised, no message is half sent, or ``cut`` is set.
@@ -35,14 +34,13 @@ from envpool_py.env.executor import EnvSpaces
 from envpool_py.env.request import Request
 from envpool_py.env.request_tokens import ASK, ID_MASK, RESET
 from envpool_py.errors import EnvError, WorkerDiedError, ordinary
-from envpool_py.worker import child, frames, memory, parent_connection
+from envpool_py.worker import child, frames, memory, parent_connection, watchdog
 from envpool_py.worker.frames import ITEM
 from envpool_py.worker.host import Send
 
 #: Seconds after which a process is killed that has closed its socket and has not ended.
 DISCONNECTED_FOR = 1.0
-#: Seconds after which a pool warns that it is waiting for an ``env_fn``, and after which a process
-#: that is being restarted is killed.
+#: Seconds after which a pool warns of a slow ``env_fn``, and kills a process that it restarts.
 SLOW_START = 60.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
@@ -57,46 +55,37 @@ class Stream:
     """The parent's end of the socket to a worker process: messages to send, items received.
 
     Attributes:
-        theirs: the other end, until the process has it.
         cut: whether only a part of a message was sent; the process must be killed.
         garbled: whether invalid data was received; nothing after that is read.
         ended: whether the other end is closed; the process may still run.
         sent: the number of messages written, or waiting to be written.
     """
 
-    def __init__(self, ids: Sequence[int]) -> None:
-        ours, self.theirs = socket.socketpair()
+    def __init__(self, ours: socket.socket, ids: Sequence[int]) -> None:
         ours.setblocking(False)
         self.fd = parent_connection.claim(ours.detach())
         self._ids = frozenset(ids)
         self.cut = self.garbled = self.ended = False
         self.sent = 0
-        self.outbox: deque[memoryview] = deque()
+        self.outbox = memoryview(b"")
         # Bytes of an incomplete item, items (token, status, data) not yet taken, and the size of
         # the next item. Replaced in one assignment, so that an interrupt cannot mix two versions.
-        self._received: tuple[list[bytes], deque[tuple[int, int, bytes]], int]
-        self._received = [], deque(), ITEM.size
+        self._received: tuple[list[bytes], deque[Any], int] = [], deque(), ITEM.size
 
     def flush(self) -> bool:
-        """Send the waiting messages; return True if none is left."""
-        while self.outbox:
-            head = self.outbox[0]
+        """Send what the process accepts of the waiting bytes; return True if none is left."""
+        if self.outbox:
             self.cut = True
             try:
-                sent = os.write(self.fd, head)
+                self.outbox = self.outbox[os.write(self.fd, self.outbox) :]
             except BlockingIOError:
-                sent = 0
-            except ConnectionError:
-                sent = len(head)
-            self.outbox[0] = head[sent:]
-            if sent == len(head):
-                self.outbox.popleft()
+                pass
+            except ConnectionError:  # the process has ended; _on_death handles that
+                self.outbox = memoryview(b"")
             self.cut = False
-            if sent < len(head):
-                return False
-        return True
+        return not self.outbox
 
-    def read(self) -> deque[tuple[int, int, bytes]]:
+    def read(self) -> deque[Any]:
         """Return the queue of items that have arrived; the caller removes those that it handles."""
         chunks = self._received[0]
         if self.fd < 0:
@@ -111,13 +100,9 @@ class Stream:
             pass
         except ConnectionError:
             self.ended = True
-        self._parse()
-        return self._received[1]
-
-    def _parse(self) -> None:
-        chunks, before, needed = self._received
+        chunks, before, needed = self._received  # new ones if a signal handler has closed the pool
         if sum(map(len, chunks)) < needed:  # join the pieces of a large item only once
-            return
+            return before
         data, items, start, needed = b"".join(chunks), before.copy(), 0, ITEM.size
         while len(data) - start >= ITEM.size:
             token, status, length = ITEM.unpack_from(data, start)
@@ -132,6 +117,7 @@ class Stream:
             items.append((token, status, data[start + ITEM.size : start + needed]))
             start, needed = start + needed, ITEM.size
         self._received = [data[start:]], items, needed
+        return items
 
 
 @dataclass(eq=False, repr=False)
@@ -145,6 +131,7 @@ class ProcessHost:
         deadline: the time at which it is killed unless it makes progress; infinity: never.
         kill_reason: why the pool killed it; None if it did not.
         start_error: the error of an env_fn.
+        stack: the user's line and the env's frames at which the process has ended.
         name: the name of the process in errors.
         items: the data that the process sent beside rows, each with the token of its request.
     """
@@ -172,56 +159,55 @@ class ProcessHost:
         self.kill_reason: str | None = None
         self.name = "worker process"
         self._death_fd = self.stacks = -1
-        self._stack = "", ""
-
-    # -------------------------------------------------------------------------------- start, end
+        self.stack = "", ""
 
     def start(self, *, again: bool = False) -> None:
         """Start the process and return while it makes its envs; OSError if that fails."""
         self._reset()
-        stream = Stream(self.ids)
+        ours, theirs = socket.socketpair()
+        self.stream = Stream(ours, self.ids)
         try:
-            _assure_descriptors()
+            with contextlib.ExitStack() as spare:  # a start that runs out of descriptors leaks some
+                for _ in range(6):
+                    spare.callback(os.close, os.dup(self.stream.fd))
             self.stacks = memory.create()
             shared = self._shared._replace(stacks=self.stacks)
-            process = self._context.Process(  # type: ignore[attr-defined]
+            # Stored before the start, so that it can be killed after an interrupt.
+            self.process = self._context.Process(  # type: ignore[attr-defined]
                 target=child.main,
-                args=(self.number, self.ids, self.env_fns, stream.theirs, shared),
+                args=(self.number, self.ids, self.env_fns, theirs, shared),
                 name=f"envpool_py {self.ids[0]}-{self.ids[-1]}",
                 daemon=False,
             )
-            # Stored before the start, so that it can be killed after an interrupt.
-            self.process, self.stream = process, stream
-            process.start()
+            self.process.start()
             parent_connection.claim(self.stacks)
             try:
-                fd = os.pidfd_open(process.pid)
+                fd = os.pidfd_open(self.process.pid)
             except (AttributeError, ProcessLookupError):  # not Linux, or forkserver has reaped it
-                fd = os.dup(process.sentinel)
+                fd = os.dup(self.process.sentinel)
             self._death_fd = parent_connection.claim(fd)
-            self._connection.watch(stream.fd, self._on_stream)
+            self._connection.watch(self.stream.fd, self._on_stream)
             self._connection.watch(fd, self._on_death)
         except BaseException:
             if self.process is not None and self.process.pid is not None:
                 self.process.kill()
                 self.process.join()
-            self._free(stream)
+            self._free()
             raise
         finally:
-            stream.theirs.close()
+            theirs.close()
         # In any case, a worker process must not keep the interpreter from exiting.
         self._finalizer = Finalize(None, self.kill, exitpriority=5)
         if again:
             self.restarting, self.deadline = True, time.monotonic() + SLOW_START
         self.exit = None
 
-    def _free(self, stream: Stream) -> None:
-        fds, stream.fd, self._death_fd = (stream.fd, self._death_fd), -1, -1
-        for fd in fds:
+    def _free(self) -> None:
+        for owner, name in ((self.stream, "fd"), (self, "_death_fd"), (self, "stacks")):
+            fd: int = getattr(owner, name)
+            setattr(owner, name, -1)  # first, so that it is not closed twice after an interrupt
             self._connection.forget(fd)
             parent_connection.release(fd)
-        fd, self.stacks = self.stacks, -1
-        parent_connection.release(fd)
 
     @property
     def started(self) -> bool:
@@ -248,28 +234,21 @@ class ProcessHost:
             return
         while self.read():
             pass
-        self._stack = self.stack()
+        if self.stacks >= 0:
+            self.stack = watchdog.read_stack(self.stacks)
         self.kill()  # its children, before the join lets the system reuse the pid
-        self._free(self.stream)
+        self._free()
         self.process.join(5)
-        exitcode = self.process.exitcode
         self._finalizer.cancel()
         self.deadline = math.inf
         # Last, so that all of this is repeated after an interrupt.
-        self.exit = self.kill_reason or errors.name_exit(exitcode)
+        self.exit = self.kill_reason or errors.name_exit(self.process.exitcode)
         with contextlib.suppress(ValueError):  # it has not ended after SIGKILL
             self.process.close()
 
-    def stack(self) -> tuple[str, str]:
-        """Return the user's line and the env's frames at which the process has ended, or "", ""."""
-        if self.stacks < 0:
-            return self._stack
-        size = os.fstat(self.stacks).st_size
-        return errors.stack_of(os.pread(self.stacks, size, 0).decode(errors="replace"))
-
     def death_of(self, i: int) -> WorkerDiedError:
         """Return a new error that says how the process of env ``i`` ended."""
-        line, stack = self.stack()
+        line, stack = self.stack
         text = f"the {self.name} {self.exit or self.kill_reason}{'' if self.kill_reason else line}"
         if not self.started:
             text += " while starting"
@@ -280,24 +259,21 @@ class ProcessHost:
         shared = f"; it was also that of {errors.name_ids(others)}" if others else ""
         return WorkerDiedError(f"env {i}: {text}{shared}", (i, *others), details=stack)
 
-    # ------------------------------------------------------------------------------------ sending
-
     @property
     def is_dead(self) -> bool:
         return self.exit is not None or self.restarting
 
     @property
     def is_restarting(self) -> bool:
-        waits = self.exit is None and not self.started and self.start_error is None
-        return self.restarting and waits
+        return self.restarting and self.exit is None and not self.started and not self.start_error
 
     def prepare_tokens(self, data: bytes, *, publish_early: bool) -> Send:
         kind = frames.TOKENS_EARLY if publish_early else frames.TOKENS
         return partial(self.write, frames.frame(kind, data))
 
     def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
-        # A request that several envs share is pickled once. It is unpickled once per env, so that
-        # each env has its own arguments.
+        # A request that several envs share is pickled once, but unpickled once per env: each env
+        # has its own arguments.
         bodies: dict[int, bytes] = {}
         for token, request in pairs:
             if id(request) not in bodies:
@@ -315,32 +291,24 @@ class ProcessHost:
         """Send a message; bytes that the process does not accept at once are sent later."""
         if self.exit is not None:
             return
-        stream, sent = self.stream, 0
+        stream = self.stream
         stream.sent += 1
-        if len(data) <= frames.ATOMIC and not stream.outbox:
+        if len(data) <= frames.ATOMIC and not stream.outbox:  # the system does not split it
             try:
-                sent = os.write(stream.fd, data)
-            except BlockingIOError:
-                pass
-            except ConnectionError:  # the process has ended; _on_death handles that
-                return
-            if sent == len(data):
-                return
-        stream.outbox.append(memoryview(data)[sent:])
-        if len(stream.outbox) > 1 or not stream.flush():
+                data = data[os.write(stream.fd, data) :]
+            except (BlockingIOError, ConnectionError):
+                pass  # as in ``flush``
+            else:
+                if not data:
+                    return
+        stream.outbox = memoryview(bytes(stream.outbox) + data)
+        if not stream.flush():
             self._connection.watch(stream.fd, self._on_stream, write=True)
 
     @property
     def sent(self) -> int:
         """The number of messages written; -1 if the process does not run or has no envs yet."""
-        return -1 if self.exit is not None or not self.started else self.stream.sent
-
-    @property
-    def disconnected(self) -> bool:
-        """Whether the process has closed its end of the socket but may still run."""
-        return self.exit is None and self.stream.ended
-
-    # ---------------------------------------------------------------------------------- receiving
+        return self.stream.sent if self.exit is None and self.started else -1
 
     def _on_death(self, fd: int, events: int) -> None:  # noqa: ARG002 - what the connection calls
         self.ended = True
@@ -387,10 +355,6 @@ class ProcessHost:
             self.deadline = math.inf if self.started else time.monotonic() + limit
 
     def take_item(self, token: int, kind: str) -> Any:
-        """Return the values that the process sent beside a row, or the error in place of the row.
-
-        ``token`` and ``kind`` are those of the request, which was answered.
-        """
         i, key = token & ID_MASK, token & _KEY
         while self.items.get(key, (-1,))[0] != token:
             if not self.read():  # an item arrives before its token, so it must be there
@@ -415,14 +379,3 @@ class ProcessHost:
         except ordinary():
             self.kill(reason=_UNREADABLE)
             return None
-
-
-def _assure_descriptors() -> None:
-    """Raise OSError if too few descriptors are left, because a failing start would leak some."""
-    spare: list[int] = []
-    try:
-        for _ in range(3):
-            spare.extend(os.pipe())
-    finally:
-        for fd in spare:
-            os.close(fd)

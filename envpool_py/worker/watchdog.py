@@ -18,11 +18,10 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from envpool_py.env.heartbeat import NUMBERS
+from envpool_py import errors
 from envpool_py.env.spaces import Array
 
 #: Seconds that a stuck process has to write its stack.
@@ -44,72 +43,51 @@ def show_stacks(fd: int) -> None:
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
 
 
-class Overdue(NamedTuple):
-    """A stuck process; ``env_id`` is None if it has not begun its request."""
-
-    number: int
-    env_id: int | None
-
-
 class Watchdog:
     """Finds the processes in which a request takes longer than ``limit`` seconds."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, heartbeats: Array) -> None:
         self.limit = limit
-        self._heartbeats: Array = np.zeros((0, NUMBERS), np.int64)
-        # The progress of a process that had a frame to read but was idle, and the time of that.
-        self._idle: dict[int, tuple[tuple[int, float], float]] = {}
-        self._next_check = time.monotonic() + limit
-
-    def attach(self, heartbeats: Array) -> None:
-        """Read these heartbeats from now on, int64 ``(num_processes, NUMBERS)``."""
+        self.next_check = time.monotonic() + limit
         self._heartbeats = heartbeats
+        # The time at which a process was first idle with a frame to read, by its progress.
+        self._idle: dict[tuple[int, int, float], float] = {}
 
     def forget(self, number: int) -> None:
-        if len(self._heartbeats):
-            self._heartbeats[number] = 0
-        self._idle.pop(number, None)
+        self._heartbeats[number] = 0
+        self._idle = {key: since for key, since in self._idle.items() if key[0] != number}
 
-    def wait(self, timeout: float | None) -> float:
-        """Return the seconds until the next check, at most ``timeout``."""
-        left = max(self._next_check - time.monotonic(), 0.0)
-        return left if timeout is None else min(left, timeout)
+    def find_overdue(self, sent: Callable[[], Sequence[int]]) -> list[tuple[int, int | None]]:
+        """Return the numbers of stuck processes and their stuck envs, if it is time to check.
 
-    def find_overdue(self, sent: Callable[[], Sequence[int]]) -> list[Overdue]:
-        """Return the processes that are stuck, if it is time to check.
-
-        ``sent`` returns the number of frames sent to each process, -1 for one that is not running.
+        The env is None if the process has not begun its request. ``sent`` returns the number of
+        frames sent to each process, -1 for one that is not running.
         """
         now = time.monotonic()
-        if now < self._next_check:
+        if now < self.next_check:
             return []
-        found = []
+        found: list[tuple[int, int | None]] = []
         idle = {}
         due = now + self.limit
-        for number, count in enumerate(sent() if len(self._heartbeats) else ()):
-            env, _, done = self._heartbeats[number].tolist()
-            since = began = float(self._heartbeats[number].view(np.float64)[1])
+        for number, (row, count) in enumerate(zip(self._heartbeats, sent(), strict=False)):
+            env, _, done = row.tolist()
+            since = began = float(row.view(np.float64)[1])  # read after the env, see `Heartbeat`
             if count < 0 or env < 0 or (env == 0 and done >= count):
                 continue
             if env == 0:  # it has a frame to read
-                far, since = self._idle.get(number, ((done, began), now))
-                if far != (done, began):
-                    since = now
-                idle[number] = (done, began), since
+                progress = number, done, began
+                since = idle[progress] = self._idle.get(progress, now)
             # Read the env again: if its request has ended, the time may belong to another one.
-            if since + self.limit > now or env != int(self._heartbeats[number, 0]):
+            if since + self.limit > now or env != int(row[0]):
                 due = min(due, max(since + self.limit, now + 1e-3))
             else:
-                found.append(Overdue(number, env - 1 if env else None))
-        self._idle, self._next_check = idle, due
+                found.append((number, env - 1 if env else None))
+        self._idle, self.next_check = idle, due
         return found
 
-    def close(self) -> None:
-        self._heartbeats = np.zeros((0, NUMBERS), np.int64)
 
-
-def await_stack(fd: int, kill: Callable[[int], None]) -> None:
-    """Wait until the process that ``kill`` signals has written its stack, or it does not."""
+def await_stack(fd: int, kill: Callable[[int], None]) -> tuple[str, str]:
+    """Wait for the stack of the process that ``kill`` signals; see ``read_stack``."""
     kill(STACK_SIGNAL)
     kill(signal.SIGCONT)  # a stopped process handles no other signal
     size, limit = 0, time.monotonic() + STACK_GRACE
@@ -119,3 +97,10 @@ def await_stack(fd: int, kill: Callable[[int], None]) -> None:
         if os.fstat(fd).st_size > size:
             size = os.fstat(fd).st_size
             quiet = time.monotonic() + _QUIET
+    return read_stack(fd)
+
+
+def read_stack(fd: int) -> tuple[str, str]:
+    """Return the user's line and the env's frames of the stack that a process has written."""
+    dump = os.pread(fd, os.fstat(fd).st_size, 0)
+    return errors.stack_of(dump.decode(errors="replace"))

@@ -190,7 +190,7 @@ LIMIT = 0.5
 def look_soon(pool, limit=LIMIT):
     """Have a pool, made with a long step_timeout, look for what takes longer than the limit."""
     dog = pool.engine.hosts.group.watchdog
-    dog.limit, dog._next_check = limit, 0.0
+    dog.limit, dog.next_check = limit, 0.0
 
 
 # How an env hangs, and what its stack has in it.
@@ -322,8 +322,8 @@ def test_when_a_process_is_overdue(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: now)
     monkeypatch.setattr("envpool_py.worker.watchdog.time", clock)
     monkeypatch.setattr("envpool_py.env.heartbeat.time", clock)
-    dog, heartbeats = Watchdog(1.0), np.zeros((2, NUMBERS), np.int64)
-    dog.attach(heartbeats)
+    heartbeats = np.zeros((2, NUMBERS), np.int64)
+    dog = Watchdog(1.0, heartbeats)
     beats = [Heartbeat(row) for row in heartbeats]
     for beat in beats:
         beat.count(1)
@@ -343,7 +343,6 @@ def test_when_a_process_is_overdue(monkeypatch):
         assert look() == [(1, None)]
     sent[1] = -1  # it has ended
     assert look() == look() == []
-    dog.close()
 
 
 def test_a_process_that_waits_for_the_parent_is_not_stuck():
