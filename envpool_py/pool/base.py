@@ -148,10 +148,7 @@ class BaseVectorEnv:
 
     @one_at_a_time
     def step(self, action: Any, id: Ids = None) -> StepResult:
-        """Step envs.
-
-        In sync mode, step the envs ``id`` and wait for all of them. In async mode, send their
-        actions and return the next partial batch, of the envs that have finished.
+        """Step envs and wait for all of them, or in async mode for the next partial batch.
 
         Args:
             action: one action per id: an array ``(k, *shape)`` or a sequence; for Dict and Tuple
@@ -212,10 +209,7 @@ class BaseVectorEnv:
 
         In async mode the batch has at least ``wait_num`` rows: more if more envs have finished,
         fewer if fewer are in flight or after ``timeout``. In sync mode it has the rows of all envs
-        in flight, in the order in which the requests were sent.
-
-        Raises:
-            ValueError: nothing is in flight.
+        in flight, in the order in which the requests were sent. ValueError: nothing is in flight.
         """
         return self._fetch("recv")
 
@@ -361,8 +355,7 @@ class BaseVectorEnv:
     @property
     def autoreset_mode(self) -> gym.vector.AutoresetMode | None:
         """How envs are reset at the end of their episodes; None: call ``reset`` yourself."""
-        mode: Any = self._options.env.autoreset_mode
-        return AUTORESET_MODES.get(mode)
+        return AUTORESET_MODES.get(self._options.env.autoreset_mode)  # type: ignore[arg-type]
 
     @property
     def waiting_id(self) -> list[int]:

@@ -24,8 +24,7 @@ class Stats:
         steps: int64 ``(num_envs,)``: steps of each env.
         resets: int64 ``(num_envs,)``: resets of each env, automatic resets included.
         restarts: int64 ``(num_envs,)``: how often each env was recreated.
-        step_mean: float64 ``(num_envs,)``: seconds per step, without automatic resets; NaN before
-            the first.
+        step_mean: float64 ``(num_envs,)``: seconds per step, without automatic resets; NaN: none.
         step_p50: float64 ``(num_envs,)``: median of the seconds per step, to about 5 %.
         step_p99: float64 ``(num_envs,)``: 99th percentile of them, to about 5 %.
         reset_mean: float64 ``(num_envs,)``: seconds per reset; NaN before the first.
