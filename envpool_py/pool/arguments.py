@@ -117,10 +117,7 @@ def reset_requests(
     for i, one_seed, one in zip(ids, seeds, options, strict=True):
         if one is not None and not isinstance(one, Mapping):
             raise TypeError(f"env {i}: options must be a dict or None, got {type(one).__name__}")
-        arguments = dict(kwargs)
-        if one_seed is not None:
-            arguments["seed"] = one_seed
-        if one is not None:
-            arguments["options"] = dict(one)
-        requests.append(Request("reset", kwargs=arguments))
+        given = {"seed": one_seed, "options": None if one is None else dict(one)}
+        own = {name: value for name, value in given.items() if value is not None}
+        requests.append(Request("reset", kwargs={**kwargs, **own}))
     return requests

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -123,8 +122,7 @@ def _over_ray(
     context: Any = None,
     **options: Any,
 ) -> Any:
-    """Make a ``RayVectorEnv`` of ``num_processes`` actors; for a string or None, its default."""
-    if isinstance(num_processes, int):
+    if isinstance(num_processes, int):  # else ``RayVectorEnv`` chooses
         options["envs_per_actor"] = -(-len(env_fns) // num_processes)
     if context is not None:
         options["context"] = context
@@ -141,8 +139,6 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
 
 # The defaults of `make` that differ from those of the pools.
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
-# Options that keep all envs out of the caller's process.
-_OF_ISOLATION = OF_PROCESSES | {one.name for one in dataclasses.fields(RecoveryOptions)}
 
 
 @spell_out(ProcessPoolOptions, **_DEFAULTS)
@@ -167,16 +163,14 @@ def make(
         env: an id of Gymnasium's registry, if needed after the module that registers it
             (``"ale_py:ALE/Pong-v5"``), or a callable that makes the env.
         num_envs: the number of envs.
-        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (its actors in place of the
-            processes), or ``"auto"``: shared memory, or no processes if the envs are so few and
-            cheap that this is faster, and no option needs worker processes. ``on_error="restart"``
-            needs them. On Windows there are no worker processes.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (actors in place of processes),
+            or ``"auto"``: shared memory, or no processes if the envs are so few and cheap that this
+            is faster and no option needs processes, as ``on_error="restart"`` does, or on Windows.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
-            separate process; it takes one process per core if a step uses the CPU, or one per env
-            if a step mostly waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms
-            and batches are whole, the caller steps the envs of one process itself, as with
-            ``caller_steps=True``; to prevent this, pass ``caller_steps=False`` or an option for
-            handling faults.
+            separate process: one process per core if a step uses the CPU, one per env if it mostly
+            waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and batches are
+            whole, the caller steps the envs of one process, as with ``caller_steps=True``, unless
+            you pass ``caller_steps=False`` or an option for handling faults.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
@@ -214,21 +208,20 @@ def make(
     env_name.attach(env_fn, env, env_kwargs, wrappers)
     if backend == num_processes == "auto" and missing():
         backend = "dummy"
-    if backend == "auto":
-        measured = choose.probe(env_fn, context)
+    elif backend == num_processes == "auto":
+        faults = options.get("on_error", "raise") != "raise"
+        # A partial batch does not wait for a slow env, which needs processes.
+        partial = wait_num < num_envs or timeout is not None
+        backend, num_processes, caller_steps = choose.choose(
+            choose.probe(env_fn, context),
+            num_envs,
+            needed=faults or partial or not OF_PROCESSES.isdisjoint(options),
+            may_share=RecoveryOptions.__annotations__.keys().isdisjoint(options),
+        )
+        if caller_steps:
+            given["caller_steps"] = True
+    elif backend == "auto":
         backend = "shmem"
-        if num_processes == "auto":
-            faults = options.get("on_error", "raise") != "raise"
-            # A partial batch does not wait for a slow env, which needs processes.
-            partial = wait_num < num_envs or timeout is not None
-            backend, num_processes, caller_steps = choose.choose(
-                measured,
-                num_envs,
-                needed=faults or partial or not OF_PROCESSES.isdisjoint(options),
-                may_share=_OF_ISOLATION.isdisjoint(options),
-            )
-            if caller_steps:
-                given["caller_steps"] = True
     if backend != "dummy":
         given.update(context=context, num_processes=num_processes)
     return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)

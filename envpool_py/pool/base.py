@@ -99,7 +99,7 @@ class BaseVectorEnv:
             raise TypeError(f"{type(self).__name__} does not take {', '.join(sorted(unknown))}")
         self.strict_timeout = self._options.pool.strict_timeout
         self.workers: list[EnvWorker] = []
-        hosts: Hosts | None = None  # closed on an interrupt before the engine exists
+        hosts: Hosts | None = None
         try:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
@@ -108,14 +108,13 @@ class BaseVectorEnv:
             self.worker_class = type(self.workers[0])
             self.observation_space = [found.observation_space for found in self.engine.env_spaces]
             self.action_space = [found.action_space for found in self.engine.env_spaces]
-            self._all = self.engine.all
             self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
             self.is_closed = False
         except BaseException:
             self.is_closed = True
-            for part in (getattr(self, "engine", None), hosts):
-                if part is not None:
-                    part.close()
+            opened = getattr(self, "engine", hosts)
+            if opened is not None:
+                opened.close()
             for worker in self.workers:
                 with contextlib.suppress(Exception):  # the first error is the one to report
                     worker.close()
@@ -126,7 +125,7 @@ class BaseVectorEnv:
         self,
         env_id: Ids = None,
         *,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
+        id: Ids = None,
         seed: Seed = None,
         options: Options = None,
         **kwargs: Any,
@@ -148,11 +147,8 @@ class BaseVectorEnv:
         return batch[0], batch[4]
 
     @one_at_a_time
-    def step(self, action: Any, id: Ids = None) -> StepResult:  # noqa: A002 - Tianshou's name
-        """Step envs.
-
-        In sync mode, step the envs ``id`` and wait for all of them. In async mode, send their
-        actions and return the next partial batch, of the envs that have finished.
+    def step(self, action: Any, id: Ids = None) -> StepResult:
+        """Step envs and wait for all of them, or in async mode for the next partial batch.
 
         Args:
             action: one action per id: an array ``(k, *shape)`` or a sequence; for Dict and Tuple
@@ -173,14 +169,15 @@ class BaseVectorEnv:
         """
         if action is None:
             return self._fetch("step(None)", id)
-        envs = self._all if id is None else Selection(ids_.resolve(id, self.env_num))
-        if not self.engine.flight.publish_early:
-            return self.engine.step(envs, action)
-        self.engine.send_steps(envs, action)
-        return self.engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
+        engine = self.engine
+        envs = engine.all if id is None else Selection(ids_.resolve(id, self.env_num))
+        if not engine.flight.publish_early:
+            return engine.step(envs, action)
+        engine.send_steps(envs, action)
+        return engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
 
     @one_at_a_time
-    def send(self, action: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+    def send(self, action: Any, id: Ids = None) -> None:
         """Send envs their actions, as for ``step``, and return at once; ``recv`` returns the rows.
 
         The errors are those of ``step``; None in place of the actions is a TypeError.
@@ -194,7 +191,7 @@ class BaseVectorEnv:
         self,
         env_id: Ids = None,
         *,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
+        id: Ids = None,
         seed: Seed = None,
         options: Options = None,
         **kwargs: Any,
@@ -212,10 +209,7 @@ class BaseVectorEnv:
 
         In async mode the batch has at least ``wait_num`` rows: more if more envs have finished,
         fewer if fewer are in flight or after ``timeout``. In sync mode it has the rows of all envs
-        in flight, in the order in which the requests were sent.
-
-        Raises:
-            ValueError: nothing is in flight.
+        in flight, in the order in which the requests were sent. ValueError: nothing is in flight.
         """
         return self._fetch("recv")
 
@@ -227,12 +221,12 @@ class BaseVectorEnv:
         return self.engine.fetch(Selection(self.engine.states.waiting()))
 
     @one_at_a_time
-    def cancel(self, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+    def cancel(self, id: Ids = None) -> None:
         """Cancel the requests that these envs have in flight; their results are dropped.
 
         Those envs then accept only a reset. Envs that are not in flight do not change.
         """
-        self.engine.flight.cancel(self._resolve(id))
+        self.engine.flight.cancel(self._select(id).ids)
 
     @one_at_a_time
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
@@ -241,24 +235,21 @@ class BaseVectorEnv:
         The next ``reset()`` goes on with the seeded stream: it is the second reset of that seed.
         ``seed`` is as for ``reset``; return ``[[seed of env 0], [seed of env 1], ...]``.
         """
-        seeds = seeding.per_env(seed, self._all.ids.tolist())
-        self.engine.claim_reset(self._all.ids)
+        engine = self.engine
+        seeds = seeding.per_env(seed, engine.all.ids.tolist())
+        engine.claim_reset(engine.all.ids)
         requests = [Request("seed", kwargs={"seed": one}) for one in seeds]
         try:
-            self.engine.reset(self._all, requests)
+            engine.reset(engine.all, requests)
         except EnvError:
-            if self.engine.states.unread:  # rows of the other envs, which are dropped as well
-                self.engine.fetch(Selection(np.array(sorted(self.engine.states.unread))))
+            if engine.states.unread:  # rows of the other envs, which are dropped as well
+                engine.fetch(Selection(np.array(sorted(engine.states.unread))))
             raise
-        self._seed_action_spaces(self._all, requests)
+        self._seed_action_spaces(engine.all, requests)
         return [[one] for one in seeds]
 
     @one_at_a_time
-    def restart(
-        self,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        env_fns: Sequence[Callable[[], Any]] | None = None,
-    ) -> None:
+    def restart(self, id: Ids = None, env_fns: Sequence[Callable[[], Any]] | None = None) -> None:
         """Recreate envs; they must then be reset.
 
         If the process of an env has ended, a new process is started, with all envs of the old one.
@@ -274,7 +265,7 @@ class BaseVectorEnv:
             EnvError: an env_fn raised, or a process ended while it started. If a new env has other
                 spaces, it is a ValueError too, and all envs go on as they were.
         """
-        ids = self._resolve(id)
+        ids = self._select(id).ids
         if env_fns is None:
             self.engine.flight.recovery.restart(ids)
             return
@@ -286,7 +277,7 @@ class BaseVectorEnv:
             self.workers[i].env_fn = env_fn
 
     @one_at_a_time
-    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:  # noqa: A002 - Tianshou's name
+    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
         """Return the attribute ``key`` of each env, from the outermost wrapper that has it.
 
         If it is missing, the ``EnvError`` is an AttributeError too. No reset is needed.
@@ -294,14 +285,14 @@ class BaseVectorEnv:
         return self._ask(id, Request("get_attr", (key,)))
 
     @one_at_a_time
-    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
         """Set the attribute ``key`` of each env, on the wrapper that has it or on the base env."""
         self._ask(id, Request("set_attr", (key, value)))
         for name in ("spec", "metadata"):
             vars(self).pop(name, None)
 
     @one_at_a_time
-    def call(self, method: str, *args: Any, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002
+    def call(self, method: str, *args: Any, id: Ids = None, **kwargs: Any) -> list[Any]:
         """Call a method of each env, on the outermost wrapper that has it; return the results.
 
         A missing method is an ``EnvError``; ``reset``, ``step`` and ``close`` are a ValueError.
@@ -312,11 +303,7 @@ class BaseVectorEnv:
 
     @one_at_a_time
     def apply(
-        self,
-        function: Callable[..., Any],
-        *args: Any,
-        id: Ids = None,  # noqa: A002 - Tianshou's name
-        **kwargs: Any,
+        self, function: Callable[..., Any], *args: Any, id: Ids = None, **kwargs: Any
     ) -> list[Any]:
         """Call ``function(env, *args, **kwargs)`` for each env, in the env's process.
 
@@ -326,7 +313,7 @@ class BaseVectorEnv:
         return self._ask(id, Request("apply", (function, *args), kwargs))
 
     @one_at_a_time
-    def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:  # noqa: A002 - Tianshou's name
+    def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:
         """Return the result of ``env.render(**kwargs)`` of each env."""
         return self._ask(id, Request("render", kwargs=kwargs))
 
@@ -433,7 +420,10 @@ class BaseVectorEnv:
             raise RuntimeError("stats: nothing was measured; make the pool with measure=True")
         if not all(host.measures for host in self.engine.hosts.local):
             raise NotImplementedError(f"{self.worker_class.__name__} does not measure its envs")
-        return self._meter.stats(clear=clear)
+        found = self._meter.stats()
+        if clear:
+            self._meter = stats.Meter(self.engine)
+        return found
 
     def __repr__(self) -> str:
         text = f"{type(self).__name__}(num_envs={self.env_num}"
@@ -500,17 +490,14 @@ class BaseVectorEnv:
             )
 
     def _select(self, ids: Ids) -> Selection:
-        return self._all if ids is None else Selection(ids_.resolve(ids, self.env_num))
-
-    def _resolve(self, ids: Ids) -> IdArray:
-        return self._select(ids).ids
+        return self.engine.all if ids is None else Selection(ids_.resolve(ids, self.env_num))
 
     # The next two are not used here; subclasses of Tianshou's pools call them.
-    def _wrap_id(self, id: Ids = None) -> list[int]:  # noqa: A002 - Tianshou's name
-        return self._resolve(id).tolist()  # type: ignore[no-any-return]
+    def _wrap_id(self, id: Ids = None) -> list[int]:
+        return self._select(id).ids.tolist()  # type: ignore[no-any-return]
 
-    def _assert_id(self, id: Ids) -> None:  # noqa: A002 - Tianshou's name
-        self.engine.states.check_free(self._resolve(id))
+    def _assert_id(self, id: Ids) -> None:
+        self.engine.states.check_free(self._select(id).ids)
 
     def _fetch(self, call: str, ids: Ids = None) -> StepResult:
         engine = self.engine
@@ -545,9 +532,9 @@ class BaseVectorEnv:
                 space.seed(seed)
 
     def _ask(self, ids: Ids, request: Request) -> list[Any]:
-        envs = self._resolve(ids)
-        self.engine.states.check_free(envs)
-        return asking.ask(self.engine, envs, [request] * len(envs))
+        selected = self._select(ids).ids
+        self.engine.states.check_free(selected)
+        return asking.ask(self.engine, selected, [request] * len(selected))
 
 
 def _assemble(pool: Any, options: PoolOptions, env: dict[str, Any] | None) -> None:

@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from types import FrameType, SimpleNamespace
 from typing import Any, TypeVar, cast
@@ -19,8 +20,6 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from envpool_py.errors import EnvError, from_signal_handler
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_KEY = "now"
 
 #: ``pid`` of this process, kept because ``os.getpid`` takes longer than all other checks of a call.
 this_process = SimpleNamespace(pid=os.getpid())
@@ -37,36 +36,31 @@ def one_at_a_time(method: F) -> F:
         try:
             if self.is_closed or self._pid != this_process.pid:
                 self._assert_open()
-            if self._calls.setdefault(_KEY, frame) is not frame:
-                _refuse_if_runs(self, method.__name__)
-                self._calls[_KEY] = frame
+            if self._calls.setdefault("now", frame) is not frame:
+                if _runs(self._calls.get("now")):
+                    name, kind = method.__name__, type(self).__name__
+                    raise AlreadyPendingCallError(  # noqa: TRY301 - `finally` drops the frame
+                        f"{name}: another call of this {kind} is under way; a pool takes one call"
+                        " at a time, from any thread or signal handler; only close() is always"
+                        " allowed",
+                        name,
+                    )
+                self._calls["now"] = frame
             return method(self, *args, **kwargs)
         except Exception as error:
-            if (
-                self.is_closed
-                and not isinstance(error, ClosedEnvironmentError)
-                and not from_signal_handler(error)
-            ):
+            consequence = self.is_closed and not isinstance(error, ClosedEnvironmentError)
+            if consequence and not from_signal_handler(error):
                 text = f"{type(self).__name__} was closed while a call was under way"
                 raise ClosedEnvironmentError(text) from error
             if isinstance(error, EnvError):  # a user needs no frames of this package
                 raise error.with_traceback(None)  # noqa: B904 - it keeps its cause
             raise
         finally:
-            if self._calls.get(_KEY) is frame:
+            if self._calls.get("now") is frame:
                 self._calls.clear()
             del frame  # a frame that refers to itself would stay until the garbage collector runs
 
     return cast("F", call)
-
-
-def _refuse_if_runs(pool: Any, name: str) -> None:
-    if _runs(pool._calls.get(_KEY)):  # noqa: SLF001 - the calls are kept for this
-        raise AlreadyPendingCallError(
-            f"{name}: another call of this {type(pool).__name__} is under way; a pool takes one"
-            " call at a time, from any thread or signal handler; only close() is always allowed",
-            name,
-        )
 
 
 def _runs(frame: FrameType | None) -> bool:
@@ -81,11 +75,10 @@ def _runs(frame: FrameType | None) -> bool:
 
 def await_end(pool: Any, seconds: float) -> None:
     """Wait at most ``seconds`` until a call in another thread has noticed the close."""
-    noted = pool._calls.get(_KEY)  # noqa: SLF001
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001
-    while frame is not None and frame is not noted:
-        frame = frame.f_back
-    deadline = time.monotonic() + seconds
+    noted = pool._calls.get("now")  # noqa: SLF001 - the calls are kept for this
     # If the call is in this thread, a signal handler runs above it: the call cannot go on now.
-    while frame is None and _runs(noted) and time.monotonic() < deadline:
-        time.sleep(1e-3)
+    stack = traceback.walk_stack(sys._getframe())  # noqa: SLF001
+    if all(frame is not noted for frame, _ in stack):
+        deadline = time.monotonic() + seconds
+        while _runs(noted) and time.monotonic() < deadline:
+            time.sleep(1e-3)

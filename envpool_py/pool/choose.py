@@ -20,8 +20,6 @@ from envpool_py.worker.cores_and_threads import usable_cores
 
 #: Seconds for which the throw-away env is stepped.
 PROBE_SECONDS = 0.1
-#: Number of random actions that the throw-away env is stepped with, again and again.
-_ACTIONS = 64
 #: Seconds after which the process of a throw-away env that hangs is ended.
 LONGEST_PROBE = 20.0
 #: An env whose CPU time is a smaller part of its step time mostly waits.
@@ -104,7 +102,7 @@ def _measure(env: Any, seconds: float) -> tuple[float, ...]:
     actions: Iterator[Any] = itertools.repeat(None)
     with contextlib.suppress(Exception):
         # Drawn beforehand: to draw one takes a quarter of the time of a CartPole's step.
-        actions = itertools.cycle([sample() for _ in range(_ACTIONS)])
+        actions = itertools.cycle([sample() for _ in range(64)])
         env.reset()
         env.step(next(actions))  # what happens at the first step only
         layout = spaces.layout_of(env.observation_space)

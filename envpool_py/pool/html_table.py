@@ -24,17 +24,13 @@ _TEXTS = {
 
 def table(pool: Any, title: str | None = None) -> str:
     """Return a title (default: ``repr(pool)``), the spaces and the states of the envs as HTML."""
-    rows = []
+    facts: dict[str, Any] = {}
     if not pool.is_closed:
-        rows.append(("observation space", str(pool.observation_space[0])))
-        rows.append(("action space", str(pool.action_space[0])))
-        rows.append(("rows returned", str(pool.engine.counts[1])))
+        facts["observation space"] = pool.observation_space[0]
+        facts["action space"] = pool.action_space[0]
+        facts["rows returned"] = pool.engine.counts[1]
         for state, text in _TEXTS.items():
-            ids = np.flatnonzero(pool.engine.states.state == state).tolist()
-            if ids:
-                rows.append((text, name_ids(ids)))
-    body = "".join(
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
-        for name, value in rows
-    )
-    return f"<table><caption>{html.escape(title or repr(pool))}</caption>{body}</table>"
+            if ids := np.flatnonzero(pool.engine.states.state == state).tolist():
+                facts[text] = name_ids(ids)
+    rows = [f"<tr><th>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items()]
+    return f"<table><caption>{html.escape(title or repr(pool))}</caption>{''.join(rows)}</table>"

@@ -64,22 +64,13 @@ class AllOptions(ProcessPoolOptions, total=False):
 #: Options that only pools with processes take.
 OF_PROCESSES = {"context", "num_processes", *ProcessOptions.__annotations__}
 
-_ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*")
+_ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*|\Z")
 _ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {8}.*)*", re.MULTILINE)
-
-
-def _meanings(owner: Any) -> dict[str, str]:
-    """Return the entry of each argument in a docstring."""
-    args = _ARGS.search(inspect.cleandoc(owner.__doc__ or ""))
-    return {entry[1]: entry[0] for entry in _ENTRY.finditer(args[0])} if args else {}
-
-
 _PARAMETERS = {
     name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
     for kind in KINDS
     for name, parameter in inspect.signature(kind, eval_str=True).parameters.items()
 }
-_MEANINGS = {name: text for kind in KINDS for name, text in _meanings(kind).items()}
 
 
 def spell_out(options: Any, **defaults: Any) -> Callable[[T], T]:
@@ -101,13 +92,12 @@ def spell_out(options: Any, **defaults: Any) -> Callable[[T], T]:
         del function.__annotations__["options"]
         function.__annotations__.update((each.name, each.annotation) for each in added)
         if target.__doc__:  # python -OO has none
-            meanings = dict(_MEANINGS)
-            for owner in reversed(getattr(target, "__mro__", (target,))):
-                meanings |= _meanings(owner)
+            owners = [*KINDS, *reversed(getattr(target, "__mro__", (target,)))]
+            docs = [inspect.cleandoc(owner.__doc__ or "") for owner in owners]
+            meanings = {entry[1]: entry[0] for doc in docs for entry in _ENTRY.finditer(doc)}
             names = [each.name for each in [*kept, *added] if each.name != "self"]
-            text = "\n".join(["", "Args:", *(meanings[name] for name in names), ""])
-            doc = inspect.cleandoc(target.__doc__) + "\n"
-            target.__doc__ = _ARGS.sub(lambda _: text, doc) if _ARGS.search(doc) else doc + text
+            text = "\n".join(["\nArgs:", *(meanings[name] for name in names), ""])
+            target.__doc__ = _ARGS.sub(lambda _: text, docs[-1] + "\n", count=1)
         return target
 
     return decorate

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.engine.engine import Engine
-from envpool_py.env.spaces import Array
 from envpool_py.env.step_times import RESET_NS, RESETS, STEP_NS, STEPS, percentile
 
 
@@ -25,8 +24,7 @@ class Stats:
         steps: int64 ``(num_envs,)``: steps of each env.
         resets: int64 ``(num_envs,)``: resets of each env, automatic resets included.
         restarts: int64 ``(num_envs,)``: how often each env was recreated.
-        step_mean: float64 ``(num_envs,)``: seconds per step, without automatic resets; NaN before
-            the first.
+        step_mean: float64 ``(num_envs,)``: seconds per step, without automatic resets; NaN: none.
         step_p50: float64 ``(num_envs,)``: median of the seconds per step, to about 5 %.
         step_p99: float64 ``(num_envs,)``: 99th percentile of them, to about 5 %.
         reset_mean: float64 ``(num_envs,)``: seconds per reset; NaN before the first.
@@ -54,14 +52,14 @@ class Stats:
 
     def __str__(self) -> str:
         """Return a few lines about the pool, its processes and its slowest envs."""
-        steps = int(self.steps.sum())
+        steps = self.steps.sum()
         pace = f"{steps} steps, {steps / self.seconds:.0f} a second"
         lines = [
             f"{len(self.steps)} envs in {self.seconds:.3g} s: {pace}; {self.resets.sum()} resets",
             f"{self.batches} batches, {self.batch_fill:.0%} full",
         ]
         if self.restarts.any():
-            lines.append(f"{int(self.restarts.sum())} restarts")
+            lines.append(f"{self.restarts.sum()} restarts")
         lines += [
             f"process {number}, {len(envs)} envs: {self.process_busy[number]:.0%} busy"
             for number, envs in enumerate(self.processes)
@@ -78,20 +76,16 @@ class Stats:
 
 
 class Meter:
-    """Makes ``Stats`` from the counters of an engine."""
+    """Makes ``Stats`` from the counters of an engine, from now on."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._start()
-
-    def _start(self) -> None:
-        engine = self._engine
         self._since = time.perf_counter()
         self._times, self._restarts = engine.block.times.copy(), engine.hosts.restarts.copy()
         self._batches, self._rows = engine.counts
 
-    def stats(self, *, clear: bool) -> Stats:
-        """Return the counts since the start; ``clear``: start again."""
+    def stats(self) -> Stats:
+        """Return the counts since this object was made."""
         engine = self._engine
         counts = engine.block.times - self._times
         seconds = time.perf_counter() - self._since
@@ -101,7 +95,7 @@ class Meter:
         step_seconds, reset_seconds = counts[:, STEP_NS] * 1e-9, counts[:, RESET_NS] * 1e-9
         busy = (step_seconds + reset_seconds) / seconds
         process_busy = np.array([busy[envs].sum() for envs in processes])
-        found = Stats(
+        return Stats(
             seconds=seconds,
             batches=batches,
             rows=rows,
@@ -109,22 +103,15 @@ class Meter:
             steps=steps.copy(),
             resets=resets.copy(),
             restarts=engine.hosts.restarts - self._restarts,
-            step_mean=_mean(step_seconds, steps),
+            step_mean=step_seconds / np.where(steps, steps, np.nan),
             step_p50=percentile(counts, 0.5),
             step_p99=percentile(counts, 0.99),
-            reset_mean=_mean(reset_seconds, resets),
+            reset_mean=reset_seconds / np.where(resets, resets, np.nan),
             busy=busy,
             processes=tuple(map(tuple, processes)),
             process_busy=process_busy,
             process_idle=1 - process_busy,
         )
-        if clear:
-            self._start()
-        return found
-
-
-def _mean(seconds: Array, count: Array) -> NDArray[np.float64]:
-    return np.where(count > 0, seconds / np.maximum(count, 1), np.nan)
 
 
 def _time(seconds: float) -> str:
