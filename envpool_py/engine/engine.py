@@ -196,7 +196,6 @@ class Engine:
         try:
             marks = self.block.mark[envs.index]
             marked: list[tuple[int, int]] = []
-            completed: list[int] = []
             beside: dict[int, Beside] = {}
             if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
                 marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
@@ -207,15 +206,13 @@ class Engine:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
                 self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
-                changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
-                flight.positions.mark_returned(changed)
-                completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
+                flight.positions.mark_returned(ids[marks & _NEW_POSITION > 0])
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
             if recovery.restarts:
-                recovery.returned(ids, completed)
+                recovery.returned(ids, ids[marks & (FINAL | OVER) > 0].tolist())
             self.batch_ids = ids
             self.counts[0] += 1
             self.counts[1] += len(ids)
