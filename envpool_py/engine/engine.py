@@ -1,4 +1,4 @@
-"""The engine: batches in and out, by one code path for every kind of request and of host.
+"""The engine: batches in and out, by one code path for steps and resets on every kind of host.
 
 ::
 
@@ -14,7 +14,7 @@ Invariants:
 * an env that raised is no longer in flight; the results that came with its error are kept, and
   returned by the next call that fetches, or dropped by a reset;
 * an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests, and those envs
-  then accept only a reset;
+  then accept no step before a reset;
 * every request to an env whose process has ended raises the same error at once, unless
   ``engine.recovery`` handles it.
 """
@@ -79,7 +79,7 @@ class Engine:
     # ------------------------------------------------------------------------------------ sending
 
     def step(self, envs: Selection, actions: Any) -> StepResult:
-        """Step these envs and wait for all of them; after an interrupt they accept only a reset.
+        """Step these envs and wait for all of them; after an interrupt reset them first.
 
         Raises:
             ResetNeeded, AlreadyPendingCallError, EnvError: an env accepts no step, or has failed.
