@@ -69,8 +69,8 @@ class Recorder:
     """Write the record of one pool to ``path``, which must not exist; only its owner can read it.
 
     The calls for each env are in the order of events: ``requests`` before a request is sent; then
-    exactly one of ``rows``, ``failed`` and ``cancelled``, unless the env is ``recreated``. A TypeError, of a
-    value that only pickle supports, refuses the requests of the call.
+    exactly one of ``rows``, ``failed`` and ``cancelled``, unless the env is ``recreated``. A
+    TypeError, of a value that only pickle supports, refuses the requests of the call.
     """
 
     def __init__(self, block: Block, path: Path, header: Mapping[str, Any]) -> None:
