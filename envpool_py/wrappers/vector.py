@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env import spaces
+from envpool_py.pool import arguments
 from envpool_py.pool.base import BaseVectorEnv
 
 # Attributes that a wrapper may declare differently from its pool.
@@ -88,7 +90,7 @@ class VectorEnvWrapper(BaseVectorEnv):
     def _changed(self, obs: Any, infos: Any) -> Any:
         if getattr(self.observations, "__func__", None) is VectorEnvWrapper.observations:
             return obs
-        ended = [info for info in infos if "final_obs" in info and "final_info" in info]
+        ended = list(filter(is_last, infos))
         if ended:
             finals = self.observations(_stack_like(obs, [info["final_obs"] for info in ended]))
             for k, info in enumerate(ended):
@@ -98,6 +100,17 @@ class VectorEnvWrapper(BaseVectorEnv):
     def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a batch for the caller: the two parts of ``reset``, or the five of ``step``."""
         return batch
+
+    # Of the wrapper's own spaces, which may be others than the pool's.
+    @property
+    def single_observation_space(self) -> Any:
+        """The observation space of every env; ValueError if two envs have different ones."""
+        return _common("observation_space", self.observation_space)
+
+    @property
+    def single_action_space(self) -> Any:
+        """The action space of every env; ValueError if two envs have different ones."""
+        return _common("action_space", self.action_space)
 
     def __len__(self) -> int:
         return len(self.venv)
@@ -170,6 +183,25 @@ def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
     while isinstance(venv, VectorEnvWrapper):
         venv = venv.venv
     return name in vars(venv) or hasattr(type(venv), name)
+
+
+def _common(name: str, spaces: Any) -> Any:
+    """The space of every env; a vector env of another library has one for all."""
+    return arguments.common_space(name, spaces) if isinstance(spaces, list) else spaces
+
+
+def is_last(info: dict[str, Any]) -> bool:
+    """Whether the row of this info ends an episode and has the first observation of the next."""
+    return "final_obs" in info and "final_info" in info
+
+
+def first_rows(infos: Any, *, automatic: bool = True) -> NDArray[np.bool_]:
+    """Return which rows of a batch are those of resets, bool ``(k,)``; ``automatic``: ``is_last``.
+
+    The rows that ``reset`` returns are not marked.
+    """
+    first = ["is_reset" in info or (automatic and is_last(info)) for info in infos]
+    return np.array(first, np.bool_)
 
 
 def _stack_like(batch: Any, rows: list[Any]) -> Any:
