@@ -7,7 +7,6 @@ that are added to pools are forwarded too, without the half microsecond per acce
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import types
 from collections.abc import Callable
@@ -130,7 +129,7 @@ class VectorEnvWrapper(BaseVectorEnv):
 
     def __reduce__(self) -> Any:
         # A pool cannot be copied, but a wrapper can: the copy wraps the same pool.
-        return copyreg.__newobj__, (type(self),), vars(self)  # type: ignore[attr-defined]
+        return object.__new__, (type(self),), vars(self)
 
     def __getattr__(self, name: str) -> Any:
         # Called for names that are not found otherwise. Special names are not forwarded. Without a
@@ -147,35 +146,42 @@ class VectorEnvWrapper(BaseVectorEnv):
             setattr(self.venv, name, value)
 
 
-class _Handed:
-    """Reads an attribute from the wrapped pool; an attribute of the instance takes precedence."""
+class _Forwarded:
+    """Reads an attribute from the pool; an attribute of the instance takes precedence."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, pool: str) -> None:
+        self.name, self.pool = name, pool
 
-    def __get__(self, wrapper: VectorEnvWrapper | None, owner: type) -> Any:
-        return getattr(BaseVectorEnv if wrapper is None else wrapper.venv, self.name)
-
-
-class _HandedValue(_Handed):
-    """Reads an attribute from the wrapped pool and sets it there; for all but methods."""
-
-    def __set__(self, wrapper: VectorEnvWrapper, value: Any) -> None:
-        setattr(wrapper.venv, self.name, value)
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return getattr(
+            BaseVectorEnv if instance is None else getattr(instance, self.pool), self.name
+        )
 
 
-def _hand_on_the_rest() -> None:
-    """Give ``VectorEnvWrapper`` a descriptor for each name of the pool that it does not define."""
+class _ForwardedValue(_Forwarded):
+    """Reads an attribute from the pool and sets it there; for all but methods."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        setattr(getattr(instance, self.pool), self.name, value)
+
+
+def forward_to_pool(cls: type[Any], pool: str) -> None:
+    """Give a class a descriptor for each name of a pool that it does not define.
+
+    Args:
+        cls: the class; it may be none of a pool.
+        pool: the attribute of its instances that is the pool.
+    """
     for base in BaseVectorEnv.__mro__[:-1]:
         for name, attribute in vars(base).items():
-            if name.startswith("__") or name in vars(VectorEnvWrapper):
+            if name.startswith("__") or name in vars(cls):
                 continue
             method = isinstance(attribute, (types.FunctionType, classmethod, staticmethod))
             own = method or name.startswith("_")
-            setattr(VectorEnvWrapper, name, _Handed(name) if own else _HandedValue(name))
+            setattr(cls, name, (_Forwarded if own else _ForwardedValue)(name, pool))
 
 
-_hand_on_the_rest()
+forward_to_pool(VectorEnvWrapper, "venv")
 
 
 def _pool_has(venv: BaseVectorEnv, name: str) -> bool:

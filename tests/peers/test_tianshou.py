@@ -253,7 +253,7 @@ def test_normalised_observations(monkeypatch):
 
 def test_pools_are_instances_of_their_classes_once_tianshou_is_imported():
     code = """
-import sys, gymnasium, envpool_py, envpool_py.wrappers
+import copy, sys, gymnasium, envpool_py, envpool_py.wrappers
 class Mine(envpool_py.DummyVectorEnv):
     def close(self):
         super().close()
@@ -267,6 +267,7 @@ for each, name in ((pool, "DummyVectorEnv"), (wrapped, "VectorEnvNormObs")):
     assert not isinstance(each, (theirs.ShmemVectorEnv, envpool_py.ShmemVectorEnv, gymnasium.Env))
     assert each.__class__.__name__ == type(each).__name__
     assert each.__class__.__module__ == type(each).__module__
+assert copy.copy(wrapped).venv is pool and type(copy.copy(wrapped)) is type(wrapped)
 wrapped.close()
 """
     run_python("-c", code)
