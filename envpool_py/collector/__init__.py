@@ -1,8 +1,8 @@
 """Collect whole episodes or batches of transitions from a pool, asynchronously; store episodes.
 
 ``AsyncCollector`` steps a pool with a policy. ``episodes`` yields each episode when it ends;
-``steps`` yields batches of transitions. ``EpisodeWriter``, ``save`` and ``load`` write and read
-episodes without pickle.
+``steps`` yields batches of transitions; ``rollout`` returns steps of all envs under one policy, for
+on-policy learners. ``EpisodeWriter``, ``save`` and ``load`` write and read episodes without pickle.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from envpool_py.collector.episode import Episode, Transitions
 from envpool_py.collector.file import EpisodeWriter, save
 from envpool_py.collector.policy import Policy, RandomPolicy
 from envpool_py.collector.reader import Episodes, load
+from envpool_py.collector.rollout import Rollout
 
 __all__ = [
     "AsyncCollector",
@@ -20,6 +21,7 @@ __all__ = [
     "Episodes",
     "Policy",
     "RandomPolicy",
+    "Rollout",
     "Transitions",
     "load",
     "save",
