@@ -102,8 +102,9 @@ class RolloutBuffer(OpenRows):
         """Which of these envs, the first ones first, have another step to make: ``(k,)``."""
         if self._equal:
             more: NDArray[np.bool_] = self._sent[ids] < self._size
-            return more
-        return np.arange(len(ids)) < self._total - self._sent.sum()
+        else:
+            more = np.arange(len(ids)) < self._total - self._sent.sum()
+        return more
 
     def open(self, ids: NDArray[np.intp], obs: Sequence[Any], starts: NDArray[np.bool_]) -> None:
         """Begin a step of each of these envs, which may act, from an observation per leaf."""
