@@ -3,9 +3,9 @@
 ``AsyncRollouts`` alone needs both; they are imported when it is first used.
 """
 
-import importlib as _importlib
 from typing import Any as _Any
 
+from envpool_py import packages as _packages
 from envpool_py.sb3.common import vec_env
 from envpool_py.sb3.common.env_util import make_vec_env
 from envpool_py.sb3.common.monitor import Monitor
@@ -18,5 +18,6 @@ __all__ += vec_env.__all__
 
 def __getattr__(name: str) -> _Any:
     if name == "AsyncRollouts":
-        return _importlib.import_module("envpool_py.sb3.async_rollouts").AsyncRollouts
+        needed = "AsyncRollouts needs Stable-Baselines3; pip install stable-baselines3"
+        return _packages.load("envpool_py.sb3.async_rollouts", needed).AsyncRollouts
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
