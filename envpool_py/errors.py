@@ -202,8 +202,7 @@ def stack_of(dump: str) -> tuple[str, str]:
     for thread in dump.split("\n\n"):
         above, ours, _ = thread.partition(f'  File "{PACKAGE}')
         if ours:
-            # Without frames above ours, no env was stepped.
-            frames = above.partition(":\n")[2] or thread.partition(":\n")[2]
+            frames = above.partition(":\n")[2]  # none: no code of the user was run
             dump = "Most recent call first:\n" + frames
             break
     found = re.findall(r'  File "(.*)", line (\d+) in ', frames)
@@ -248,9 +247,9 @@ def combine(errors: Sequence[EnvError]) -> EnvError:
     """Return the first of several errors; its message and ``env_ids`` also name the others.
 
     Envs that died with one process count as one error. If their process was killed because one of
-    them took too long, the error of that env comes first.
+    them took too long, or was not restarted because of one, the error of that env comes first.
     """
-    first = errors[0]
+    first = next((error for error in errors if error.request != "restart"), errors[0])
     if isinstance(first, WorkerDiedError):
         died = first.env_ids
         late = (e for e in errors if isinstance(e, EnvTimeoutError) and e.env_id in died)

@@ -44,6 +44,8 @@ from envpool_py.worker.process_host import ProcessHost
 LONGEST_BACKOFF = 5.0
 
 _LOGGER = logging.getLogger("envpool_py")
+# Between the text of the first failure and that of a later one, in the error of one row.
+_THEN = "\n\nthen: "
 # Any process that is not in a step answers it at once.
 _PING = Request("apply", (id,))
 
@@ -81,6 +83,7 @@ class Recovery:
         self.restarts = self._options.on_error == "restart"
         # The failures of each env since it last completed an episode.
         self._failures = [0] * engine.hosts.num_envs
+        self._logged = 0
         # The resets in flight that the caller asked for, which are sent again if they fail.
         self._resets: dict[int, Request] = {}
         # The envs that a restarted process has made, and that are not configured yet.
@@ -94,14 +97,15 @@ class Recovery:
     def handle(self, i: int, error: EnvError, *, in_flight: bool) -> bool:
         """Handle the error of env ``i``; False if it must be raised."""
         known = self.failed.get(i)
-        if known is not None and known.broken:  # its process has ended, too
-            return True
         if not self.restarts:
             return False
-        if error.request == "env_fn":
-            self._hosts.restarts[i] -= 1
-        if not self._has_budget(i, error):
-            return False
+        if known is None or not known.broken:
+            if known is not None and error.request == "env_fn":
+                self._hosts.restarts[i] -= 1
+            if not self._has_budget(i, error):
+                return False
+        elif known.request is not None or not in_flight:  # its process has ended, too
+            return True
         request = self._request_after(i, error) if in_flight else None
         if in_flight and self._flight.recorder is not None:
             self._flight.recorder.failed({i: error}, raised=False)
@@ -135,7 +139,8 @@ class Recovery:
         """Return the request in place of the one in which env ``i`` failed."""
         known, text = self.failed.get(i), error.text
         if known is not None and known.request is not None:  # that failed, too
-            return known.request._replace(error=text)
+            first = known.request.error.partition(_THEN)[0]
+            return known.request._replace(error=f"{first}{_THEN}{error.message}")
         if i in self._resets:
             return self._resets[i]._replace(error=text)
         # In next_step mode after the end of an episode, no step is lost.
@@ -220,13 +225,14 @@ class Recovery:
                 self._recreate([i], wait=failed.request is None)
         except (EnvError, OSError) as error:
             failure = error if isinstance(error, EnvError) else env_error(error, i, "restart")
-            request = failed.request
+            if failure.env_id != i:
+                text = f"env {i}: its process was not restarted: {failure.message}"
+                failure = EnvError(text, (i,), "restart", failure.details)
             if not self._has_budget(i, failure):
                 if host.is_dead:
                     self._states.mark_dead(i, failure)
                 raise failure  # noqa: B904 - it has its cause
-            if request is not None:
-                request = request._replace(error=failure.text)
+            request = None if failed.request is None else self._request_after(i, failure)
             self.failed[i] = Failed(failure, self._due(i), request)
 
     def _restart_process(self, host: ProcessHost) -> bool:
@@ -279,12 +285,13 @@ class Recovery:
             if failed is None:
                 continue
             failed.broken = False
-            self._log(i, failed.error)
+            if wait:  # else when the row is there: its env_fn may fail
+                self._log(i, failed.error)
             if self._options.on_restart is not None:
                 self._options.on_restart(i, failed.error)
             if failed.request is not None:
-                first = None if wait else request
-                self._flight.send_again(i, failed.request._replace(before=first))
+                failed.request = failed.request._replace(before=None if wait else request)
+                self._flight.send_again(i, failed.request)
             elif by_hand:
                 del self.failed[i]
 
@@ -303,12 +310,12 @@ class Recovery:
 
     def _log(self, i: int, error: EnvError) -> None:
         """Log the first three restarts of the pool, then every 10th, from 100 on every 100th."""
-        restarts = self._hosts.restarts
-        total = int(restarts.sum())
+        self._logged += 1
+        total = self._logged
         if total <= 3 or (total >= 10 and total % 10 ** (len(str(total)) - 1) == 0):
             cause = error.message.partition("\n")[0].partition(": ")[2]
             text = "env %d restarted (restart %d of this env, %d of the pool): %s"
-            _LOGGER.warning(text, i, restarts[i], total, cause)
+            _LOGGER.warning(text, i, self._hosts.restarts[i], total, cause)
 
     def returned(self, ids: IdArray, completed: Collection[int]) -> None:
         """Update the records after rows were returned; some of them have ended an episode."""
@@ -319,6 +326,8 @@ class Recovery:
             self._resets.pop(i, None)
             failed = self.failed.get(i)
             if failed is not None and failed.request is not None:
+                if failed.request.before is not None:
+                    self._log(i, failed.error)
                 if failed.request.kind == "lose" and self._autoreset is None:
                     self._states.state[i] = LOST
                 del self.failed[i]
@@ -371,8 +380,14 @@ class Recovery:
 
         If it raises EnvError, because an env_fn did or spaces differ, all envs go on as they were.
         """
-        hosts = self._hosts
-        self.revive(ids)
+        hosts, group = self._hosts, self._hosts.group
+        self._notice_ends()
+        fn_of = dict(zip(ids.tolist(), env_fns, strict=True))
+        ended = [i for i in fn_of if hosts.of(i).is_dead]
+        if ended:
+            self._start_others({i: fn_of[i] for i in ended})
+            ids = np.setdiff1d(ids, ended)
+            env_fns = [fn_of[i] for i in ids.tolist()]
         self._states.check_free(ids)
         self._end_hung(ids)
         try:
@@ -384,8 +399,35 @@ class Recovery:
             raise
         self._recreate(ids.tolist(), by_hand=True)
         for i, env_fn in zip(ids.tolist(), env_fns, strict=True):
-            if hosts.group is not None and hosts.of(i) in hosts.group.hosts:
-                hosts.group.set_env_fn(hosts.of(i), i, env_fn)
+            if group is not None and hosts.of(i) in group.hosts:
+                group.set_env_fn(hosts.of(i), i, env_fn)
+
+    def _start_others(self, fn_of: dict[int, Callable[[], Any]]) -> None:
+        """Restart the processes of these envs, which have ended, with other envs; see ``swap``."""
+        hosts, group, recorder = self._hosts, self._hosts.group, self._flight.recorder
+        assert group is not None  # noqa: S101 - a process has ended
+        before = {host: host.env_fns.copy() for host in map(hosts.of, fn_of)}
+        try:
+            for i, env_fn in fn_of.items():
+                group.set_env_fn(hosts.of(i), i, env_fn)
+            requests = [Request("env_fn", (env_fn,)) for env_fn in fn_of.values()]
+            if recorder is not None and (note := recorder.asks(list(fn_of), requests)):
+                note(())
+            self.restart(np.array(list(fn_of)))
+            for i in fn_of:
+                self._check_spaces(i)
+        except BaseException:
+            for host, old_fns in before.items():
+                host.env_fns = old_fns
+            raise
+
+    def _check_spaces(self, i: int) -> None:
+        """Raise an EnvError, and kill the process, if new env ``i`` has other spaces."""
+        made, old = self._hosts.of(i).spaces[i], self._engine.env_spaces[i]
+        if made != old:
+            self._hosts.of(i).end(f"was killed: the new env {i} has other spaces")
+            text = f"its spaces are {made[:2]}, but the env in its place has {old[:2]}"
+            raise env_error(ValueError(text), i, "env_fn")
 
     def _notice_ends(self) -> None:
         if self._hosts.group is not None:

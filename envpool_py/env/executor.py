@@ -154,6 +154,7 @@ class Executor:
     def _recreate(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
+        self._is_new = True  # and closed, until there is a new one
         self._make()
 
     @property
@@ -291,9 +292,10 @@ class Executor:
     ) -> Row:
         """Reset the env and return the row; arguments that are None are not passed to the env."""
         recycle = self._options.recycle
-        if recycle is not None and self._resets >= recycle:
+        is_lost = self._closed and self._is_new
+        if is_lost or (recycle is not None and self._resets >= recycle):
+            self.inner = "env_fn"
             self._recreate()
-            self._is_new = True
         root, episode = self._root if seed is None else seed, self._episode + 1
         if self._options.episode_seeds:
             episode = episode if seed is None else 0

@@ -85,9 +85,10 @@ class Recorder:
         self._append(HEADER, json.dumps(facts).encode(), before=MAGIC)
 
     def close(self) -> None:
-        """Write that the run has ended here, and close the file."""
+        """Write that the run has ended here, close the file, and let go of the block."""
         self._write(CLOSED, [], [])
         self._file.close()
+        vars(self).pop("_block", None)
 
     def _write(self, kind: bytes, ids: Sequence[int] | IdArray, data: Any) -> None:
         listed = [int(i) for i in ids]

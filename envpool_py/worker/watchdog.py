@@ -39,6 +39,9 @@ def show_stacks(fd: int) -> None:
     It does so at ``STACK_SIGNAL``, and before a signal such as SIGSEGV ends the process.
     """
     # The handlers are written in C, so they also work while an env holds the GIL.
+    faulthandler.disable()
+    for crash in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
+        signal.signal(crash, signal.SIG_DFL)  # pygame's handlers, if the parent has them, may hang
     faulthandler.enable(fd)
     faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True, chain=False)
 

@@ -5,17 +5,20 @@ import functools
 import os
 import signal
 import time
+from pathlib import Path
 
+import gymnasium as gym
 import pytest
 from gymnasium.error import ResetNeeded
 
-from envpool_py import EnvError, EnvTimeoutError, WorkerDiedError
+from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, WorkerDiedError
 from envpool_py.seeding import of_episode
 from envpool_py.worker import process_group
 from tests.faults import helpers
 from tests.faults.helpers import EACH, FNS, GOOD, MODES, NEW, PROCESSES, RESTART, kill, reset_pool
 from tests.record.runs import failing
 from tests.support import envs
+from tests.support.helpers import wait_until
 from tests.support.places import PLACES, slow
 from tests.support.reference import same
 
@@ -457,7 +460,7 @@ def test_an_env_fn_that_hangs_in_a_restart_spends_the_budget_of_its_env(tmp_path
         kill(pool, 1)
         with pytest.raises(EnvTimeoutError, match=r"env 1 failed again(.|\n)*in act") as caught:
             pool.step(GOOD)
-        assert caught.value.env_ids == (1,)
+        assert caught.value.env_ids == (1, 0), "its mate was lost, too"
         with contextlib.suppress(EnvError):
             pool.drain()
         assert pool.step([""], [2])[0].tolist() == [[2, 0, 2]]
@@ -606,3 +609,73 @@ def test_the_end_of_a_process_is_no_second_failure_of_an_env_that_waits(monkeypa
         assert batch[3].tolist() == [True]
         assert "boom" in batch[4][0]["env_error"]
         assert pool.restarts.tolist() == [0, 2, 0]  # the others are recreated when they are used
+
+
+# ----------------------------------------------------------------- failures that meet each other
+
+
+class RaisesOrAborts(envs.CountEnv):
+    """Raises, or aborts once the other env of its process has raised."""
+
+    def step(self, action):
+        if action == "raise":
+            Path(self.folder, "raised").touch()
+            raise ValueError("boom")
+        if action == "abort":
+            wait_until(Path(self.folder, "raised").exists, 20)
+            os.abort()
+        return super().step(0)
+
+
+def raises_or_aborts(tag, folder):
+    env = RaisesOrAborts(tag)
+    env.folder = folder
+    env.action_space = None
+    return env
+
+
+@pytest.mark.parametrize("wait_num", [None, 1])
+def test_an_error_whose_process_dies_before_it_is_taken(tmp_path, wait_num):
+    fns = [functools.partial(raises_or_aborts, i, tmp_path) for i in range(3)]
+    options = {"wait_num": wait_num, "num_processes": 2, "context": "fork", **RESTART}
+    with ShmemVectorEnv(fns, **options) as pool:
+        pool.reset(seed=0)
+        pool.send(["raise", "abort", "step"])
+        errors = {}
+        while pool.waiting_id:
+            for info in pool.recv()[4]:
+                errors[info["env_id"]] = info.get("env_error", "")
+        assert "ValueError: boom" in errors[0] or "SIGABRT" in errors[0]
+        assert "SIGABRT" in errors[1]
+        assert errors[2] == ""
+        # Env 0 may have been recreated in its process before that ended.
+        assert pool.restarts.tolist() in ([1, 1, 0], [2, 1, 0])
+
+
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork-packed"])
+def test_an_env_fn_that_fails_until_the_budget_is_used_leaves_no_closed_env(tmp_path, place):
+    """The next reset makes a new env, and no restart is counted that did not happen."""
+
+    def act(times):
+        if 1 < times < 4:
+            raise OSError("license server busy")
+
+    fns = [functools.partial(helpers.made, 0, tmp_path / "made", act), FNS[1]]
+    options = {"max_restarts": 2, "restart_backoff": 0.0, **RESTART}
+    with reset_pool(place, fns, **options) as pool:
+        with pytest.raises(EnvError, match="env 0 failed again after 2 restarts"):
+            pool.step([next(iter(envs.RAISE)), ""])
+        pool.reset()
+        assert pool.step(["", ""])[0][:, 2].tolist() == [1, 1]
+        assert (pool.restarts >= 0).all()
+
+
+def test_other_envs_in_the_places_of_a_process_that_cannot_be_restarted():
+    with reset_pool("shmem-fork-packed", FNS[:2]) as pool:
+        kill(pool, 0)
+        pool.restart([0, 1], env_fns=[FNS[1], FNS[0]])
+        assert pool.reset()[0][:, 0].tolist() == [1, 0]
+        kill(pool, 0)
+        with pytest.raises(ValueError, match="spaces"):
+            pool.restart([0], env_fns=[functools.partial(gym.make, "CartPole-v1")])
+        assert pool.reset()[0][:, 0].tolist() == [1, 0]
