@@ -384,6 +384,23 @@ def test_copies_and_pickles_have_no_vec_env_yet():
             other.set_venv(venv.venv)
 
 
+def test_the_names_that_subclasses_of_vec_normalize_and_of_vec_envs_use():
+    found = []
+    for package in (own, sb3):
+        venv = package.VecNormalize(package.DummyVecEnv([WalkEnv] * 2))
+        venv.seed(3)
+        venv.reset()
+        obs, rms = venv.get_original_obs(), venv.obs_rms
+        normal = venv._normalize_obs(obs, rms)
+        assert venv._get_target_envs([1]) == venv.envs[1:]
+        found.append([normal, venv._unnormalize_obs(normal, rms), venv.keys, dict(venv.buf_obs)])
+    assert_same(*found)
+    processes = own.SubprocVecEnv([WalkEnv] * 2, "fork")
+    assert len(processes.remotes) == 2
+    assert [one.process.pid for one in processes.remotes] == [p.pid for p in processes.processes]
+    processes.close()
+
+
 def test_running_averages(tmp_path):
     statistics = []
     for package in (running_mean_std, sb3_rms):

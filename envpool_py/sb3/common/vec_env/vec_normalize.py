@@ -137,13 +137,13 @@ class VecNormalize(ObservationWrapper):
 
     def normalize_obs(self, obs: Any) -> Any:
         """A copy of one observation, or of a batch, normalized: float32."""
-        return self._map(self._normalized, obs)
+        return self._map(lambda rms, x: self._normalize_obs(x, rms).astype(np.float32), obs)
 
     observations = normalize_obs
 
     def unnormalize_obs(self, obs: Any) -> Any:
         """The inverse of ``normalize_obs``, but for clipping: a copy, float64."""
-        return self._map(lambda rms, part: part * self._deviation(rms) + rms.mean, obs)
+        return self._map(lambda rms, x: self._unnormalize_obs(x, rms), obs)
 
     def _map(self, change: Callable[[RunningMeanStd, Any], Any], obs: Any) -> Any:
         if not self.norm_obs:
@@ -154,9 +154,13 @@ class VecNormalize(ObservationWrapper):
     def _deviation(self, rms: RunningMeanStd) -> Any:
         return np.sqrt(rms.var + self.epsilon)
 
-    def _normalized(self, rms: RunningMeanStd, obs: NDArray[Any]) -> Any:
-        scaled = (obs - rms.mean) / self._deviation(rms)
-        return np.clip(scaled, -self.clip_obs, self.clip_obs).astype(np.float32)
+    # Subclasses of Stable-Baselines3's class call these two.
+    def _normalize_obs(self, obs: NDArray[Any], obs_rms: RunningMeanStd) -> Any:
+        scaled = (obs - obs_rms.mean) / self._deviation(obs_rms)
+        return np.clip(scaled, -self.clip_obs, self.clip_obs)
+
+    def _unnormalize_obs(self, obs: NDArray[Any], obs_rms: RunningMeanStd) -> Any:
+        return obs * self._deviation(obs_rms) + obs_rms.mean
 
     def normalize_reward(self, reward: NDArray[Any]) -> NDArray[np.float32]:
         """A copy of rewards ``(num_envs,)`` normalized: float32."""
