@@ -265,7 +265,7 @@ class AsyncCollector:
         else:
             self._start(everyone.tolist())
         while self.pool.waiting_id:
-            self._advance(self._receive(self.pool.recv), rows)
+            self._advance(self._receive(self.pool.recv()), rows)
         self._left = "rollout", self._uses()
         columns = rows.columns(infos=bool(self._keep_infos))
         columns["next_obs"] = self._last.of(everyone)[0]
