@@ -265,7 +265,7 @@ class AsyncCollector:
         else:
             self._start(everyone.tolist())
         while self.pool.waiting_id:
-            self._advance(self._receive(self.pool.recv), rows)
+            self._advance(self._receive(self.pool.recv()), rows)
         self._left = "rollout", self._uses()
         columns = rows.columns(infos=bool(self._keep_infos))
         columns["next_obs"] = self._last.of(everyone)[0]
@@ -332,7 +332,7 @@ class AsyncCollector:
         while running:
             finished: list[Episode] = []
             try:
-                batch = self._receive(self.pool.recv)
+                batch = self._receive(self.pool.recv())
                 finished = self._ended(batch)
                 again = batch.ends.copy()
                 again[batch.ends] = [may_start(int(i)) for i in batch.ids[batch.ends]]
@@ -349,6 +349,12 @@ class AsyncCollector:
                 yield episode
                 self._check_unused(used)
 
+    def _settled(self) -> Iterator[StepResult]:
+        """Wait for all that is in flight, and yield the rows that are good; errors are dropped."""
+        while self.pool.waiting_id:
+            with contextlib.suppress(EnvError):
+                yield self.pool.drain()
+
     def _ended(self, batch: _Batch) -> list[Episode]:
         """Store a batch, and take out the episodes that end with it."""
         self._buffer.add(batch.ids, batch.parts, batch.rewards)
@@ -358,9 +364,8 @@ class AsyncCollector:
 
     def _last_episodes(self) -> Iterator[Episode]:
         """The episodes that end with the requests that are in flight when an env has failed."""
-        while len(self.pool.waiting_id):
-            with contextlib.suppress(EnvError):  # the first one is raised
-                yield from self._ended(self._receive(self.pool.drain))
+        for result in self._settled():
+            yield from self._ended(self._receive(result))
 
     def _steps(self, batch_size: int | None) -> Iterator[Transitions]:
         if self._left != ("steps", self._uses()):
@@ -373,7 +378,7 @@ class AsyncCollector:
                 yield transitions
                 self._check_unused(used)
             self._left = None
-            batch = self._receive(self.pool.recv)
+            batch = self._receive(self.pool.recv())
             self._take_steps(batch)
             self._go_on(batch, batch.ends, self._last)
 
@@ -389,9 +394,9 @@ class AsyncCollector:
                 " collector for instance; leave the loop first, or use another pool"
             )
 
-    def _receive(self, fetch: Callable[[], StepResult]) -> _Batch:
-        """Fetch the next rows, and take apart those that end an episode and begin the next."""
-        obs, rewards, terminated, truncated, infos = fetch()
+    def _receive(self, result: StepResult) -> _Batch:
+        """Take apart the rows that end an episode and begin the next."""
+        obs, rewards, terminated, truncated, infos = result
         ids = self.pool.batch_ids
         begins = self._resetting[ids]
         self._resetting[ids] = False
@@ -567,10 +572,8 @@ class AsyncCollector:
 
     def _drop_running(self) -> None:
         """Fetch what an earlier loop, left early, has in flight, and forget its episodes."""
-        while len(self.pool.waiting_id):
-            # An error here belongs to an episode that is not needed any more.
-            with contextlib.suppress(EnvError):
-                self.pool.drain()
+        for _ in self._settled():
+            pass
         self._left = None
         self._pending = []
         self._buffer.clear()

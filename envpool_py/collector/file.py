@@ -74,7 +74,9 @@ class EpisodeWriter:
         num_steps: their steps.
 
     Raises:
-        FileExistsError: a folder is at ``path``, or ``path + ".partial"``, without ``append``.
+        FileExistsError: a folder is at ``path``, or ``path + ".partial"``, without ``append``; or
+            the latter holds what no writer wrote.
+        BlockingIOError: another writer is writing there (not noticed on Windows).
         OSError: the file can't be written there.
         TypeError: no space, or one whose values have no form of arrays; metadata unfit for JSON.
         ValueError: the file to append to has other spaces; ``compress`` without an ``.npz``.
