@@ -28,6 +28,7 @@ from envpool_py.collector.episode import Episode, Transitions, objects
 from envpool_py.collector.policy import split_extras, takes_infos
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError
+from envpool_py.pool.base import BaseVectorEnv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from envpool_py.collector.policy import Policy
-    from envpool_py.pool.base import BaseVectorEnv
+    from envpool_py.env.block import StepResult
     from envpool_py.seeding import Seed
 
 
@@ -96,7 +97,7 @@ class AsyncCollector:
 
     Raises:
         ValueError: the seeds are not as many as the envs.
-        TypeError: a seed is not an int, or ``policy`` is not callable.
+        TypeError: ``pool`` is no pool, a seed is not an int, or ``policy`` is not callable.
     """
 
     def __init__(
@@ -107,6 +108,14 @@ class AsyncCollector:
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
     ) -> None:
+        if not isinstance(pool, BaseVectorEnv):
+            kind = type(pool).__name__
+            raise TypeError(
+                f"pool must be a pool such as ShmemVectorEnv, got a {kind}; pass the pool that it"
+                " has in its attribute pool"
+                if isinstance(getattr(pool, "pool", None), BaseVectorEnv)
+                else f"pool must be a pool such as ShmemVectorEnv, got a {kind}"
+            )
         self.pool = pool
         self.policy = policy
         self.num_rows = 0
@@ -128,8 +137,7 @@ class AsyncCollector:
         self._buffer = EpisodeBuffer(num_envs, *leaves)
         self._last = OpenRows(num_envs, *leaves)
         self._infos: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        self._loop: object = None  # that which has begun last
-        self._can_go_on = False  # whether steps() finds its envs as it has left them
+        self._left: tuple[int, bytes] | None = None  # the uses of the pool when steps() was left
         self._pending: list[Transitions] = []
 
     @property
@@ -169,7 +177,9 @@ class AsyncCollector:
 
         Raises:
             ValueError: both limits are given, or one is negative.
-            EnvError: an env failed, while iterating. Episodes that had ended have been yielded.
+            EnvError: an env failed, while iterating. First the requests of the other envs are
+                finished, and each episode that has ended is yielded.
+            RuntimeError: the pool was used otherwise since the last episode, while iterating.
         """
         for name, limit in (("num_episodes", num_episodes), ("num_steps", num_steps)):
             if limit is not None and limit < 0:
@@ -187,8 +197,9 @@ class AsyncCollector:
 
         An env that ends an episode begins the next. Which transitions a batch has depends on
         timing; those of each env are in order and complete. A loop that is left goes on in the next
-        call, with the same running episodes and without losing a transition, unless ``episodes``
-        was called or an error was raised in between: then fresh episodes are started.
+        call, with the same running episodes and without losing a transition, unless the pool was
+        used in between, by ``episodes`` or another collector for instance, or an error was raised:
+        then fresh episodes are started.
 
         Args:
             batch_size: how many transitions each batch has; None: as many as the pool returns at a
@@ -197,6 +208,7 @@ class AsyncCollector:
         Raises:
             ValueError: ``batch_size`` is less than 1.
             EnvError: an env failed, while iterating.
+            RuntimeError: the pool was used otherwise since the last batch, while iterating.
         """
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, got {batch_size}")
@@ -227,51 +239,68 @@ class AsyncCollector:
         starting = [i for i in range(len(self.pool)) if may_start(i)]
         self._start(starting)
         running = len(starting)
-        loop = self._loop = object()
         while running:
-            batch = self._receive()
-            self._buffer.add(batch.ids, batch.parts, batch.rewards)
-            for i, info in zip(batch.ids, batch.kept, strict=False):
-                self._infos[i].append(info)
-            ended = np.flatnonzero(batch.ends)
-            finished = [self._finish(batch, int(k)) for k in ended]
-            again = batch.ends.copy()
-            again[ended] = [may_start(int(i)) for i in batch.ids[ended]]
-            running -= int(np.count_nonzero(batch.ends & ~again))
+            finished: list[Episode] = []
             try:
+                batch = self._receive(self.pool.recv)
+                finished = self._ended(batch)
+                again = batch.ends.copy()
+                again[batch.ends] = [may_start(int(i)) for i in batch.ids[batch.ends]]
+                running -= int(np.count_nonzero(batch.ends & ~again))
                 self._go_on(batch, again, self._buffer)
-            except Exception:
+            except Exception as error:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
+                if isinstance(error, EnvError):
+                    yield from self._last_episodes()
                 raise
-            yield from finished
-            self._check_loop(loop)
+            used = self._uses()
+            for episode in finished:
+                yield episode
+                self._check_unused(used)
+
+    def _ended(self, batch: _Batch) -> list[Episode]:
+        """Store a batch, and take out the episodes that end with it."""
+        self._buffer.add(batch.ids, batch.parts, batch.rewards)
+        for i, info in zip(batch.ids, batch.kept, strict=False):
+            self._infos[i].append(info)
+        return [self._finish(batch, int(k)) for k in np.flatnonzero(batch.ends)]
+
+    def _last_episodes(self) -> Iterator[Episode]:
+        """The episodes that end with the requests that are in flight when an env has failed."""
+        while len(self.pool.waiting_id):
+            with contextlib.suppress(EnvError):  # the first one is raised
+                yield from self._ended(self._receive(self.pool.drain))
 
     def _steps(self, batch_size: int | None) -> Iterator[Transitions]:
-        if not self._can_go_on:
+        if self._left is None or self._left != self._uses():
             self._drop_running()
             self._start(range(len(self.pool)))
-        self._can_go_on = False
-        loop = self._loop = object()
         while True:
             while (transitions := self._take_pending(batch_size)) is not None:
-                self._can_go_on = True
+                self._left = used = self._uses()
                 yield transitions
-                self._check_loop(loop)
-                self._can_go_on = False
-            batch = self._receive()
+                self._check_unused(used)
+            self._left = None
+            batch = self._receive(self.pool.recv)
             self._take_steps(batch)
             self._go_on(batch, batch.ends, self._last)
 
-    def _check_loop(self, loop: object) -> None:
-        if self._loop is not loop:
+    def _uses(self) -> tuple[int, bytes]:
+        """Changes with each use of the pool, by whomever: its batches, and its requests."""
+        engine = self.pool.engine
+        return engine.counts[0], engine.states.tokens.tobytes()
+
+    def _check_unused(self, used: tuple[int, bytes]) -> None:
+        if self._uses() != used:
             raise RuntimeError(
-                "another loop over this collector has begun since; one collector has one loop"
+                "the pool was used otherwise while this loop was collecting, by another loop or"
+                " collector for instance; leave the loop first, or use another pool"
             )
 
-    def _receive(self) -> _Batch:
+    def _receive(self, fetch: Callable[[], StepResult]) -> _Batch:
         """Fetch the next rows, and take apart those that end an episode and begin the next."""
-        obs, rewards, terminated, truncated, infos = self.pool.recv()
+        obs, rewards, terminated, truncated, infos = fetch()
         ids = self.pool.batch_ids
         begins = self._resetting[ids]
         self._resetting[ids] = False
@@ -444,7 +473,7 @@ class AsyncCollector:
             # An error here belongs to an episode that is not needed any more.
             with contextlib.suppress(EnvError):
                 self.pool.drain()
-        self._can_go_on = False
+        self._left = None
         self._pending = []
         self._buffer.clear()
         self._last.clear()
