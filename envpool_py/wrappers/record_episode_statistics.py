@@ -7,13 +7,15 @@ from collections import deque
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env.spaces import Array
+from envpool_py.ids import IdArray
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows
+from envpool_py.wrappers.vector import EpisodeWrapper
 
 
-class RecordEpisodeStatistics(VectorEnvWrapper):
+class RecordEpisodeStatistics(EpisodeWrapper):
     """Add ``info["episode"]`` to the row that ends an episode, for partial batches too.
 
     The dict has the keys of Gymnasium's wrapper: ``"r"`` the return (a float; an array ``(m,)``
@@ -48,33 +50,17 @@ class RecordEpisodeStatistics(VectorEnvWrapper):
         self._lengths = np.zeros(len(venv), np.int64)
         self._starts = np.full(len(venv), time.perf_counter())
 
-    def seed(self, seed: Any = None) -> list[list[int | None]]:
-        """Seed and reset every env."""
-        seeds = self.venv.seed(seed)
-        self._begin(np.arange(len(self)))
-        return seeds
-
-    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        if len(batch) == 2:  # of a reset: the episodes that these envs were in do not count
-            self._begin(self.venv.batch_ids)
-        else:
-            self._count(*batch[1:])
-        return batch
-
-    def _begin(self, ids: Array) -> None:
+    def _begin(self, ids: IdArray) -> None:
         self._returns[ids] = 0
         self._lengths[ids] = 0
         self._starts[ids] = time.perf_counter()
 
-    def _count(self, reward: Array, terminated: Array, truncated: Array, infos: Array) -> None:
-        ids = self.venv.batch_ids
+    def _stepped(self, ids: IdArray, stepped: NDArray[np.bool_], batch: tuple[Any, ...]) -> Any:
+        _, reward, terminated, truncated, infos = batch
         if self._returns.ndim < reward.ndim and len(ids):
             self._returns = np.zeros((len(self), *reward.shape[1:]))
-        is_reset = first_rows(infos, automatic=False)
-        self._begin(ids[is_reset])
-        stepped = ids[~is_reset]
-        self._returns[stepped] += reward[~is_reset]
-        self._lengths[stepped] += 1
+        self._returns[ids[stepped]] += reward[stepped]
+        self._lengths[ids[stepped]] += 1
         ended = terminated | truncated
         for env_id, info in zip(ids[ended].tolist(), infos[ended], strict=True):
             if self._stats_key in info:
@@ -83,7 +69,7 @@ class RecordEpisodeStatistics(VectorEnvWrapper):
                     " stats_key, or remove the other wrapper that adds it"
                 )
             info[self._stats_key] = self._finish(env_id)
-        self._begin(ids[ended])
+        return batch
 
     def _finish(self, env_id: int) -> dict[str, Any]:
         total = self._returns[env_id]

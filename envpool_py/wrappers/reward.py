@@ -8,15 +8,18 @@ import numpy as np
 
 from envpool_py.wrappers import statistics
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
-from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows
+from envpool_py.wrappers.vector import EpisodeWrapper
 
 if TYPE_CHECKING:
     import os
 
+    from numpy.typing import NDArray
+
+    from envpool_py.ids import IdArray
     from envpool_py.pool.base import BaseVectorEnv
 
 
-class NormalizeReward(VectorEnvWrapper):
+class NormalizeReward(EpisodeWrapper):
     """Divides rewards by the standard deviation of the discounted returns, for partial batches too.
 
     Each env has its own return, ``return * gamma + reward``, which starts at 0 in each episode. The
@@ -49,26 +52,16 @@ class NormalizeReward(VectorEnvWrapper):
         self.update_running_mean = True
         self._returns = np.zeros(len(venv))
 
-    def seed(self, seed: Any = None) -> list[list[int | None]]:
-        """Seed and reset every env."""
-        self._returns[:] = 0
-        return self.venv.seed(seed)
+    def _begin(self, ids: IdArray) -> None:
+        self._returns[ids] = 0
 
-    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
-        ids = self.venv.batch_ids
-        if len(batch) == 2:  # of a reset
-            self._returns[ids] = 0
-            return batch
-        obs, reward, terminated, truncated, infos = batch
-        is_reset = first_rows(infos, automatic=False)
-        self._returns[ids[is_reset]] = 0
-        stepped = ids[~is_reset]
-        self._returns[stepped] = self._returns[stepped] * self.gamma + reward[~is_reset]
+    def _stepped(self, ids: IdArray, stepped: NDArray[np.bool_], batch: tuple[Any, ...]) -> Any:
+        obs, reward, *others = batch
+        rows = ids[stepped]
+        self._returns[rows] = self._returns[rows] * self.gamma + reward[stepped]
         if self.update_running_mean:
-            self.return_rms.update(self._returns[stepped])
-        self._returns[ids[terminated | truncated]] = 0
-        reward = reward / np.sqrt(self.return_rms.var + self.return_rms.eps)
-        return obs, reward, terminated, truncated, infos
+            self.return_rms.update(self._returns[rows])
+        return obs, reward / np.sqrt(self.return_rms.var + self.return_rms.eps), *others
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the statistics to an .npz file of plain arrays; OSError if that is impossible."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envpool_py.env import spaces
+from envpool_py.ids import IdArray
 from envpool_py.pool import arguments
 from envpool_py.pool.base import BaseVectorEnv
 
@@ -182,6 +184,35 @@ def forward_to_pool(cls: type[Any], pool: str) -> None:
 
 
 forward_to_pool(VectorEnvWrapper, "venv")
+
+
+class EpisodeWrapper(VectorEnvWrapper):
+    """The base class of wrappers that keep something of the current episode of each env."""
+
+    def seed(self, seed: Any = None) -> list[list[int | None]]:
+        """Seed and reset every env."""
+        seeds = self.venv.seed(seed)
+        self._begin(np.arange(len(self)))
+        return seeds
+
+    @abstractmethod
+    def _begin(self, ids: IdArray) -> None:
+        """Forget the episode of these envs."""
+
+    @abstractmethod
+    def _stepped(self, ids: IdArray, stepped: NDArray[np.bool_], batch: tuple[Any, ...]) -> Any:
+        """Return a batch of these envs for the caller; ``stepped``: which rows are of steps."""
+
+    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        ids = self.venv.batch_ids
+        if len(batch) == 2:  # of a reset: the episodes that these envs were in do not count
+            self._begin(ids)
+            return batch
+        is_reset = first_rows(batch[-1], automatic=False)
+        self._begin(ids[is_reset])
+        batch = self._stepped(ids, ~is_reset, batch)
+        self._begin(ids[batch[2] | batch[3]])
+        return batch
 
 
 def _pool_has(venv: BaseVectorEnv, name: str) -> bool:

@@ -200,6 +200,19 @@ class Big(WalkEnv):
         return np.full((32, 48, 3), 40 * (len(self.log) % 5) + 40, np.uint8)
 
 
+def test_vec_monitor_counts_steps_without_infos():
+    """A VecEnv of another library may give infos only where an env is done."""
+    found = []
+    for package in (own, sb3):
+        venv = package.VecMonitor(package.DummyVecEnv(walkers()))
+        venv.reset()
+        row = np.zeros((3, 3), np.float32), np.ones(3, np.float32), np.zeros(3, np.bool_), []
+        venv.venv = Mock(step_wait=lambda row=row: row)
+        venv.step_wait()
+        found.append([venv.episode_returns, venv.episode_lengths])
+    assert_same(*found)
+
+
 def test_videos(tmp_path, monkeypatch):
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # a thread of their progress bar
     runs = []

@@ -173,7 +173,7 @@ class PoolVecEnv(OverPool):
         self.reset_infos = infos.tolist()
         for info in self.reset_infos:
             del info["env_id"]
-        return self._batch(obs)
+        return spaces.as_columns(self._layout, obs)
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Begin a step of all envs; ``actions`` are an array or a sequence, one for each env.
@@ -216,11 +216,7 @@ class PoolVecEnv(OverPool):
                 infos[i]["terminal_observation"] = info.pop("final_obs")
                 self.reset_infos[env_id] = info
             infos[i]["TimeLimit.truncated"] = timeouts[i]
-        return self._batch(obs), rewards.astype(np.float32), dones, infos
-
-    def _batch(self, obs: Any) -> VecEnvObs:
-        """Observations of Dict and Tuple spaces as arrays, where the pool returns rows."""
-        return spaces.as_columns(self._layout, obs)
+        return spaces.as_columns(self._layout, obs), rewards.astype(np.float32), dones, infos
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether all envs have the attribute, as ``VecEnv.has_attr`` says."""
@@ -245,7 +241,7 @@ class PoolVecEnv(OverPool):
 
     def _reset_some(self, ids: list[int], seed: int | None = None, **kwargs: Any) -> list[Any]:
         obs, infos = self._rows(self.pool.reset, ids, seed=[seed] * len(ids), **kwargs)
-        obs = self._batch(obs)
+        obs = spaces.as_columns(self._layout, obs)
         for i, info in zip(ids, infos, strict=True):
             del info["env_id"]
             self.reset_infos[i] = info

@@ -49,8 +49,10 @@ class VecMonitor(ResultWrapper):
 
     def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         self.episode_returns += rewards
-        # Not the rows of an agent before its birth and after its death: SB3MultiAgentVecEnv.
-        self.episode_lengths += [info.get("active", True) for info in infos]
+        self.episode_lengths += 1
+        # Of SB3MultiAgentVecEnv: rows of an agent before its birth and after its death.
+        idle = [i for i, info in enumerate(infos) if not info.get("active", True)]
+        self.episode_lengths[idle] -= 1
         infos = list(infos)
         for i in np.flatnonzero(dones).tolist():
             episode = {
