@@ -8,8 +8,15 @@ from envpool_py.pool.backends import DummyVectorEnv, ShmemVectorEnv, SubprocVect
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.replayer import Replay, replay
 from envpool_py.wrappers import (
+    AtariInfo,
+    ClipAction,
+    ClipReward,
     ContinuousToDiscrete,
+    FrameStackObservation,
     MultiDiscreteToDiscrete,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    RecordVideo,
     RunningMeanStd,
     TruncatedAsTerminated,
     VectorEnvNormObs,
@@ -17,12 +24,19 @@ from envpool_py.wrappers import (
 )
 
 __all__ = [
+    "AtariInfo",
     "BaseVectorEnv",
+    "ClipAction",
+    "ClipReward",
     "ContinuousToDiscrete",
     "DummyVectorEnv",
     "EnvError",
     "EnvTimeoutError",
+    "FrameStackObservation",
     "MultiDiscreteToDiscrete",
+    "NormalizeReward",
+    "RecordEpisodeStatistics",
+    "RecordVideo",
     "Replay",
     "ReplayError",
     "RunningMeanStd",

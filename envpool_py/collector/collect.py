@@ -34,6 +34,7 @@ from envpool_py.collector.policy import split_extras, takes_infos
 from envpool_py.collector.rollout import MODES, Rollout, RolloutBuffer
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError
+from envpool_py.pool.base import BaseVectorEnv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from envpool_py.collector.policy import Policy
-    from envpool_py.pool.base import BaseVectorEnv
+    from envpool_py.env.block import StepResult
     from envpool_py.seeding import Seed
 
 
@@ -102,7 +103,7 @@ class AsyncCollector:
 
     Raises:
         ValueError: the seeds are not as many as the envs.
-        TypeError: a seed is not an int, or ``policy`` is not callable.
+        TypeError: ``pool`` is no pool, a seed is not an int, or ``policy`` is not callable.
     """
 
     def __init__(
@@ -113,6 +114,14 @@ class AsyncCollector:
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
     ) -> None:
+        if not isinstance(pool, BaseVectorEnv):
+            kind = type(pool).__name__
+            raise TypeError(
+                f"pool must be a pool such as ShmemVectorEnv, got a {kind}; pass the pool that it"
+                " has in its attribute pool"
+                if isinstance(getattr(pool, "pool", None), BaseVectorEnv)
+                else f"pool must be a pool such as ShmemVectorEnv, got a {kind}"
+            )
         self.pool = pool
         self.policy = policy
         self.num_rows = 0
@@ -134,8 +143,8 @@ class AsyncCollector:
         self._buffer = EpisodeBuffer(num_envs, *leaves)
         self._last = OpenRows(num_envs, *leaves)
         self._infos: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        self._loop: object = None  # that which has begun last
-        self._goes_on = ""  # "steps" or "rollout", whose envs are as it has left them
+        # The method that was left, and the uses of the pool then.
+        self._left: tuple[str, tuple[int, bytes]] | None = None
         self._in_rows = False  # whether the pool returns trees as rows, and not as columns
         self._held_infos = np.empty(num_envs, object)  # of the rows at which a rollout ended
         self._held_starts = np.zeros(num_envs, np.bool_)
@@ -178,7 +187,9 @@ class AsyncCollector:
 
         Raises:
             ValueError: both limits are given, or one is negative.
-            EnvError: an env failed, while iterating. Episodes that had ended have been yielded.
+            EnvError: an env failed, while iterating. First the requests of the other envs are
+                finished, and each episode that has ended is yielded.
+            RuntimeError: the pool was used otherwise since the last episode, while iterating.
         """
         for name, limit in (("num_episodes", num_episodes), ("num_steps", num_steps)):
             if limit is not None and limit < 0:
@@ -196,8 +207,9 @@ class AsyncCollector:
 
         An env that ends an episode begins the next. Which transitions a batch has depends on
         timing; those of each env are in order and complete. A loop that is left goes on in the next
-        call, with the same running episodes and without losing a transition, unless ``episodes`` or
-        ``rollout`` was called or an error was raised in between: then fresh episodes are started.
+        call, with the same running episodes and without losing a transition, unless the pool was
+        used in between, by ``episodes`` or another collector for instance, or an error was raised:
+        then fresh episodes are started.
 
         Args:
             batch_size: how many transitions each batch has; None: as many as the pool returns at a
@@ -206,6 +218,7 @@ class AsyncCollector:
         Raises:
             ValueError: ``batch_size`` is less than 1.
             EnvError: an env failed, while iterating.
+            RuntimeError: the pool was used otherwise since the last batch, while iterating.
         """
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, got {batch_size}")
@@ -215,8 +228,8 @@ class AsyncCollector:
         """Collect steps of all envs under one policy, and return when no env is in flight.
 
         An env that is ready takes its next step at once: the pool's ``wait_num`` and ``timeout``
-        say for how many the policy is called. The next call continues the same episodes, unless
-        ``steps`` or ``episodes`` was called or an error was raised in between: then, as in the
+        say for how many the policy is called. The next call continues the same episodes, unless the
+        pool was used in between, by ``steps`` for instance, or an error was raised: then, as in the
         first call, fresh episodes are started.
 
         Args:
@@ -235,13 +248,10 @@ class AsyncCollector:
         if mode not in MODES:
             raise ValueError(f"mode must be 'equal' or 'variable', got {mode!r}")
         num_envs = len(self.pool)
-        leaves = [spaces.leaves(layout) for layout in (self._obs_layout, self._action_layout)]
-        rows = RolloutBuffer(num_envs, num_steps, *leaves, equal=mode == "equal")
+        layouts = self._obs_layout, self._action_layout
+        rows = RolloutBuffer(num_envs, num_steps, *layouts, equal=mode == "equal")
         everyone = np.arange(num_envs)
-        goes_on = self._goes_on == "rollout"
-        if not goes_on:
-            self._drop_running()
-        self._goes_on, self._loop = "", object()
+        goes_on, self._left = self._left == ("rollout", self._uses()), None
         if goes_on:
             parts = self._last.of(everyone)[0]
             obs = _stack(self._obs_layout, spaces.join(self._obs_layout, parts))
@@ -250,17 +260,12 @@ class AsyncCollector:
             rows.open(everyone, parts, self._held_starts)
             self._act(everyone, obs, self._held_infos, rows)
         else:
+            self._drop_running()
             self._start(everyone.tolist())
         while self.pool.waiting_id:
-            self._advance(self._receive(), rows)
-        self._goes_on = "rollout"
-        columns = rows.columns(infos=bool(self._keep_infos))
-        columns["next_obs"] = self._last.of(everyone)[0]
-        for name in ("obs", "final_obs", "next_obs"):
-            columns[name] = spaces.join(self._obs_layout, columns[name])
-        columns["actions"] = spaces.join(self._action_layout, columns["actions"])
-        columns["next_obs"] = _stack(self._obs_layout, columns["next_obs"])
-        return Rollout(**columns)
+            self._advance(self._receive(self.pool.recv), rows)
+        self._left = "rollout", self._uses()
+        return rows.finish(self._last.of(everyone)[0], infos=bool(self._keep_infos))
 
     def _advance(self, batch: _Batch, rows: RolloutBuffer) -> None:
         """Store the steps of a batch, and send actions to the envs that have more to make."""
@@ -316,51 +321,69 @@ class AsyncCollector:
         starting = [i for i in range(len(self.pool)) if may_start(i)]
         self._start(starting)
         running = len(starting)
-        loop = self._loop = object()
         while running:
-            batch = self._receive()
-            self._buffer.add(batch.ids, batch.parts, batch.rewards)
-            for i, info in zip(batch.ids, batch.kept, strict=False):
-                self._infos[i].append(info)
-            ended = np.flatnonzero(batch.ends)
-            finished = [self._finish(batch, int(k)) for k in ended]
-            again = batch.ends.copy()
-            again[ended] = [may_start(int(i)) for i in batch.ids[ended]]
-            running -= int(np.count_nonzero(batch.ends & ~again))
+            finished: list[Episode] = []
             try:
+                batch = self._receive(self.pool.recv)
+                finished = self._ended(batch)
+                again = batch.ends.copy()
+                again[batch.ends] = [may_start(int(i)) for i in batch.ids[batch.ends]]
+                running -= int(np.count_nonzero(batch.ends & ~again))
                 self._go_on(batch, again, self._buffer)
-            except Exception:
+            except Exception as error:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
+                if isinstance(error, EnvError):
+                    yield from self._last_episodes()
                 raise
-            yield from finished
-            self._check_loop(loop)
+            used = self._uses()
+            for episode in finished:
+                yield episode
+                self._check_unused(used)
+
+    def _ended(self, batch: _Batch) -> list[Episode]:
+        """Store a batch, and take out the episodes that end with it."""
+        self._buffer.add(batch.ids, batch.parts, batch.rewards)
+        for i, info in zip(batch.ids, batch.kept, strict=False):
+            self._infos[i].append(info)
+        return [self._finish(batch, int(k)) for k in np.flatnonzero(batch.ends)]
+
+    def _last_episodes(self) -> Iterator[Episode]:
+        """The episodes that end with the requests that are in flight when an env has failed."""
+        while len(self.pool.waiting_id):
+            with contextlib.suppress(EnvError):  # the first one is raised
+                yield from self._ended(self._receive(self.pool.drain))
 
     def _steps(self, batch_size: int | None) -> Iterator[Transitions]:
-        if self._goes_on != "steps":
+        if self._left != ("steps", self._uses()):
             self._drop_running()
             self._start(range(len(self.pool)))
-        self._goes_on = ""
-        loop = self._loop = object()
         while True:
             while (transitions := self._take_pending(batch_size)) is not None:
-                self._goes_on = "steps"
+                used = self._uses()
+                self._left = "steps", used
                 yield transitions
-                self._check_loop(loop)
-                self._goes_on = ""
-            batch = self._receive()
+                self._check_unused(used)
+            self._left = None
+            batch = self._receive(self.pool.recv)
             self._take_steps(batch)
             self._go_on(batch, batch.ends, self._last)
 
-    def _check_loop(self, loop: object) -> None:
-        if self._loop is not loop:
+    def _uses(self) -> tuple[int, bytes]:
+        """Changes with each use of the pool, by whomever: its batches, and its requests."""
+        engine = self.pool.engine
+        return engine.counts[0], engine.states.tokens.tobytes()
+
+    def _check_unused(self, used: tuple[int, bytes]) -> None:
+        if self._uses() != used:
             raise RuntimeError(
-                "another loop over this collector has begun since; one collector has one loop"
+                "the pool was used otherwise while this loop was collecting, by another loop or"
+                " collector for instance; leave the loop first, or use another pool"
             )
 
-    def _receive(self) -> _Batch:
+    def _receive(self, fetch: Callable[[], StepResult]) -> _Batch:
         """Fetch the next rows, and take apart those that end an episode and begin the next."""
-        obs, rewards, terminated, truncated, infos = self.pool.recv()
+        obs, rewards, terminated, truncated, infos = fetch()
         ids = self.pool.batch_ids
         begins = self._resetting[ids]
         self._resetting[ids] = False
@@ -540,7 +563,7 @@ class AsyncCollector:
             # An error here belongs to an episode that is not needed any more.
             with contextlib.suppress(EnvError):
                 self.pool.drain()
-        self._goes_on = ""
+        self._left = None
         self._pending = []
         self._buffer.clear()
         self._last.clear()

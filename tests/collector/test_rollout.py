@@ -256,7 +256,7 @@ def test_other_loops_and_errors_start_fresh_episodes():
         steps = collector.steps(2)
         next(steps)
         assert collector.rollout(2).obs[:, 1, 2].tolist() == [0, 1]
-        with pytest.raises(RuntimeError, match="another loop over this collector has begun"):
+        with pytest.raises(RuntimeError, match="the pool was used otherwise while this loop"):
             next(steps)
         assert next(iter(islice(collector.steps(1), 1))).obs[0, 2] == 0
 

@@ -220,9 +220,7 @@ class PoolVecEnv(OverPool):
 
     def _batch(self, obs: Any) -> VecEnvObs:
         """Observations of Dict and Tuple spaces as arrays, where the pool returns rows."""
-        if spaces.is_leaf(self._layout) or not isinstance(obs, np.ndarray):
-            return obs
-        return spaces.map_tree(_stacked, self._layout, *obs)
+        return spaces.as_columns(self._layout, obs)
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether all envs have the attribute, as ``VecEnv.has_attr`` says."""
@@ -271,9 +269,3 @@ class PoolVecEnv(OverPool):
             warnings.warn(f"get_images: {text}", stacklevel=2)
             return [None] * self.num_envs
         return self.pool.render()
-
-
-def _stacked(leaf: spaces.Leaf, *values: Any) -> Any:
-    if leaf.dtype is None:
-        return spaces.stack_objects(list(values), leaf)
-    return np.asarray(values, leaf.dtype)
