@@ -143,7 +143,7 @@ class AsyncCollector:
         self._buffer = EpisodeBuffer(num_envs, *leaves)
         self._last = OpenRows(num_envs, *leaves)
         self._infos: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        # The method that was left, and the uses of the pool then.
+        # "steps" or "rollout", when it was left, and the uses of the pool until then.
         self._left: tuple[str, tuple[int, bytes]] | None = None
         self._in_rows = False  # whether the pool returns trees as rows, and not as columns
         self._held_infos = np.empty(num_envs, object)  # of the rows at which a rollout ended
@@ -208,8 +208,8 @@ class AsyncCollector:
         An env that ends an episode begins the next. Which transitions a batch has depends on
         timing; those of each env are in order and complete. A loop that is left goes on in the next
         call, with the same running episodes and without losing a transition, unless the pool was
-        used in between, by ``episodes`` or another collector for instance, or an error was raised:
-        then fresh episodes are started.
+        used in between, by ``episodes``, ``rollout`` or another collector for instance, or an error
+        was raised: then fresh episodes are started.
 
         Args:
             batch_size: how many transitions each batch has; None: as many as the pool returns at a
