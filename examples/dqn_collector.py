@@ -1,11 +1,14 @@
-"""DQN on batches of transitions from a pool whose envs never wait for each other.
+"""DQN with n-step returns on batches of transitions from a pool whose envs never wait.
 
     python examples/dqn_collector.py
+    python examples/dqn_collector.py --n 1  # plain DQN
     python examples/dqn_collector.py --sync  # the same in a plain synchronous loop, to compare
 
-`collector.steps(batch_size=...)` yields transitions as the envs finish their steps. `next_obs` is
-the last observation of an episode where one ends, so the replay buffer needs no special case. While
-the network learns, the envs carry out the actions that were sent before.
+`collector.steps(batch_size=...)` yields transitions as the envs finish their steps. Those of each
+env are in order, so n-step returns are computed for each env on its own, whatever the other envs
+do. `next_obs` is the last observation of an episode where one ends.
+
+The target network follows slowly (`TAU`).
 """
 
 from __future__ import annotations
@@ -13,40 +16,52 @@ from __future__ import annotations
 import argparse
 import copy
 import time
+from collections import deque
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import nn
 
-from envpool_py import DummyVectorEnv, ShmemVectorEnv
+from envpool_py import DummyVectorEnv, ShmemVectorEnv, evaluate
 from envpool_py.collector import AsyncCollector, Transitions
 
-DISCOUNT, CAPACITY, WARM_UP = 0.99, 100_000, 1_000
-STEPS_PER_UPDATE, GRADIENT_STEPS, BATCH = 256, 128, 64
+DISCOUNT, CAPACITY, WARM_UP, TAU = 0.99, 50_000, 1_000, 0.005
+STEPS_PER_UPDATE, GRADIENT_STEPS, BATCH, LEARNING_RATE = 64, 32, 128, 5e-4
 
 
-class ReplayBuffer:
-    """The last transitions, overwritten from the oldest on."""
+class NStepBuffer:
+    """Replays `(obs, action, n-step return, discount, next_obs)`, the oldest overwritten first."""
 
-    def __init__(self, obs_size: int) -> None:
+    def __init__(self, obs_size: int, num_envs: int, n: int) -> None:
         self.obs, self.next_obs = (np.zeros((CAPACITY, obs_size), np.float32) for _ in range(2))
         self.action = np.zeros(CAPACITY, np.int64)
-        self.reward = np.zeros(CAPACITY, np.float32)
-        self.terminated = np.zeros(CAPACITY, np.float32)
+        self.reward, self.discount = (np.zeros(CAPACITY, np.float32) for _ in range(2))
         self.stored = 0
+        # Of each env, the steps whose n-step return is not complete: obs, action, reward.
+        self.open: list[deque] = [deque() for _ in range(num_envs)]
+        self.n = n
 
     def add(self, batch: Transitions) -> None:
-        """Store a batch."""
-        rows = (self.stored + np.arange(len(batch))) % CAPACITY
-        for name in ("obs", "action", "reward", "terminated", "next_obs"):
-            getattr(self, name)[rows] = getattr(batch, name)
-        self.stored += len(batch)
+        """Store what is complete with these transitions."""
+        for t, i in enumerate(batch.env_id):
+            steps = self.open[i]
+            steps.append((batch.obs[t], batch.action[t], batch.reward[t]))
+            over = batch.terminated[t] or batch.truncated[t]
+            while len(steps) == self.n or (over and steps):
+                # Nothing follows a termination; after a truncation the value of next_obs does.
+                discount = 0.0 if batch.terminated[t] else DISCOUNT ** len(steps)
+                total = sum(DISCOUNT**k * reward for k, (_, _, reward) in enumerate(steps))
+                obs, action, _ = steps.popleft()
+                row = self.stored % CAPACITY
+                self.obs[row], self.next_obs[row] = obs, batch.next_obs[t]
+                self.action[row], self.reward[row], self.discount[row] = action, total, discount
+                self.stored += 1
 
     def sample(self, rng: np.random.Generator) -> list[torch.Tensor]:
-        """Draw transitions: obs, action, reward, terminated, next_obs."""
+        """Draw a batch."""
         rows = rng.integers(min(self.stored, CAPACITY), size=BATCH)
-        parts = (self.obs, self.action, self.reward, self.terminated, self.next_obs)
+        parts = (self.obs, self.action, self.reward, self.discount, self.next_obs)
         return [torch.as_tensor(part[rows]) for part in parts]
 
 
@@ -71,39 +86,20 @@ def learn(
     optimiser: torch.optim.Optimizer,
     sample: list[torch.Tensor],
 ) -> None:
-    """One gradient step of double DQN."""
-    obs, action, reward, terminated, next_obs = sample
+    """One gradient step of double DQN, and one of the target network towards the other."""
+    obs, action, reward, discount, next_obs = sample
     with torch.no_grad():
         best = network(next_obs).argmax(dim=1, keepdim=True)
-        later = target(next_obs).gather(1, best).squeeze(1)
-        expected = reward + DISCOUNT * (1 - terminated) * later
+        expected = reward + discount * target(next_obs).gather(1, best).squeeze(1)
     value = network(obs).gather(1, action[:, None]).squeeze(1)
     loss = nn.functional.smooth_l1_loss(value, expected)
     optimiser.zero_grad()
     loss.backward()
     nn.utils.clip_grad_norm_(network.parameters(), 10)
     optimiser.step()
-
-
-class Returns:
-    """The returns of the episodes, from the rewards of transitions in any order of the envs."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.running = np.zeros(num_envs)
-        self.finished: list[float] = []
-
-    def add(self, batch: Transitions) -> None:
-        """Take a batch into account."""
-        over = batch.terminated | batch.truncated
-        for i, reward, ended in zip(batch.env_id, batch.reward, over, strict=True):
-            self.running[i] += reward
-            if ended:
-                self.finished.append(self.running[i])
-                self.running[i] = 0
-
-    def mean(self) -> float:
-        """Over the last 50 episodes."""
-        return float(np.mean(self.finished[-50:])) if self.finished else 0.0
+    with torch.no_grad():
+        for slow, fast in zip(target.parameters(), network.parameters(), strict=True):
+            slow.lerp_(fast, TAU)
 
 
 def make_env() -> gym.Env:
@@ -112,12 +108,13 @@ def make_env() -> gym.Env:
 
 
 def main() -> None:
-    """Collect and learn until the goal is reached."""
+    """Learn, and evaluate the greedy policy now and then, until the goal is reached."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--num-envs", type=int, default=8)
+    parser.add_argument("--n", type=int, default=3, help="steps of a return")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--goal", type=float, default=300, help="mean return of 50 episodes")
-    parser.add_argument("--max-steps", type=int, default=150_000)
+    parser.add_argument("--goal", type=float, default=450, help="mean return of 20 episodes")
+    parser.add_argument("--max-steps", type=int, default=100_000)
     parser.add_argument("--sync", action="store_true", help="step all envs, one after another")
     args = parser.parse_args()
 
@@ -129,34 +126,35 @@ def main() -> None:
         pool = DummyVectorEnv(env_fns)
     else:
         pool = ShmemVectorEnv(env_fns, wait_num=args.num_envs // 2, num_processes=1)
-    with pool:
+    with pool, DummyVectorEnv(env_fns) as test_pool:
         obs_size, num_actions = pool.single_observation_space.shape[0], 2
         network = nn.Sequential(
-            *(nn.Linear(obs_size, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()),
-            nn.Linear(256, num_actions),
+            *(nn.Linear(obs_size, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()),
+            nn.Linear(128, num_actions),
         )
         target = copy.deepcopy(network)
-        optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
-        policy = Policy(network, num_actions, rng)
-        buffer, returns = ReplayBuffer(obs_size), Returns(args.num_envs)
+        optimiser = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE)
+        policy, greedy = (Policy(network, num_actions, rng) for _ in range(2))
+        greedy.epsilon = 0.0
+        buffer = NStepBuffer(obs_size, args.num_envs, args.n)
         collector = AsyncCollector(pool, policy, seed=args.seed)
         started = time.perf_counter()
-        for batch in collector.steps(STEPS_PER_UPDATE):
+        for number, batch in enumerate(collector.steps(STEPS_PER_UPDATE), 1):
+            steps = number * STEPS_PER_UPDATE
             buffer.add(batch)
-            returns.add(batch)
-            policy.epsilon = max(0.04, 1 - buffer.stored / 8_000)
-            if buffer.stored >= WARM_UP:
-                for _ in range(GRADIENT_STEPS):
-                    learn(network, target, optimiser, buffer.sample(rng))
-                target.load_state_dict(network.state_dict())
-            if buffer.stored % (20 * STEPS_PER_UPDATE) == 0:
+            policy.epsilon = max(0.05, 1 - steps / 10_000)
+            if buffer.stored < WARM_UP:
+                continue
+            for _ in range(GRADIENT_STEPS):
+                learn(network, target, optimiser, buffer.sample(rng))
+            if number % 80 == 0:
+                result = evaluate(test_pool, greedy, episodes=20, seed=1_000)
                 seconds = time.perf_counter() - started
-                print(f"{buffer.stored:8} steps  {seconds:6.1f} s  return {returns.mean():6.1f}")
-            if len(returns.finished) >= 50 and returns.mean() >= args.goal:
-                seconds = time.perf_counter() - started
-                print(f"learnt after {buffer.stored} steps and {seconds:.1f} s")
-                return
-            if buffer.stored >= args.max_steps:
+                print(f"{steps:8} steps  {seconds:6.1f} s  {result}")
+                if result.returns.mean() >= args.goal:
+                    print(f"learnt after {steps} steps and {seconds:.1f} s")
+                    return
+            if steps >= args.max_steps:
                 raise SystemExit("not learnt")
 
 

@@ -228,8 +228,8 @@ class AsyncCollector:
         """Collect steps of all envs under one policy, and return when no env is in flight.
 
         An env that is ready takes its next step at once: the pool's ``wait_num`` and ``timeout``
-        say for how many the policy is called. The next call continues the same episodes, unless
-        ``steps`` or ``episodes`` was called or an error was raised in between: then, as in the
+        say for how many the policy is called. The next call continues the same episodes, unless the
+        pool was used in between, by ``steps`` for instance, or an error was raised: then, as in the
         first call, fresh episodes are started.
 
         Args:
@@ -248,13 +248,10 @@ class AsyncCollector:
         if mode not in MODES:
             raise ValueError(f"mode must be 'equal' or 'variable', got {mode!r}")
         num_envs = len(self.pool)
-        leaves = [spaces.leaves(layout) for layout in (self._obs_layout, self._action_layout)]
-        rows = RolloutBuffer(num_envs, num_steps, *leaves, equal=mode == "equal")
+        layouts = self._obs_layout, self._action_layout
+        rows = RolloutBuffer(num_envs, num_steps, *layouts, equal=mode == "equal")
         everyone = np.arange(num_envs)
-        goes_on = self._left == ("rollout", self._uses())
-        if not goes_on:
-            self._drop_running()
-        self._left = None
+        goes_on, self._left = self._left == ("rollout", self._uses()), None
         if goes_on:
             parts = self._last.of(everyone)[0]
             obs = _stack(self._obs_layout, spaces.join(self._obs_layout, parts))
@@ -263,17 +260,12 @@ class AsyncCollector:
             rows.open(everyone, parts, self._held_starts)
             self._act(everyone, obs, self._held_infos, rows)
         else:
+            self._drop_running()
             self._start(everyone.tolist())
         while self.pool.waiting_id:
             self._advance(self._receive(self.pool.recv()), rows)
         self._left = "rollout", self._uses()
-        columns = rows.columns(infos=bool(self._keep_infos))
-        columns["next_obs"] = self._last.of(everyone)[0]
-        for name in ("obs", "final_obs", "next_obs"):
-            columns[name] = spaces.join(self._obs_layout, columns[name])
-        columns["actions"] = spaces.join(self._action_layout, columns["actions"])
-        columns["next_obs"] = _stack(self._obs_layout, columns["next_obs"])
-        return Rollout(**columns)
+        return rows.finish(self._last.of(everyone)[0], infos=bool(self._keep_infos))
 
     def _advance(self, batch: _Batch, rows: RolloutBuffer) -> None:
         """Store the steps of a batch, and send actions to the envs that have more to make."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from envpool_py.collector.buffer import OpenRows
-from envpool_py.env.spaces import Leaf, stack_objects
+from envpool_py.env import spaces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,8 +73,8 @@ class RolloutBuffer(OpenRows):
     Args:
         num_envs: how many envs.
         num_steps: of each env, or on average.
-        obs: the leaves of an observation.
-        action: the leaves of an action.
+        obs: the layout of an observation.
+        action: the layout of an action.
         equal: whether each env makes ``num_steps`` steps, or all together ``num_envs`` times that.
     """
 
@@ -82,14 +82,14 @@ class RolloutBuffer(OpenRows):
         self,
         num_envs: int,
         num_steps: int,
-        obs: Sequence[Leaf],
-        action: Sequence[Leaf],
+        obs: Any,
+        action: Any,
         *,
         equal: bool,
     ) -> None:
-        super().__init__(num_envs, obs, action, num_steps)
+        super().__init__(num_envs, spaces.leaves(obs), spaces.leaves(action), num_steps)
         self._total, self._equal = num_envs * num_steps, equal
-        self._leaves = list(obs), list(action)
+        self._layouts = obs, action
         self._sent = np.zeros(num_envs, np.int64)
         self._env = np.empty(self._total, np.intp)  # of each slot
         # terminated, truncated, env_error, episode_starts
@@ -142,8 +142,8 @@ class RolloutBuffer(OpenRows):
             self._infos[slots] = infos
         self._final.update((int(self._row[i]), obs) for i, obs in final)
 
-    def columns(self, *, infos: bool) -> dict[str, Any]:
-        """All columns by the names of a ``Rollout``; observations and actions per leaf."""
+    def finish(self, next_obs: list[Any], *, infos: bool) -> Rollout:
+        """Return the rollout; ``next_obs`` are arrays ``(N, ...)`` per leaf."""
         assert self._rewards is not None  # noqa: S101 - each rollout has a step
         order = np.argsort(self._env, kind="stable")
         rows: Any = slice(None) if self._equal else order
@@ -152,35 +152,36 @@ class RolloutBuffer(OpenRows):
         def shaped(column: NDArray[Any]) -> Any:
             return column.reshape(*shape, *column.shape[1:])
 
-        def stacked(leaf: Leaf, column: Any) -> Any:
-            return column if leaf.dtype is not None else stack_objects(list(column), leaf)
+        def joined(layout: Any, columns: Sequence[Any]) -> Any:
+            """A tree of the columns; objects that are alike are stacked."""
+            pairs = zip(spaces.leaves(layout), columns, strict=True)
+            return spaces.join(layout, [_column(leaf, values) for leaf, values in pairs])
 
-        def of(leaves: list[Leaf], columns: list[Any]) -> list[Any]:
-            pairs = zip(leaves, columns, strict=True)
-            return [shaped(stacked(leaf, column.rows(rows))) for leaf, column in pairs]
+        def trees(layout: Any, columns: Sequence[Any]) -> Any:
+            return spaces.map_tree(shaped, joined(layout, [each.rows(rows) for each in columns]))
 
         terminated, truncated, env_error, starts = (shaped(flag[rows]) for flag in self._flags)
-        ended = range(self._total) if self._equal else order.tolist()
-        finals = [self._final[slot] for slot in ended if slot in self._final]
-        return {
-            "obs": of(self._leaves[0], self._obs),
-            "actions": of(self._leaves[1], self._actions),
-            "rewards": shaped(self._rewards[rows]),
-            "terminated": terminated,
-            "truncated": truncated,
-            "env_error": env_error,
-            "episode_starts": starts,
-            "final_obs": [
-                _stack([obs[n] for obs in finals], leaf) for n, leaf in enumerate(self._leaves[0])
-            ],
-            "lengths": self._sent,
-            "extras": {name: shaped(c.rows(rows)) for name, c in (self._extras or {}).items()},
-            "infos": shaped(self._infos[rows]) if infos else None,
-        }
+        slots = range(self._total) if self._equal else order.tolist()
+        finals = [self._final[slot] for slot in slots if slot in self._final]
+        num_leaves = len(self._obs)
+        return Rollout(
+            obs=trees(self._layouts[0], self._obs),
+            actions=trees(self._layouts[1], self._actions),
+            rewards=shaped(self._rewards[rows]),
+            terminated=terminated,
+            truncated=truncated,
+            env_error=env_error,
+            episode_starts=starts,
+            final_obs=joined(self._layouts[0], [[f[n] for f in finals] for n in range(num_leaves)]),
+            next_obs=joined(self._layouts[0], next_obs),
+            lengths=self._sent,
+            extras={name: shaped(each.rows(rows)) for name, each in (self._extras or {}).items()},
+            infos=shaped(self._infos[rows]) if infos else None,
+        )
 
 
-def _stack(values: list[Any], leaf: Leaf) -> NDArray[Any]:
-    """The values of one leaf as an array ``(E, ...)``."""
+def _column(leaf: spaces.Leaf, values: Any) -> NDArray[Any]:
+    """The values of one leaf as an array ``(k, ...)``."""
     if leaf.dtype is None:
-        return stack_objects(values, leaf)
+        return spaces.stack_objects(list(values), leaf)
     return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)

@@ -251,7 +251,7 @@ def _room(n_steps: int, first: NDArray[Any]) -> NDArray[Any]:
 
 
 class _Noise:
-    """State-dependent exploration: a noise matrix for each env, redrawn in its own steps."""
+    """State-dependent exploration: a noise matrix for each env, drawn again in its own steps."""
 
     def __init__(self, model: Any, num_envs: int) -> None:
         self._policy, self._every = model.policy, model.sde_sample_freq

@@ -12,7 +12,7 @@ BLOCK = re.compile(r"^(?:Before|After).*?:\n\n```python\n(.*?)^```$", re.MULTILI
 LIBRARIES = ("Gymnasium", "Stable-Baselines3", "EnvPool", "PufferLib", "Tianshou")
 NAMES = itertools.product(LIBRARIES, ("before", "after"))
 PROGRAMS = dict(zip(NAMES, BLOCK.findall(PAGE), strict=True))
-COLLECTORS = ("dqn_collector.py", "ppo_collector.py")
+COLLECTORS = ("dqn_collector.py", "ppo_collector.py", "ppo_equal.py")
 
 
 def run(program, args="", *, ours=True):
@@ -44,8 +44,8 @@ def test_ppo_learns(name, runs, more_than):
 
 
 GOAL = "--goal 60 --max-steps 40000"
-LEARN = [(name, GOAL) for name in COLLECTORS]
-LEARN += soak(*itertools.product(COLLECTORS, ("", "--sync")))
+LEARN = [(name, GOAL) for name in (*COLLECTORS, "ppo_variable.py")]
+LEARN += soak(("ppo_variable.py", ""), *itertools.product(COLLECTORS, ("", "--sync")))
 
 
 @pytest.mark.parametrize(("name", "args"), LEARN)

@@ -1,0 +1,104 @@
+"""Seconds per rollout of Stable-Baselines3's PPO over those of AsyncPPO, in turns.
+
+    python examples/benchmark/rollouts.py
+    python examples/benchmark/rollouts.py --cpu --mean-ms 1
+    python examples/benchmark/rollouts.py --env CartPole-v1 --num-envs 8
+
+Without `--env`, steps take lognormal times of the mean `--mean-ms` with a coefficient of variation
+of 1: they sleep, or with `--cpu` compute. The ideal is the mean time of a step times `--steps`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import time
+
+import gymnasium as gym
+import numpy as np
+import torch
+from stable_baselines3 import PPO
+
+from envpool_py.sb3 import AsyncRollouts, SubprocVecEnv
+
+
+class AsyncPPO(AsyncRollouts, PPO):
+    """PPO that does not wait for the slowest env."""
+
+
+class Uneven(gym.Env):
+    """Its steps take lognormal times."""
+
+    observation_space = gym.spaces.Box(-1, 1, (8,), np.float32)
+    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+    def __init__(self, seed: int, mean: float, cpu: bool) -> None:
+        variance = np.log(2)
+        self.draw = functools.partial(
+            np.random.default_rng(seed).lognormal, np.log(mean) - variance / 2, variance**0.5
+        )
+        self.wait = self.compute if cpu else time.sleep
+
+    @staticmethod
+    def compute(seconds: float) -> None:
+        """Use a core for so long."""
+        stop = time.thread_time() + seconds
+        while time.thread_time() < stop:
+            pass
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple:
+        """Begin an episode, which never ends."""
+        super().reset(seed=seed, options=options)
+        return np.zeros(8, np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple:
+        """Take some time."""
+        del action
+        self.wait(self.draw())
+        return np.zeros(8, np.float32), 0.0, False, False, {}
+
+
+def seconds(model: PPO) -> float:
+    """The time of one rollout, without learning."""
+    if model._last_obs is None:  # noqa: SLF001
+        model.callback = model._setup_learn(10**9)[1]  # noqa: SLF001
+    begun = time.perf_counter()
+    model.collect_rollouts(model.env, model.callback, model.rollout_buffer, model.n_steps)
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", help="an id, in place of uneven envs")
+    parser.add_argument("--num-envs", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=128, help="of each env in a rollout")
+    parser.add_argument("--mean-ms", type=float, default=5)
+    parser.add_argument("--cpu", action="store_true", help="compute in place of sleeping")
+    parser.add_argument("--num-processes", type=int, help="default: one per env")
+    parser.add_argument("--wait-num", type=int, help="default: the envs that are ready")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    env_fns = [functools.partial(Uneven, i, args.mean_ms / 1e3, args.cpu) for i in range(64)]
+    if args.env is not None:
+        env_fns = [functools.partial(gym.make, args.env)] * args.num_envs
+    options = {"start_method": "fork", "num_processes": args.num_processes}
+    venvs = [SubprocVecEnv(env_fns[: args.num_envs], **options) for _ in range(2)]
+    settings = {"n_steps": args.steps, "device": "cpu", "seed": 0}
+    whole = PPO("MlpPolicy", venvs[0], **settings)
+    ready = AsyncPPO("MlpPolicy", venvs[1], wait_num=args.wait_num, **settings)
+    ratios = []
+    for _ in range(args.rounds + 1):
+        times = seconds(whole), seconds(ready)
+        ratios.append(times[0] / times[1])
+        print(f"whole batches {times[0]:.2f} s  AsyncPPO {times[1]:.2f} s  ratio {ratios[-1]:.2f}")
+    print(f"median ratio without the first: {statistics.median(ratios[1:]):.2f}")
+    for venv in venvs:
+        venv.close()
+
+
+if __name__ == "__main__":
+    main()
