@@ -325,9 +325,8 @@ class Executor:
         if self.times is not None:
             self.times.note_reset(self.times.now() - begun)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
-            raise TypeError(
-                f"reset() must return (obs, info), got {_named(result)}{checks.OLD_GYM}"
-            )
+            got = _named(result) + checks.OLD_GYM
+            raise TypeError(f"reset() must return (obs, info), got {got}")
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")

@@ -14,30 +14,25 @@ class OldGymEnv(gym.Env[Any, Any]):
     """Makes a Gymnasium env of an env with the old interface of gym; gym is not imported.
 
     The old ``step`` returns ``(obs, reward, done, info)``, the old ``reset`` an observation alone.
-    LIBERO, robosuite and other simulators have such envs. Results of the newer interface are
-    returned unchanged. Attributes of the old env can be read and set on this one. ::
+    Results of the newer interface are unchanged. Attributes are read and set on the old env. ::
 
         envpool_py.make(make_env, 8, wrappers=[OldGymEnv])
-        envpool_py.ShmemVectorEnv([lambda: OldGymEnv(make_env())] * 8)
 
-    - ``terminated`` and ``truncated``: an episode that is ``done`` is truncated if its info has a
-      true ``"TimeLimit.truncated"``, else terminated.
-    - ``reset(seed=...)`` calls the env's ``seed(seed)``; if it has no such method, its
-      ``reset(seed=...)``. An env whose ``reset`` has no such parameter either is not seeded;
-      ``envpool-py check`` says so.
-    - ``reset(options=...)``: the options are keyword arguments of the env's ``reset``.
+    - A ``done`` episode is truncated if its info has a true ``"TimeLimit.truncated"``, else
+      terminated.
+    - ``reset(seed=...)`` calls ``seed(seed)`` of the env, or, if it has none, ``reset(seed=...)``.
+      An env that takes no seed is not seeded; ``envpool-py check`` says so.
+    - The ``options`` of a reset are keyword arguments of the env's ``reset``.
 
     Args:
-        env: the env; it needs ``reset`` and ``step``.
-        observation_space: replaces the env's own; for simulators that have none. An old space of
-            gym is converted: Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple.
+        env: the env.
+        observation_space: replaces the env's own. gym's Box, Discrete, MultiDiscrete, MultiBinary,
+            Dict and Tuple are converted.
         action_space: likewise.
-        render_mode: ``render()`` passes it to the env's ``render(mode=...)``. Default: the
-            attribute of the env, or None.
+        render_mode: of ``render()``; default: the env's attribute, or None.
 
     Raises:
-        TypeError: ``env`` has no observation or action space and none was given, or a space of a
-            kind that cannot be converted.
+        TypeError: a space is missing, or cannot be converted.
     """
 
     def __init__(
@@ -48,12 +43,11 @@ class OldGymEnv(gym.Env[Any, Any]):
         render_mode: str | None = None,
     ) -> None:
         spaces = {"observation_space": observation_space, "action_space": action_space}
-        for name, space in spaces.items():
-            found = getattr(env, name, None) if space is None else space
-            if found is None:
-                needed = f"pass {name}= to OldGymEnv"
-                raise TypeError(f"{type(env).__name__} has no {name}; {needed}")
-            spaces[name] = converted(found)
+        for name, given in spaces.items():
+            space = getattr(env, name, None) if given is None else given
+            if space is None:
+                raise TypeError(f"{type(env).__name__} has no {name}; pass {name}= to OldGymEnv")
+            spaces[name] = converted(space)
         metadata = dict(getattr(env, "metadata", None) or {})
         if "render.modes" in metadata:
             metadata["render_modes"] = metadata.pop("render.modes")
@@ -84,11 +78,9 @@ class OldGymEnv(gym.Env[Any, Any]):
             elif "seed" in inspect.signature(self.env.reset).parameters:
                 kwargs["seed"] = seed
         result = self.env.reset(**kwargs)
-        is_pair = type(result) is tuple and len(result) == 2 and isinstance(result[1], dict)
-        if is_pair and not isinstance(self.observation_space, gym.spaces.Tuple):
-            pair: tuple[Any, dict[str, Any]] = result
-            return pair
-        return result, {}
+        is_pair = isinstance(result, tuple) and [type(part) for part in result[1:]] == [dict]
+        is_new = is_pair and not isinstance(self.observation_space, gym.spaces.Tuple)
+        return (result[0], result[1]) if is_new else (result, {})
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Step the env and split its ``done``; other results are returned unchanged."""

@@ -247,6 +247,19 @@ def test_collect_with_restarts():
         assert envs.restarts.sum() >= 1
 
 
+def test_evaluate():
+    tasks = [(seed, {"start": seed % 3}) for seed in range(8)]
+    lengths = []
+    for seed, options in tasks:
+        env = Arm()
+        env.seed(seed)
+        env.reset(**options)
+        lengths.append(next(t for t in range(1, 7) if env.step(ACTION)[2]))
+    with envpool_py.make(Arm, 3, wrappers=[OldGymEnv], autoreset_mode=None, wait_num=1) as envs:
+        found = envpool_py.evaluate(envs, lambda obs, _: [ACTION] * len(obs), tasks=tasks)
+    assert found.lengths.tolist() == lengths
+
+
 @pytest.mark.parametrize(
     ("args", "errors"), [(["Arm", "--wrapper", "envpool_py.wrappers:OldGymEnv"], 0), (["Arm"], 1)]
 )
