@@ -155,7 +155,8 @@ def _make_envs(env_fns: Sequence[Callable[[], Any]], envs: list[Any]) -> Iterato
             yield Finding("error", f"env {i}: env_fn raised {_text_of(error)}")
             return
         if not isinstance(env, gym.Env):
-            yield Finding("error", f"env {i}: env_fn must return an env, got {type(env).__name__}")
+            got = type(env).__name__ + row_checks.OLD_GYM * hasattr(env, "step")
+            yield Finding("error", f"env {i}: env_fn must return an env, got {got}")
             return
         if any(env.unwrapped is other.unwrapped for other in envs):
             yield Finding("error", f"env {i}: env_fn returned the instance of another env")

@@ -173,9 +173,14 @@ class Executor:
 
     def env_spaces(self) -> EnvSpaces:
         """Return the facts that a pool needs before the first reset."""
+        found = [getattr(self.env, f"{of}_space", None) for of in ("observation", "action")]
+        for space in found:
+            if space is not None and not isinstance(space, gym.Space):
+                kind = f"{type(self.env).__name__} has a space that is not Gymnasium's, {space!r}"
+                raise TypeError(f"{kind}{checks.OLD_GYM}")
         return EnvSpaces(
-            getattr(self.env, "observation_space", None),
-            getattr(self.env, "action_space", None),
+            found[0],
+            found[1],
             reward_shape(lookup(self.env, "reward_space", None)),
             self._turns is not None,
         )
@@ -316,11 +321,14 @@ class Executor:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):
                 self._root, self._episode, self._over = root, episode, False
+            if type(error) is TypeError and "seed" in kwargs and not takes_seed(self.env):
+                raise TypeError(f"reset() takes no seed: {error}{checks.OLD_GYM}") from error
             raise
         if self.times is not None:
             self.times.note_reset(self.times.now() - begun)
         if not isinstance(result, (tuple, list)) or len(result) != 2:
-            raise TypeError(f"reset() must return (obs, info), got {_named(result)}")
+            got = _named(result) + checks.OLD_GYM
+            raise TypeError(f"reset() must return (obs, info), got {got}")
         obs, info = result
         if not isinstance(info, dict):
             raise TypeError(f"reset() must return (obs, info dict), got info {_named(info)}")
@@ -422,6 +430,7 @@ def checked_row(result: Any) -> Row:
     """Return the result of an env's ``step`` as a tuple of five; TypeError if it is wrong."""
     if not isinstance(result, (tuple, list)) or len(result) != 5:
         got = f"{len(result)} values" if isinstance(result, (tuple, list)) else _named(result)
+        got += checks.OLD_GYM if got == "4 values" else ""
         raise TypeError(f"step() must return (obs, reward, terminated, truncated, info), got {got}")
     if not isinstance(result[4], dict):
         raise TypeError(f"step() must return an info dict, got {_named(result[4])}")

@@ -17,6 +17,8 @@ from envpool_py.errors import name_ids, ordinary, warn
 RESET, STEP, OVER = "reset", "step", "over"
 #: The kinds of warnings about rows; ``OVER`` is a third kind.
 OBS, REWARD = "obs", "reward"
+#: Ends an error that the old interface of gym causes.
+OLD_GYM = "; an env with gym's old interface needs the wrapper envpool_py.wrappers.OldGymEnv"
 
 
 def complaint(space: gym.Space[Any], obs: Any) -> str | None:

@@ -5,6 +5,7 @@ from envpool_py.wrappers.atari import AtariInfo
 from envpool_py.wrappers.clip import ClipAction, ClipReward
 from envpool_py.wrappers.frame_stack import FrameStackObservation
 from envpool_py.wrappers.norm_obs import VectorEnvNormObs
+from envpool_py.wrappers.old_gym import OldGymEnv
 from envpool_py.wrappers.record_episode_statistics import RecordEpisodeStatistics
 from envpool_py.wrappers.record_video import RecordVideo
 from envpool_py.wrappers.reward import NormalizeReward
@@ -20,6 +21,7 @@ __all__ = [
     "FrameStackObservation",
     "MultiDiscreteToDiscrete",
     "NormalizeReward",
+    "OldGymEnv",
     "RecordEpisodeStatistics",
     "RecordVideo",
     "RunningMeanStd",

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from envpool_py.env.row_checks import OLD_GYM
 from envpool_py.env.spaces import map_tree
 from envpool_py.sb3.common.preprocessing import parts_of
 
@@ -82,7 +83,9 @@ def checked_step(env: Any) -> Any:
     returned = env.step(sample_action(env))
     names = "obs, reward, terminated, truncated, info"
     is_row = isinstance(returned, tuple) and len(returned) == 5
-    _require(is_row, f"step() must return a tuple ({names}), got {_kind(returned)}")
+    got = _kind(returned)
+    got += OLD_GYM if got == "4 values" else ""
+    _require(is_row, f"step() must return a tuple ({names}), got {got}")
     return returned
 
 
@@ -158,7 +161,7 @@ def _check_returned_values(env: Any, *, is_goal_env: bool) -> None:
     space = env.observation_space
     result = env.reset()
     is_pair = isinstance(result, tuple) and len(result) == 2
-    _require(is_pair, f"reset() must return a tuple (obs, info), got {_kind(result)}")
+    _require(is_pair, f"reset() must return a tuple (obs, info), got {_kind(result)}{OLD_GYM}")
     obs, info = result
     _require_kind(info, dict, "reset() must return an info dict")
     if is_goal_env:
