@@ -78,6 +78,7 @@ class Executor:
         self.times: StepTimes | None = None
         self.heartbeat: Heartbeat | None = None
         self._prepared: Executor | None = None
+        self._ended = False
         self._make()
         self.configure()
 
@@ -88,6 +89,10 @@ class Executor:
             self._prepared = None
         else:
             env = self._env_fn()
+        if self._ended:  # by another thread, or by a signal handler during ``env_fn``
+            with contextlib.suppress(Exception):
+                env.close()
+            raise ClosedEnvironmentError("the pool was closed while an env was recreated")
         missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
         if missing:
             raise TypeError(
@@ -153,7 +158,7 @@ class Executor:
 
     def _recreate(self) -> None:
         with contextlib.suppress(Exception):
-            self.close()
+            self._close_env()
         self._make()
 
     @property
@@ -389,7 +394,11 @@ class Executor:
             self._prepared = prepared
 
     def close(self) -> None:
-        """Close the env; a second call does nothing."""
+        """Close the env, and one that is being recreated; a second call does nothing."""
+        self._ended = True
+        self._close_env()
+
+    def _close_env(self) -> None:
         if not self._closed:
             self._closed = True
             close = getattr(self.env, "close", None)
