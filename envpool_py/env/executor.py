@@ -78,7 +78,6 @@ class Executor:
         self.times: StepTimes | None = None
         self.heartbeat: Heartbeat | None = None
         self._prepared: Executor | None = None
-        self._ended = False
         self._make()
         self.configure()
 
@@ -89,7 +88,7 @@ class Executor:
             self._prepared = None
         else:
             env = self._env_fn()
-        if self._ended:  # by another thread, or by a signal handler during ``env_fn``
+        if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
             with contextlib.suppress(Exception):
                 env.close()
             raise ClosedEnvironmentError("the pool was closed while an env was recreated")
@@ -291,10 +290,9 @@ class Executor:
             return first, 0.0, False, True, info
         return obs, 0.0, False, True, final
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
-    ) -> Row:
-        """Reset the env and return the row; arguments that are None are not passed to the env."""
+    def reset(self, **kwargs: Any) -> Row:
+        """Reset the env with these arguments and return the row."""
+        seed, options = kwargs.get("seed"), kwargs.get("options")
         recycle = self._options.recycle
         if recycle is not None and self._resets >= recycle:
             self._recreate()
@@ -341,7 +339,7 @@ class Executor:
             seed_method(seed)
             # The reset of such an env may not accept a seed, unless every reset is seeded.
             seed = seed if self._options.episode_seeds else None
-        return self.reset(seed=seed)
+        return self.reset() if seed is None else self.reset(seed=seed)
 
     def _check(self, what: str, obs: Any, reward: Any) -> None:
         """Check this kind of row: each time with ``ALWAYS``, else once."""
@@ -395,7 +393,7 @@ class Executor:
 
     def close(self) -> None:
         """Close the env, and one that is being recreated; a second call does nothing."""
-        self._ended = True
+        self._env_fn = _refuse
         self._close_env()
 
     def _close_env(self) -> None:
@@ -404,6 +402,10 @@ class Executor:
             close = getattr(self.env, "close", None)
             if close is not None:
                 close()
+
+
+def _refuse() -> Any:
+    raise ClosedEnvironmentError("the pool was closed; make a new one")
 
 
 def claim_instance(env: Any, i: int, claimed: dict[int, int]) -> None:

@@ -13,7 +13,8 @@ import ray
 from envpool_py.env.pool_options import INTEGER
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.option_signatures import PoolOptions, check_options, spell_out
+from envpool_py.pool.option_names import check_options
+from envpool_py.pool.option_signatures import PoolOptions, spell_out
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
 
