@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
-from numpy.typing import NDArray
 
 from envpool_py import ids as ids_
 from envpool_py.env import spaces
@@ -38,6 +37,8 @@ from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.html_table import table
+from envpool_py.pool.interface import PoolInterface
+from envpool_py.pool.option_names import Fixed, check_options
 from envpool_py.seeding import Seed
 
 #: ``{agent: (k, ...)}``
@@ -65,7 +66,7 @@ def _property_of_pool(name: str) -> Any:
     return property(lambda self: getattr(self.pool, name), setter, doc=own.__doc__)
 
 
-class ParallelVectorEnv:
+class ParallelVectorEnv(PoolInterface):
     """Many PettingZoo parallel envs; batches are dicts ``{agent: (k, ...)}``.
 
     A batch has one row per env, and the agents of an env are never split over two batches. An
@@ -105,7 +106,7 @@ class ParallelVectorEnv:
         wait_num: int | None = None,
         timeout: float | None = None,
         autoreset_mode: str | gym.vector.AutoresetMode | None = None,
-        num_processes: int | None = None,
+        num_processes: int | str | None = None,
         *,
         state_in_info: bool = False,
         copy: bool = True,
@@ -113,8 +114,8 @@ class ParallelVectorEnv:
     ) -> None:
         if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-        if "columns" in options:
-            raise TypeError("columns: batches of agents are arrays in any case")
+        fixed = {"columns": Fixed(True, "batches of agents are arrays")}
+        options = check_options(options, type(self).__name__, options, fixed)
         if num_processes is not None:
             options["num_processes"] = num_processes
         make = [
@@ -151,28 +152,12 @@ class ParallelVectorEnv:
     set_env_attr = _of_pool(BaseVectorEnv.set_env_attr)
     render = _of_pool(BaseVectorEnv.render)
     close = _of_pool(BaseVectorEnv.close)
-    __len__ = _of_pool(BaseVectorEnv.__len__)
-    __exit__ = _of_pool(BaseVectorEnv.__exit__)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this was closed."""
-        return self.pool.is_closed
-
-    def __enter__(self) -> Any:
-        self.pool.__enter__()
-        return self
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
 
     def _repr_html_(self) -> str:
         return table(self.pool, repr(self))
-
-    @property
-    def restarts(self) -> NDArray[np.int64]:
-        """How often each PettingZoo env was recreated: int64 ``(num_envs,)``."""
-        return self.pool.restarts
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """The observation space of an agent, always the same object; KeyError: no such agent."""
@@ -207,7 +192,13 @@ class ParallelVectorEnv:
         )
         return batch[0], batch[4]
 
-    def step(self, actions: Any, id: Ids = None) -> AgentStep:  # noqa: A002 - Tianshou's name
+    def step(
+        self,
+        actions: Any,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        *,
+        env_id: Ids = None,
+    ) -> AgentStep:
         """Step envs; in async mode: send the actions, and return the next partial batch.
 
         Args:
@@ -216,6 +207,7 @@ class ParallelVectorEnv:
                 sequence of ``k`` dicts ``{agent: action}`` of the agents that are alive. None: send
                 nothing and fetch, the next batch or that of the envs ``id``.
             id: which envs; None is all.
+            env_id: the same as ``id``.
 
         Returns:
             Five values of ``k`` rows each:
@@ -240,11 +232,19 @@ class ParallelVectorEnv:
             EnvError: an env raised; the rows of the others are kept for the next ``recv``.
             TypeError, ValueError: actions are wrong, nothing was sent; or nothing is in flight.
         """
-        return self._by_agent(self.pool.step(self._checked(actions, id), id))
+        ids = ids_.one_of(id, env_id)
+        return self._by_agent(self.pool.step(self._checked(actions, ids), ids))
 
-    def send(self, actions: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+    def send(
+        self,
+        actions: Any,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        *,
+        env_id: Ids = None,
+    ) -> None:
         """Send envs their actions, as for ``step`` but not None; ``recv`` returns the rows."""
-        self.pool.send(self._checked(actions, id), id)
+        ids = ids_.one_of(id, env_id)
+        self.pool.send(self._checked(actions, ids), ids)
 
     def recv(self) -> AgentStep:
         """The next batch of rows, of steps and resets in flight, as ``step(None)``."""
