@@ -35,6 +35,7 @@ from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
 from envpool_py.pool.option_names import check_options
 from envpool_py.pool.option_signatures import AllOptions, spell_out
+from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
 from envpool_py.worker import process_group
@@ -331,6 +332,8 @@ class BaseVectorEnv:
         return self._ask(ids_.one_of(id, env_id), Request("render", kwargs=kwargs))
 
     render_grid = render_grid
+
+    __class__ = property(class_of)
 
     def __len__(self) -> int:
         return self.env_num

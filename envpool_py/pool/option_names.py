@@ -22,19 +22,13 @@ _WAITS = {"wait_num", "timeout"}
 #: All our options, and the arguments that a function has instead of ``env_fns``.
 _OWN = {*AllOptions.__annotations__, *OF_PROCESSES, *_WAITS, "backend", "env_kwargs", "wrappers"}
 
-_ATARI = "an option of AtariWrapper of envpool_py.sb3, for wrappers"
 #: Arguments of other libraries' pools, and the names of ours.
 FOREIGN = {
     "asynchronous": "ShmemVectorEnv, or backend='shmem' in envpool_py.make",
     "batch_size": "wait_num",
-    "episodic_life": _ATARI,
-    "img_height": _ATARI,
-    "img_width": _ATARI,
     "n_envs": "num_envs in envpool_py.make; a pool class has one env per env_fn",
     "num_threads": "threads_per_process, which limits the threads of libraries, or num_processes",
     "num_workers": "num_processes",
-    "reward_clip": _ATARI,
-    "stack_num": "gymnasium.wrappers.FrameStackObservation, for wrappers",
     "vec_env_cls": "backend in envpool_py.make, or a pool class",
     "vectorization_mode": "backend in envpool_py.make, or a pool class",
 }

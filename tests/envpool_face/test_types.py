@@ -76,7 +76,6 @@ BAD = [
     ({"on_error": "restart"}, TypeError, "pass pool_options={'on_error': ...}"),
     ({"on_eror": "restart"}, TypeError, "on_eror is no option; on_error is"),
     ({"n_envs": 2}, TypeError, "n_envs is an argument of other libraries; here it is num_envs"),
-    ({"stack_num": 4}, TypeError, "FrameStackObservation"),
 ]
 
 
