@@ -32,6 +32,13 @@ class Selection:
         self.index: Any = slice(None) if is_whole else ids
 
 
+def one_of(ids: Ids, other: Ids) -> Ids:
+    """Return the ids that were given as ``id`` or as ``env_id``; TypeError if as both."""
+    if ids is not None and other is not None:
+        raise TypeError("ids are given twice, as env_id and as id; pass one of them")
+    return other if ids is None else ids
+
+
 def resolve(ids: Ids, num_envs: int) -> IdArray:
     """Return the env ids as an array ``(k,)``, in the order given.
 

@@ -12,7 +12,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from envpool_py import env_names
 from envpool_py.bench.settings import Setting
 from envpool_py.errors import describe, line_of
-from envpool_py.record import env_name
 
 
 class UsageError(argparse.ArgumentTypeError):
@@ -76,26 +76,20 @@ def load(place: str) -> ModuleType:
     return module
 
 
-def callable_of(module: ModuleType, path: str) -> Any:
-    """What a module has at ``path``, such as ``A.b``; AttributeError: nothing is there."""
-    value: Any = functools.reduce(getattr, path.split("."), module)
-    if not callable(value):
-        kind = type(value).__name__
-        raise UsageError(f"{module.__name__}:{path} is a {kind}, not a class or function")
-    return value
-
-
 def imported(text: str) -> Imported:
     """The type of an argument ``module:callable`` or ``FILE.py:callable``."""
     place, _, path = text.rpartition(":")
     if not place or not path:
         raise UsageError(f"must be module:callable or FILE.py:callable, got {text}")
     module = load(place)
-    try:
-        return Imported(text, callable_of(module, path), module.__name__, path)
-    except AttributeError:
+    found = env_names.attribute(module, path)
+    if found is None:
         near = did_you_mean(path, callables_of(module))
-        raise UsageError(f"{place!r} has no {path!r}{near}") from None
+        raise UsageError(f"{place!r} has no {path!r}{near}")
+    if not callable(found):
+        kind = type(found).__name__
+        raise UsageError(f"{module.__name__}:{path} is a {kind}, not a class or function")
+    return Imported(text, found, module.__name__, path)
 
 
 def callables_of(module: ModuleType) -> list[str]:
@@ -180,9 +174,9 @@ def env_fn_of(
             maker, kwargs = found.value, _accepted(found, given, more)
         else:  # not its id, which the worker process need not know
             maker = functools.partial(gym.make, found, disable_env_checker=True)
-        env_fn = functools.partial(_make_env, maker, kwargs, wrappers)
+        env_fn = functools.partial(env_names.make_env, maker, kwargs, wrappers)
     wrapper_names = [_absolute(wrapper.name) for wrapper in args.wrapper]
-    env_name.attach(env_fn, _absolute(args.env), given, wrapper_names)
+    env_names.attach(env_fn, _absolute(args.env), given, wrapper_names)
     return env_fn
 
 
@@ -202,7 +196,7 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
             imports[0] += f"  # with {place.parent} on PYTHONPATH"
         env = found.path
     else:
-        module, name = _parts(args.env)
+        module, name = env_names.parts(args.env)
         env = json.dumps(f"{module}:{name}" if module else name)
     for each in named:
         first = each.path.partition(".")[0]
@@ -244,30 +238,22 @@ def is_pettingzoo(env: str) -> bool:
 
 def _find(env: str) -> EnvSpec | Imported:
     """The spec of a registered id, or the callable that makes the env; UsageError: neither."""
-    place, name = _parts(env)
+    place, name = env_names.parts(env)
     if name.endswith(".py"):
         some = callables_of(load(env))
         raise UsageError(f"{env}: name the class or function in it, as {env}:{[*some, 'Env'][0]}")
-    if place == "ale_py" and importlib.util.find_spec(place) is None:
-        raise UsageError(f'{env}: needs ale_py; pip install "envpool-py[atari]"')
-    module = load(place) if place else None  # it may register the id
-    with contextlib.suppress(gym.error.Error):
-        return gym.spec(name)
-    known = list(gym.registry)
-    if module is not None:
-        try:
-            return Imported(env, callable_of(module, name), module.__name__, name)
-        except AttributeError:
-            known += callables_of(module)
-    forms = "an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION or FILE.py:CLASS"
-    near = did_you_mean(name, known)
-    raise UsageError(f"no env is named {env!r}{near}; ENV is {forms}")
-
-
-def _parts(env: str) -> tuple[str, str]:
-    """The module or file, and the id or callable in it."""
-    place, _, name = env.rpartition(":")
-    return place or ("ale_py" if name.startswith("ALE/") else ""), name
+    try:
+        found = env_names.find(env, load)
+    except (ImportError, TypeError) as error:
+        raise UsageError(str(error)) from None
+    except gym.error.Error:
+        known = [*gym.registry, *(callables_of(load(place)) if place else ())]
+        forms = "an id of Gymnasium, MODULE:ID, MODULE:CLASS, MODULE:FUNCTION or FILE.py:CLASS"
+        near = did_you_mean(name, known)
+        raise UsageError(f"no env is named {env!r}{near}; ENV is {forms}") from None
+    if isinstance(found, EnvSpec):
+        return found
+    return Imported(env, found, load(place).__name__, name)
 
 
 def _accepted(found: Imported, given: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
@@ -286,13 +272,3 @@ def _accepted(found: Imported, given: dict[str, Any], more: dict[str, Any]) -> d
     if inspect.Parameter.VAR_KEYWORD not in [each.kind for each in taken.values()]:
         more = {name: value for name, value in more.items() if name in taken}
     return {**more, **given}
-
-
-def _make_env(
-    maker: Callable[..., Any], kwargs: dict[str, Any], wrappers: Sequence[Callable[[Any], Any]]
-) -> Any:
-    """Make one env; runs in the worker process."""
-    env = maker(**kwargs)
-    for wrapper in wrappers:
-        env = wrapper(env)
-    return env

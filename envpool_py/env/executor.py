@@ -88,6 +88,10 @@ class Executor:
             self._prepared = None
         else:
             env = self._env_fn()
+        if self._env_fn is _refuse:  # by another thread, or by a signal handler during ``env_fn``
+            with contextlib.suppress(Exception):
+                env.close()
+            raise ClosedEnvironmentError("the pool was closed while an env was recreated")
         missing = [name for name in ("reset", "step") if not callable(getattr(env, name, None))]
         if missing:
             raise TypeError(
@@ -153,7 +157,7 @@ class Executor:
 
     def _recreate(self) -> None:
         with contextlib.suppress(Exception):
-            self.close()
+            self._close_env()
         self._is_new = True  # and closed, until there is a new one
         self._make()
 
@@ -292,10 +296,9 @@ class Executor:
             return first, 0.0, False, True, info
         return obs, 0.0, False, True, final
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None, **kwargs: Any
-    ) -> Row:
-        """Reset the env and return the row; arguments that are None are not passed to the env."""
+    def reset(self, **kwargs: Any) -> Row:
+        """Reset the env with these arguments and return the row."""
+        seed, options = kwargs.get("seed"), kwargs.get("options")
         recycle = self._options.recycle
         is_lost = self._closed and self._is_new
         if is_lost or (recycle is not None and self._resets >= recycle):
@@ -346,7 +349,7 @@ class Executor:
             seed_method(seed)
             # The reset of such an env may not accept a seed, unless every reset is seeded.
             seed = seed if self._options.episode_seeds else None
-        return self.reset(seed=seed)
+        return self.reset() if seed is None else self.reset(seed=seed)
 
     def _check(self, what: str, obs: Any, reward: Any) -> None:
         """Check this kind of row: each time with ``ALWAYS``, else once."""
@@ -399,12 +402,20 @@ class Executor:
             self._prepared = prepared
 
     def close(self) -> None:
-        """Close the env; a second call does nothing."""
+        """Close the env, and one that is being recreated; a second call does nothing."""
+        self._env_fn = _refuse
+        self._close_env()
+
+    def _close_env(self) -> None:
         if not self._closed:
             self._closed = True
             close = getattr(self.env, "close", None)
             if close is not None:
                 close()
+
+
+def _refuse() -> Any:
+    raise ClosedEnvironmentError("the pool was closed; make a new one")
 
 
 def claim_instance(env: Any, i: int, claimed: dict[int, int]) -> None:

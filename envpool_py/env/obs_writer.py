@@ -102,7 +102,7 @@ def _leaf_writer(leaf: Leaf, array: Array | None, what: str, beside: Beside) -> 
 
 
 def actions_of(block: Block) -> Callable[[int], Any]:
-    """Return a function of an env's id that returns its action, in the type that its space samples.
+    """Return a function of an env's id that returns its action, of the type of ``actions[i]``.
 
     Each action is a copy, which the env may change. It is None if the block cannot hold actions;
     they are then in the request.
@@ -118,7 +118,7 @@ def actions_of(block: Block) -> Callable[[int], Any]:
 
 
 def _reader(leaf: Leaf, array: Array) -> Callable[[int], Any]:
-    if leaf.scalar:
+    if leaf.scalar or not (leaf.shape or leaf.path):  # a NumPy scalar, as ``actions[i]`` is
         return array.__getitem__
     rows = [array[i, ...] for i in range(len(array))]
     return lambda i: rows[i].copy()

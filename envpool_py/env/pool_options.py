@@ -57,6 +57,21 @@ def check_timeout(name: str, timeout: float | None) -> float | None:
     return float(timeout)
 
 
+def autoreset_mode_of(mode: object) -> str | None:
+    """Return ``NEXT_STEP``, ``SAME_STEP`` or None for any spelling; else ValueError.
+
+    The spellings: ours, Gymnasium's enum and its names and values, whatever their case.
+    """
+    name = getattr(mode, "name", mode)
+    known = {"nextstep": NEXT_STEP, "samestep": SAME_STEP, "disabled": None}
+    if mode is None:
+        return None
+    if not isinstance(name, str) or (key := name.replace("_", "").lower()) not in known:
+        text = "autoreset_mode must be 'next_step', 'same_step', 'disabled' or None"
+        raise ValueError(f"{text}, got {mode!r}")
+    return known[key]
+
+
 def _check_fields(options: Any, **checks: Callable[[str, Any], Any]) -> None:
     """Replace the value of each field by what its check returns for name and value."""
     for name, check in checks.items():
@@ -106,8 +121,8 @@ class EnvOptions:
 
     Args:
         autoreset_mode: ``"next_step"``, ``"same_step"`` or a ``gymnasium.vector.AutoresetMode``:
-            as in Gymnasium. None: call ``reset`` yourself; a step after the end of an episode
-            reaches the env and warns once.
+            as in Gymnasium, whose spellings are taken too. None or ``"disabled"``: call ``reset``
+            yourself; a step after the end of an episode reaches the env and warns once.
         episode_seeds: seed every reset from the env's seed and the number of the episode.
         reset_fn: ``(env_id, episode) -> (seed, options)``, called for every reset, automatic or
             not, that has neither a seed nor options.
@@ -126,13 +141,7 @@ class EnvOptions:
 
     def __post_init__(self) -> None:
         _check_fields(self, recycle=check_count)
-        mode = self.autoreset_mode
-        if isinstance(mode, gym.vector.AutoresetMode):
-            mode = None if mode is gym.vector.AutoresetMode.DISABLED else mode.name.lower()
-        if mode not in (None, NEXT_STEP, SAME_STEP):
-            text = "autoreset_mode must be None, 'next_step' or 'same_step'"
-            raise ValueError(f"{text}, got {mode!r}")
-        object.__setattr__(self, "autoreset_mode", mode)
+        object.__setattr__(self, "autoreset_mode", autoreset_mode_of(self.autoreset_mode))
         if self.reset_fn is not None and not callable(self.reset_fn):
             raise TypeError(f"reset_fn must be callable, got {type(self.reset_fn).__name__}")
         if self.reset_fn is not None and self.episode_seeds:
@@ -225,21 +234,20 @@ class Options(NamedTuple):
 KINDS: tuple[type, ...] = (PoolOptions, EnvOptions, RecoveryOptions, ProcessOptions)
 
 
-def split(keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
-    """Make the options from these keywords; return them and the keywords that are no options.
+def split(keywords: Mapping[str, Any]) -> Options:
+    """Make the options from these keywords, all of which are options.
 
     Raises:
         TypeError, ValueError, OSError: an option is wrong.
     """
-    rest = dict(keywords)
     parts: list[Any] = []
     for kind in KINDS:
-        names = [one.name for one in dataclasses.fields(kind) if one.name in rest]
-        parts.append(kind(**{name: rest.pop(name) for name in names}))
+        names = [one.name for one in dataclasses.fields(kind) if one.name in keywords]
+        parts.append(kind(**{name: keywords[name] for name in names}))
     options = Options(*parts)
     if options.pool.record is not None and options.env.reset_fn is not None:
         raise ValueError(
             "record: not possible with reset_fn, because a record cannot hold what the function"
             " returned; use episode_seeds=True, or pass seeds and options to reset()"
         )
-    return options, rest
+    return options

@@ -204,6 +204,8 @@ def fit(value: Any, shape: tuple[int, ...], dtype: Any, what: str, space: str) -
     if array.dtype.kind not in "biufc":
         shown = repr(value)
         shown = shown if len(shown) <= 80 else f"a {type(value).__name__}"
+        if array.dtype.kind == "O" and all(isinstance(each, int) for each in array.flat):
+            raise ValueError(f"{what} is {shown}, which {space}, of dtype {dtype}, can't hold")
         raise TypeError(f"{what} is {shown}, but {space} has numbers of dtype {dtype}")
     if array.shape != shape:
         if shape or array.size != 1:
@@ -311,7 +313,8 @@ def fit_tree(layout: Any, value: Any, what: str, space: str) -> Any:
         if leaf.dtype is not None and leaf.code is None:
             array = fit(parts[n], leaf.shape, leaf.dtype, leaf.name(what), space)
             # A copy: later changes of the caller's array must not reach the env.
-            parts[n] = array[()] if leaf.scalar else array.copy()
+            is_scalar = leaf.scalar or not (leaf.shape or leaf.path)  # as ``actions[i]`` is
+            parts[n] = array[()] if is_scalar else array.copy()
     return join(layout, parts)
 
 

@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from envpool_py.env.pool_options import check_count
+from envpool_py.env_names import Env, find
 from envpool_py.envpool import atari
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
 from envpool_py.pool import backends
 from envpool_py.pool.arguments import check_num_envs, check_wait_num
+from envpool_py.pool.option_names import Fixed, check_env_kwargs, check_options
 
 __all__ = ["EnvPool", "GymnasiumEnvPool", "make", "make_dm", "make_gym", "make_gymnasium"]
 
 
+_DECIDED = {
+    "autoreset_mode": Fixed("next_step", "EnvPool resets an env at its next step"),
+    "columns": Fixed(True, "EnvPool returns arrays"),
+    "copy": Fixed(True, "EnvPool's batches are yours"),
+}
+
+
 def make(
-    task_id: str | Callable[..., Any],
+    task_id: Env,
     env_type: str = "gymnasium",
     *,
     num_envs: int = 1,
@@ -35,7 +43,7 @@ def make(
     """Make a pool with EnvPool's interface.
 
     Args:
-        task_id: an id of Gymnasium's registry, or a callable that makes the env.
+        task_id: an id, a spec or a callable, as in ``envpool_py.make``.
         env_type: ``"gymnasium"`` or ``"gym"``: a ``GymnasiumEnvPool``; ``"dm"``: ``dm_env``.
         num_envs: how many envs.
         batch_size: the rows of a batch; None or 0 is ``num_envs``.
@@ -70,13 +78,16 @@ def make(
         from envpool_py.envpool.dm import DMEnvPool as face  # noqa: N813, PLC0415 - an extra
     own: Any = {"affinity": True} if thread_affinity_offset >= 0 else {}
     own |= {"num_processes": num_threads, "backend": "shmem"} if num_threads else {}
-    fixed: Any = {"wait_num": size, "autoreset_mode": "next_step", "columns": True, "copy": True}
-    if decided := sorted(fixed.keys() & (pool_options or {}).keys()):
-        raise TypeError(f"pool_options: batch_size and EnvPool's interface decide on {decided}")
-    options = {**fixed, **own, **(pool_options or {})}
+    given = {**own, **(pool_options or {})}
+    if num_threads and given["num_processes"] != num_threads:
+        raise TypeError("num_threads and num_processes are the same option; pass one of them")
+    fixed = {"wait_num": Fixed(size, "batch_size says it"), **_DECIDED}
+    options = check_options(given, "envpool.make", given, fixed)
+    options |= {name: each.value for name, each in fixed.items()}
+    spec = find(task_id)
+    check_env_kwargs("envpool.make", "pool_options", spec, env_kwargs)
     pool = backends.make(task_id, num_envs, env_kwargs=env_kwargs, **options)
     with closed_on_error(pool):
-        spec = gym.spec(task_id.rpartition(":")[2]) if isinstance(task_id, str) else None
         config |= {k: getattr(spec, k, None) for k in ("max_episode_steps", "reward_threshold")}
         return face(pool, {**config, **env_kwargs}, task_id)
 

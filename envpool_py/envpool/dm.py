@@ -32,6 +32,8 @@ class DMEnvPool(EnvPool, dm_env.Environment):  # type: ignore[misc, name-defined
             if not _is_name(key) or key in ("env_id", "players"):
                 raise ValueError(f"env_type='dm': {key!r} cannot be a field of the observation")
         super().__init__(pool, *args)
+        found = self.observation_spec(), self.action_spec()
+        self.spec.observation_spec, self.spec.action_spec = (lambda s=s: s for s in found)
 
     def reward_spec(self) -> Any:
         """The reward as ``dm_env.specs``."""

@@ -15,12 +15,13 @@ from envpool_py.env.spaces import map_tree, take
 from envpool_py.errors import name_ids
 from envpool_py.gymnasium.batches import split_mask
 from envpool_py.gymnasium.infos import combine_rows
-from envpool_py.ids import IdArray, Ids, resolve
+from envpool_py.ids import IdArray, Ids, one_of, resolve
 from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.interface import PoolInterface
 from envpool_py.seeding import Seed, per_env
 
 
-class EnvPool:
+class EnvPool(PoolInterface):
     """Many envs with EnvPool's methods; ``make`` makes them.
 
     An env resets itself: the action after the end of an episode is ignored, and the row is the
@@ -53,6 +54,8 @@ class EnvPool:
         self.spec.reward_threshold = config["reward_threshold"]
         self.spec.observation_space = pool.single_observation_space
         self.spec.action_space = pool.single_action_space
+        for name in ("observation_space", "action_space"):
+            setattr(self.spec, f"gymnasium_{name}", getattr(self.spec, name))
 
     def _result(self, batch: tuple[Any, ...], info: dict[str, Any], *, reset: bool) -> Any:
         """Return a batch in the form of ``recv``, or with ``reset`` in the form of ``reset``."""
@@ -63,12 +66,12 @@ class EnvPool:
         """Begin a reset of all envs; ``recv`` returns the rows. What is in flight is cancelled."""
         self._reset(None, None, None, self.pool.send_reset)
 
-    def send(self, action: Any, env_id: Ids = None) -> None:
+    def send(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> None:  # noqa: A002
         """Send one action per id and return at once; ``recv`` returns the rows.
 
         ``action`` may also be a dict with the keys ``action`` and ``env_id``; no ids: all envs.
         """
-        self.pool.send(*self._actions(action, env_id))
+        self.pool.send(*self._actions(action, one_of(env_id, id)))
 
     def recv(self, reset: bool = False, return_info: bool = True) -> Any:  # noqa: ARG002
         """Wait for the next batch; with ``reset`` in the form that ``reset`` returns."""
@@ -85,24 +88,33 @@ class EnvPool:
         *batch, ids = take(rows, slice(self._size))
         return self._convert(batch, ids, reset=reset)
 
-    def step(self, action: Any, env_id: Ids = None) -> Any:
+    def step(self, action: Any, env_id: Ids = None, *, id: Ids = None) -> Any:  # noqa: A002
         """``send``, then ``recv``."""
+        env_id = one_of(env_id, id)
         if self.pool.is_async:
             self.send(action, env_id)
             return self.recv()
         return self._convert(self.pool.step(*self._actions(action, env_id)), self.pool.batch_ids)
 
-    def reset(self, env_id: Ids = None, *, seed: Seed = None, options: Any = None) -> Any:
+    def reset(
+        self,
+        env_id: Ids = None,
+        *,
+        id: Ids = None,  # noqa: A002
+        seed: Seed = None,
+        options: Any = None,
+    ) -> Any:
         """Reset envs; their requests in flight are cancelled.
 
         Args:
             env_id: the envs. Their rows are returned in this order. None: all envs; the first
                 ``batch_size`` rows are returned, ``recv`` returns the others.
+            id: the same as ``env_id``.
             seed: as in the pool. By default the first reset of an env takes the seed of ``make``.
             options: for the envs' ``reset``; ``reset_mask``, a bool array, replaces ``env_id``.
         """
         masked, options = split_mask(options, self.num_envs)
-        env_id = env_id if masked is None else masked
+        env_id = one_of(env_id, id) if masked is None else masked
         if env_id is None and self.pool.is_async:
             self._reset(None, seed, options, self.pool.send_reset)
             return self.recv(reset=True)
@@ -113,11 +125,19 @@ class EnvPool:
 
     def close(self, **_: Any) -> None:
         """Close the pool."""
-        self.closed, self._kept = True, None
+        self._kept = None
         self.pool.close()
 
-    def __len__(self) -> int:
-        return self.num_envs
+    def render(self, env_ids: Ids = 0) -> Any:
+        """Return the images of these envs, uint8 ``(k, height, width, 3)``; of env 0 by default.
+
+        None unless ``make`` got ``render_mode="rgb_array"``.
+        """
+        images = self.pool.render(0 if env_ids is None else env_ids)
+        return np.stack(images) if self.config.get("render_mode") == "rgb_array" else None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.pool!r})"
 
     def _reset(self, env_id: Ids, seed: Seed, options: Any, call: Callable[..., Any]) -> Any:
         """Reset these envs by ``call``, also those in flight."""
@@ -126,7 +146,9 @@ class EnvPool:
             others = ~np.isin(self._kept[-1], ids)
             self._kept = take(self._kept, others) if others.any() else None
         self.pool.cancel(ids)
-        result = call(ids, seed=self._seeds[ids] if seed is None else seed, options=options)
+        if seed is None and any(one is not None for one in self._seeds[ids]):
+            seed = self._seeds[ids]  # None in a list would reach the env
+        result = call(ids, seed=seed, options=options)
         self._seeds[ids] = None
         return result
 

@@ -31,9 +31,12 @@ def combine(infos: Mapping[int, Mapping[str, Any]], num_envs: int) -> dict[str, 
             columns.setdefault(key, {})[i] = value
     combined: dict[str, Any] = {}
     for key, values in columns.items():
-        combined[key] = _column(key, values, num_envs)
-        combined[f"_{key}"] = mask = np.zeros(num_envs, dtype=np.bool_)
-        mask[list(values)] = True
+        ids = list(values)
+        if key in combined:  # the mask of another key, which Gymnasium writes into
+            combined[key][ids] = list(values.values())
+        else:
+            combined[key] = _column(key, values, num_envs)
+        combined.setdefault(f"_{key}", np.zeros(num_envs, dtype=np.bool_))[ids] = True
     return combined
 
 

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
-import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
+from envpool_py import env_names
+from envpool_py.env_names import Env
 from envpool_py.errors import closed_on_error
 from envpool_py.gymnasium.vector_env import VectorEnv
 from envpool_py.pool.backends import make
+from envpool_py.pool.option_names import check_env_kwargs
 
+_OF_FACE = {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
 _BACKENDS = {None: "auto", "sync": "dummy", "async": "shmem"}
 
 
 def make_vec(
-    id: str | EnvSpec,  # noqa: A002 - Gymnasium's name
+    id: Env | None = None,  # noqa: A002 - Gymnasium's name
     num_envs: int = 1,
     vectorization_mode: str | None = None,
     vector_kwargs: Mapping[str, Any] | None = None,
@@ -29,24 +33,30 @@ def make_vec(
 ) -> VectorEnv:
     """Make a ``VectorEnv`` of ``num_envs`` copies of one env; the arguments are Gymnasium's.
 
+    ``"envpool_py.gymnasium:make_vec"`` can be the ``vector_entry_point`` of a registered env:
+    ``gymnasium.make_vec(id, num_envs)`` then makes a ``VectorEnv`` of it.
+
     Args:
-        id: an id of Gymnasium's registry, optionally with its module, or a spec.
+        id: an id, a spec or a callable, as in ``envpool_py.make``.
         num_envs: the number of envs.
         vectorization_mode: ``"sync"``: in this process; ``"async"``: in worker processes; None:
             measured, as by ``envpool_py.make``.
         vector_kwargs: arguments of ``VectorEnv`` and of the pool.
         wrappers: applied to each env, the first innermost.
-        **kwargs: passed to ``gymnasium.make``.
+        **kwargs: passed to ``gymnasium.make``, or to the callable.
+
+    Raises:
+        TypeError: in ``kwargs``, an option of the pool that the env has no parameter for.
     """
-    if isinstance(id, str):
-        module, _, name = id.rpartition(":")
-        if module:
-            importlib.import_module(module)
-        id = gym.spec(name)  # noqa: A001
-    elif not isinstance(id, EnvSpec):
-        raise gym.error.Error(f"Invalid id type: {type(id)}. Expected `str` or `EnvSpec`")
-    spec = dataclasses.replace(id, kwargs={})
-    own = {**copy.deepcopy(id.kwargs), **kwargs}
+    found = _registered_for(sys._getframe(1)) if id is None else id  # noqa: SLF001
+    if not (isinstance(found, (str, EnvSpec)) or callable(found)):
+        raise gym.error.Error(f"Invalid id type: {type(found)}. Expected `str` or `EnvSpec`")
+    found = env_names.find(found)
+    check_env_kwargs("make_vec", "vector_kwargs", found, kwargs)
+    spec, own = None, dict(kwargs)
+    if isinstance(found, EnvSpec):
+        own = {**copy.deepcopy(found.kwargs), **kwargs}
+        spec = found = dataclasses.replace(found, kwargs={}, vector_entry_point=None)
     stated: dict[str, Any] = {
         "num_envs": own.pop("num_envs", num_envs),
         "vectorization_mode": own.pop("vectorization_mode", vectorization_mode),
@@ -58,10 +68,9 @@ def make_vec(
     if mode not in _BACKENDS:
         raise ValueError(f"Invalid vectorization mode: {mode!r}, valid modes: {list(_BACKENDS)}")
     options = dict(stated["vector_kwargs"])
-    names = options.keys() & {"shared_memory", "copy", "observation_mode", "daemon", "worker"}
-    of_face = {name: options.pop(name) for name in names}
+    of_face = {name: options.pop(name) for name in options.keys() & _OF_FACE}
     pool = make(
-        functools.partial(gym.make, spec),
+        found,
         stated["num_envs"],
         backend=_BACKENDS[mode],
         env_kwargs=own,
@@ -70,5 +79,17 @@ def make_vec(
     )
     with closed_on_error(pool):
         envs = VectorEnv(pool, **of_face)
-    envs.spec = dataclasses.replace(spec, kwargs={**own, **stated})
+    if spec is not None:
+        envs.spec = dataclasses.replace(spec, kwargs={**own, **stated})
     return envs
+
+
+def _registered_for(caller: FrameType) -> EnvSpec:
+    """Return the spec for which ``gymnasium.make_vec`` calls its vector entry point.
+
+    Gymnasium does not pass it on, so it is read from the frame of ``gymnasium.make_vec``.
+    """
+    spec = caller.f_locals.get("env_spec")
+    if not isinstance(spec, EnvSpec):
+        raise TypeError("make_vec: the id is missing; only gymnasium.make_vec may leave it out")
+    return spec

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import copy as copy_
 import functools
+import inspect
 import multiprocessing
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +19,10 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoA
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import iterate
-from numpy.typing import NDArray
 
 from envpool_py.engine.asking import Call
 from envpool_py.engine.states import INTERRUPTED
+from envpool_py.env.pool_options import NEXT_STEP, autoreset_mode_of
 from envpool_py.env.request import Request
 from envpool_py.env.spaces import Array, layout_of, map_tree, snapshot
 from envpool_py.errors import EnvError, closed_on_error, from_signal_handler, name_ids
@@ -30,12 +32,18 @@ from envpool_py.ids import Selection
 from envpool_py.pool.backends import ShmemVectorEnv
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.call_guard import one_at_a_time
+from envpool_py.pool.interface import PoolInterface
+from envpool_py.pool.option_names import WHOLE, check_options, one_of
+from envpool_py.worker.builtin_workers import DummyEnvWorker
 
+#: The options of a pool that ``VectorEnv`` takes.
+_OPTIONS = {*inspect.signature(ShmemVectorEnv).parameters, "start_method", "max_concurrency"}
+_OPTIONS -= {"env_fns", *WHOLE}
 Step = tuple[Any, Array, Array, Array, dict[str, Any]]
 _LOOK = 1e-3  # seconds that a wait of no length takes, to look at what is there
 
 
-class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+class VectorEnv(PoolInterface, gym.vector.VectorEnv[Any, Any, Any]):
     """Gymnasium's ``VectorEnv`` over a pool, with the methods of ``AsyncVectorEnv``.
 
     ``pool`` is the pool; do not use it while a call is pending. After a ``TimeoutError`` of
@@ -48,7 +56,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         shared_memory: False allows spaces that are none of Gymnasium's; no other effect.
         copy: False: observations are views that the next call changes.
         daemon: no effect; the processes end with this one. ``worker`` is not supported.
-        max_concurrency: how many envs may step at the same time: the number of processes.
+        autoreset_mode: in any spelling; None: Gymnasium's ``Disabled``. A pool has its own.
+        max_concurrency: Gymnasium's name for ``num_processes``; pass one of them.
         **options: of ``ShmemVectorEnv``: ``num_processes``, ``on_error``, ``step_timeout``, ... The
             other arguments are Gymnasium's.
 
@@ -67,22 +76,26 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         daemon: bool = True,  # noqa: ARG002 - Gymnasium's
         worker: None = None,
         observation_mode: str | tuple[gym.Space[Any], gym.Space[Any]] = "same",
-        autoreset_mode: str | AutoresetMode | None = None,
+        autoreset_mode: str | AutoresetMode | None = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
         **options: Any,
     ) -> None:
         if worker is not None:
             raise ValueError("A custom `worker` is not supported; pass a pool of your EnvWorker")
-        given = {"autoreset_mode": autoreset_mode, "max_concurrency": max_concurrency, **options}
+        mode = autoreset_mode_of(autoreset_mode)
+        given = {"max_concurrency": max_concurrency, "context": context, **options}
         if not isinstance(env_fns, BaseVectorEnv):
-            options = self.pool_options(given)
+            options = self.pool_options({"autoreset_mode": mode, **given})
             try:
-                self.pool: BaseVectorEnv = ShmemVectorEnv(env_fns, context=context, **options)
+                self.pool = ShmemVectorEnv(env_fns, **options)
             except ValueError as error:
                 if isinstance(error, EnvError) or "shapes and dtypes must agree" not in str(error):
                     raise
                 raise RuntimeError(str(error)) from None
-        elif options or context is not None or set(given.values()) != {None}:
+        elif set(given.values()) != {None} or mode not in (
+            NEXT_STEP,  # the default
+            autoreset_mode_of(env_fns.autoreset_mode),
+        ):
             raise ValueError("env_fns is a pool: give the options to the pool")
         else:
             self.pool = env_fns
@@ -103,15 +116,15 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     @staticmethod
     def pool_options(options: Mapping[str, Any]) -> dict[str, Any]:
         """The options of a pool for ``VectorEnv``: ``options``, and defaults for others."""
-        own = {"columns": True, "copy": False, "reset_first": False, **options}
-        own["autoreset_mode"] = AutoresetMode(own.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
+        own = {"columns": True, "copy": False, "reset_first": False, "autoreset_mode": NEXT_STEP}
+        own |= check_options(_OPTIONS, "VectorEnv", options, WHOLE)
         if (limit := own.pop("max_concurrency", None)) is not None:
             text = "`max_concurrency` must be"
             if not isinstance(limit, (int, np.integer)):
                 raise ValueError(f"{text} an integer or None, got {type(limit)}.")
             if limit < 1:
                 raise ValueError(f"{text} a positive or None, got {limit}.")
-            own["num_processes"] = limit
+            own["num_processes"] = one_of("max_concurrency", limit, own, "num_processes")
         return own
 
     def _describe(self, observation_mode: Any, *, shared_memory: bool) -> None:
@@ -139,6 +152,15 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             raise RuntimeError(str(error)) from None
         vars(self).update({k: v for k, v in vars(model).items() if not k.startswith(("_", "env"))})
 
+    @property
+    def envs(self) -> list[Any]:
+        """The envs themselves, if all are in this process; else AttributeError."""
+        workers: list[Any] = self.pool.workers
+        if self.pool.worker_class is not DummyEnvWorker:
+            text = "envs: the envs are in worker processes; use call(), get_attr() or set_attr()"
+            raise AttributeError(text)
+        return [worker.env for worker in workers]
+
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset all envs, or those in ``options["reset_mask"]``; see ``reset_wait``."""
         self.reset_async(seed, options)
@@ -147,11 +169,6 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
     def __repr__(self) -> str:
         text, count = super().__repr__(), self.restarts.sum()
         return f"{text[:-1]}, {count} restarts)" if count else text
-
-    @property
-    def restarts(self) -> NDArray[np.int64]:
-        """How often each env was recreated: int64 ``(num_envs,)``."""
-        return self.pool.restarts
 
     def reset_async(self, seed: Any = None, options: Any = None) -> None:
         """Begin to reset all envs, or those in the bool array ``options["reset_mask"]``."""
@@ -166,6 +183,8 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         if self._late:
             self.pool.cancel()
             self._pending, self._late = None, False
+        # Lists, whose entries reach the envs' reset also if they are None, as in Gymnasium.
+        seed, options = ([None] * len(ids) if one is None else one for one in (seed, options))
         self.pool.send_reset(ids, seed=seed, options=options)
         self._ids, self._pending = ids, "reset"
 
@@ -246,12 +265,13 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
             logger.warn(f"Calling `close` {text}")
 
     def __del__(self) -> None:
-        if "_rows" in vars(self):  # else it was never made
+        # At the exit of the interpreter modules may be gone, and the processes end by themselves.
+        if "_rows" in vars(self) and not sys.is_finalizing():  # else it was never made
             self.close()
 
     def _check(self, method: str, pending: str | None = None) -> None:
         """Raise an error if ``method``, for which ``pending`` must be pending, cannot run now."""
-        if self.closed or self.pool.is_closed:
+        if self.closed:
             text = f"Trying to operate on `{type(self).__name__}`, after a call to `close()`."
             raise ClosedEnvironmentError(text)
         if self._pending == pending:

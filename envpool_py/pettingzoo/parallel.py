@@ -36,6 +36,7 @@ from envpool_py.pettingzoo.packed_env import (
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.backends import BACKENDS
 from envpool_py.pool.html_table import table
+from envpool_py.pool.option_names import Fixed, check_options
 from envpool_py.seeding import Seed
 from envpool_py.wrappers.vector import forward_to_pool
 
@@ -89,7 +90,7 @@ class ParallelVectorEnv:
         wait_num: int | None = None,
         timeout: float | None = None,
         autoreset_mode: str | gym.vector.AutoresetMode | None = None,
-        num_processes: int | None = None,
+        num_processes: int | str | None = None,
         *,
         state_in_info: bool = False,
         copy: bool = True,
@@ -97,8 +98,8 @@ class ParallelVectorEnv:
     ) -> None:
         if backend not in BACKENDS:
             raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-        if "columns" in options:
-            raise TypeError("columns: batches of agents are arrays in any case")
+        fixed = {"columns": Fixed(True, "batches of agents are arrays")}
+        options = check_options(options, type(self).__name__, options, fixed)
         if num_processes is not None:
             options["num_processes"] = num_processes
         make = [
@@ -198,7 +199,13 @@ class ParallelVectorEnv:
         )
         return batch[0], batch[4]
 
-    def step(self, actions: Any, id: Ids = None) -> AgentStep:  # noqa: A002 - Tianshou's name
+    def step(
+        self,
+        actions: Any,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        *,
+        env_id: Ids = None,
+    ) -> AgentStep:
         """Step envs; in async mode: send the actions, and return the next partial batch.
 
         Args:
@@ -207,6 +214,7 @@ class ParallelVectorEnv:
                 sequence of ``k`` dicts ``{agent: action}`` of the agents that are alive. None: send
                 nothing and fetch, the next batch or that of the envs ``id``.
             id: which envs; None is all.
+            env_id: the same as ``id``.
 
         Returns:
             Five values of ``k`` rows each:
@@ -231,11 +239,19 @@ class ParallelVectorEnv:
             EnvError: an env raised; the rows of the others are kept for the next ``recv``.
             TypeError, ValueError: actions are wrong, nothing was sent; or nothing is in flight.
         """
-        return self._by_agent(self.pool.step(self._checked(actions, id), id))
+        ids = ids_.one_of(id, env_id)
+        return self._by_agent(self.pool.step(self._checked(actions, ids), ids))
 
-    def send(self, actions: Any, id: Ids = None) -> None:  # noqa: A002 - Tianshou's name
+    def send(
+        self,
+        actions: Any,
+        id: Ids = None,  # noqa: A002 - Tianshou's name
+        *,
+        env_id: Ids = None,
+    ) -> None:
         """Send envs their actions, as for ``step`` but not None; ``recv`` returns the rows."""
-        self.pool.send(self._checked(actions, id), id)
+        ids = ids_.one_of(id, env_id)
+        self.pool.send(self._checked(actions, ids), ids)
 
     def recv(self) -> AgentStep:
         """The next batch of rows, of steps and resets in flight, as ``step(None)``."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import gymnasium as gym
 
 from envpool_py import seeding
-from envpool_py.env.pool_options import INTEGER, check_number
+from envpool_py.env.pool_options import INTEGER, check_count, check_number
 from envpool_py.env.request import Request
 from envpool_py.errors import naming_env
 from envpool_py.seeding import Seed
@@ -18,21 +18,6 @@ from envpool_py.worker.base import EnvWorker
 Options: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None"
 
 _RESET = Request("reset")
-
-#: Arguments of other libraries' pools, and the names of ours.
-FOREIGN = {
-    "asynchronous": "ShmemVectorEnv, or backend='shmem' in envpool_py.make",
-    "batch_size": "wait_num",
-    "n_envs": "num_envs in envpool_py.make; a pool class has one env per env_fn",
-    "num_threads": "threads_per_process, which limits the threads of libraries, or num_processes",
-    "num_workers": "num_processes",
-    "vectorization_mode": "backend in envpool_py.make, or a pool class",
-}
-
-
-def check_foreign(options: Mapping[str, Any]) -> None:
-    for name in sorted(FOREIGN.keys() & options.keys()):
-        raise TypeError(f"{name} is an argument of other libraries; here it is {FOREIGN[name]}")
 
 
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
@@ -73,6 +58,15 @@ def check_wait_num(wait_num: int | None, num_envs: int, name: str = "wait_num") 
     return int(wait_num)
 
 
+def check_num_processes(value: int | str | None) -> int | str | None:
+    """Return an int of 1 or more, None (one process per env) or ``"auto"``."""
+    if not isinstance(value, str):
+        return check_count("num_processes", value)
+    if value != "auto":
+        raise ValueError(f"num_processes must be an int, None or 'auto', got {value!r}")
+    return value
+
+
 def common_space(name: str, spaces: Sequence[gym.Space[Any] | None]) -> gym.Space[Any] | None:
     for i, space in enumerate(spaces):
         if space != spaces[0]:
@@ -104,6 +98,7 @@ def reset_requests(
 ) -> list[Request]:
     if seed is None and options is None and not kwargs:
         return [_RESET] * len(ids)
+    seeded, with_options = seed is not None, options is not None
     seeds = seeding.per_env(seed, ids)
     if options is None or isinstance(options, Mapping):
         options = [options] * len(ids)
@@ -117,7 +112,11 @@ def reset_requests(
     for i, one_seed, one in zip(ids, seeds, options, strict=True):
         if one is not None and not isinstance(one, Mapping):
             raise TypeError(f"env {i}: options must be a dict or None, got {type(one).__name__}")
-        given = {"seed": one_seed, "options": None if one is None else dict(one)}
-        own = {name: value for name, value in given.items() if value is not None}
-        requests.append(Request("reset", kwargs={**kwargs, **own}))
+        own = dict(kwargs)
+        # None in a list is passed to the env; None for all envs is no argument.
+        if seeded:
+            own["seed"] = one_seed
+        if with_options:
+            own["options"] = None if one is None else dict(one)
+        requests.append(Request("reset", kwargs=own))
     return requests

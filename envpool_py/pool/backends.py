@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 
 from envpool_py.env.pool_options import RecoveryOptions
+from envpool_py.env_names import Env, env_fn_of
 from envpool_py.pool import choose
-from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_num, got
-from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.option_signatures import (
-    OF_PROCESSES,
-    PoolOptions,
-    ProcessPoolOptions,
-    check_options,
-    spell_out,
+from envpool_py.pool.arguments import (
+    check_env_fns,
+    check_num_envs,
+    check_num_processes,
+    check_wait_num,
 )
-from envpool_py.record import env_name
+from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.option_names import OF_PROCESSES, check_options, one_of
+from envpool_py.pool.option_signatures import PoolOptions, ProcessPoolOptions, spell_out
 from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 from envpool_py.worker.process_group import missing
 
@@ -68,7 +68,7 @@ class SubprocVectorEnv(BaseVectorEnv):
         **options: Unpack[ProcessPoolOptions],
     ) -> None:
         env_fns = check_env_fns(env_fns)
-        check_options(SubprocVectorEnv.__init__, type(self).__name__, options)
+        context = _context(self, SubprocVectorEnv, context, options)
         count = _count(env_fns, num_processes, context)
         worker_fn = functools.partial(SubprocEnvWorker, share_memory=share_memory, context=context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
@@ -83,7 +83,7 @@ class ShmemVectorEnv(BaseVectorEnv):
     Args:
         env_fns: one callable per env; pickled by cloudpickle, but only under spawn and forkserver.
         context: ``"fork"``, ``"spawn"``, ``"forkserver"``, a multiprocessing context, or None for
-            multiprocessing's default.
+            multiprocessing's default. ``start_method`` is another name for it.
         num_processes: the number of worker processes, each with an equal share of the envs. None:
             one per env. ``"auto"``: chosen by timing a throw-away env in a separate process.
     """
@@ -98,20 +98,26 @@ class ShmemVectorEnv(BaseVectorEnv):
         **options: Unpack[ProcessPoolOptions],
     ) -> None:
         env_fns = check_env_fns(env_fns)
-        check_options(ShmemVectorEnv.__init__, type(self).__name__, options)
+        context = _context(self, ShmemVectorEnv, context, options)
         count = _count(env_fns, num_processes, context)
         worker_fn = functools.partial(ShmemEnvWorker, context=context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
+
+
+def _context(pool: object, cls: Any, context: Any, options: Any) -> Any:
+    """Check the options of a pool of processes; return its start method, which has two names."""
+    context = one_of("context", context, options, "start_method")
+    check_options(cls.__init__, type(pool).__name__, options)
+    return context
 
 
 def _count(
     env_fns: Sequence[Callable[[], Any]], num_processes: int | str | None, context: Any
 ) -> int | None:
     """Return ``num_processes``; for ``"auto"``, time one env and choose."""
-    if not isinstance(num_processes, str):
-        return num_processes
-    if num_processes != "auto":
-        raise ValueError(f"num_processes must be an int, None or 'auto', got {num_processes!r}")
+    count = check_num_processes(num_processes)
+    if not isinstance(count, str):
+        return count
     return choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
 
 
@@ -119,13 +125,12 @@ def _over_ray(
     env_fns: Sequence[Callable[[], Any]],
     *args: Any,
     num_processes: int | str | None = None,
-    context: Any = None,
     **options: Any,
 ) -> Any:
-    if isinstance(num_processes, int):  # else ``RayVectorEnv`` chooses
-        options["envs_per_actor"] = -(-len(env_fns) // num_processes)
-    if context is not None:
-        options["context"] = context
+    """Make a ``RayVectorEnv``; ``num_processes`` is the number of actors at the most."""
+    count = check_num_processes(num_processes)
+    if not isinstance(count, str):  # else ``RayVectorEnv`` chooses
+        options["envs_per_actor"] = 1 if count is None else -(-len(env_fns) // count)
     return importlib.import_module("envpool_py.ray").RayVectorEnv(env_fns, *args, **options)
 
 
@@ -143,7 +148,7 @@ _DEFAULTS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
 
 @spell_out(ProcessPoolOptions, **_DEFAULTS)
 def make(
-    env: str | Callable[[], Any],
+    env: Env,
     num_envs: int = 1,
     *,
     backend: str = "auto",
@@ -161,7 +166,8 @@ def make(
 
     Args:
         env: an id of Gymnasium's registry, if needed after the module that registers it
-            (``"ale_py:ALE/Pong-v5"``), or a callable that makes the env.
+            (``"module:Id-v0"``; not for ``"ALE/Pong-v5"``), ``"module:callable"``, an ``EnvSpec``,
+            or a callable that makes the env.
         num_envs: the number of envs.
         backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (actors in place of processes),
             or ``"auto"``: shared memory, or no processes if the envs are so few and cheap that this
@@ -175,7 +181,8 @@ def make(
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
         wrappers: applied to every env; the first is the innermost.
-        context: the start method of the processes.
+        context: the start method of the processes, if there are any; ``start_method`` is another
+            name for it.
         autoreset_mode: ``"same_step"``: the row that ends an episode has the first observation of
             the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
             ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
@@ -186,26 +193,22 @@ def make(
         NotImplementedError: worker processes are needed, and the platform has none.
         gymnasium.error.Error: the id is not registered.
     """
-    if backend != "ray":  # it has options of its own, which it checks
-        check_options(make, "make", options)
-    given: dict[str, Any] = {**_DEFAULTS, **options}
-    num_envs = check_num_envs(num_envs)
-    wait_num = check_wait_num(wait_num, num_envs)
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
-    if isinstance(env, str):
-        module, _, name = env.rpartition(":")
-        if module:
-            importlib.import_module(module)
-        gym.spec(name)  # raises for an unknown id before a process starts
-        maker: Callable[..., Any] = functools.partial(gym.make, env)
-    elif callable(env):
-        maker = env
-    else:
-        raise TypeError(f"env must be an id or a callable, {got(env)}")
+    given: dict[str, Any] = {**_DEFAULTS, **options}
+    context = one_of("context", context, given, "start_method")
+    if backend != "ray":  # it has options of its own, which it checks
+        check_options(make, "make", given)
+    num_envs = check_num_envs(num_envs)
+    wait_num = check_wait_num(wait_num, num_envs)
+    num_processes = check_num_processes(num_processes)
+    if num_processes != "auto":
+        given["num_processes"] = num_processes
+    if backend == "dummy":  # refuses options of processes before the env is looked for
+        of_processes = {} if context is None else {"context": context}
+        check_options(DummyVectorEnv, "make(backend='dummy')", {**given, **of_processes})
     env_kwargs = dict(env_kwargs or {})
-    env_fn = functools.partial(_wrapped, maker, env_kwargs, tuple(wrappers))
-    env_name.attach(env_fn, env, env_kwargs, wrappers)
+    env_fn = env_fn_of(env, env_kwargs, wrappers)
     if backend == num_processes == "auto" and missing():
         backend = "dummy"
     elif backend == num_processes == "auto":
@@ -215,20 +218,17 @@ def make(
         backend, num_processes, caller_steps = choose.choose(
             choose.probe(env_fn, context),
             num_envs,
-            needed=faults or partial or not OF_PROCESSES.isdisjoint(options),
+            needed=faults or partial or not OF_PROCESSES.isdisjoint(given),
             may_share=RecoveryOptions.__annotations__.keys().isdisjoint(options),
         )
         if caller_steps:
             given["caller_steps"] = True
+        if backend != "dummy":
+            given["num_processes"] = num_processes
     elif backend == "auto":
         backend = "shmem"
     if backend != "dummy":
-        given.update(context=context, num_processes=num_processes)
+        given.setdefault("num_processes", "auto")
+    if backend != "dummy" and context is not None:
+        given["context"] = context
     return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)
-
-
-def _wrapped(maker: Callable[..., Any], kwargs: dict[str, Any], wrappers: Sequence[Any]) -> Any:
-    env = maker(**kwargs)
-    for wrapper in wrappers:
-        env = wrapper(env)
-    return env

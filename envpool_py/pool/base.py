@@ -16,8 +16,8 @@ import numpy as np
 from gymnasium.error import ClosedEnvironmentError
 from numpy.typing import NDArray
 
+from envpool_py import env_names, seeding
 from envpool_py import ids as ids_
-from envpool_py import seeding
 from envpool_py.engine import asking
 from envpool_py.engine.engine import Engine
 from envpool_py.engine.recovery import Recovery
@@ -30,12 +30,12 @@ from envpool_py.errors import EnvError, warn
 from envpool_py.ids import IdArray, Ids, Selection
 from envpool_py.images import render_grid
 from envpool_py.pool import arguments, call_guard, stats
-from envpool_py.pool.arguments import Options, check_foreign
+from envpool_py.pool.arguments import Options
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
+from envpool_py.pool.option_names import check_options
 from envpool_py.pool.option_signatures import AllOptions, spell_out
 from envpool_py.pool.tianshou_class import class_of
-from envpool_py.record import env_name
 from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
 from envpool_py.worker import process_group
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 class BaseVectorEnv:
     """A pool of envs, each with an id, stepped in whole or partial batches.
 
-    Ids (``id``, ``env_id``) are an int, a sequence, an integer array, a boolean mask or a slice;
-    None: all envs. Results are in the order of the ids. An env is in flight until its row is
-    returned, and accepts no other request meanwhile. A pool takes one call at a time; ``close``
-    may be called at any time.
+    Ids (``id``, or ``env_id``, the same) are an int, a sequence, an integer array, a boolean mask
+    or a slice; None: all envs. Results are in the order of the ids. An env is in flight until its
+    row is returned, and accepts no other request meanwhile. A pool takes one call at a time;
+    ``close`` may be called at any time.
 
     All requests raise ``ClosedEnvironmentError`` if the pool is closed, ``AlreadyPendingCallError``
     if one of their envs is in flight or another call is under way, and ``IndexError``,
@@ -94,10 +94,8 @@ class BaseVectorEnv:
         self.env_num = len(env_fns)
         self._wait_num = arguments.check_wait_num(wait_num, self.env_num)
         self._timeout = check_timeout("timeout", timeout)
-        check_foreign(options)
-        self._options, unknown = split(options)
-        if unknown:
-            raise TypeError(f"{type(self).__name__} does not take {', '.join(sorted(unknown))}")
+        check_options(BaseVectorEnv.__init__, type(self).__name__, options)
+        self._options = split(options)
         self.strict_timeout = self._options.pool.strict_timeout
         self.workers: list[EnvWorker] = []
         hosts: Hosts | None = None
@@ -105,7 +103,7 @@ class BaseVectorEnv:
             arguments.make_workers(worker_fn, env_fns, self.workers)
             hosts = hosts_of(self.workers, self._options.processes, publish_early=self.is_async)
             self.engine = Engine(hosts, self._options, publish_early=self.is_async)
-            _assemble(self, self._options, env_name.of(env_fns))
+            _assemble(self, self._options, env_names.of(env_fns))
             self.worker_class = type(self.workers[0])
             self.observation_space = [found.observation_space for found in self.engine.env_spaces]
             self.action_space = [found.action_space for found in self.engine.env_spaces]
@@ -148,7 +146,7 @@ class BaseVectorEnv:
         return batch[0], batch[4]
 
     @one_at_a_time
-    def step(self, action: Any, id: Ids = None) -> StepResult:
+    def step(self, action: Any, id: Ids = None, *, env_id: Ids = None) -> StepResult:
         """Step envs and wait for all of them, or in async mode for the next partial batch.
 
         Args:
@@ -156,6 +154,7 @@ class BaseVectorEnv:
                 spaces also a dict or tuple of arrays. None: send no actions; return the next
                 batch, or the batch of the envs ``id``.
             id: the envs to step.
+            env_id: the same as ``id``.
 
         Returns:
             Five aligned arrays of ``k`` rows: the observations ``(k, *shape)`` in the dtype of
@@ -169,23 +168,23 @@ class BaseVectorEnv:
             ValueError: ``action`` is None, and nothing is in flight.
         """
         if action is None:
-            return self._fetch("step(None)", id)
-        engine = self.engine
-        envs = engine.all if id is None else Selection(ids_.resolve(id, self.env_num))
+            return self._fetch("step(None)", ids_.one_of(id, env_id))
+        engine, ids = self.engine, id if env_id is None else ids_.one_of(id, env_id)
+        envs = engine.all if ids is None else Selection(ids_.resolve(ids, self.env_num))
         if not engine.flight.publish_early:
             return engine.step(envs, action)
         engine.send_steps(envs, action)
         return engine.fetch_next(self._wait_num, self._timeout, strict=self.strict_timeout)
 
     @one_at_a_time
-    def send(self, action: Any, id: Ids = None) -> None:
+    def send(self, action: Any, id: Ids = None, *, env_id: Ids = None) -> None:
         """Send envs their actions, as for ``step``, and return at once; ``recv`` returns the rows.
 
         The errors are those of ``step``; None in place of the actions is a TypeError.
         """
         if action is None:
             raise TypeError("send: expected actions, got None; to fetch rows, call recv()")
-        self.engine.send_steps(self._select(id), action)
+        self.engine.send_steps(self._select(id, env_id), action)
 
     @one_at_a_time
     def send_reset(
@@ -222,12 +221,12 @@ class BaseVectorEnv:
         return self.engine.fetch(Selection(self.engine.states.waiting()))
 
     @one_at_a_time
-    def cancel(self, id: Ids = None) -> None:
+    def cancel(self, id: Ids = None, *, env_id: Ids = None) -> None:
         """Cancel the requests that these envs have in flight; their results are dropped.
 
         Those envs then need a reset before the next step. Envs not in flight do not change.
         """
-        self.engine.flight.cancel(self._select(id).ids)
+        self.engine.flight.cancel(self._select(id, env_id).ids)
 
     @one_at_a_time
     def seed(self, seed: Seed = None) -> list[list[int | None]]:
@@ -250,7 +249,13 @@ class BaseVectorEnv:
         return [[one] for one in seeds]
 
     @one_at_a_time
-    def restart(self, id: Ids = None, env_fns: Sequence[Callable[[], Any]] | None = None) -> None:
+    def restart(
+        self,
+        id: Ids = None,
+        env_fns: Sequence[Callable[[], Any]] | None = None,
+        *,
+        env_id: Ids = None,
+    ) -> None:
         """Recreate envs; they must then be reset.
 
         If the process of an env has ended, a new process is started, with all envs of the old one.
@@ -259,6 +264,7 @@ class BaseVectorEnv:
 
         Args:
             id: the envs to recreate.
+            env_id: the same as ``id``.
             env_fns: one callable per id, which makes another env in the same place, now and at
                 later restarts; its spaces must be the same. None: as before.
 
@@ -266,7 +272,7 @@ class BaseVectorEnv:
             EnvError: an env_fn raised, or a process ended while it started. If a new env has other
                 spaces, it is a ValueError too, and all envs go on as they were.
         """
-        ids = self._select(id).ids
+        ids = self._select(id, env_id).ids
         if env_fns is None:
             self.engine.flight.recovery.restart(ids)
             return
@@ -278,45 +284,52 @@ class BaseVectorEnv:
             self.workers[i].env_fn = env_fn
 
     @one_at_a_time
-    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:
+    def get_env_attr(self, key: str, id: Ids = None, *, env_id: Ids = None) -> list[Any]:
         """Return the attribute ``key`` of each env, from the outermost wrapper that has it.
 
         If it is missing, the ``EnvError`` is an AttributeError too. No reset is needed.
         """
-        return self._ask(id, Request("get_attr", (key,)))
+        return self._ask(ids_.one_of(id, env_id), Request("get_attr", (key,)))
 
     @one_at_a_time
-    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:
+    def set_env_attr(self, key: str, value: Any, id: Ids = None, *, env_id: Ids = None) -> None:
         """Set the attribute ``key`` of each env, on the wrapper that has it or on the base env."""
-        self._ask(id, Request("set_attr", (key, value)))
+        self._ask(ids_.one_of(id, env_id), Request("set_attr", (key, value)))
         for name in ("spec", "metadata"):
             vars(self).pop(name, None)
 
     @one_at_a_time
-    def call(self, method: str, *args: Any, id: Ids = None, **kwargs: Any) -> list[Any]:
+    def call(
+        self, method: str, *args: Any, id: Ids = None, env_id: Ids = None, **kwargs: Any
+    ) -> list[Any]:
         """Call a method of each env, on the outermost wrapper that has it; return the results.
 
         A missing method is an ``EnvError``; ``reset``, ``step`` and ``close`` are a ValueError.
         """
         if method in ("reset", "step", "close"):
             raise ValueError(f"call: {method!r} is a call of the pool; use pool.{method}()")
-        return self._ask(id, Request("call", (method, *args), kwargs))
+        return self._ask(ids_.one_of(id, env_id), Request("call", (method, *args), kwargs))
 
     @one_at_a_time
     def apply(
-        self, function: Callable[..., Any], *args: Any, id: Ids = None, **kwargs: Any
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        id: Ids = None,
+        env_id: Ids = None,
+        **kwargs: Any,
     ) -> list[Any]:
         """Call ``function(env, *args, **kwargs)`` for each env, in the env's process.
 
         ``env`` includes its wrappers. The function is pickled by cloudpickle. Return the results;
         one that cannot be pickled is an ``EnvError``.
         """
-        return self._ask(id, Request("apply", (function, *args), kwargs))
+        return self._ask(ids_.one_of(id, env_id), Request("apply", (function, *args), kwargs))
 
     @one_at_a_time
-    def render(self, id: Ids = None, **kwargs: Any) -> list[Any]:
+    def render(self, id: Ids = None, *, env_id: Ids = None, **kwargs: Any) -> list[Any]:
         """Return the result of ``env.render(**kwargs)`` of each env."""
-        return self._ask(id, Request("render", kwargs=kwargs))
+        return self._ask(ids_.one_of(id, env_id), Request("render", kwargs=kwargs))
 
     render_grid = render_grid
 
@@ -324,6 +337,11 @@ class BaseVectorEnv:
 
     def __len__(self) -> int:
         return self.env_num
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool is closed, as ``is_closed``."""
+        return self.is_closed
 
     @property
     def num_envs(self) -> int:
@@ -492,7 +510,9 @@ class BaseVectorEnv:
                 " use its workers; make another pool in the fork"
             )
 
-    def _select(self, ids: Ids) -> Selection:
+    def _select(self, ids: Ids, other: Ids = None) -> Selection:
+        if other is not None:
+            ids = ids_.one_of(ids, other)
         return self.engine.all if ids is None else Selection(ids_.resolve(ids, self.env_num))
 
     # The next two are not used here; subclasses of Tianshou's pools call them.
@@ -518,9 +538,7 @@ class BaseVectorEnv:
         self, env_id: Ids, other: Ids, seed: Seed, options: Options, kwargs: Mapping[str, Any]
     ) -> tuple[Selection, list[Request]]:
         """Return the envs, which must accept a reset now, and one request for each."""
-        if env_id is not None and other is not None:
-            raise TypeError("ids are given twice, as env_id and as id; pass one of them")
-        envs = self._select(other if env_id is None else env_id)
+        envs = self._select(env_id, other)
         requests = arguments.reset_requests(envs.ids.tolist(), seed, options, kwargs)
         self.engine.flight.recovery.revive(envs.ids)
         self.engine.claim_reset(envs.ids)

@@ -20,6 +20,7 @@ from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from envpool_py.errors import EnvError, from_signal_handler
 
 F = TypeVar("F", bound=Callable[..., Any])
+_CLOSED = "{} was closed while a call was under way"
 
 #: ``pid`` of this process, kept because ``os.getpid`` takes longer than all other checks of a call.
 this_process = SimpleNamespace(pid=os.getpid())
@@ -46,12 +47,14 @@ def one_at_a_time(method: F) -> F:
                         name,
                     )
                 self._calls["now"] = frame
-            return method(self, *args, **kwargs)
+            result = method(self, *args, **kwargs)
+            if self.is_closed:
+                raise ClosedEnvironmentError(_CLOSED.format(type(self).__name__))  # noqa: TRY301
+            return result  # noqa: TRY300
         except Exception as error:
             consequence = self.is_closed and not isinstance(error, ClosedEnvironmentError)
             if consequence and not from_signal_handler(error):
-                text = f"{type(self).__name__} was closed while a call was under way"
-                raise ClosedEnvironmentError(text) from error
+                raise ClosedEnvironmentError(_CLOSED.format(type(self).__name__)) from error
             if isinstance(error, EnvError):  # a user needs no frames of this package
                 raise error.with_traceback(None)  # noqa: B904 - it keeps its cause
             raise

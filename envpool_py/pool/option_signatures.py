@@ -6,18 +6,16 @@ and the API page read the signature and docstring that ``spell_out`` writes.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar
 
 import gymnasium as gym
 
 from envpool_py.env.pool_options import KINDS, ResetFn
 from envpool_py.errors import EnvError
-from envpool_py.pool.arguments import check_foreign
 
 T = TypeVar("T", bound="Callable[..., Any]")
 
@@ -61,9 +59,6 @@ class AllOptions(ProcessPoolOptions, total=False):
     num_processes: int | None
 
 
-#: Options that only pools with processes take.
-OF_PROCESSES = {"context", "num_processes", *ProcessOptions.__annotations__}
-
 _ARGS = re.compile(r"\nArgs:\n(?: {4}.*\n?)*|\Z")
 _ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {8}.*)*", re.MULTILINE)
 _PARAMETERS = {
@@ -101,22 +96,3 @@ def spell_out(options: Any, **defaults: Any) -> Callable[[T], T]:
         return target
 
     return decorate
-
-
-def check_options(function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> None:
-    """Raise a TypeError if ``function``, which messages call ``name``, has no such option."""
-    check_foreign(options)
-    known = inspect.signature(function).parameters
-    unknown = sorted(options.keys() - known)
-    if not unknown:
-        return
-    text = f"{name} does not take {', '.join(unknown)}"
-    if unknown[0] in OF_PROCESSES:
-        if unknown[0] == "step_timeout":
-            text += "; an env that hangs can only be ended with its process"
-        text += "; ShmemVectorEnv and SubprocVectorEnv take it"
-    elif like := difflib.get_close_matches(unknown[0], known, 1):
-        text += f"; did you mean {like[0]}?"
-    elif "env_kwargs" in known:
-        text += f"; pass arguments of the env as env_kwargs={{{unknown[0]!r}: ...}}"
-    raise TypeError(text)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from envpool_py.env.pool_options import INTEGER
 from envpool_py.pool.arguments import check_env_fns
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.pool.option_signatures import PoolOptions, check_options, spell_out
+from envpool_py.pool.option_names import check_options
+from envpool_py.pool.option_signatures import PoolOptions, spell_out
 from envpool_py.ray.actors import Actors
 from envpool_py.worker.builtin_workers import SubprocEnvWorker
 
@@ -98,10 +100,12 @@ class RayVectorEnv(BaseVectorEnv):
 def _count(num_envs: int, envs_per_actor: int | str, needed: Mapping[str, float]) -> int:
     """How many actors, each of which needs these resources, to start."""
     auto = envs_per_actor == "auto"
-    if not auto and (not isinstance(envs_per_actor, int) or envs_per_actor < 1):
+    if not auto and (not isinstance(envs_per_actor, INTEGER) or envs_per_actor < 1):
         raise ValueError(f"envs_per_actor must be 1 or more, or 'auto', got {envs_per_actor!r}")
     most = num_envs if auto else -(-num_envs // int(envs_per_actor))
-    in_all = _room(ray.cluster_resources(), needed, most)  # starts Ray where there is none
+    if not ray.is_initialized():  # ``cluster_resources`` does not start Ray
+        ray.init()
+    in_all = _room(ray.cluster_resources(), needed, most)
     deadline = time.monotonic() + 1
     while _room(ray.available_resources(), needed, most) < in_all and time.monotonic() < deadline:
         time.sleep(0.02)  # what a pool had that was closed just now is free a moment later

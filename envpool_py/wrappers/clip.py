@@ -72,13 +72,25 @@ class ClipAction(VectorEnvWrapper):
         free = gym.spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
         self.action_space = [free] * len(venv)
 
-    def step(self, action: Any, id: Ids = None) -> StepResult:  # noqa: A002 - the pool's name
+    def step(
+        self,
+        action: Any,
+        id: Ids = None,  # noqa: A002 - the pool's name
+        *,
+        env_id: Ids = None,
+    ) -> StepResult:
         """Step envs with clipped actions."""
-        return super().step(self._clipped(action), id)
+        return super().step(self._clipped(action), id, env_id=env_id)
 
-    def send(self, action: Any, id: Ids = None) -> None:  # noqa: A002 - the pool's name
+    def send(
+        self,
+        action: Any,
+        id: Ids = None,  # noqa: A002 - the pool's name
+        *,
+        env_id: Ids = None,
+    ) -> None:
         """Send envs clipped actions."""
-        self.venv.send(self._clipped(action), id)
+        self.venv.send(self._clipped(action), id, env_id=env_id)
 
     def _clipped(self, action: Any) -> Any:
         """Return the actions clipped; what are no actions unchanged, for the pool to refuse."""

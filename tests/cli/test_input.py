@@ -1,6 +1,7 @@
 """Help, ``info``, and bad input: one line on stderr and exit status 2, for every command."""
 
 import re
+import sys
 from importlib.metadata import version
 
 import numpy as np
@@ -75,6 +76,7 @@ def test_an_exit_of_the_users_code_is_not_status_0(cli):
 def test_a_missing_package_is_named(monkeypatch, cli):
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     assert 'pip install "envpool-py[bench]"' in cli("timeline CartPole-v1 --out a.png").err
+    monkeypatch.setitem(sys.modules, "ale_py", None)
     assert 'pip install "envpool-py[atari]"' in cli("check ALE/Pong-v5").err
 
 

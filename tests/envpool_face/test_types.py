@@ -71,7 +71,11 @@ BAD = [
     ({"max_num_players": 2}, ValueError, "max_num_players must be 1"),
     ({"gym_reset_return_info": False}, ValueError, "gym_reset_return_info True"),
     ({"seed": [1, 2, 3]}, ValueError, "got 3 seeds for 2 envs"),
-    ({"pool_options": {"columns": 0}}, TypeError, "EnvPool's interface decide on \\['columns'\\]"),
+    ({"pool_options": {"columns": False}}, ValueError, "columns must be True, because EnvPool re"),
+    ({"pool_options": {"wait_num": 1}}, ValueError, "wait_num must be 2, because batch_size"),
+    ({"on_error": "restart"}, TypeError, "pass pool_options={'on_error': ...}"),
+    ({"on_eror": "restart"}, TypeError, "on_eror is no option; on_error is"),
+    ({"n_envs": 2}, TypeError, "n_envs is an argument of other libraries; here it is num_envs"),
 ]
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from gymnasium.error import ClosedEnvironmentError
 
-from envpool_py import EnvError, ShmemVectorEnv, WorkerDiedError
+from envpool_py import DummyVectorEnv, EnvError, ShmemVectorEnv, WorkerDiedError
 from envpool_py.pool import call_guard
 from envpool_py.worker import process_group
 from envpool_py.worker.parent_connection import ParentConnection
@@ -299,6 +299,47 @@ def test_a_signal_handler_may_close_the_pool(place, sender, raises, monkeypatch)
         with pytest.raises(InterruptedError if raises else ClosedEnvironmentError):
             pool.step([f"signal:{os.getpid()}" if i == sender else "" for i in range(3)])
         assert pool.is_closed
+
+
+@pytest.mark.parametrize("by", ["thread", "handler"])
+@pytest.mark.parametrize(
+    ("options", "request_"),
+    [
+        ({}, lambda pool: pool.restart(0)),
+        ({"on_error": "restart"}, lambda pool: pool.step([1])),
+        ({"recycle": 1}, lambda pool: pool.reset()),
+    ],
+)
+def test_a_pool_is_closed_while_an_env_is_recreated(options, request_, by, beside):
+    class Env(envs.CountEnv):
+        is_open = True
+
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+            if len(made) > 1 and by == "thread":
+                closers.append(beside(pool.close))
+                assert wait_until(lambda: pool.is_closed)
+            elif len(made) > 1:
+                pool.close()
+
+        def step(self, action):
+            if action:
+                raise RuntimeError("boom")
+            return super().step(action)
+
+        def close(self):
+            self.is_open = False
+
+    made, closers = [], []
+    pool = DummyVectorEnv([Env], **options)
+    pool.reset()
+    pool.step([0])
+    with pytest.raises(ClosedEnvironmentError):
+        request_(pool)
+    for each in closers:
+        each.finish()
+    assert [env.is_open for env in made] == [False, False]
 
 
 def test_close_waits_for_a_thread_that_reads_what_has_come(beside, monkeypatch):

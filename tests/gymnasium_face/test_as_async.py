@@ -53,11 +53,11 @@ WRONG = [
     ({"env_fns": of(*WIDER)}, RuntimeError, "use `observation_mode='different'` instead"),
     ({"env_fns": ACTIONS}, RuntimeError, "Discrete"),
     ({"observation_mode": "invalid"}, ValueError, "expected: 'same' or 'different' or tuple of si"),
-    ({"autoreset_mode": "Now"}, ValueError, "is not a valid AutoresetMode"),
+    ({"autoreset_mode": "Now"}, ValueError, "autoreset_mode must be 'next_step'"),
     ({"max_concurrency": 2.5}, ValueError, "`max_concurrency` must be an integer or None, got"),
     ({"max_concurrency": 0}, ValueError, "`max_concurrency` must be a positive or None, got 0"),
     ({"worker": print}, ValueError, "EnvWorker"),
-    ({"wait_num": 1}, ValueError, "a VectorEnv waits for all envs"),
+    ({"wait_num": 1}, ValueError, "wait_num must be None, because it waits for all envs"),
 ]
 
 
@@ -69,9 +69,9 @@ def test_wrong_arguments(options, error, text):
 
 def test_a_pool_has_its_own_options():
     with DummyVectorEnv([support.CountEnv] * 2) as pool:
-        for name in ("autoreset_mode", "num_processes", "context"):
+        for options in ({"autoreset_mode": "same_step"}, {"num_processes": 1}, {"context": "fork"}):
             with pytest.raises(ValueError, match="options to the pool"):
-                VectorEnv(pool, **{name: "fork"})
+                VectorEnv(pool, **options)
         pool.wait_num = 1
         with pytest.raises(ValueError, match="a VectorEnv waits for all envs"):
             VectorEnv(pool)

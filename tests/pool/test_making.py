@@ -125,7 +125,8 @@ MADE = [
 @pytest.mark.parametrize(("measured", "options", "expected"), MADE, ids=str)
 def test_what_make_chooses(measured, options, expected, monkeypatch):
     two_cores(monkeypatch, measured)
-    with make(CountingEnv, **{"num_envs": 64, **options}, context="fork") as pool:
+    context = {} if "backend" in options else {"context": "fork"}
+    with make(CountingEnv, **{"num_envs": 64, **options}, **context) as pool:
         shown = repr(pool)
         for text in (LEFT_OUT, ", context='fork'", ", on_error='restart'"):
             shown = shown.replace(text, "")

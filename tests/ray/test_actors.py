@@ -23,7 +23,7 @@ from envpool_py.testing import EnvWorkerContract
 from tests.ray.cluster import actors
 from tests.ray.plugin import PLACE
 from tests.support import broken, envs
-from tests.support.helpers import ROOT, wait_until
+from tests.support.helpers import ROOT, run_python, wait_until
 
 FNS = [partial(envs.FaultEnv, tag) for tag in range(4)]
 
@@ -207,6 +207,20 @@ if sys.argv[2] == "shutdown":
     else:
         sys.exit("no error")
 """
+
+
+FRESH = """
+import gymnasium as gym
+import envpool_py
+fns = [lambda: gym.make("CartPole-v1")] * 2
+with envpool_py.RayVectorEnv(fns, envs_per_actor=2, num_cpus=0.01) as pool:
+    print(pool.reset(seed=0)[0].shape)
+"""
+
+
+def test_a_program_that_has_not_started_ray():
+    environ = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    assert run_python("-c", FRESH, env=environ).split()[-2:] == ["(2,", "4)"]
 
 
 def test_no_actor_outlives_its_driver():

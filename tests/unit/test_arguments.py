@@ -82,8 +82,8 @@ def test_what_is_accepted():
 
 
 def test_keywords_are_split():
-    options, rest = split({"columns": True, "affinity": True, "speed": 1})
-    assert (options.pool.columns, options.processes.affinity, rest) == (True, True, {"speed": 1})
+    options = split({"columns": True, "affinity": True})
+    assert (options.pool.columns, options.processes.affinity) == (True, True)
     assert options.processes.given() == ["affinity"]
     assert options.env == EnvOptions()
 

@@ -81,7 +81,9 @@ UNKNOWN = [
     (make, {"size": 3}, KWARGS),
     (make, {"policy_us": 3}, "make does not take policy_us"),
     (DummyVectorEnv, {"threads_per_process": 2}, PROCESSES),
-    (make, {"backend": "dummy", "threads_per_process": 2}, PROCESSES),
+    (make, {"backend": "dummy", "threads_per_process": 2}, "make(backend='dummy') does not take"),
+    (make, {"backend": "dummy", "num_processes": 2}, "make(backend='dummy') does not take num_pr"),
+    (make, {"backend": "dummy", "context": "fork"}, "make(backend='dummy') does not take context"),
 ]
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
 
-from envpool_py import packages
+from envpool_py import env_names, packages
 from envpool_py.sb3.common.atari_wrappers import AtariWrapper
 from envpool_py.sb3.common.monitor import Monitor
 from envpool_py.sb3.common.vec_env.dummy_vec_env import DummyVecEnv
@@ -26,7 +27,7 @@ def is_wrapped(env: Any, wrapper_class: type[Any]) -> bool:
 
 
 def make_vec_env(
-    env_id: str | Callable[..., Any],
+    env_id: env_names.Env,
     n_envs: int = 1,
     seed: int | None = None,
     start_index: int = 0,
@@ -40,7 +41,7 @@ def make_vec_env(
 ) -> Any:
     """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``, seeded for the first reset.
 
-    ``env_id`` is an id of Gymnasium, or a callable that makes an env; an env made by id renders as
+    ``env_id`` names an env as in ``envpool_py.make``; an env made by id renders as
     ``"rgb_array"`` unless ``env_kwargs`` has another mode. Env ``i`` takes the seed ``seed + i`` at
     the first reset; None draws the seeds. ``start_index`` shifts what Stable-Baselines3 shifts: its
     action space takes the seed ``seed + start_index + i``, and its file in ``monitor_dir`` is
@@ -50,10 +51,11 @@ def make_vec_env(
 
     ValueError if ``n_envs`` is below 1, EnvError if an env could not be made.
     """
+    found = env_names.find(env_id)
 
     def maker(number: int) -> Callable[[], Any]:
         def make() -> Any:
-            env = _make(env_id, env_kwargs or {})
+            env = _make(found, env_kwargs or {})
             if seed is not None:
                 env.action_space.seed(seed + number)
             filename = None if monitor_dir is None else str(Path(monitor_dir) / str(number))
@@ -69,7 +71,7 @@ def make_vec_env(
 
 
 def make_atari_env(
-    env_id: str | Callable[..., Any],
+    env_id: env_names.Env,
     n_envs: int = 1,
     seed: int | None = None,
     start_index: int = 0,
@@ -82,18 +84,16 @@ def make_atari_env(
 
     ``wrapper_kwargs`` are arguments of the ``AtariWrapper``, ``options`` of ``make_vec_env``.
     """
-    if isinstance(env_id, str):
+    if isinstance(env_id, str):  # also ids as PongNoFrameskip-v4
         packages.load("ale_py", "make_atari_env needs ale_py; pip install envpool-py[atari]")
-        # By this name worker processes register the games too.
-        env_id = env_id if ":" in env_id else f"ale_py:{env_id}"
     options |= {"wrapper_kwargs": wrapper_kwargs, "env_kwargs": env_kwargs}
     return make_vec_env(
         env_id, n_envs, seed, start_index, monitor_dir, wrapper_class=AtariWrapper, **options
     )
 
 
-def _make(env_id: str | Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    if not isinstance(env_id, str):
+def _make(env_id: Any, kwargs: dict[str, Any]) -> Any:
+    if not isinstance(env_id, EnvSpec):
         return env_id(**kwargs)
     try:
         return gym.make(env_id, **{"render_mode": "rgb_array", **kwargs})

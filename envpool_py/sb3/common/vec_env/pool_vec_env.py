@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError, closed_on_error
 from envpool_py.pool.base import BaseVectorEnv
+from envpool_py.pool.interface import PoolInterface
+from envpool_py.pool.option_names import WHOLE, Fixed, check_options
 from envpool_py.sb3.common.vec_env.base_vec_env import (
     VecEnv,
     VecEnvIndices,
@@ -26,8 +28,17 @@ from envpool_py.sb3.common.vec_env.base_vec_env import (
 )
 from envpool_py.sb3.inside import call_method, class_names, has_attribute, is_wrapped_by
 
+#: The options of the pool that the classes with ``env_fns`` decide.
+_DECIDED = {
+    **WHOLE,
+    "autoreset_mode": Fixed("same_step", "a VecEnv resets its envs itself"),
+    "columns": Fixed(True, "a VecEnv returns arrays"),
+    "copy": Fixed(True, "algorithms keep the arrays that a VecEnv returns"),
+    "reset_first": Fixed(False, "a step before the first reset reaches the env"),
+}
 
-class OverPool(VecEnv):
+
+class OverPool(PoolInterface, VecEnv):
     """The base class of VecEnvs over a pool.
 
     ``step_wait`` ends a pending step and ``reset`` cancels it; until then every other request
@@ -35,7 +46,6 @@ class OverPool(VecEnv):
     The attribute ``pool`` steps the envs.
     """
 
-    pool: BaseVectorEnv
     _stepping = False
 
     def _assert_no_step(self, prefix: str = "") -> None:
@@ -59,7 +69,9 @@ class OverPool(VecEnv):
         """Reset all envs, with these seeds and the options set; cancel a pending step."""
         self._stepping = False
         self.pool.cancel()
-        options = [one or None for one in self._options]
+        # None in a list would reach the env, and not every env takes seed and options.
+        seeds = seeds if any(one is not None for one in seeds) else None
+        options = [one or None for one in self._options] if any(self._options) else None
         batch = self._rows(self.pool.reset, seed=seeds, options=options)
         self._reset_seeds()
         self._reset_options()
@@ -145,19 +157,15 @@ class PoolVecEnv(OverPool):
 
     def _make_pool(self, pool_class: type[BaseVectorEnv], env_fns: Any, options: Any) -> None:
         """Make the pool of this VecEnv; it is closed if the VecEnv can't be constructed."""
-        own: dict[str, Any] = {"autoreset_mode": "same_step", "reset_first": False, "columns": True}
+        rest = check_options(pool_class, type(self).__name__, options, _DECIDED)
+        own = {name: each.value for name, each in _DECIDED.items() if name not in WHOLE}
         # As with Stable-Baselines3, VecCheckNan checks values.
-        pool = pool_class(env_fns, **own, **{"validate": "off", **options})
+        pool = pool_class(env_fns, **own, **{"validate": "off", **rest})
         with closed_on_error(pool):
             PoolVecEnv.__init__(self, pool)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.pool!r})"
-
-    @property
-    def restarts(self) -> NDArray[np.int64]:
-        """How often each env was recreated: int64 ``(num_envs,)``."""
-        return self.pool.restarts
 
     @property
     def spec(self) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from envpool_py.pool.backends import SubprocVectorEnv
+from envpool_py.pool.option_names import one_of
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
 
 
@@ -19,7 +20,9 @@ class SubprocVecEnv(PoolVecEnv):
         env_fns: one callable for each env; cloudpickled, but not under ``"fork"``.
         start_method: ``"fork"``, ``"spawn"`` or ``"forkserver"``; None is forkserver where there is
             one, else spawn. Under these two the program needs ``if __name__ == "__main__":``.
-        num_processes: the number of worker processes; None is one for each env.
+            ``context`` is another name for it.
+        num_processes: the number of worker processes; None is one for each env; ``"auto"``: as
+            in ``ShmemVectorEnv``.
         **options: of the pool: ``episode_seeds``, ``reset_fn``, ...
 
     Raises:
@@ -32,13 +35,14 @@ class SubprocVecEnv(PoolVecEnv):
         env_fns: Sequence[Callable[[], Any]],
         start_method: str | None = None,
         *,
-        num_processes: int | None = None,
+        num_processes: int | str | None = None,
         **options: Any,
     ) -> None:
-        if start_method is None:
+        context = one_of("start_method", start_method, options, "context")
+        if context is None:
             known = multiprocessing.get_all_start_methods()
-            start_method = "forkserver" if "forkserver" in known else "spawn"
-        options |= {"context": start_method, "num_processes": num_processes}
+            context = "forkserver" if "forkserver" in known else "spawn"
+        options |= {"context": context, "num_processes": num_processes}
         self._make_pool(SubprocVectorEnv, env_fns, options)
 
     @property
@@ -56,11 +60,6 @@ class SubprocVecEnv(PoolVecEnv):
     def waiting(self) -> bool:
         """Whether a step is pending."""
         return self._stepping
-
-    @property
-    def closed(self) -> bool:
-        """Whether the VecEnv is closed."""
-        return self.pool.is_closed
 
 
 class ShmemVecEnv(SubprocVecEnv):

@@ -1,0 +1,161 @@
+"""Find the env that a name means, and make an ``env_fn`` of it.
+
+Each function that takes an env by name takes the same forms: an id of Gymnasium's registry,
+``module:id``, ``module:callable``, an ``EnvSpec``, or a callable that makes the env.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
+from envpool_py import packages
+
+#: The env as a user names it.
+Env: TypeAlias = str | EnvSpec | Callable[..., Any]
+
+_ATTRIBUTE = "envpool_py_env"
+
+
+def parts(env: str) -> tuple[str, str]:
+    """Return the module to import, or "", and the id or callable; ``ale_py`` has the Atari games.
+
+    Importing ``ale_py`` registers the ids ``ALE/...``.
+    """
+    place, _, name = env.rpartition(":")
+    return place or ("ale_py" if name.startswith("ALE/") else ""), name
+
+
+def find(env: Env, load: Callable[[str], Any] = importlib.import_module) -> Any:
+    """Return the spec of a registered id, or the callable that makes the env.
+
+    Args:
+        env: the env as a user names it.
+        load: imports the module, which may register the id.
+
+    Raises:
+        TypeError: ``env`` is of another type, or names what is not callable.
+        gymnasium.error.Error: the id is not registered.
+        ImportError: the module cannot be imported.
+    """
+    if callable(env) or isinstance(env, EnvSpec):
+        return env
+    if not isinstance(env, str):
+        hint = f"; pass a callable, such as lambda: {type(env).__name__}()"
+        text = f"env must be an id or a callable, got {type(env).__name__}"
+        raise TypeError(text + (hint if hasattr(env, "step") else ""))
+    place, name = parts(env)
+    if place == "ale_py":
+        packages.load(place, f'{env}: needs ale_py; pip install "envpool-py[atari]"')
+    module = load(place) if place else None
+    try:
+        return gym.spec(name)
+    except gym.error.Error as error:
+        found = attribute(module, name)
+        if found is None:
+            if not name.endswith("-v5") or "/" in name:  # as EnvPool names Atari games
+                raise
+            raise type(error)(f"{error}; an Atari game is named 'ALE/{name}'") from None
+    if not callable(found):
+        raise TypeError(f"{env} is a {type(found).__name__}, not a class or function")
+    return found
+
+
+def attribute(module: Any, path: str) -> Any:
+    """Return what a module has at ``path``, such as ``A.b``; None: nothing."""
+    try:
+        return functools.reduce(getattr, path.split("."), module)
+    except AttributeError:
+        return None
+
+
+def env_fn_of(
+    env: Env,
+    kwargs: Mapping[str, Any],
+    wrappers: Sequence[Callable[[Any], Any]] = (),
+    **of_make: Any,
+) -> Callable[[], Any]:
+    """Return an ``env_fn`` that can be sent to a process, and that a record can name.
+
+    ``kwargs`` go to ``gymnasium.make``, or to the callable; ``of_make`` to ``gymnasium.make`` only.
+    The first of ``wrappers`` is the innermost. The errors are those of ``find``.
+    """
+    found = find(env)
+    # A spec, because a worker process need not know the id.
+    maker = functools.partial(gym.make, found, **of_make) if isinstance(found, EnvSpec) else found
+    env_fn = functools.partial(make_env, maker, dict(kwargs), tuple(wrappers))
+    attach(env_fn, env.id if isinstance(env, EnvSpec) else env, kwargs, wrappers)
+    return env_fn
+
+
+def make_env(maker: Callable[..., Any], kwargs: dict[str, Any], wrappers: Sequence[Any]) -> Any:
+    """Make one env; runs where the env is."""
+    env = maker(**kwargs)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
+
+
+def takes(env: Env, name: str) -> bool:
+    """Whether ``gymnasium.make``, or what makes this env, has a parameter of this name."""
+    maker = find(env)
+    known = {"max_episode_steps", "render_mode", "disable_env_checker"}
+    if isinstance(maker, EnvSpec):
+        if name in known or name in maker.kwargs:
+            return True
+        maker = maker.entry_point
+        maker = load_env_creator(maker) if isinstance(maker, str) else maker
+    try:
+        return name in inspect.signature(maker).parameters
+    except (TypeError, ValueError):  # of a type in C
+        return True
+
+
+# ------------------------------------------------------------------------------- names for records
+
+
+def attach(
+    env_fn: Callable[[], Any],
+    env: str | Callable[..., Any],
+    kwargs: Mapping[str, Any],
+    wrappers: Sequence[str | Callable[..., Any]],
+) -> None:
+    """Name what ``env_fn`` makes, if the command line can make it again.
+
+    The names are ids or ``module:name``; keyword arguments must be Python literals.
+    """
+    names = [each if isinstance(each, str) else _name(each) for each in (env, *wrappers)]
+    if None not in names and all(map(_is_literal, kwargs.values())):
+        texts = {key: repr(value) for key, value in kwargs.items()}
+        found = {"env": names[0], "env_kwargs": texts, "wrappers": names[1:]}
+        setattr(env_fn, _ATTRIBUTE, found)
+
+
+def of(env_fns: Sequence[Callable[[], Any]]) -> dict[str, Any] | None:
+    """What ``attach`` has noted of these env_fns; None if they differ or nothing is noted."""
+    first = env_fns[0]
+    same = all(env_fn is first for env_fn in env_fns)
+    return getattr(first, _ATTRIBUTE, None) if same else None
+
+
+def _name(function: Callable[..., Any]) -> str | None:
+    """``module:name`` of a class or function that can be imported under it."""
+    module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    found = attribute(sys.modules.get(str(module)), path)
+    # To import the main module again would run the program.
+    return f"{module}:{path}" if found is function and module != "__main__" else None
+
+
+def _is_literal(value: Any) -> bool:
+    try:
+        return bool(ast.literal_eval(repr(value)) == value)
+    except (ValueError, SyntaxError, TypeError):
+        return False

@@ -1,0 +1,340 @@
+"""Every function and class that makes a pool: an option works, or is refused; equal meanings."""
+
+import contextlib
+import copy
+import functools
+import inspect
+import os
+import signal
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import envpool_py
+from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, envpool, make
+from envpool_py.env.pool_options import KINDS
+from envpool_py.gymnasium import VectorEnv, make_vec
+from envpool_py.sb3 import DummyVecEnv, ShmemVecEnv, SubprocVecEnv
+from envpool_py.sb3.common.env_util import make_vec_env
+from tests.support.helpers import run_python, wait_until
+
+CART = "CartPole-v1"
+FNS = [functools.partial(gym.make, CART)] * 2
+
+
+def by_vec_env(cls, **options):
+    return make_vec_env(CART, 2, vec_env_cls=cls, vec_env_kwargs=options)
+
+
+DOORS = {
+    "DummyVectorEnv": functools.partial(DummyVectorEnv, FNS),
+    "ShmemVectorEnv": functools.partial(ShmemVectorEnv, FNS),
+    "SubprocVectorEnv": functools.partial(SubprocVectorEnv, FNS),
+    "make": functools.partial(make, CART, 2, backend="shmem"),
+    "make, dummy": functools.partial(make, CART, 2, backend="dummy"),
+    "make_vec": lambda **options: make_vec(CART, 2, "async", options),
+    "VectorEnv": functools.partial(VectorEnv, FNS),
+    "envpool.make": lambda **options: envpool.make(
+        CART, num_envs=2, pool_options={"backend": "shmem", **options}
+    ),
+    "DummyVecEnv": functools.partial(DummyVecEnv, FNS),
+    "SubprocVecEnv": functools.partial(SubprocVecEnv, FNS),
+    "ShmemVecEnv": functools.partial(ShmemVecEnv, FNS),
+    "make_vec_env": functools.partial(by_vec_env, SubprocVecEnv),
+}
+IN_PROCESS = {"DummyVectorEnv", "make, dummy", "DummyVecEnv"}
+WHOLE = {"make_vec", "VectorEnv", "DummyVecEnv", "SubprocVecEnv", "ShmemVecEnv", "make_vec_env"}
+SB3 = {"DummyVecEnv", "SubprocVecEnv", "ShmemVecEnv", "make_vec_env"}
+
+#: A value of each option, and the doors that refuse it.
+OPTIONS = {
+    "strict_timeout": (True, ()),
+    "columns": (False, {*SB3, "envpool.make"}),
+    "copy": (False, {*SB3, "envpool.make"}),
+    "reset_first": (True, {*SB3}),
+    "measure": (True, ()),
+    "record": (None, ()),
+    "autoreset_mode": ("same_step", {"envpool.make"}),
+    "episode_seeds": (True, ()),
+    "reset_fn": (None, ()),
+    "recycle": (3, ()),
+    "validate": ("always", ()),
+    "on_error": ("restart", ()),
+    "max_restarts": (3, ()),
+    "restart_backoff": (0.5, ()),
+    "on_restart": (None, ()),
+    "threads_per_process": (2, IN_PROCESS),
+    "affinity": (False, IN_PROCESS),
+    "step_timeout": (60.0, IN_PROCESS),
+    "caller_steps": (False, IN_PROCESS),
+    "num_processes": (1, IN_PROCESS),
+    "context": ("fork", IN_PROCESS),
+    "start_method": ("fork", IN_PROCESS),
+    "wait_num": (1, {*WHOLE, "envpool.make"}),
+    "timeout": (9.0, WHOLE),
+}
+#: Names of other libraries, and misspelt ones: no door takes them.
+FOREIGN = ["batch_size", "n_envs", "num_threads", "num_workers", "vectorization_mode", "on_eror"]
+
+
+@contextlib.contextmanager
+def made(door, **options):
+    found = DOORS[door](**options)
+    with found as entered:
+        assert entered is found
+        yield found, getattr(found, "pool", found)
+    assert found.closed
+    assert found.is_closed
+    found.close()
+
+
+def test_every_option_is_in_the_table():
+    fields = {name for kind in KINDS for name in inspect.signature(kind).parameters}
+    assert fields <= OPTIONS.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_each_option_works_or_is_refused(door):
+    for name, (value, refused) in OPTIONS.items():
+        if door in refused:
+            own = "context" if (door, name) == ("make, dummy", "start_method") else name
+            with pytest.raises((TypeError, ValueError), match=own):
+                DOORS[door](**{name: value})
+            continue
+        with made(door, **{name: value}) as (found, pool):
+            assert len(found) == 2
+            assert "num_envs=2" in repr(found)
+            options, own = pool._options, "context" if name == "start_method" else name
+            held = {k: v for part in options for k, v in vars(part).items()}
+            if own in held:
+                assert held[own] == value
+            elif own == "context":
+                assert "context='fork'" in repr(pool)
+            else:
+                assert getattr(pool, own) == value
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_foreign_or_misspelt_name_is_refused(door, name):
+    with pytest.raises(TypeError, match=name):
+        DOORS[door](**{name: 2})
+
+
+SPELLINGS = {
+    "same_step": ["same_step", "SameStep", "SAME_STEP", AutoresetMode.SAME_STEP],
+    "next_step": ["next_step", "NextStep", "NEXT_STEP", AutoresetMode.NEXT_STEP],
+    None: [None, "disabled", "Disabled", AutoresetMode.DISABLED],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_every_spelling_of_an_autoreset_mode(door):
+    only = "same_step" if door in SB3 else "next_step" if door == "envpool.make" else ...
+    for mode, spellings in SPELLINGS.items():
+        for spelling in spellings:
+            if only not in (..., mode):
+                with pytest.raises(ValueError, match="autoreset_mode must be"):
+                    DOORS[door](autoreset_mode=spelling)
+                continue
+            with made(door, autoreset_mode=spelling) as (_, pool):
+                assert pool._options.env.autoreset_mode == mode
+    with pytest.raises(ValueError, match="autoreset_mode must be"):
+        DOORS[door](autoreset_mode="now")
+
+
+@pytest.mark.parametrize("door", sorted(DOORS.keys() - IN_PROCESS))
+def test_both_names_of_an_option_are_one_too_many(door):
+    with pytest.raises(TypeError, match="are the same option"):
+        DOORS[door](context="fork", start_method="fork")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", sorted(DOORS.keys() - IN_PROCESS))
+def test_a_reset_starts_a_dead_process_again(door):
+    with made(door, context="fork") as (found, pool):
+        found.reset()
+        pid = pool.apply(_pid, id=[1])[0]
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: not alive(pid))
+        found.reset()
+        assert pool.apply(_pid, id=[1])[0] != pid
+
+
+def _pid(_):
+    return os.getpid()
+
+
+def alive(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    return False
+
+
+# --------------------------------------------------------------------------------- names of envs
+
+ARGS = [("module", f"gymnasium:{CART}"), ("spec", gym.spec(CART)), ("id", CART)]
+ARGS += [("class", "gymnasium.envs.classic_control:CartPoleEnv"), ("callable", FNS[0])]
+BY_NAME = {
+    "make": lambda env: make(env, 2, backend="dummy"),
+    "make_vec": lambda env: make_vec(env, 2, "sync"),
+    "envpool.make": lambda env: envpool.make(
+        env, num_envs=2, seed=3, pool_options={"backend": "dummy"}
+    ),
+    "make_vec_env": lambda env: make_vec_env(env, 2),
+}
+
+
+@pytest.mark.parametrize("door", BY_NAME)
+@pytest.mark.parametrize("env", [env for _, env in ARGS], ids=[name for name, _ in ARGS])
+def test_each_form_of_a_name(door, env):
+    with BY_NAME[door](env) as found:
+        if door == "make_vec_env":
+            found.seed(3)
+        obs = found.reset() if door == "make_vec_env" else found.reset(seed=3)[0]
+    expected = [gym.make(CART).reset(seed=3 + i)[0] for i in range(2)]
+    np.testing.assert_array_equal(obs, expected)
+
+
+@pytest.mark.parametrize("door", BY_NAME)
+def test_wrong_names(door):
+    for env, error, text in [
+        ("CartPol-v1", gym.error.Error, "CartPole"),
+        ("Breakout-v5", gym.error.Error, "ALE/Breakout-v5"),
+        ("gymnasium:envs", TypeError, "is a module, not a class or function"),
+    ]:
+        with pytest.raises(error, match=text):
+            BY_NAME[door](env)
+
+
+ATARI = """
+from tests.test_doors import BY_NAME
+for make in BY_NAME.values():
+    with make("ALE/Pong-v5") as found:
+        print(found.num_envs)
+"""
+
+
+@pytest.mark.slow
+def test_an_atari_game_needs_no_import():
+    pytest.importorskip("ale_py")
+    assert run_python("-c", ATARI).split() == ["2"] * len(BY_NAME)
+
+
+class Knobs(gym.Env):
+    """An env with parameters that have names of options."""
+
+    observation_space = action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, timeout=1.0):
+        self.timeout = timeout
+
+    def reset(self, *, seed, options):
+        del seed, options  # both are required
+        return 0, {}
+
+
+def test_an_option_reaches_the_env_only_if_the_env_has_a_parameter_for_it():
+    pool_options = {"backend": "dummy"}
+    with envpool.make(Knobs, num_envs=2, timeout=5.0, pool_options=pool_options) as found:
+        assert found.pool.get_env_attr("timeout") == [5.0, 5.0]
+    for door, place in [
+        (functools.partial(envpool.make, CART, num_envs=2), "pool_options"),
+        (functools.partial(make_vec, CART, 2), "vector_kwargs"),
+    ]:
+        for name in ("on_error", "wait_num", "num_processes", "timeout"):
+            with pytest.raises(TypeError, match=f"{name} is an option of the pool; pass {place}="):
+                door(**{name: 3})
+        with pytest.raises(TypeError, match=f"on_eror is no option; on_error is; pass {place}="):
+            door(on_eror="restart")
+        with pytest.raises(TypeError, match="here it is num_envs"):
+            door(n_envs=3)
+
+
+def test_gymnasium_resets_get_seed_and_options():
+    with make_vec(Knobs, 2, "sync") as envs:
+        assert envs.reset()[0].tolist() == [0, 0]
+        assert [type(env.unwrapped) for env in envs.envs] == [Knobs, Knobs]
+
+
+def test_gymnasium_finds_make_vec():
+    spec = gym.spec(CART)
+    gym.register(
+        "FoundCart-v0",
+        entry_point=spec.entry_point,
+        vector_entry_point="envpool_py.gymnasium:make_vec",
+        max_episode_steps=7,
+    )
+    try:
+        envs = gym.make_vec("FoundCart-v0", 3)
+        assert type(envs) is VectorEnv
+        assert envs.get_attr("spec")[0].max_episode_steps == 7
+        theirs = gym.make_vec("FoundCart-v0", 3, "sync")
+        np.testing.assert_array_equal(envs.reset(seed=1)[0], theirs.reset(seed=1)[0])
+        envs.close()
+        theirs.close()
+    finally:
+        del gym.registry["FoundCart-v0"]
+    with pytest.raises(TypeError, match="the id is missing"):
+        make_vec()
+
+
+def test_a_pool_is_not_copied_by_a_copy_of_its_interface():
+    with make_vec(CART, 2, "sync") as envs:
+        with pytest.raises(TypeError, match="VectorEnv cannot be copied or pickled"):
+            copy.copy(envs)
+        envs.reset()
+
+
+EXIT = """
+import builtins
+import gymnasium as gym
+from envpool_py.gymnasium import VectorEnv
+builtins.kept = VectorEnv([lambda: gym.make("CartPole-v1")])  # outlives the modules
+builtins.kept.reset()
+"""
+
+
+def test_no_error_at_the_exit_of_the_interpreter():
+    assert "Exception ignored" not in run_python("-c", EXIT)
+
+
+def test_scalars_and_numbers_that_no_dtype_holds():
+    class Scalar(gym.Env):
+        observation_space = action_space = gym.spaces.Box(-1, 1, ())
+
+        def reset(self, **_):
+            return np.float32(0), {}
+
+        def step(self, action):
+            return np.float32(0), 0.0, False, False, {"kind": type(action).__name__}
+
+    for cls in (DummyVectorEnv, ShmemVectorEnv):
+        with cls([Scalar] * 2) as pool:
+            pool.reset()
+            infos = pool.step(np.zeros(2, np.float32))[4]
+            assert [info["kind"] for info in infos] == ["float32"] * 2
+        with cls(FNS) as pool:
+            pool.reset()
+            with pytest.raises(ValueError, match=r"env 0: action is \d+, which action_space"):
+                pool.step([2**70, 0])
+
+
+@pytest.mark.parametrize("call", ["step", "send"])
+def test_ids_have_two_names_everywhere(call):
+    with envpool_py.DummyVectorEnv(FNS) as pool:
+        pool.reset(seed=0)
+        for names in ({"id": [1]}, {"env_id": [1]}):
+            getattr(pool, call)([0], **names)
+            if call == "send":
+                pool.recv()
+            assert pool.batch_ids.tolist() == [1]
+            assert len(pool.get_env_attr("spec", **names)) == 1
+            assert len(pool.apply(_pid, **names)) == 1
+        with pytest.raises(TypeError, match="ids are given twice"):
+            getattr(pool, call)([0], id=[1], env_id=[1])
