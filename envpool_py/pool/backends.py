@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from envpool_py.env.pool_options import RecoveryOptions
+from envpool_py.env.pool_options import RecoveryOptions, check_count
 from envpool_py.pool import choose
 from envpool_py.pool.arguments import check_env_fns, check_num_envs, check_wait_num, got
 from envpool_py.pool.base import BaseVectorEnv
@@ -17,10 +17,12 @@ from envpool_py.pool.option_signatures import (
     OF_PROCESSES,
     PoolOptions,
     ProcessPoolOptions,
+    ThreadPoolOptions,
     check_options,
     spell_out,
 )
 from envpool_py.record import env_name
+from envpool_py.threads.thread_group import ThreadEnvWorker
 from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
 from envpool_py.worker.process_group import missing
 
@@ -104,6 +106,37 @@ class ShmemVectorEnv(BaseVectorEnv):
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
 
+@spell_out(ThreadPoolOptions)
+class ThreadVectorEnv(BaseVectorEnv):
+    """A pool of envs in threads of this process; for envs that wait rather than compute.
+
+    Nothing is pickled, and the pool starts in milliseconds, on any platform. An env stays in its
+    thread: ``env_fn`` is called there. Envs that compute wait for each other, unless Python runs
+    without the GIL. A thread cannot be killed: an env that takes longer than ``step_timeout`` is
+    reported with its stack, its thread is abandoned, and it is recreated in a new one. An env that
+    ends its process ends the program.
+
+    Args:
+        num_threads: the number of threads, each with an equal share of the envs. None: one per env.
+        step_timeout: seconds that a request to an env may take before its thread is abandoned;
+            None: no timeout.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[ThreadPoolOptions],
+    ) -> None:
+        check_options(ThreadVectorEnv.__init__, type(self).__name__, options)
+        count = check_count("num_threads", num_threads)
+        super().__init__(
+            env_fns, ThreadEnvWorker, wait_num, timeout, num_processes=count, **options
+        )
+
+
 def _count(
     env_fns: Sequence[Callable[[], Any]], num_processes: int | str | None, context: Any
 ) -> int | None:
@@ -134,6 +167,7 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
     "shmem": ShmemVectorEnv,
+    "thread": ThreadVectorEnv,
     "ray": _over_ray,
 }
 

@@ -49,6 +49,13 @@ class ProcessOptions(TypedDict, total=False):
     affinity: bool
     step_timeout: float | None
     caller_steps: bool
+    concurrent: bool
+
+
+class ThreadPoolOptions(PoolOptions, total=False):
+    """The options of ``ThreadVectorEnv``."""
+
+    step_timeout: float | None
 
 
 class ProcessPoolOptions(PoolOptions, ProcessOptions, total=False):
@@ -113,7 +120,7 @@ def check_options(function: Callable[..., Any], name: str, options: Mapping[str,
     text = f"{name} does not take {', '.join(unknown)}"
     if unknown[0] in OF_PROCESSES:
         if unknown[0] == "step_timeout":
-            text += "; an env that hangs can only be ended with its process"
+            text += "; an env that hangs would hang this process"
         text += "; ShmemVectorEnv and SubprocVectorEnv take it"
     elif like := difflib.get_close_matches(unknown[0], known, 1):
         text += f"; did you mean {like[0]}?"
