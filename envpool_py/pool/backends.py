@@ -182,6 +182,7 @@ def make(
     *,
     backend: str = "auto",
     num_processes: int | str | None = "auto",
+    num_threads: int | None = None,
     wait_num: int | None = None,
     timeout: float | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -197,14 +198,16 @@ def make(
         env: an id of Gymnasium's registry, if needed after the module that registers it
             (``"ale_py:ALE/Pong-v5"``), or a callable that makes the env.
         num_envs: the number of envs.
-        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (actors in place of processes),
-            or ``"auto"``: shared memory, or no processes if the envs are so few and cheap that this
-            is faster and no option needs processes, as ``on_error="restart"`` does, or on Windows.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"thread"`` (never chosen for you),
+            ``"ray"`` (actors in place of processes), or ``"auto"``: shared memory, or no processes
+            if the envs are so few and cheap that this is faster and no option needs processes, as
+            ``on_error="restart"`` does, or on Windows.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             separate process: one process per core if a step uses the CPU, one per env if it mostly
             waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and batches are
             whole, the caller steps the envs of one process, as with ``caller_steps=True``, unless
             you pass ``caller_steps=False`` or an option for handling faults.
+        num_threads: as in ``ThreadVectorEnv``, with ``backend="thread"``.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
@@ -227,6 +230,10 @@ def make(
     wait_num = check_wait_num(wait_num, num_envs)
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
+    if num_threads is not None and backend != "thread":
+        raise TypeError(f"num_threads: backend {backend!r} has no threads; pass backend='thread'")
+    if backend == "thread" and num_processes not in ("auto", None):
+        raise TypeError("num_processes: backend 'thread' has no processes; pass num_threads")
     if isinstance(env, str):
         module, _, name = env.rpartition(":")
         if module:
@@ -256,7 +263,9 @@ def make(
             given["caller_steps"] = True
     elif backend == "auto":
         backend = "shmem"
-    if backend != "dummy":
+    if backend == "thread":
+        given["num_threads"] = num_threads
+    elif backend != "dummy":
         given.update(context=context, num_processes=num_processes)
     return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)
 

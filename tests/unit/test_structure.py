@@ -61,7 +61,13 @@ def is_property(node):
 PUBLIC = {
     *("BaseVectorEnv", "ContinuousToDiscrete", "DummyVectorEnv", "EnvError", "EnvTimeoutError"),
     *("MultiDiscreteToDiscrete", "Replay", "ReplayError", "RunningMeanStd", "ShmemVectorEnv"),
-    *("SubprocVectorEnv", "TruncatedAsTerminated", "VectorEnvNormObs", "VectorEnvWrapper"),
+    *(
+        "SubprocVectorEnv",
+        "ThreadVectorEnv",
+        "TruncatedAsTerminated",
+        "VectorEnvNormObs",
+        "VectorEnvWrapper",
+    ),
     *("WorkerDiedError", "make", "replay"),
 }
 PUBLIC_WORKER = {"DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "SubprocEnvWorker"}
