@@ -124,7 +124,7 @@ class EnvThread(EnvProcess):
             return KEPT
 
         self.heartbeat = _GuardedHeartbeat(block.heartbeats[self._ids[0]], self._end)
-        self._make_writer(block, keep_info)
+        self._make_loop(block, keep_info)
 
 
 def main(loop: EnvThread, end: ThreadEnd, env_fns: Sequence[Any]) -> None:

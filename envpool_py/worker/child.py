@@ -113,7 +113,7 @@ class EnvProcess:
         self._ids, self._end, self._open_block = ids, end, open_block
         self._claimed = {} if claimed is None else claimed
         self._executors: dict[int, Executor] = {}
-        self._writer: StepLoop | None = None
+        self._loop: StepLoop | None = None
         self.heartbeat: Heartbeat | None = None
 
     def handle_frame(self, kind: int, body: Any) -> bool:
@@ -147,22 +147,22 @@ class EnvProcess:
     def _attach(self, block: Block) -> None:
         if block.spec.timed:
             self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]])
-        self._make_writer(block, Packer(*block.info_memory).pack)
+        self._make_loop(block, Packer(*block.info_memory).pack)
 
-    def _make_writer(self, block: Block, keep_info: Callable[[int, dict[str, Any]], int]) -> None:
-        self._writer = StepLoop(
+    def _make_loop(self, block: Block, keep_info: Callable[[int, dict[str, Any]], int]) -> None:
+        self._loop = StepLoop(
             block, self._executors, self._send_beside, self._fail, keep_info, self.heartbeat
         )
 
     def _carry_out(self, data: bytes, publish_after: float) -> None:
         """Carry out steps and plain resets; publish finished rows at intervals."""
-        writer = self._writer
-        assert writer is not None  # noqa: S101 - the parent attaches a block first
+        loop = self._loop
+        assert loop is not None  # noqa: S101 - the parent attaches a block first
         tokens = memoryview(data).cast("q").tolist()
         todo, start, left = iter(tokens), 0, len(tokens)
         while left:
             due = time.perf_counter() + publish_after if publish_after else 0.0
-            writer.carry_out(tokens, todo, due)
+            loop.carry_out(tokens, todo, due)
             left = length_hint(todo)
             stop = len(data) - left * TOKEN_BYTES
             # The answer to a request is its token.
@@ -171,19 +171,19 @@ class EnvProcess:
 
     def _answer(self, pairs: Sequence[tuple[int, bytes]]) -> None:
         """Carry out requests with arguments; publish finished ones at intervals."""
-        writer, done, due = self._writer, b"", time.perf_counter() + PUBLISH_AFTER
+        loop, done, due = self._loop, b"", time.perf_counter() + PUBLISH_AFTER
         for token, data in pairs:
             kind = "request"
             try:
                 request = self._load(data)  # a copy for each env
                 kind = request.kind
-                if writer is not None:
-                    writer.answer(token, request)
+                if loop is not None:
+                    loop.answer(token, request)
                 else:
                     reply = self._executors[token & ID_MASK](request)
                     self._send_beside(token, {"reply": reply})
             except BaseException as error:  # noqa: BLE001 - unpickling runs the user's code
-                (self._fail if writer is None else writer.note_error)(token, kind, error)
+                (self._fail if loop is None else loop.note_error)(token, kind, error)
             done += pack_token(token)
             if time.perf_counter() > due:
                 self._end.publish(done)
