@@ -24,6 +24,7 @@ from envpool_py.pool.option_signatures import (
 from envpool_py.record import env_name
 from envpool_py.threads.thread_group import ThreadEnvWorker
 from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
+from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.process_group import missing
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class SubprocVectorEnv(BaseVectorEnv):
     ) -> None:
         env_fns = check_env_fns(env_fns)
         check_options(SubprocVectorEnv.__init__, type(self).__name__, options)
-        count = _count(env_fns, num_processes, context)
+        count = _count(env_fns, num_processes, context, options)
         worker_fn = functools.partial(SubprocEnvWorker, share_memory=share_memory, context=context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
@@ -101,7 +102,7 @@ class ShmemVectorEnv(BaseVectorEnv):
     ) -> None:
         env_fns = check_env_fns(env_fns)
         check_options(ShmemVectorEnv.__init__, type(self).__name__, options)
-        count = _count(env_fns, num_processes, context)
+        count = _count(env_fns, num_processes, context, options)
         worker_fn = functools.partial(ShmemEnvWorker, context=context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
@@ -138,13 +139,18 @@ class ThreadVectorEnv(BaseVectorEnv):
 
 
 def _count(
-    env_fns: Sequence[Callable[[], Any]], num_processes: int | str | None, context: Any
+    env_fns: Sequence[Callable[[], Any]],
+    num_processes: int | str | None,
+    context: Any,
+    options: Mapping[str, Any],
 ) -> int | None:
     """Return ``num_processes``; for ``"auto"``, time one env and choose."""
     if not isinstance(num_processes, str):
         return num_processes
     if num_processes != "auto":
         raise ValueError(f"num_processes must be an int, None or 'auto', got {num_processes!r}")
+    if options.get("concurrent"):
+        return min(len(env_fns), len(usable_cores()))
     return choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
 
 
@@ -230,10 +236,10 @@ def make(
     wait_num = check_wait_num(wait_num, num_envs)
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
-    if num_threads is not None and backend != "thread":
-        raise TypeError(f"num_threads: backend {backend!r} has no threads; pass backend='thread'")
-    if backend == "thread" and num_processes not in ("auto", None):
-        raise TypeError("num_processes: backend 'thread' has no processes; pass num_threads")
+    if (num_processes if backend == "thread" else num_threads) not in ("auto", None):
+        takes = "num_processes: backend 'thread' takes num_threads"
+        only = "num_threads: only backend 'thread' takes it"
+        raise TypeError(takes if backend == "thread" else only)
     if isinstance(env, str):
         module, _, name = env.rpartition(":")
         if module:
@@ -249,7 +255,7 @@ def make(
     env_name.attach(env_fn, env, env_kwargs, wrappers)
     if backend == num_processes == "auto" and missing():
         backend = "dummy"
-    elif backend == num_processes == "auto":
+    elif backend == num_processes == "auto" and not options.get("concurrent"):
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.
         partial = wait_num < num_envs or timeout is not None

@@ -86,8 +86,9 @@ class ThreadHost(ProcessHost):
     def start(self, *, again: bool = False) -> None:
         self._reset()
         self.name, claimed = self.kind, self._shared.claimed
-        for key in [key for key, i in claimed.items() if i in self.ids]:  # of the thread before
-            del claimed[key]
+        for key, i in claimed.copy().items():  # other threads change it meanwhile
+            if i in self.ids:  # of the thread before
+                del claimed[key]
         self.stream = end = ThreadEnd(self._connection.results)  # type: ignore[arg-type]
         loop = EnvThread(self.ids, end, lambda block: block, claimed)
         name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"

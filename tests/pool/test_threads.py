@@ -17,6 +17,7 @@ from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEn
 from envpool_py.testing import EnvWorkerContract
 from envpool_py.threads.thread_group import ThreadEnvWorker
 from envpool_py.worker import process_group
+from envpool_py.worker.cores_and_threads import usable_cores
 from tests.support.helpers import ROOT, wait_until
 from tests.support.places import PLACES
 
@@ -280,6 +281,11 @@ def test_options():
         ThreadVectorEnv([OwnThreadEnv], num_threads=0)
     with pytest.raises(ValueError, match="caller_steps: the caller steps envs one by one"):
         ShmemVectorEnv([OwnThreadEnv] * 2, num_processes=1, caller_steps=True, concurrent=True)
+    processes = f"num_processes={min(3, len(usable_cores()))}, "
+    with ShmemVectorEnv([OwnThreadEnv] * 3, num_processes="auto", concurrent=True) as pool:
+        assert processes in repr(pool)
+    with envpool_py.make(OwnThreadEnv, 3, concurrent=True) as pool:
+        assert processes in repr(pool)
     with ThreadVectorEnv([OwnThreadEnv] * 3, num_threads=2) as pool:
         assert "num_threads=2" in repr(pool)
     with envpool_py.make(OwnThreadEnv, 3, backend="thread", num_threads=1) as pool:
