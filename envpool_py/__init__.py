@@ -14,8 +14,15 @@ from envpool_py.pool.backends import (
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.replayer import Replay, replay
 from envpool_py.wrappers import (
+    AtariInfo,
+    ClipAction,
+    ClipReward,
     ContinuousToDiscrete,
+    FrameStackObservation,
     MultiDiscreteToDiscrete,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    RecordVideo,
     RunningMeanStd,
     TruncatedAsTerminated,
     VectorEnvNormObs,
@@ -23,12 +30,19 @@ from envpool_py.wrappers import (
 )
 
 __all__ = [
+    "AtariInfo",
     "BaseVectorEnv",
+    "ClipAction",
+    "ClipReward",
     "ContinuousToDiscrete",
     "DummyVectorEnv",
     "EnvError",
     "EnvTimeoutError",
+    "FrameStackObservation",
     "MultiDiscreteToDiscrete",
+    "NormalizeReward",
+    "RecordEpisodeStatistics",
+    "RecordVideo",
     "Replay",
     "ReplayError",
     "RunningMeanStd",
@@ -46,11 +60,11 @@ __all__ = [
 __version__ = "0.1.0"
 
 _EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"], "pettingzoo")
-_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray"}
+_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray", "evaluate": "collector"}
 
 
 def __getattr__(name: str) -> _Any:
-    """Import a class that needs an extra (PettingZoo, Ray) when it is first used."""
+    """Import what needs an extra (PettingZoo, Ray), or few programs, when it is first used."""
     if name in _EXTRAS:
         return getattr(_importlib.import_module(f"envpool_py.{_EXTRAS[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

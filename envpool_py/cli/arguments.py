@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 from envpool_py.bench.measure import Caller
@@ -75,6 +76,14 @@ def writable(path: str) -> str:
     except OSError as error:
         raise UsageError(str(error)) from None
     return path
+
+
+def episodes_file(path: str) -> str:
+    """The type of a file of episodes, or of a folder, whose name has no suffix."""
+    suffix = Path(path).suffix
+    if suffix not in ("", ".npz"):
+        raise UsageError(f"must end in .npz, or have no suffix for a folder; got {path}")
+    return writable(path)
 
 
 def picture(path: str) -> str:
