@@ -4,7 +4,13 @@ import importlib as _importlib
 from typing import Any as _Any
 
 from envpool_py.errors import EnvError, EnvTimeoutError, ReplayError, WorkerDiedError
-from envpool_py.pool.backends import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
+from envpool_py.pool.backends import (
+    DummyVectorEnv,
+    ShmemVectorEnv,
+    SubprocVectorEnv,
+    ThreadVectorEnv,
+    make,
+)
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.replayer import Replay, replay
 from envpool_py.wrappers import (
@@ -42,6 +48,7 @@ __all__ = [
     "RunningMeanStd",
     "ShmemVectorEnv",
     "SubprocVectorEnv",
+    "ThreadVectorEnv",
     "TruncatedAsTerminated",
     "VectorEnvNormObs",
     "VectorEnvWrapper",

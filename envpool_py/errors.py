@@ -193,13 +193,15 @@ def place_in(lines: Sequence[Any]) -> str:
     return f" ({Path(found[-1][0]).name}:{found[-1][1]})" if found else ""
 
 
-def stack_of(dump: str) -> tuple[str, str]:
+def stack_of(dump: str, number: int = 0) -> tuple[str, str]:
     """Return the last line of the user's code in a stack by ``faulthandler``, and the env's frames.
 
     These are above the first frame of this package; threads without such a frame are left out.
+    Of the others, thread ``number`` comes first, then the one that got the signal.
     """
-    frames = dump
-    for thread in dump.split("\n\n"):
+    frames, names = dump, (f"hread 0x{number:016x} ", "Current thread ")
+    threads = dump.split("\n\n")
+    for thread in sorted(threads, key=lambda text: [name not in text for name in names]):
         above, ours, _ = thread.partition(f'  File "{PACKAGE}')
         if ours:
             frames = above.partition(":\n")[2]  # none: no code of the user was run

@@ -10,6 +10,7 @@ from tests.support.helpers import ROOT, run_python
     [
         ("quickstart", [], "Episode("),
         # Random actions give 22.
+        ("http_sessions", ["--num-envs", "16", "--seconds", "3"], "reported: "),
         ("cartpole_async", ["--goal", "200", "--max-steps", "200000"], "learnt"),
     ],
 )

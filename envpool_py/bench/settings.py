@@ -13,7 +13,7 @@ from envpool_py.pool.backends import BACKENDS, make
 from envpool_py.pool.base import BaseVectorEnv
 
 LOOP, SYNC, ASYNC, MAKE = "loop", "gymnasium-sync", "gymnasium-async", "make"
-NAMES = (LOOP, SYNC, ASYNC, MAKE, "dummy", "subproc", "shmem")
+NAMES = (LOOP, SYNC, ASYNC, MAKE, "dummy", "subproc", "shmem", "thread")
 
 #: Of all our pools: arrays for every leaf of an observation, and resets, as Gymnasium has them.
 _OPTIONS: dict[str, Any] = {"autoreset_mode": "same_step", "columns": True}
@@ -43,6 +43,7 @@ class Setting(NamedTuple):
     """0: none, or the pool decides."""
     wait_num: int | None = None
     caller_steps: bool = False
+    concurrent: bool = False
     copy: bool = True
     on_error: str = "raise"
 
@@ -52,6 +53,11 @@ class Setting(NamedTuple):
         defaults = self._field_defaults
         given = self._asdict().items()
         return {key: value for key, value in given if value != defaults.get(key, value)}
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether each env has its own thread."""
+        return self.concurrent or self.pool == "thread"
 
     @property
     def text(self) -> str:
@@ -70,7 +76,7 @@ def all_settings(num_envs: int, num_cores: int, wait_num: int | None = None) -> 
     shared = [shmem, beside_caller(shmem)] if num_envs > 1 else [shmem]
     found = [
         *(Setting(name, num_envs) for name in (LOOP, SYNC, ASYNC)),
-        *(Setting(name, num_envs, wait_num=wait_num) for name in (MAKE, "dummy")),
+        *(Setting(name, num_envs, wait_num=wait_num) for name in (MAKE, "dummy", "thread")),
         shmem._replace(pool="subproc"),
         *(each._replace(copy=copy) for each in shared for copy in (True, False)),
         shmem._replace(num_processes=num_envs),

@@ -24,16 +24,23 @@ _SHORTEST, _LONGEST = 0.1, 2.0
 
 
 def first_settings(
-    num_envs: int, num_cores: int, max_processes: int, callers: Sequence[Caller]
+    num_envs: int,
+    num_cores: int,
+    max_processes: int,
+    callers: Sequence[Caller],
+    *,
+    waits: bool = False,
 ) -> list[Setting]:
     """Settings that do not depend on what others measure, the likeliest first.
 
-    If the caller computes, half batches in processes that leave it a core are among them.
+    If the caller computes, half batches in processes that leave it a core are among them; threads
+    if a step ``waits`` rather than computes.
     """
     likely = (num_cores, num_envs, 2 * num_cores, max(1, num_cores // 2))
     counts = dict.fromkeys(min(count, num_envs, max_processes) for count in likely)
     best, *others = (Setting("shmem", num_envs, count) for count in counts)
-    found = [best, Setting("dummy", num_envs)]
+    found = [best._replace(concurrent=True), Setting("thread", num_envs)] if waits else []
+    found += [best, Setting("dummy", num_envs)]
     if best.num_processes > 1:
         found.append(beside_caller(best))
     if any(caller != Caller() for caller in callers):
@@ -52,7 +59,8 @@ def partial_settings(results: Results, callers: Sequence[Caller]) -> list[Settin
             several = [
                 setting
                 for setting in results.ranked(caller)
-                if setting.num_processes > 1 and not setting.caller_steps and not setting.wait_num
+                if (setting.num_processes > 1 or setting.in_threads)
+                and not (setting.caller_steps or setting.wait_num)
             ][:2]
             tried = [setting for setting in results.measured if setting.wait_num]
             found += [each for setting in [*tried, *several] for each in _parts(setting, part)]
@@ -112,4 +120,8 @@ def recommended(results: Results, caller: Caller) -> Setting:
 
 def _complexity(setting: Setting) -> tuple[bool, int, int]:
     """Isolation first, then few processes, then large batches."""
-    return setting.caller_steps, setting.num_processes, -(setting.wait_num or 0)
+    return (
+        setting.caller_steps or setting.pool == "thread",
+        setting.num_processes,
+        -(setting.wait_num or 0),
+    )

@@ -46,8 +46,6 @@ def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
     sizes = args.num_envs, len(usable_cores()), args.max_processes
-    settings = tune.first_settings(*sizes, callers)
-    settings = [each._replace(on_error=args.on_error) for each in settings]
     results = Results()
     now = 0.0, "one env by itself"
     try:
@@ -56,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
                 profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
             except EnvError as error:
                 raise UsageError(first_line(error.message)) from None
+            settings = tune.first_settings(*sizes, callers, waits=profile.waits)
+            settings = [each._replace(on_error=args.on_error) for each in settings]
             tries = tune.try_settings(results, settings, callers, carry_out, env_fn, args.seconds)
             for over, setting in tries:
                 now = over, f"{over:.0f} s of {args.seconds:.0f} s: {setting.text}"
@@ -123,7 +123,10 @@ def reasons(results: Results, profile: Probe, best: Setting, caller: Caller) -> 
     cores = len(usable_cores())
     used = f"{best.num_processes} on {cores} cores" if best.num_processes else "none"
     if profile.waits:
-        used += "; steps wait rather than compute, and with a process per env they wait at once"
+        place = "in threads" if best.in_threads else "with a process per env"
+        used += f"; steps wait rather than compute, and {place} they wait at once"
     yield "processes: " + compared("num_processes", used)
+    if best.in_threads:
+        yield "threads: " + compared("in_threads", "one per env")
     if best.wait_num or any(setting.wait_num for setting in results.measured):
         yield "wait_num: " + compared("wait_num", str(best.wait_num or "all rows"))

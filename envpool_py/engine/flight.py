@@ -176,7 +176,7 @@ class Flight:
         late = self.states.sent_before(time.monotonic_ns() - int(HANGS_AFTER * 1e9))
         late -= {*self.arrivals.ids().tolist()} | {i for host in self.hosts.local for i in host.ids}
         if late - self._hanging:
-            text = "%s: no result for %d seconds; with step_timeout= the process would be ended"
+            text = "%s: no result for %d seconds; with step_timeout= this would be an error"
             _LOGGER.warning(text, name_ids(sorted(late)), HANGS_AFTER)
         self._hanging = late
         self._next_look = time.monotonic() + HANGS_AFTER / 10
@@ -286,7 +286,7 @@ class Flight:
         in_flight = self.states.in_flight()
         for host in group.hosts:
             if in_flight[host.ids].any() or not self.replies.keys().isdisjoint(host.ids):
-                host.end("was killed: something wrote into the pipe of the results")
+                host.end("something wrote into the pipe of the results")
         group.connection.collect([])
         self.handle_ended_processes()
 

@@ -37,6 +37,10 @@ from envpool_py.errors import from_signal_handler, warn
 Row: TypeAlias = "tuple[Any, Any, Any, Any, dict[str, Any]]"
 
 
+class Abandoned(KeyboardInterrupt):
+    """Raised in a thread that the pool has abandoned, to end it."""
+
+
 class ResetInfo(dict[str, Any]):
     """The info of a reset's row."""
 
@@ -217,13 +221,14 @@ class Executor:
         if self.heartbeat is not None:
             self.heartbeat.begin(self.env_id)
         times = self.times
-        if times is None:
-            return self.env.step(action)
-        begun = times.now()
+        begun = 0 if times is None else times.now()
         try:
             return self.env.step(action)
         finally:
-            times.note_step(times.now() - begun)
+            if self.heartbeat is not None:
+                self.heartbeat.leave()
+            if times is not None:
+                times.note_step(times.now() - begun)
 
     def finish(self, row: Row) -> Row:
         """Return the row of a step from the env's result; in same_step mode reset an ended env.
@@ -319,7 +324,7 @@ class Executor:
             kwargs["options"] = options
         begun = 0 if self.times is None else self.times.now()
         try:
-            result = self.env.reset(**kwargs)
+            result = self._reset_env(kwargs)
         except BaseException as error:
             # The reset has reached the env, so it counts, as it would in a worker process.
             if interrupts(error):
@@ -341,6 +346,15 @@ class Executor:
         self.inner, self._is_new = "", False
         self._resets += 1
         return obs, 0.0, False, False, ResetInfo(info)
+
+    def _reset_env(self, kwargs: dict[str, Any]) -> Any:
+        if self.heartbeat is None:
+            return self.env.reset(**kwargs)
+        self.heartbeat.enter()
+        try:
+            return self.env.reset(**kwargs)
+        finally:
+            self.heartbeat.leave()
 
     def seed(self, seed: int | None = None) -> Row:
         """Seed the env by a reset, and by its ``seed`` method if it has one."""

@@ -1,7 +1,8 @@
-"""The heartbeat of a worker process."""
+"""The heartbeat of a thread that steps envs."""
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -9,21 +10,29 @@ import numpy as np
 
 from envpool_py.env.spaces import Array
 
-#: The length of a heartbeat: the env in a request, the start of the request, the frames handled.
-NUMBERS = 3
+#: The length of a heartbeat: the env in a request, the start of the request, the frames handled,
+#: the number of the thread.
+NUMBERS = 4
 
 
 class Heartbeat:
-    """Writes the heartbeat of one process, int64 ``(NUMBERS,)``."""
+    """Writes the heartbeat of the thread that makes it, int64 ``(NUMBERS,)``."""
 
     def __init__(self, row: Array) -> None:
         self._numbers: Any = memoryview(row)  # type: ignore[arg-type]
         self._times: Any = memoryview(row.view(np.float64))  # type: ignore[arg-type]
+        self._numbers[3] = threading.get_ident()
 
     def begin(self, i: int, *, timed: bool = True) -> None:
         # In this order, so that the parent may read a time that is too late, but never too early.
         self._times[1] = time.monotonic()
         self._numbers[0] = i + 1 if timed else -1
+
+    def enter(self) -> None:
+        """Note that code of the env is about to run."""
+
+    def leave(self) -> None:
+        """Note that code of the env has returned or raised."""
 
     def end(self) -> None:
         self._numbers[0] = 0

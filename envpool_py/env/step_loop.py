@@ -24,7 +24,7 @@ import numpy as np
 
 from envpool_py.env import spaces
 from envpool_py.env.block import BESIDE, FINAL, FORM, OVER, RESET_ROW, Beside, Block
-from envpool_py.env.executor import Executor, FinalInfo, ResetInfo, Row, checked_row
+from envpool_py.env.executor import Abandoned, Executor, FinalInfo, ResetInfo, Row, checked_row
 from envpool_py.env.heartbeat import Heartbeat
 from envpool_py.env.obs_writer import actions_of, flat_rows, view, writer_of
 from envpool_py.env.request import KINDS, Request
@@ -110,10 +110,13 @@ class StepLoop:
             if self._heartbeat is not None:
                 self._heartbeat.begin(i, timed=not kind.sets_up and request.before is None)
             if kind.has_row:
-                self._steppers[i] = SimpleNamespace(step=lambda _: executor.row_of(request))
+                self._steppers[i] = SimpleNamespace(step=lambda _: self._row_of(executor, request))
                 self._run(iter((token,)), 0)
             else:
-                self._send(token, {"reply": executor(request)})
+                reply = executor(request)
+                if self._heartbeat is not None:
+                    self._heartbeat.leave()
+                self._send(token, {"reply": reply})
                 self._block.put_position(i, executor.position)
         except BaseException as error:  # noqa: BLE001 - SystemExit of an env included
             self.note_error(token, request.kind, error)
@@ -175,6 +178,13 @@ class StepLoop:
                     return
 
         return run
+
+    def _row_of(self, executor: Executor, request: Request) -> Any:
+        try:
+            return executor.row_of(request)
+        finally:
+            if self._heartbeat is not None:
+                self._heartbeat.leave()
 
     def _reset_row(self, i: int) -> Row:
         if self._heartbeat is not None:
@@ -274,6 +284,8 @@ class StepLoop:
 
     def note_error(self, token: int, kind: str, error: BaseException) -> None:
         """Send the error of a request that failed, beside its row."""
+        if isinstance(error, Abandoned):
+            raise error
         i = token & ID_MASK
         self._beside.clear()
         executor = self._executors[i]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
-from envpool_py.env.pool_options import RecoveryOptions
+from envpool_py.env.pool_options import RecoveryOptions, check_count
 from envpool_py.env_names import Env, env_fn_of
 from envpool_py.pool import choose
 from envpool_py.pool.arguments import (
@@ -20,8 +20,15 @@ from envpool_py.pool.arguments import (
 )
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.option_names import OF_PROCESSES, check_options, one_of
-from envpool_py.pool.option_signatures import PoolOptions, ProcessPoolOptions, spell_out
+from envpool_py.pool.option_signatures import (
+    PoolOptions,
+    ProcessPoolOptions,
+    ThreadPoolOptions,
+    spell_out,
+)
+from envpool_py.threads.thread_group import ThreadEnvWorker
 from envpool_py.worker.builtin_workers import DummyEnvWorker, ShmemEnvWorker, SubprocEnvWorker
+from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.process_group import missing
 
 if TYPE_CHECKING:
@@ -69,7 +76,7 @@ class SubprocVectorEnv(BaseVectorEnv):
     ) -> None:
         env_fns = check_env_fns(env_fns)
         context = _context(self, SubprocVectorEnv, context, options)
-        count = _count(env_fns, num_processes, context)
+        count = _count(env_fns, num_processes, context, options)
         worker_fn = functools.partial(SubprocEnvWorker, share_memory=share_memory, context=context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
@@ -99,7 +106,7 @@ class ShmemVectorEnv(BaseVectorEnv):
     ) -> None:
         env_fns = check_env_fns(env_fns)
         context = _context(self, ShmemVectorEnv, context, options)
-        count = _count(env_fns, num_processes, context)
+        count = _count(env_fns, num_processes, context, options)
         worker_fn = functools.partial(ShmemEnvWorker, context=context)
         super().__init__(env_fns, worker_fn, wait_num, timeout, num_processes=count, **options)
 
@@ -111,13 +118,49 @@ def _context(pool: object, cls: Any, context: Any, options: Any) -> Any:
     return context
 
 
+@spell_out(ThreadPoolOptions)
+class ThreadVectorEnv(BaseVectorEnv):
+    """A pool of envs in threads of this process; for envs that wait rather than compute.
+
+    Nothing is pickled, and the pool starts in milliseconds, on any platform. An env stays in its
+    thread: ``env_fn`` is called there. Envs that compute wait for each other, unless Python runs
+    without the GIL. A thread cannot be killed: an env that takes longer than ``step_timeout`` is
+    reported with its stack, its thread is abandoned, and it is recreated in a new one. An env that
+    ends its process ends the program.
+
+    Args:
+        num_threads: the number of threads, each with an equal share of the envs. None: one per env.
+        step_timeout: seconds that a request to an env may take before its thread is abandoned;
+            None: no timeout.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        num_threads: int | None = None,
+        **options: Unpack[ThreadPoolOptions],
+    ) -> None:
+        check_options(ThreadVectorEnv.__init__, type(self).__name__, options)
+        count = check_count("num_threads", num_threads)
+        super().__init__(
+            env_fns, ThreadEnvWorker, wait_num, timeout, num_processes=count, **options
+        )
+
+
 def _count(
-    env_fns: Sequence[Callable[[], Any]], num_processes: int | str | None, context: Any
+    env_fns: Sequence[Callable[[], Any]],
+    num_processes: int | str | None,
+    context: Any,
+    options: Mapping[str, Any],
 ) -> int | None:
     """Return ``num_processes``; for ``"auto"``, time one env and choose."""
     count = check_num_processes(num_processes)
     if not isinstance(count, str):
         return count
+    if options.get("concurrent"):
+        return min(len(env_fns), len(usable_cores()))
     return choose.choose_processes(choose.probe(env_fns[0], context), len(env_fns))
 
 
@@ -139,6 +182,7 @@ BACKENDS: dict[str, Callable[..., BaseVectorEnv]] = {
     "dummy": DummyVectorEnv,
     "subproc": SubprocVectorEnv,
     "shmem": ShmemVectorEnv,
+    "thread": ThreadVectorEnv,
     "ray": _over_ray,
 }
 
@@ -153,6 +197,7 @@ def make(
     *,
     backend: str = "auto",
     num_processes: int | str | None = "auto",
+    num_threads: int | None = None,
     wait_num: int | None = None,
     timeout: float | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
@@ -169,14 +214,16 @@ def make(
             (``"module:Id-v0"``; not for ``"ALE/Pong-v5"``), ``"module:callable"``, an ``EnvSpec``,
             or a callable that makes the env.
         num_envs: the number of envs.
-        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"ray"`` (actors in place of processes),
-            or ``"auto"``: shared memory, or no processes if the envs are so few and cheap that this
-            is faster and no option needs processes, as ``on_error="restart"`` does, or on Windows.
+        backend: ``"dummy"``, ``"subproc"``, ``"shmem"``, ``"thread"`` (never chosen for you),
+            ``"ray"`` (actors in place of processes), or ``"auto"``: shared memory, or no processes
+            if the envs are so few and cheap that this is faster and no option needs processes, as
+            ``on_error="restart"`` does, or on Windows.
         num_processes: as in ``ShmemVectorEnv``; ``"auto"`` steps a throw-away env for 0.1 s in a
             separate process: one process per core if a step uses the CPU, one per env if it mostly
             waits. If ``backend`` is ``"auto"`` too, a step takes less than 0.1 ms and batches are
             whole, the caller steps the envs of one process, as with ``caller_steps=True``, unless
             you pass ``caller_steps=False`` or an option for handling faults.
+        num_threads: as in ``ThreadVectorEnv``, with ``backend="thread"``.
         wait_num: the rows that ``step`` and ``recv`` wait for, 1 to ``num_envs``; None is all.
         timeout: seconds after which a batch may have fewer rows, but at least one.
         env_kwargs: passed to ``gymnasium.make``, or to the callable.
@@ -195,6 +242,11 @@ def make(
     """
     if backend != "auto" and backend not in BACKENDS:
         raise ValueError(f"backend must be one of auto, {', '.join(BACKENDS)}, got {backend!r}")
+    if (num_processes if backend == "thread" else num_threads) not in ("auto", None):
+        takes = "num_processes: backend 'thread' takes num_threads"
+        only = "num_threads: only backend 'thread' takes it; threads_per_process limits the threads"
+        only += " of libraries, num_processes is the number of worker processes"
+        raise TypeError(takes if backend == "thread" else only)
     given: dict[str, Any] = {**_DEFAULTS, **options}
     context = one_of("context", context, given, "start_method")
     if backend != "ray":  # it has options of its own, which it checks
@@ -211,7 +263,7 @@ def make(
     env_fn = env_fn_of(env, env_kwargs, wrappers)
     if backend == num_processes == "auto" and missing():
         backend = "dummy"
-    elif backend == num_processes == "auto":
+    elif backend == num_processes == "auto" and not options.get("concurrent"):
         faults = options.get("on_error", "raise") != "raise"
         # A partial batch does not wait for a slow env, which needs processes.
         partial = wait_num < num_envs or timeout is not None
@@ -227,8 +279,10 @@ def make(
             given["num_processes"] = num_processes
     elif backend == "auto":
         backend = "shmem"
-    if backend != "dummy":
+    if backend == "thread":
+        given["num_threads"] = num_threads
+    elif backend != "dummy":
         given.setdefault("num_processes", "auto")
-    if backend != "dummy" and context is not None:
-        given["context"] = context
+        if context is not None:
+            given["context"] = context
     return BACKENDS[backend]([env_fn] * num_envs, wait_num=wait_num, timeout=timeout, **given)

@@ -47,6 +47,13 @@ class ProcessOptions(TypedDict, total=False):
     affinity: bool
     step_timeout: float | None
     caller_steps: bool
+    concurrent: bool
+
+
+class ThreadPoolOptions(PoolOptions, total=False):
+    """The options of ``ThreadVectorEnv``."""
+
+    step_timeout: float | None
 
 
 class ProcessPoolOptions(PoolOptions, ProcessOptions, total=False):

@@ -85,7 +85,7 @@ class EnvActor(EnvProcess):
     """The envs ``ids``. Its block has rows for all envs, of which only theirs take memory."""
 
     def __init__(self, ids: Sequence[int]) -> None:
-        super().__init__(0, ids, _Outbox())
+        super().__init__(ids, _Outbox(), lambda block: block)
         self._attached = threading.Event()
 
     def greet(self) -> tuple[str, list[Any]]:
@@ -97,7 +97,7 @@ class EnvActor(EnvProcess):
     def build(self, env_fns: Sequence[bytes]) -> tuple[str, list[Any]]:
         """Make the envs; return as ``greet``, with the spaces or an error."""
         self._thread = threading.get_ident()
-        self._build(env_fns)
+        self.make_envs(env_fns)
         return self.greet()[0], self._end.items
 
     def handle(self, message: bytes) -> list[Any]:
@@ -115,7 +115,7 @@ class EnvActor(EnvProcess):
         elif kind == frames.ATTACH:
             self._make_block(Block(pickle.loads(body)), rest)  # noqa: S301 - likewise
         else:
-            self._close()
+            self.close()
         done, groups, rows = np.frombuffer(outbox.tokens, np.int64), 0, b""
         if self._loop is not None and len(done):
             groups = self._groups_of(done)
@@ -150,7 +150,7 @@ class EnvActor(EnvProcess):
         while True:
             # While an env holds the GIL this loop stands still: then C code ends the process.
             faulthandler.dump_traceback_later(2 * limit + 5, exit=True)
-            for _, env_id in watchdog.find_overdue(lambda: [0]):
+            for _, env_id in watchdog.find_overdue(lambda: [0] * len(self._block.mark)):
                 faulthandler.cancel_dump_traceback_later()
                 frame = sys._current_frames()[self._thread]  # noqa: SLF001 - just for this
                 return env_id, "".join(traceback.format_stack(frame)).rstrip()

@@ -95,6 +95,8 @@ def _driver() -> str:
 class ActorHost(ProcessHost):
     """Some envs in one actor; ``process`` is its handle."""
 
+    kind = "actor"
+
     _shared: Any
     _connection: Any
     stream: Any
@@ -177,11 +179,16 @@ class ActorHost(ProcessHost):
 
     def kill(self, signum: int = signal.SIGKILL, reason: str | None = None) -> None:
         """Kill the actor and ignore its later replies; the signal number has no effect."""
-        self.kill_reason = self.kill_reason or reason
+        if reason is not None and self.kill_reason is None:
+            self.kill_reason = f"{self.killed}: {reason}"
         if self.exit is None and not self.ended and signum == signal.SIGKILL:
             self.ended = True
             if self._driver == _driver():  # else it has ended with Ray itself
                 ray.kill(self.process)
+
+    def stack_of(self, thread: int) -> tuple[str, str]:  # noqa: ARG002 - as ProcessHost
+        """An actor tells its stack itself, see ``stuck``."""
+        return "", ""
 
     def reap(self) -> None:
         """Free an actor that has ended or is not needed any more."""
@@ -214,7 +221,7 @@ class Actors(ProcessGroup):
 
     def make_block(self, spec: Spec) -> Block:
         """A block in the driver's own memory; each actor has another, for its own envs."""
-        spec = spec._replace(num_processes=int(self._limit is not None))  # each is number 0
+        spec = spec._replace(timed=self._limit is not None)
         block = Block(spec)
         rows = Rows(block)
         self._attach_message = frames.frame(frames.ATTACH, pickle.dumps(spec))
@@ -234,6 +241,6 @@ class Actors(ProcessGroup):
             if host.exit is None and host.stuck:
                 i, stack = host.stuck
                 fact = f"did not end its request within step_timeout={self._limit} seconds"
-                host.end(f"was killed: env {i} {fact}")
+                host.end(f"env {i} {fact}")
                 text = f"env {i}: {fact}; its actor was killed"
                 yield EnvTimeoutError(text, (i,), details=stack)

@@ -13,12 +13,14 @@ import contextlib
 import mmap
 import os
 import pickle
+import queue
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing import reduction
 from operator import length_hint
 from typing import Any, NamedTuple
@@ -79,41 +81,53 @@ def main(
         os.sched_setaffinity(0, {cores[number % len(cores)]})
     show_stacks(shared.stacks)
     end = ChildConnection(stream, shared.results, Spinning(allowed=shared.may_spin))
-    EnvProcess(number, ids, end).run(env_fns, shared.memory)
+
+    def open_block(spec: bytes) -> Block:
+        return Block(pickle.loads(spec), mmap.mmap(shared.memory, 0))  # noqa: S301 - from our parent
+
+    if shared.options.concurrent:
+        run_threads(ids, env_fns, end, open_block)
+    else:
+        run_envs(EnvProcess(ids, end, open_block), end, env_fns)
     stream.detach()  # left open: the parent must not see its end before that of the process
 
 
 class EnvProcess:
-    """The envs of this process; ``end`` is its connection to the parent."""
+    """The envs that one thread steps; ``end`` is its connection to the parent.
 
-    def __init__(self, number: int, ids: Sequence[int], end: Any) -> None:
-        self._number, self._ids, self._end = number, ids, end
+    ``open_block`` returns the block for the body of an ATTACH. ``claimed`` is shared by the threads
+    of a process.
+    """
+
+    _load: Callable[[Any], Any] = staticmethod(pickle.loads)
+    _dump: Callable[[Any, str], Any] = staticmethod(frames.dumps)
+    _dump_error: Callable[[BaseException, str], Any] = staticmethod(pack_failure)
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        end: Any,
+        open_block: Callable[[Any], Block],
+        claimed: dict[int, int] | None = None,
+    ) -> None:
+        self._ids, self._end, self._open_block = ids, end, open_block
+        self._claimed = {} if claimed is None else claimed
         self._executors: dict[int, Executor] = {}
         self._loop: StepLoop | None = None
-        self._heartbeat: Heartbeat | None = None
+        self.heartbeat: Heartbeat | None = None
 
-    def run(self, env_fns: Sequence[Any], memory_fd: int) -> None:
-        """Carry out the parent's requests until the parent closes the connection."""
-        if self._build(env_fns):
-            handled = 0
-            while True:
-                kind, body = self._end.receive()
-                if kind <= frames.TOKENS_EARLY:
-                    self._carry_out(body, PUBLISH_AFTER if kind == frames.TOKENS_EARLY else 0)
-                elif kind == frames.REQUESTS:
-                    self._answer(pickle.loads(body))  # noqa: S301 - from our own parent
-                elif kind == frames.ATTACH:
-                    self._attach(Block(pickle.loads(body), mmap.mmap(memory_fd, 0)))  # noqa: S301
-                else:
-                    break
-                handled += 1
-                if self._heartbeat is not None:
-                    self._heartbeat.count(handled)
-        self._close()
+    def handle_frame(self, kind: int, body: Any) -> bool:
+        """Carry out the requests of one frame; return False for CLOSE."""
+        if kind <= frames.TOKENS_EARLY:
+            self._carry_out(body, PUBLISH_AFTER if kind == frames.TOKENS_EARLY else 0)
+        elif kind == frames.REQUESTS:
+            self._answer(self._load(body))
+        elif kind == frames.ATTACH:
+            self._attach(self._open_block(body))
+        return kind != frames.CLOSE
 
-    def _build(self, env_fns: Sequence[Any]) -> bool:
+    def make_envs(self, env_fns: Sequence[Any]) -> bool:
         """Make the envs and send their spaces to the parent; False if an env_fn raised."""
-        claimed: dict[int, int] = {}
         self._end.add(self._ids[0], frames.HELLO, b"")
         for i, env_fn in zip(self._ids, env_fns, strict=True):
             # Sent one by one, so that the parent knows for which env_fn it is waiting.
@@ -121,8 +135,8 @@ class EnvProcess:
             try:
                 make = pickle.loads(env_fn) if isinstance(env_fn, bytes) else env_fn  # noqa: S301
                 self._executors[i] = executor = Executor(make)
-                claim_instance(executor.env, i, claimed)
-                self._end.add(i, frames.HELLO, frames.dumps(executor.env_spaces(), "the spaces"))
+                claim_instance(executor.env, i, self._claimed)
+                self._end.add(i, frames.HELLO, self._dump(executor.env_spaces(), "the spaces"))
             except BaseException as error:  # noqa: BLE001 - sys.exit in an env_fn included
                 self._fail(i, "env_fn", error)
                 self._end.send()
@@ -131,11 +145,13 @@ class EnvProcess:
         return True
 
     def _attach(self, block: Block) -> None:
-        if block.spec.num_processes:
-            self._heartbeat = Heartbeat(block.heartbeats[self._number])
-        keep_info = Packer(*block.info_memory).pack
+        if block.spec.timed:
+            self.heartbeat = Heartbeat(block.heartbeats[self._ids[0]])
+        self._make_loop(block, Packer(*block.info_memory).pack)
+
+    def _make_loop(self, block: Block, keep_info: Callable[[int, dict[str, Any]], int]) -> None:
         self._loop = StepLoop(
-            block, self._executors, self._send_beside, self._fail, keep_info, self._heartbeat
+            block, self._executors, self._send_beside, self._fail, keep_info, self.heartbeat
         )
 
     def _carry_out(self, data: bytes, publish_after: float) -> None:
@@ -159,7 +175,7 @@ class EnvProcess:
         for token, data in pairs:
             kind = "request"
             try:
-                request = pickle.loads(data)  # noqa: S301 - from our own parent; a copy for each env
+                request = self._load(data)  # a copy for each env
                 kind = request.kind
                 if loop is not None:
                     loop.answer(token, request)
@@ -177,19 +193,92 @@ class EnvProcess:
 
     def _send_beside(self, token: int, beside: Beside) -> None:
         what = "the result" if "reply" in beside else "the info or observation"
-        self._end.add(token, frames.VALUES, frames.dumps(beside, what))
+        self._end.add(token, frames.VALUES, self._dump(beside, what))
 
     def _fail(self, token: int, kind: str, error: BaseException) -> None:
-        self._end.add(token, frames.FAILURE, pack_failure(error, kind))
+        self._end.add(token, frames.FAILURE, self._dump_error(error, kind))
 
-    def _close(self) -> None:
+    def close(self) -> None:
         for i, executor in self._executors.items():
             try:
                 executor.close()
             except BaseException as error:  # noqa: BLE001 - the other envs must be closed as well
-                self._end.add(i, frames.CLOSE_FAILURE, pack_failure(error, "close"))
+                self._end.add(i, frames.CLOSE_FAILURE, self._dump_error(error, "close"))
         with contextlib.suppress(ConnectionError):  # the parent has ended
             self._end.send()
+
+
+def run_envs(loop: EnvProcess, end: Any, env_fns: Sequence[Any], *, counts: bool = True) -> None:
+    """Carry out the parent's requests, one by one, until the parent closes the connection."""
+    if loop.make_envs(env_fns):
+        handled = 0
+        while loop.handle_frame(*end.receive()):
+            handled += counts
+            if loop.heartbeat is not None and counts:
+                loop.heartbeat.count(handled)
+    loop.close()
+
+
+class _Lane:
+    """The end of one thread's connection to the parent, over that of the process."""
+
+    def __init__(self, end: ChildConnection, lock: threading.Lock) -> None:
+        self._end, self._lock = end, lock
+        self._items: list[tuple[int, int, bytes]] = []
+        self.inbox: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self.receive = self.inbox.get
+
+    def add(self, token: int, status: int, data: bytes) -> None:
+        self._items.append((token, status, data))
+
+    def send(self) -> None:
+        self.publish(b"")
+
+    def publish(self, tokens: bytes) -> None:
+        with self._lock:
+            for item in self._items:
+                self._end.add(*item)
+            self._items.clear()
+            self._end.send()
+            self._end.publish(tokens)
+
+
+def run_threads(
+    ids: Sequence[int],
+    env_fns: Sequence[Any],
+    end: ChildConnection,
+    open_block: Callable[[Any], Block],
+) -> None:
+    """Carry out the parent's requests as ``run_envs`` does, but each env in its own thread."""
+    lock, claimed = threading.Lock(), dict[int, int]()
+    lanes = {i: _Lane(end, lock) for i in ids}
+    threads = []
+    for i, env_fn in zip(ids, env_fns, strict=True):
+        loop = EnvProcess([i], lanes[i], lambda block: block, claimed)
+        run = partial(run_envs, loop, lanes[i], [env_fn], counts=False)
+        threads.append(threading.Thread(target=run, daemon=True, name=f"envpool_py env {i}"))
+        threads[-1].start()
+    kind = handled = 0
+    heartbeat: Heartbeat | None = None
+    while kind != frames.CLOSE:
+        kind, body = end.receive()
+        handled += 1
+        if kind <= frames.TOKENS_EARLY:
+            for token in memoryview(body).cast("q").tolist():
+                lanes[token & ID_MASK].inbox.put((kind, pack_token(token)))
+        elif kind == frames.REQUESTS:
+            for pair in pickle.loads(body):  # noqa: S301 - from our own parent
+                lanes[pair[0] & ID_MASK].inbox.put((kind, pickle.dumps([pair])))
+        else:
+            block = open_block(body) if kind == frames.ATTACH else None
+            if block is not None and block.spec.timed:
+                heartbeat = Heartbeat(block.heartbeats[ids[0]])
+            for lane in lanes.values():
+                lane.inbox.put((kind, block))
+        if heartbeat is not None:
+            heartbeat.count(handled)
+    for thread in threads:
+        thread.join()
 
 
 def _die_with_parent(alive: int) -> None:

@@ -130,7 +130,7 @@ class Hosts:
         """Kill the processes of these envs, which do not answer."""
         for host in {self.of(i) for i in stuck}:
             text = name_ids([i for i in stuck if i in host.ids])
-            host.end(f"was killed: {text} did not answer after a request was cancelled")
+            host.end(f"{text} did not answer after a request was cancelled")
             if not host.ended:
                 raise EnvError(f"{text}: its process does not end", tuple(stuck), "restart")
 

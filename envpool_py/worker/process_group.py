@@ -36,7 +36,7 @@ from envpool_py.errors import EnvError, EnvTimeoutError, combine, name_ids, ordi
 from envpool_py.worker import child, frames, memory, parent_connection, process_host
 from envpool_py.worker.cores_and_threads import usable_cores
 from envpool_py.worker.process_host import ProcessHost
-from envpool_py.worker.watchdog import Watchdog, await_stack
+from envpool_py.worker.watchdog import Watchdog
 
 #: Seconds for which ``close`` waits until all processes have ended by themselves.
 GRACE = 5.0
@@ -51,6 +51,12 @@ def missing() -> list[str]:
 class ProcessGroup:
     """The processes that share the envs of ``env_fns``; ``timed``: there is a deadline to check."""
 
+    #: The option for the number of hosts.
+    counted = "num_processes"
+
+    def starting(self, *, warn_of_forks: bool) -> contextlib.AbstractContextManager[None]:
+        return _starting(warn_of_forks=warn_of_forks)
+
     def __init__(
         self,
         env_fns: Sequence[Callable[[], Any]],
@@ -58,10 +64,7 @@ class ProcessGroup:
         num_processes: int,
         options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
     ) -> None:
-        if lacks := missing():
-            text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
-            raise NotImplementedError(f"{text}; use DummyVectorEnv")
-        self.context = _check_context(context)
+        self.context = self._check_context(context)
         self._pid = os.getpid()
         self.hosts: list[ProcessHost] = []
         self.watchdog: Watchdog | None = None
@@ -74,6 +77,12 @@ class ProcessGroup:
         self._shares = np.array_split(np.arange(len(env_fns)), num_processes)
         self.connection = parent_connection.ParentConnection()
         self._finalizer = Finalize(None, self.close, exitpriority=10)
+
+    def _check_context(self, context: Any) -> Any:
+        if lacks := missing():
+            text = f"worker processes need {', '.join(lacks)}, which this platform lacks"
+            raise NotImplementedError(f"{text}; use ThreadVectorEnv or DummyVectorEnv")
+        return _check_context(context)
 
     def _open(self) -> None:
         """Create the descriptors that the processes share; OSError if that fails."""
@@ -111,12 +120,12 @@ class ProcessGroup:
         """Start all processes and return while they make their envs; OSError if one fails."""
         self._open()
         try:
-            with _starting(warn_of_forks=True):
+            with self.starting(warn_of_forks=True):
                 for number, host in enumerate(self.hosts):  # noqa: B007 - for the message
                     host.start()
         except OSError as error:
-            text = f"{error.strerror}: cannot start worker process {number} of {len(self.hosts)}"
-            raise OSError(error.errno, f"{text}; pass a smaller num_processes") from error
+            text = f"{error.strerror}: cannot start {host.name} {number} of {len(self.hosts)}"
+            raise OSError(error.errno, f"{text}; pass a smaller {self.counted}") from error
 
     def await_started(
         self, chunks: list[bytes], check: Callable[[], object]
@@ -149,7 +158,7 @@ class ProcessGroup:
     def make_block(self, spec: Spec) -> Block:
         """Make the block in shared memory and attach all processes; may raise MemoryError."""
         limit = self._options.step_timeout
-        spec = spec._replace(num_processes=0 if limit is None else len(self.hosts))
+        spec = spec._replace(timed=limit is not None)
         block = Block(spec, memory.allocate(self._memory, nbytes(spec)))
         if limit is not None:
             self.watchdog = Watchdog(limit, block.heartbeats)
@@ -161,14 +170,15 @@ class ProcessGroup:
     def restart(self, host: ProcessHost) -> None:
         """Restart an ended process and return while it makes its envs; OSError if that fails."""
         if self.watchdog is not None:
-            self.watchdog.forget(host.number)
-        with _starting(warn_of_forks=False):
+            self.watchdog.forget(host.ids)
+        with self.starting(warn_of_forks=False):
             host.start(again=True)
             host.write(self._attach_message)
         self.timed = True
 
     def describe(self) -> str:
-        return f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
+        text = f", num_processes={len(self.hosts)}, context={self.context.get_start_method()!r}"
+        return text + (", concurrent=True" if self._options.concurrent else "")
 
     def timeout(self, timeout: float | None) -> float:
         """Return the seconds until the next deadline, at most ``timeout``; infinity: none."""
@@ -184,21 +194,29 @@ class ProcessGroup:
             if host.deadline > now:
                 continue
             if host.stream.ended:
-                host.end("was killed: it closed its connection to the pool")
+                host.end("it closed its connection to the pool")
             else:
                 i = next(i for i in host.ids if i not in host.spaces)
                 limit = self._options.step_timeout or process_host.SLOW_START
                 fact = f"env_fn did not return within {limit:g} seconds"
-                (host.start_error,) = _kill_slow(host, [i], f"env {i}: ", fact)
+                (host.start_error,) = _kill_slow(host, [i], 0, f"env {i}: ", fact)
         watchdog = self.watchdog
         if watchdog is None:
             self.timed = any(host.deadline < math.inf for host in self.hosts)
             return
-        for number, env_id in watchdog.find_overdue(lambda: [host.sent for host in self.hosts]):
-            host = self.hosts[number]
+        for number, env_id in watchdog.find_overdue(self._frames_sent):
+            host = next(host for host in self.hosts if number in host.ids)
+            if host.ended:  # another env of the process was overdue
+                continue
             named, did = (host.ids, "begin") if env_id is None else ([env_id], "end")
             fact = f"did not {did} its request within step_timeout={watchdog.limit} seconds"
-            yield from _kill_slow(host, named, f"{name_ids(named)} ", fact)
+            thread = watchdog.thread_of(number)
+            yield from _kill_slow(host, named, thread, f"{name_ids(named)} ", fact)
+
+    def _frames_sent(self) -> list[int]:
+        """Return for the first env of each process the number of frames sent, 0 for the others."""
+        hosts = self.hosts
+        return [n if n < 0 else n * (i == h.ids[0]) for h in hosts for n in [h.sent] for i in h.ids]
 
     def close(self) -> list[EnvError]:
         """Ask all processes to end, kill them after ``GRACE`` seconds; return errors of envs."""
@@ -210,8 +228,7 @@ class ProcessGroup:
                 host.write(frames.frame(frames.CLOSE, b""))
             self._await_exits(GRACE)
             for host in self.hosts:
-                host.kill(signal.SIGTERM)
-                host.kill(signal.SIGCONT)
+                host.terminate()
             self._await_exits(min(0.2, GRACE))
         finally:  # also after a second Ctrl-C
             for host in self.hosts:
@@ -237,15 +254,16 @@ class ProcessGroup:
             self.connection.fetch([], 0, left)
 
 
-def _kill_slow(host: ProcessHost, ids: Sequence[int], who: str, fact: str) -> list[EnvTimeoutError]:
-    """Kill a process after reading its stack; return an error for each of these envs."""
+def _kill_slow(
+    host: ProcessHost, ids: Sequence[int], thread: int, who: str, fact: str
+) -> list[EnvTimeoutError]:
+    """Kill a process after reading the stack of this thread; return an error for each env."""
     line, stack = "", ""
     try:
-        if host.stacks >= 0:  # an actor of Ray has none
-            line, stack = await_stack(host.stacks, host.kill)
+        line, stack = host.stack_of(thread)
     finally:
-        host.end(f"was killed: {who}{fact}")
-    text = f"{fact}{line}; its process was killed"
+        host.end(f"{who}{fact}")
+    text = f"{fact}{line}; its {host.kind} {host.killed}"
     return [EnvTimeoutError(f"env {i}: {text}", (i,), details=stack) for i in ids]
 
 

@@ -45,7 +45,7 @@ SLOW_START = 60.0
 
 # The bits of a token that are the key of an item: an env has one item of a row, one of a reply.
 _KEY = ID_MASK | ASK
-_UNREADABLE = "was killed: it sent what cannot be read"
+_UNREADABLE = "it sent what cannot be read"
 _READ = 1 << 18
 # Windows has no SIGKILL, and this package has no worker processes there.
 _KILL: int = getattr(signal, "SIGKILL", signal.SIGTERM)
@@ -136,6 +136,9 @@ class ProcessHost:
         items: the data that the process sent beside rows, each with the token of its request.
     """
 
+    #: Words of messages.
+    kind, killed = "process", "was killed"
+
     number: int
     ids: list[int]
     env_fns: list[Any]
@@ -216,11 +219,21 @@ class ProcessHost:
 
     def kill(self, signum: int = _KILL, reason: str | None = None) -> None:
         """Send a signal to the process and to all processes that it has started."""
-        self.kill_reason = self.kill_reason or reason
+        if reason is not None and self.kill_reason is None:
+            self.kill_reason = f"{self.killed}: {reason}"
         if self.exit is None:
             for kill in (os.killpg, os.kill):  # the group may not exist yet
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     kill(self.process.pid, signum)
+
+    def terminate(self) -> None:
+        """Ask the process to end, also if it is stopped."""
+        self.kill(signal.SIGTERM)
+        self.kill(signal.SIGCONT)
+
+    def stack_of(self, thread: int) -> tuple[str, str]:
+        """Return the user's line and the env's frames at which this thread is now."""
+        return watchdog.await_stack(self.stacks, self.kill, thread)
 
     def end(self, reason: str | None = None) -> None:
         """Kill the process and wait for its end, at most 5 seconds."""

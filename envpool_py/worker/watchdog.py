@@ -1,10 +1,12 @@
 """``step_timeout``: find the envs that are stuck in a request, and read their Python stacks.
 
-Each process has a *heartbeat* in the block, three int64 that it writes and the parent reads:
+Each env has a *heartbeat* in the block, four int64 that its process writes and the parent reads; if
+one thread steps several envs, that of the first one is used:
 
 * the env that carries out a request (its id plus 1), 0 for none, -1 for a request without timeout;
 * the start of that request, a float64 of ``time.monotonic``, the same clock in all processes;
-* the number of frames that the process has handled.
+* the number of frames that the process has handled, for the first env of a process;
+* the number of the thread, as Python's stacks name it.
 
 The parent reads the heartbeats about once per ``limit`` seconds: a step that begins after that
 cannot be overdue earlier. The process needs two stores and one clock reading per step. Without
@@ -47,7 +49,7 @@ def show_stacks(fd: int) -> None:
 
 
 class Watchdog:
-    """Finds the processes in which a request takes longer than ``limit`` seconds."""
+    """Finds the envs whose request takes longer than ``limit`` seconds."""
 
     def __init__(self, limit: float, heartbeats: Array) -> None:
         self.limit = limit
@@ -56,15 +58,18 @@ class Watchdog:
         # The time at which a process was first idle with a frame to read, by its progress.
         self._idle: dict[tuple[int, int, float], float] = {}
 
-    def forget(self, number: int) -> None:
-        self._heartbeats[number] = 0
-        self._idle = {key: since for key, since in self._idle.items() if key[0] != number}
+    def forget(self, numbers: Sequence[int]) -> None:
+        self._heartbeats[numbers] = 0
+        self._idle = {key: since for key, since in self._idle.items() if key[0] not in numbers}
+
+    def thread_of(self, number: int) -> int:
+        return int(self._heartbeats[number, 3])
 
     def find_overdue(self, sent: Callable[[], Sequence[int]]) -> list[tuple[int, int | None]]:
-        """Return the numbers of stuck processes and their stuck envs, if it is time to check.
+        """Return the numbers of overdue heartbeats and their stuck envs, if it is time to check.
 
         The env is None if the process has not begun its request. ``sent`` returns the number of
-        frames sent to each process, -1 for one that is not running.
+        frames sent, one for each heartbeat, -1 for a process that is not running.
         """
         now = time.monotonic()
         if now < self.next_check:
@@ -73,7 +78,7 @@ class Watchdog:
         idle = {}
         due = now + self.limit
         for number, (row, count) in enumerate(zip(self._heartbeats, sent(), strict=False)):
-            env, _, done = row.tolist()
+            env, _, done, _ = row.tolist()
             since = began = float(row.view(np.float64)[1])  # read after the env, see `Heartbeat`
             if count < 0 or env < 0 or (env == 0 and done >= count):
                 continue
@@ -89,7 +94,7 @@ class Watchdog:
         return found
 
 
-def await_stack(fd: int, kill: Callable[[int], None]) -> tuple[str, str]:
+def await_stack(fd: int, kill: Callable[[int], None], thread: int = 0) -> tuple[str, str]:
     """Wait for the stack of the process that ``kill`` signals; see ``read_stack``."""
     kill(STACK_SIGNAL)
     kill(signal.SIGCONT)  # a stopped process handles no other signal
@@ -100,10 +105,14 @@ def await_stack(fd: int, kill: Callable[[int], None]) -> tuple[str, str]:
         if os.fstat(fd).st_size > size:
             size = os.fstat(fd).st_size
             quiet = time.monotonic() + _QUIET
-    return read_stack(fd)
+    return read_stack(fd, thread)
 
 
-def read_stack(fd: int) -> tuple[str, str]:
-    """Return the user's line and the env's frames of the stack that a process has written."""
+def read_stack(fd: int, thread: int = 0) -> tuple[str, str]:
+    """Return the user's line and the env's frames of the stack that a process has written.
+
+    ``thread``: the number of the env's thread; 0: that of the thread that got the signal, if it
+    steps an env.
+    """
     dump = os.pread(fd, os.fstat(fd).st_size, 0)
-    return errors.stack_of(dump.decode(errors="replace"))
+    return errors.stack_of(dump.decode(errors="replace"), thread)

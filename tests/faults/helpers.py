@@ -11,6 +11,7 @@ import textwrap
 import threading
 from pathlib import Path
 
+from envpool_py import ThreadVectorEnv
 from tests.support import broken, envs
 from tests.support.helpers import ROOT, wait_until_blocked
 from tests.support.places import PLACES
@@ -24,7 +25,7 @@ MODES = (None, "next_step", "same_step")
 # The places whose code differs. `SubprocVectorEnv` runs the code of `ShmemVectorEnv`, and the start
 # methods differ in nothing but the start: a case of each is enough.
 PROCESSES = ("shmem-fork", "shmem-fork-packed")
-EACH = ("dummy", *PROCESSES, "shmem-fork-caller")
+EACH = ("dummy", *PROCESSES, "shmem-fork-caller", "thread", "shmem-fork-threads")
 NEW = ("shmem-spawn-packed", "shmem-forkserver-packed")
 IN_CALLER = ("dummy", "shmem-fork-caller")
 
@@ -83,9 +84,10 @@ def kill(pool, i):
 
 
 def mates_of(pool, i):
-    """Return the envs that share the process of env ``i``, itself included."""
-    pids = pool.apply(lambda _: os.getpid())
-    return [j for j in range(len(pool)) if pids[j] == pids[i]]
+    """Return the envs that share the process of env ``i``, itself included; or its thread."""
+    threads = isinstance(pool, ThreadVectorEnv)
+    found = pool.apply(lambda _: threading.get_ident() if threads else os.getpid())
+    return [j for j in range(len(pool)) if found[j] == found[i]]
 
 
 def goes_on(pool, ids):

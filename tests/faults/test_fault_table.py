@@ -283,7 +283,7 @@ def test_the_time_until_an_env_has_its_turn_does_not_count(gates):
     """Four envs of one process: the heartbeat names each in its turn, with when that began."""
     fns = [functools.partial(envs.GateEnv, tag, gates[tag]) for tag in range(4)]
     with reset_pool("shmem-fork", fns, step_timeout=60.0, num_processes=1) as pool:
-        (heartbeat,) = pool.engine.block.heartbeats
+        heartbeat = pool.engine.block.heartbeats[0]
         released = time.monotonic()
         pool.send([envs.BLOCK] * 4)
         for i, gate in enumerate(gates):
@@ -300,7 +300,7 @@ def test_the_time_of_an_automatic_reset_is_that_of_its_env(mode, gates):
     options = {"step_timeout": 60.0, "num_processes": 1, "autoreset_mode": mode}
     options["reset_fn"] = lambda _, episode: (None, {"block": episode == 1})
     with reset_pool("shmem-fork", fns, **options) as pool:
-        (heartbeat,) = pool.engine.block.heartbeats
+        heartbeat = pool.engine.block.heartbeats[0]
         if mode == "next_step":
             pool.step([0] * 4)
         pool.send([0] * 4)

@@ -81,8 +81,21 @@ def cases():
         yield pytest.param(fault, moment, mode, place, partial, marks=marks)
     for moment, mode, partial in itertools.product(MOMENTS, MODES, [0, 1]):
         if moment != "idle" and (mode or moment != "automatic reset"):
-            for place in ("dummy", "shmem-fork-caller"):
+            for place in ("dummy", "shmem-fork-caller", "thread", "shmem-fork-threads"):
                 yield pytest.param("value", moment, mode, place, partial)
+            if moment != "env_fn":  # there is no time limit in an env_fn
+                for place in ("thread", "thread-packed", "shmem-fork-threads"):
+                    yield pytest.param(
+                        "loop",
+                        moment,
+                        mode,
+                        place,
+                        partial,
+                        marks=[pytest.mark.slow] if partial else [],
+                    )
+    for moment, mode, partial in itertools.product(MOMENTS, MODES, [0, 1]):
+        if mode or moment != "automatic reset":
+            yield pytest.param("SIGKILL", moment, mode, "shmem-fork-threads", partial)
 
 
 @pytest.mark.parametrize(("fault", "moment", "mode", "place", "partial"), list(cases()))
@@ -94,7 +107,7 @@ def check_a_failure(fault, moment, mode, place, partial, tmp_path):
     fns = [functools.partial(Env, tag) for tag in range(3)]
     fns[VICTIM] = functools.partial(Env, VICTIM, tmp_path, fault, moment)
     options = {"on_error": "restart", "restart_backoff": 0.0, "autoreset_mode": mode}
-    if fault == "hang":
+    if fault in ("hang", "loop"):
         options["step_timeout"] = 0.5
     with places.PLACES[place](fns, wait_num=1 if partial else None, **options) as pool:
         mates = helpers.mates_of(pool, VICTIM)

@@ -316,12 +316,16 @@ NO_ENVS = [
 ]
 
 
+ONE_HOST = {"dummy": {}, "shmem-fork-packed": {"num_processes": 1}, "thread": {"num_threads": 1}}
+
+
 @pytest.mark.parametrize("place", LOCAL)
 def test_an_env_fn_that_returns_no_env_or_another_kind_of_env(place):
     for make, text in NO_ENVS:
         fns = [envs.CountEnv, make, make]
-        # Under fork, envs 1 and 2 are the same instance only where they share a process.
-        options = {} if place == "dummy" else {**PLACES[place].options, "num_processes": 1}
+        # Under fork, envs 1 and 2 are the same instance only where they share a process. Of two
+        # threads, both may report an error.
+        options = {**PLACES[place].options, **ONE_HOST[place]}
         with no_process_left(), pytest.raises((ValueError, TypeError), match=text) as caught:
             PLACES[place].pool(fns, **options)
         if text.startswith("env 1: "):

@@ -222,7 +222,8 @@ for module, each in names.items():
 USE = """\
 import gymnasium as gym
 import numpy as np
-from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make, sb3
+from envpool_py import DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, ThreadVectorEnv
+from envpool_py import make, sb3
 
 env_fns = [lambda: gym.make("CartPole-v1")] * 2
 with gym.make("CartPole-v1") as hand:
@@ -231,6 +232,10 @@ with DummyVectorEnv(env_fns, wait_num=1, record=sys.argv[1]) as pool:
     assert np.array_equal(pool.reset(seed=3)[0][0], shown[0])
     assert np.array_equal(pool.step([1, 1])[0][0], shown[1])
     pool.drain()
+with ThreadVectorEnv(env_fns, wait_num=1, step_timeout=60.0) as pool:
+    assert np.array_equal(pool.reset(seed=3)[0][0], shown[0])
+    pool.send([1, 1])
+    assert np.array_equal(pool.step(None, [0])[0][0], shown[1])
 venv = sb3.DummyVecEnv(env_fns)
 venv.seed(3)
 assert np.array_equal(venv.reset()[0], shown[0])
@@ -249,7 +254,8 @@ for kind in (
     except NotImplementedError as error:
         print(error)
 """
-REFUSAL = "worker processes need os.fork.* which this platform lacks; use DummyVectorEnv"
+REFUSAL = "worker processes need os.fork.* which this platform lacks"
+REFUSAL += "; use ThreadVectorEnv or DummyVectorEnv"
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -471,6 +472,8 @@ class FaultEnv(CountEnv):
             DIE[name]()
         while name == "hang":
             signal.pause()  # a signal that is handled, such as that for the stack, ends it
+        while name == "loop":  # as "hang", but an exception in its thread ends it
+            time.sleep(1e-3)
 
     def reset(self, *, seed=None, options=None):
         self._fault((options or {}).get("fault", ""))

@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv
+from envpool_py import (
+    BaseVectorEnv,
+    DummyVectorEnv,
+    ShmemVectorEnv,
+    SubprocVectorEnv,
+    ThreadVectorEnv,
+)
 
 
 class Place(NamedTuple):
@@ -29,6 +35,11 @@ PLACES = {
     "shmem-fork-caller": Place(
         ShmemVectorEnv, {"context": "fork", "num_processes": 1, "caller_steps": True}, 3
     ),
+    "shmem-fork-threads": Place(
+        ShmemVectorEnv, {"context": "fork", "num_processes": 2, "concurrent": True}, 3
+    ),
+    "thread": Place(ThreadVectorEnv, {}, 3),
+    "thread-packed": Place(ThreadVectorEnv, {"num_threads": 2}, 3),
     "shmem-forkserver": Place(ShmemVectorEnv, {"context": "forkserver"}, 2),
     "shmem-forkserver-packed": Place(
         ShmemVectorEnv, {"context": "forkserver", "num_processes": 2}, 3
@@ -40,13 +51,14 @@ PLACES = {
 former is enough."""
 
 QUICK = ("dummy", "subproc-fork", "shmem-fork-packed", "shmem-fork-caller")
+QUICK += ("thread", "shmem-fork-threads")
 """The places where envs are stepped differently: in the caller's process, in a process each, in
-a shared process, and both. They start in some milliseconds."""
+a shared process, both, in threads, and in threads of processes. They start in some milliseconds."""
 
 PROCESSES = ("subproc-fork", "shmem-fork-packed")
 """As QUICK, without the pools that have envs in the caller's process."""
 
-BACKENDS = ("dummy", "shmem-fork-packed")
+BACKENDS = ("dummy", "shmem-fork-packed", "thread")
 """One place of each backend: for what does not depend on how envs are placed."""
 
 LOCAL = BACKENDS

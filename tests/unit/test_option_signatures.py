@@ -8,7 +8,14 @@ import typing
 
 import pytest
 
-from envpool_py import BaseVectorEnv, DummyVectorEnv, ShmemVectorEnv, SubprocVectorEnv, make
+from envpool_py import (
+    BaseVectorEnv,
+    DummyVectorEnv,
+    ShmemVectorEnv,
+    SubprocVectorEnv,
+    ThreadVectorEnv,
+    make,
+)
 from envpool_py.env import pool_options
 from envpool_py.pool import option_signatures
 from tests.support.envs import CountEnv
@@ -21,13 +28,14 @@ OF_ALL = {
     *("measure", "record"),
 }
 FIRST = {"env_fns", "wait_num", "timeout"}
-OF_PROCESSES = {"threads_per_process", "affinity", "step_timeout", "caller_steps"}
+OF_PROCESSES = {"threads_per_process", "affinity", "step_timeout", "caller_steps", "concurrent"}
 OF_SHMEM = OF_ALL | OF_PROCESSES | FIRST | {"context", "num_processes"}
-OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers"}
+OF_MAKE = {"env", "num_envs", "backend", "env_kwargs", "wrappers", "num_threads"}
 CALLABLES = [
     (DummyVectorEnv, OF_ALL | FIRST),
     (ShmemVectorEnv, OF_SHMEM),
     (SubprocVectorEnv, OF_SHMEM | {"share_memory"}),
+    (ThreadVectorEnv, OF_ALL | FIRST | {"num_threads", "step_timeout"}),
     (make, OF_SHMEM - {"env_fns"} | OF_MAKE),
 ]
 
@@ -42,6 +50,7 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
         "affinity": False,
         "step_timeout": None,
         "caller_steps": False,
+        "concurrent": False,
     }
     if function is make:
         others |= {"autoreset_mode": "same_step", "columns": True}

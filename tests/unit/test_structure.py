@@ -64,7 +64,7 @@ PUBLIC = {
     *("MultiDiscreteToDiscrete", "NormalizeReward", "RecordEpisodeStatistics", "RecordVideo"),
     *("Replay", "ReplayError", "RunningMeanStd", "ShmemVectorEnv", "SubprocVectorEnv"),
     *("TruncatedAsTerminated", "VectorEnvNormObs", "VectorEnvWrapper", "WorkerDiedError"),
-    *("make", "replay"),
+    *("ThreadVectorEnv", "make", "replay"),
 }
 PUBLIC_WORKER = {"DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "SubprocEnvWorker"}
 

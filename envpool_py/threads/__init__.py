@@ -1,0 +1,1 @@
+"""Envs in threads of the calling process, as one more kind of host."""

@@ -1,0 +1,218 @@
+"""The threads of a pool, in place of worker processes: start them, watch them, end or abandon them.
+
+For the engine a thread is a process: the same messages, deadlines and restarts. A thread whose
+process would be killed is abandoned: it may run on, but its results are dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from envpool_py import errors
+from envpool_py.env.block import Block, Spec
+from envpool_py.env.pool_options import ProcessOptions
+from envpool_py.env.request import Request
+from envpool_py.errors import EnvError
+from envpool_py.threads.env_thread import EnvThread, ThreadEnd, main
+from envpool_py.worker import frames, process_host
+from envpool_py.worker.builtin_workers import SubprocEnvWorker
+from envpool_py.worker.frames import HEADER
+from envpool_py.worker.host import Send
+from envpool_py.worker.parent_connection import ParentConnection
+from envpool_py.worker.process_group import GRACE, ProcessGroup
+from envpool_py.worker.process_host import ProcessHost
+from envpool_py.worker.watchdog import Watchdog
+
+# Seconds of one wait; on Windows Ctrl-C does not end a wait.
+_LONGEST_WAIT = 0.1 if sys.platform == "win32" else 1e6
+
+
+class ThreadConnection(ParentConnection):
+    """The results of all threads; an empty one says that a host has something else."""
+
+    results: Any
+
+    def __init__(self, hosts: Sequence[ThreadHost]) -> None:
+        self._hosts = hosts
+        self.results = queue.SimpleQueue[bytes]()
+
+    def fetch(self, chunks: list[bytes], spin_for: float, timeout: float | None) -> bool:  # noqa: ARG002
+        """Wait for results or for another event; see ``ParentConnection``."""
+        count = len(chunks)
+        wait = _LONGEST_WAIT if timeout is None else min(max(timeout, 0.0), _LONGEST_WAIT)
+        with contextlib.suppress(queue.Empty):
+            # One call, so that no signal handler runs between the queue and the list.
+            chunks.extend(map(self.results.get, (True,), (wait,)))
+        self.collect(chunks)
+        noticed = False
+        if b"" in chunks[count:]:
+            for host in self._hosts:
+                noticed |= host.look()
+        return noticed
+
+    def collect(self, chunks: list[bytes]) -> bool:
+        count = len(chunks)
+        with contextlib.suppress(queue.Empty):
+            while not self.results.empty():
+                chunks.extend(map(self.results.get, (False,)))
+        return len(chunks) > count
+
+    def wake(self) -> None:
+        self.results.put(b"")
+
+    def close(self) -> None:
+        """There are no descriptors."""
+
+
+class ThreadHost(ProcessHost):
+    """Some envs in a thread; ``process`` is the thread."""
+
+    kind, killed = "thread", "was abandoned"
+    block: Block
+    stream: Any
+    _shared: Any
+
+    def start(self, *, again: bool = False) -> None:
+        self._reset()
+        self.name, claimed = self.kind, self._shared.claimed
+        for key, i in claimed.copy().items():  # other threads change it meanwhile
+            if i in self.ids:  # of the thread before
+                del claimed[key]
+        self.stream = end = ThreadEnd(self._connection.results)  # type: ignore[arg-type]
+        loop = EnvThread(self.ids, end, lambda block: block, claimed)
+        name = f"envpool_py {self.ids[0]}-{self.ids[-1]}"
+        args = loop, end, self.env_fns
+        self.process = threading.Thread(target=main, args=args, name=name, daemon=True)
+        if again:
+            self.restarting, self.deadline = True, time.monotonic() + process_host.SLOW_START
+        self.exit = None
+        try:
+            self.process.start()
+        except RuntimeError as error:
+            self.exit = ""
+            raise OSError(errno.EAGAIN, str(error)) from error
+
+    def look(self) -> bool:
+        """Handle what the thread has sent beside tokens; return whether there was anything."""
+        self.ended |= self.exit is None and self.stream.is_over
+        return self.read() or self.ended
+
+    def write(self, data: bytes) -> None:
+        if self.exit is None:
+            kind, _ = HEADER.unpack_from(data)
+            self.stream.put(kind, self.block if kind == frames.ATTACH else data[HEADER.size :])
+
+    def prepare_requests(self, pairs: Sequence[tuple[int, Request]]) -> Send:
+        own = [(token, request.with_own_arguments()) for token, request in pairs]
+        return partial(self.stream.put, frames.REQUESTS, own)
+
+    def stack_of(self, thread: int) -> tuple[str, str]:
+        frame = sys._current_frames().get(thread or self.process.ident)  # noqa: SLF001 - just for this
+        lines = [
+            f'  File "{each.f_code.co_filename}", line {line} in {each.f_code.co_name}'
+            for each, line in traceback.walk_stack(frame or sys._getframe())  # noqa: SLF001
+        ]
+        return errors.stack_of("\n".join(["Thread (most recent call first):", *lines]))
+
+    def terminate(self) -> None:
+        """A thread takes no signal."""
+
+    def kill(self, signum: int = 0, reason: str | None = None) -> None:  # noqa: ARG002 - as ProcessHost
+        """Abandon the thread."""
+        if reason is not None and self.kill_reason is None:
+            self.kill_reason = f"{self.killed}: {reason}"
+        if self.exit is None and not self.ended:
+            self.stream.abandon(self.process.ident)
+            self.ended = True
+
+    def end(self, reason: str | None = None) -> None:
+        """Abandon the thread, unless it ends by itself."""
+        if reason is None:
+            self.process.join(GRACE)
+            self.look()
+        self.kill(reason=reason)
+
+    def reap(self) -> None:
+        if self.exit is not None:
+            return
+        while self.read():
+            pass
+        self.deadline = math.inf
+        if self.stream.is_over:
+            self.process.join()
+        elif self.kill_reason is None:
+            text = f"its thread has not ended after {GRACE:g} seconds and was abandoned"
+            message = f"{errors.name_ids(self.ids)}: {text}"
+            self.close_errors.append(EnvError(message, self.ids, "close"))
+        self.exit = self.kill_reason or "has ended"
+
+    def _loaded(self, data: Any, i: int, kind: str) -> Any:  # noqa: ARG002 - as ProcessHost
+        return data
+
+    def _error_in(self, i: int, data: Any) -> EnvError:
+        return errors.env_error(data[0], i, data[1])
+
+
+class ThreadGroup(ProcessGroup):
+    """The threads that share the envs of ``env_fns``."""
+
+    counted = "num_threads"
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        context: Any,
+        num_threads: int,
+        options: ProcessOptions = ProcessOptions(),  # noqa: B008 - frozen
+    ) -> None:
+        super().__init__(env_fns, context, num_threads, options)
+        self.connection = ThreadConnection(self.hosts)  # type: ignore[arg-type]
+
+    def starting(self, **_: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def _check_context(self, context: Any) -> Any:
+        return context
+
+    def _packed(self, env_fn: Callable[[], Any], i: int) -> Any:  # noqa: ARG002 - as ProcessGroup
+        return env_fn
+
+    def _open(self) -> None:
+        self._add_hosts(ThreadHost, None, SimpleNamespace(options=self._options, claimed={}))
+
+    def make_block(self, spec: Spec) -> Block:
+        block = Block(spec._replace(timed=True))
+        if self._options.step_timeout is not None:
+            self.watchdog = Watchdog(self._options.step_timeout, block.heartbeats)
+        self._attach_message = frames.frame(frames.ATTACH, b"")
+        for host in self.hosts:
+            host.block = block  # type: ignore[attr-defined]
+            host.write(self._attach_message)
+        return block
+
+    def describe(self) -> str:
+        return f", num_threads={len(self.hosts)}"
+
+
+class ThreadEnvWorker(SubprocEnvWorker):
+    """A worker whose env is in a thread of this process, which starts with the first request.
+
+    Args:
+        env_fn: makes the env; called once, in the thread.
+    """
+
+    make_group = ThreadGroup
+
+    def __init__(self, env_fn: Callable[[], Any]) -> None:
+        super().__init__(env_fn)

@@ -1,0 +1,336 @@
+"""Envs in threads: each in its own thread, all at once; what happens if a thread hangs."""
+
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.error import ClosedEnvironmentError
+
+import envpool_py
+from envpool_py import EnvError, EnvTimeoutError, ShmemVectorEnv, ThreadVectorEnv, WorkerDiedError
+from envpool_py.testing import EnvWorkerContract
+from envpool_py.threads.thread_group import ThreadEnvWorker
+from envpool_py.worker import process_group
+from envpool_py.worker.cores_and_threads import usable_cores
+from tests.support.helpers import ROOT, wait_until
+from tests.support.places import PLACES
+
+THREADS = ("thread", "thread-packed", "shmem-fork-threads")
+
+
+class TestThreadEnvWorker(EnvWorkerContract):
+    make_worker = staticmethod(ThreadEnvWorker)
+
+
+class OwnThreadEnv(gym.Env):
+    """Refuses calls in another thread than that of its construction, and two at once."""
+
+    observation_space = gym.spaces.Box(0, np.inf, (1,), np.float64)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, tag=0):
+        self.tag, self.thread, self.busy = tag, threading.get_ident(), threading.Lock()
+
+    def check(self):
+        assert self.thread == threading.get_ident()
+        assert self.busy.acquire(blocking=False)
+        time.sleep(1e-4)  # another thread has its turn
+        self.busy.release()
+        return os.getpid(), self.thread
+
+    def reset(self, **_):
+        self.check()
+        self.count = 0
+        return np.zeros(1), {}
+
+    def step(self, _):
+        self.check()
+        self.count += 1
+        return np.array([float(self.count)]), 1.0, self.count == 3, False, {}
+
+    def close(self):
+        self.check()
+
+
+@pytest.mark.parametrize("wait_num", [None, 1])
+@pytest.mark.parametrize("place", THREADS)
+def test_an_env_stays_in_its_thread(place, wait_num):
+    fns = [functools.partial(OwnThreadEnv, tag) for tag in range(3)]
+    with PLACES[place](fns, wait_num=wait_num, autoreset_mode="same_step") as pool:
+        pool.reset()
+        for _ in range(20):
+            pool.send([0] * 3)
+            pool.cancel([0])
+            pool.drain()
+            pool.reset([0])
+        threads = pool.call("check")
+        assert len(set(threads)) == (2 if place == "thread-packed" else 3)
+        pool.restart([1])
+        pool.reset()
+        pool.step([0] * 3)
+
+
+class MeetingEnv(OwnThreadEnv):
+    """A step ends when all envs of the barrier are in one."""
+
+    barrier = threading.Barrier(3)
+
+    def step(self, action):
+        self.barrier.wait(120)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (ThreadVectorEnv, {}),
+        (ShmemVectorEnv, {"num_processes": 1, "concurrent": True, "context": "fork"}),
+    ],
+)
+def test_envs_step_at_the_same_time(kind, options):
+    with kind([MeetingEnv] * 3, **options) as pool:
+        pool.reset()
+        for count in (1, 2):
+            assert pool.step([0] * 3)[0].tolist() == [[count]] * 3
+
+
+class GatedEnv(OwnThreadEnv):
+    """Action 1 waits for its gate, whatever exception an abandoned thread gets."""
+
+    gates = (threading.Event(), threading.Event())
+    returned = threading.Event()
+
+    def step(self, action):
+        if action == 1:
+            while True:
+                try:
+                    assert self.gates[self.tag].wait(120)
+                    break
+                except KeyboardInterrupt:
+                    pass
+            self.returned.set()
+            return np.array([666.0]), 666.0, True, True, {"late": True}
+        return super().step(action)
+
+
+@pytest.fixture
+def gated():
+    for event in (*GatedEnv.gates, GatedEnv.returned):
+        event.clear()
+    yield [functools.partial(GatedEnv, tag) for tag in range(2)]
+    for event in GatedEnv.gates:
+        event.set()
+
+
+def threads_named(name="envpool_py"):
+    return [thread for thread in threading.enumerate() if thread.name.startswith(name)]
+
+
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_the_row_of_an_abandoned_thread_is_dropped(gated, on_error):
+    with ThreadVectorEnv(gated, step_timeout=0.3, on_error=on_error) as pool:
+        pool.reset()
+        text = "env 1: did not end its request within step_timeout=0.3 seconds"
+        if on_error == "raise":
+            with pytest.raises(EnvTimeoutError, match=text) as caught:
+                pool.step([0, 1])
+            assert caught.value.env_ids == (1,)
+            assert "thread was abandoned" in caught.value.message
+            assert "in wait" in str(caught.value)
+            assert pool.recv()[0].tolist() == [[1]]
+            with pytest.raises(WorkerDiedError, match="env 1: the thread was abandoned: env 1"):
+                pool.step([0], [1])
+            assert pool.step([0], [0])[0].tolist() == [[2]]
+        else:
+            _, _, _, truncated, infos = pool.step([0, 1])
+            assert truncated.tolist() == [False, True]
+            assert text in infos[1]["env_error"]
+        pool.reset()
+        assert pool.restarts.tolist() == [0, 1]
+        assert len(threads_named("envpool_py 1-1")) == 2
+        pool.send([0, 0])
+        assert wait_until(lambda: pool.engine.hosts.group.connection.results.qsize() == 2)
+        GatedEnv.gates[1].set()  # the abandoned thread goes on
+        assert GatedEnv.returned.wait(120)
+        assert wait_until(lambda: len(threads_named("envpool_py 1-1")) == 1)
+        obs, rewards, terminated, _, infos = pool.recv()
+        assert obs.tolist() == [[1], [1]]
+        assert rewards.tolist() == [1, 1]
+        assert not terminated.any()
+        assert "late" not in infos[1]
+
+
+def test_close_abandons_a_thread_that_hangs(gated, monkeypatch):
+    monkeypatch.setattr(process_group, "GRACE", 0.3)
+    pool = ThreadVectorEnv(gated)
+    pool.reset()
+    pool.send([0, 1])
+    with pytest.warns(RuntimeWarning, match="env 1: its thread has not ended after .* abandoned"):
+        pool.close()
+    assert len(threads_named()) == 1
+    GatedEnv.gates[1].set()
+    assert wait_until(lambda: not threads_named())
+
+
+def test_restart_by_hand_of_a_thread_that_hangs(gated, monkeypatch):
+    monkeypatch.setattr(process_group, "GRACE", 0.3)
+    with ThreadVectorEnv(gated) as pool:
+        pool.reset()
+        pool.send([0, 1])
+        pool.cancel()
+        pool.restart([1])
+        assert pool.reset()[0].tolist() == [[0], [0]]
+        assert pool.step([0, 0])[0].tolist() == [[1], [1]]
+
+
+def test_an_abandoned_thread_that_computes_ends():
+    class Loop(OwnThreadEnv):
+        def step(self, action):
+            while action:
+                pass
+            return super().step(action)
+
+    with ThreadVectorEnv([Loop] * 2, step_timeout=0.3) as pool:
+        pool.reset()
+        with pytest.raises(EnvTimeoutError, match="env 0: did not end"):
+            pool.step([1, 0])
+        assert wait_until(lambda: len(threads_named()) == 1)
+        pool.reset()
+        assert pool.step([0, 0])[0].tolist() == [[1], [1]]
+
+
+def test_finished_envs_come_first(gated):
+    with ThreadVectorEnv(gated, wait_num=1) as pool:
+        pool.reset()
+        pool.send([1, 0])
+        assert [info["env_id"] for info in pool.recv()[4]] == [1]
+        assert pool.step([0], [1])[0].tolist() == [[2]]
+        GatedEnv.gates[0].set()
+        assert pool.recv()[0].tolist() == [[666]]
+
+
+def test_a_pool_closed_by_another_thread_ends_the_wait(gated, beside):
+    pool = ThreadVectorEnv(gated)
+    pool.reset()
+
+    def release():
+        assert wait_until(lambda: pool.engine.flight.closed)
+        for gate in GatedEnv.gates:
+            gate.set()
+
+    pool.send([1, 1])
+    beside(release)
+    beside(pool.close)
+    with pytest.raises(ClosedEnvironmentError):
+        pool.recv()
+
+
+def test_a_thousand_pools_leave_no_thread():
+    fns = [OwnThreadEnv]
+    for _ in range(1000):
+        with ThreadVectorEnv(fns) as pool:
+            pool.reset()
+    assert not threads_named()
+
+
+def test_threads_that_cannot_be_started(monkeypatch):
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    text = "can't start new thread: cannot start thread 0 of 2; pass a smaller num_threads"
+    with pytest.raises(OSError, match=text):
+        ThreadVectorEnv([OwnThreadEnv] * 2)
+
+
+def test_a_fork_cannot_use_the_threads_and_a_pool_may_be_made_there():
+    with ThreadVectorEnv([OwnThreadEnv] * 2) as pool:
+        pool.reset()
+        with ShmemVectorEnv([lambda: Asking(pool)], context="fork") as other:
+            assert other.call("ask") == ["a fork of it cannot use its workers"]
+        pool.step([0, 0])
+
+
+class Asking(OwnThreadEnv):
+    """Uses the pool of its parent, and its own."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.pool = pool
+
+    def ask(self):
+        with ThreadVectorEnv([OwnThreadEnv] * 2) as own:
+            own.reset()
+            assert own.step([0, 0])[0].tolist() == [[1], [1]]
+        try:
+            self.pool.step([0, 0])
+        except RuntimeError as error:
+            return str(error).partition("and ")[2].partition(";")[0]
+
+
+def test_options():
+    with pytest.raises(TypeError, match="ThreadVectorEnv does not take num_processes"):
+        ThreadVectorEnv([OwnThreadEnv], num_processes=2)
+    with pytest.raises(ValueError, match="num_threads must be 1 or more, got 0"):
+        ThreadVectorEnv([OwnThreadEnv], num_threads=0)
+    with pytest.raises(ValueError, match="caller_steps: the caller steps envs one by one"):
+        ShmemVectorEnv([OwnThreadEnv] * 2, num_processes=1, caller_steps=True, concurrent=True)
+    processes = f"num_processes={min(3, len(usable_cores()))}, "
+    with ShmemVectorEnv([OwnThreadEnv] * 3, num_processes="auto", concurrent=True) as pool:
+        assert processes in repr(pool)
+    with envpool_py.make(OwnThreadEnv, 3, concurrent=True) as pool:
+        assert processes in repr(pool)
+    with ThreadVectorEnv([OwnThreadEnv] * 3, num_threads=2) as pool:
+        assert "num_threads=2" in repr(pool)
+    with envpool_py.make(OwnThreadEnv, 3, backend="thread", num_threads=1) as pool:
+        assert isinstance(pool, ThreadVectorEnv)
+        assert "num_threads=1" in repr(pool)
+        pool.reset()
+    for name, options in {
+        "num_processes": {"backend": "thread", "num_processes": 2},
+        "num_threads": {"num_threads": 2},
+    }.items():
+        with pytest.raises(TypeError, match=name):
+            envpool_py.make(OwnThreadEnv, 3, **options)
+
+
+def test_a_program_ends_although_a_thread_hangs(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time, gymnasium as gym, numpy as np\n"
+        "from envpool_py import ThreadVectorEnv\n"
+        "from envpool_py.worker import process_group\n"
+        "process_group.GRACE = 0.3\n"
+        "class Env(gym.Env):\n"
+        "    observation_space = gym.spaces.Box(0, 1, (1,))\n"
+        "    def reset(self, **_): return np.zeros(1, np.float32), {}\n"
+        "    def step(self, action): time.sleep(1000)\n"
+        "pool = ThreadVectorEnv([Env] * 2)\n"
+        "pool.reset()\n"
+        "pool.send([0, 0])\n"
+        "print('sent', flush=True)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, script], env=env, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "sent\n"), done.stderr
+
+
+def test_an_env_that_raises_in_a_thread_keeps_type_and_id():
+    class Boom(OwnThreadEnv):
+        def step(self, _):
+            raise KeyError("boom")
+
+    with ThreadVectorEnv([OwnThreadEnv, Boom]) as pool:
+        pool.reset()
+        with pytest.raises(KeyError, match="boom") as caught:
+            pool.step([0, 0])
+        assert isinstance(caught.value, EnvError)
+        assert caught.value.env_id == 1
