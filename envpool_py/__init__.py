@@ -40,10 +40,19 @@ __version__ = "0.1.0"
 
 _EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"], "pettingzoo")
 _EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray"}
+_PACKAGES = ["collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "testing", "wrappers"]
 
 
 def __getattr__(name: str) -> _Any:
-    """Import a class that needs an extra (PettingZoo, Ray) when it is first used."""
+    """Import a package, or a class that needs an extra (PettingZoo, Ray), when it is first used."""
     if name in _EXTRAS:
         return getattr(_importlib.import_module(f"envpool_py.{_EXTRAS[name]}"), name)
+    if name in _PACKAGES:
+        return _importlib.import_module(f"envpool_py.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    special = [name for name in globals() if name.startswith("__")]
+    return sorted({*special, *__all__, *_EXTRAS, *_PACKAGES, "errors", "seeding", "worker"})

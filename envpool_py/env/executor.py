@@ -198,7 +198,7 @@ class Executor:
             self.warn(checks.OVER, "an env was stepped after its episode ended; reset it")
         row = self._instrumented_step(action)
         if isinstance(row, (tuple, list)) and len(row) == 5:
-            self._check(checks.STEP, row[0], row[1])
+            self._check(checks.STEP, row[0], row[1], action)
         # A list makes the row writer call `finish`, which updates the stepper.
         return list(row) if type(row) is tuple else row
 
@@ -338,7 +338,7 @@ class Executor:
             seed = seed if self._options.episode_seeds else None
         return self.reset(seed=seed)
 
-    def _check(self, what: str, obs: Any, reward: Any) -> None:
+    def _check(self, what: str, obs: Any, reward: Any, action: Any = None) -> None:
         """Check this kind of row: each time with ``ALWAYS``, else once."""
         if what not in self.to_check:
             return
@@ -350,6 +350,8 @@ class Executor:
             checks.REWARD: checks.reward_complaint(reward),
         }
         for kind, text in found.items():
+            if text is not None and checks.has_nan(action):
+                text = f"the action has nan, and then {text}; check your policy"  # noqa: PLW2901
             if text is not None and self._options.validate == ALWAYS:
                 raise ValueError(text)
             if text is not None:

@@ -26,8 +26,21 @@ FOREIGN = {
     "n_envs": "num_envs in envpool_py.make; a pool class has one env per env_fn",
     "num_threads": "threads_per_process, which limits the threads of libraries, or num_processes",
     "num_workers": "num_processes",
+    "seed": "an argument of reset(seed=...)",
     "vectorization_mode": "backend in envpool_py.make, or a pool class",
 }
+
+
+class Spaces(list[Any]):
+    """One space per env; a method of a single space is an error that says which one to use."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        text = f"this is a list of one space per env; use spaces[i].{name} of env i"
+        if name == "sample":
+            text += ": [space.sample() for space in envs.action_space]"
+        raise AttributeError(f"{text}, or pool.single_action_space and single_observation_space")
 
 
 def check_foreign(options: Mapping[str, Any]) -> None:
@@ -36,7 +49,11 @@ def check_foreign(options: Mapping[str, Any]) -> None:
 
 
 def check_env_fns(env_fns: Sequence[Callable[[], Any]]) -> list[Callable[[], Any]]:
-    if callable(env_fns) or isinstance(env_fns, (str, Mapping)):
+    if callable(env_fns):
+        name = getattr(env_fns, "__name__", type(env_fns).__name__)
+        text = f"one env per callable: [{name}] * num_envs, or envpool_py.make({name}, num_envs)"
+        raise TypeError(f"env_fns must be a sequence of callables, {got(env_fns)}; pass {text}")
+    if isinstance(env_fns, (str, Mapping)):
         raise TypeError(f"env_fns must be a sequence of callables, {got(env_fns)}")
     listed = list(env_fns)
     if not listed:

@@ -141,7 +141,7 @@ def test_collect_names_the_env(env, others, tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path / "folder")
     ended = cli(f"replay {path}")
     assert (ended.status, "the run ended well" in ended.out) == (0, True), ended
-    shown = json.loads(cli(f"show {path} --json").out)
+    shown = json.loads(cli(f"show {path} --json -").out)
     assert shown["env"] == env.partition(" ")[0].replace("own.py", str(tmp_path / "own.py"))
     assert (shown["episodes"], shown["seeds"], shown["complete"]) == (4, [1, 2], True)
     if others:  # its rows are others
