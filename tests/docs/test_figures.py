@@ -1,0 +1,70 @@
+"""Each figure of a page is the one that was measured, and README shows what a terminal shows."""
+
+import functools
+import sys
+
+import numpy as np
+import pytest
+
+from tests.support.helpers import ROOT
+
+sys.path.append(str(ROOT / "examples"))
+
+import figures
+from simulator import Simulator
+
+from envpool_py.errors import WorkerDiedError
+from envpool_py.sb3 import SubprocVecEnv
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", figures.pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_figure_is_the_measured_one(page):
+    text = page.read_text(encoding="utf-8")
+    assert figures.written(text, figures.values_of()) == text
+    assert text.count("<!--fig ") == text.count("<!--/fig-->") == len(figures.PLACE.findall(text))
+
+
+def test_figures_that_follow_from_others():
+    values = figures.values_of()
+    for gain, ours, other in (
+        ("simulator.gain_loop", "simulator.ours", "simulator.loop"),
+        ("halves.cartpole.gain", "halves.cartpole.half", "halves.cartpole.sync"),
+        ("libraries.cartpole.gain_sb3-subproc", "libraries.cartpole.ours", None),
+    ):
+        of = values[other or "libraries.cartpole.sb3-subproc"]
+        assert values[gain] == pytest.approx(values[ours] / of, rel=0.01)
+
+
+def test_the_figures_of_a_training():
+    rows = [
+        {"env": "PongNoFrameskip-v4", "vec_env": name, "learn": [9.0, seconds, seconds]}
+        for name, seconds in (
+            ("SB3 DummyVecEnv", 1.0),
+            ("SB3 SubprocVecEnv", 2.0),
+            ("ShmemVecEnv, num_processes=2", 1.0),
+            ("ShmemVecEnv, caller_steps=True", 0.5),
+        )
+    ]
+    found = figures.ppo_of(rows)
+    assert (found["pong.caller"], found["pong.gain"]) == (512, 4.0)
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= 90
+
+
+def test_the_crash_of_readme_is_real(caplog):
+    env_fns = [Simulator] * 5 + [functools.partial(Simulator, crash=1.0)] + [Simulator] * 2
+    venv = SubprocVecEnv(env_fns)
+    venv.reset()
+    with pytest.raises(WorkerDiedError) as raised:
+        venv.step(np.zeros(8, int))
+    venv.close()
+    assert f"\nenvpool_py.errors.WorkerDiedError: {str(raised.value).splitlines()[0]}\n" in README
+    venv = SubprocVecEnv(env_fns, on_error="restart")
+    venv.reset()
+    venv.step(np.zeros(8, int))
+    venv.close()
+    assert f"\n{caplog.messages[0]}\n" in README
