@@ -180,6 +180,9 @@ def make(
             the next episode; the last observation is ``info["final_obs"]``. ``"next_step"`` or a
             ``gymnasium.vector.AutoresetMode``: as in Gymnasium. None: call ``reset`` yourself.
 
+    Returns:
+        A ``DummyVectorEnv`` if no process is needed, else a pool of the ``backend``.
+
     Raises:
         TypeError, ValueError: an argument is wrong, or the pool does not take an option.
         EnvError: making or stepping the env raised.
