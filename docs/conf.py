@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import inspect
+import io
 import os
 import re
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from docutils import nodes
 
 import envpool_py
+from envpool_py import cli
 from envpool_py.env.pool_options import KINDS
 
 project = "envpool_py"
@@ -134,6 +137,20 @@ def insert_options(_app: object, _page: str, source: list[str]) -> None:
     """Put the list in the place of its mark."""
     if "%OPTIONS%" in source[0]:
         source[0] = source[0].replace("%OPTIONS%", options_of_pools())
+    if "%HELP%" in source[0]:
+        source[0] = source[0].replace("%HELP%", helps_of_commands())
+
+
+def helps_of_commands() -> str:
+    """A section for each command, with its ``--help``."""
+    os.environ["COLUMNS"] = "80"
+    sections = []
+    for name in ("", "check", "tune", "timeline", "bench", "collect", "replay", "show", "info"):
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            cli.main([name, "--help"] if name else ["--help"])
+        title = f"## {name or 'envpool-py'}"
+        sections.append(f"{title}\n\n```text\n{shown.getvalue().rstrip()}\n```\n")
+    return "\n".join(sections)
 
 
 def leave_out_options(
