@@ -23,15 +23,13 @@ class Selection:
         ids: the ids, in order.
         is_whole: whether these are all envs, in order.
         index: an index of their rows: a slice for all envs, because it is faster than the ids.
-        places: 0, 1, ..., a number for each of them.
     """
 
-    __slots__ = ("ids", "index", "is_whole", "places")
+    __slots__ = ("ids", "index", "is_whole")
 
     def __init__(self, ids: IdArray, *, is_whole: bool = False) -> None:
         self.ids, self.is_whole = ids, is_whole
         self.index: Any = slice(None) if is_whole else ids
-        self.places = ids if is_whole else np.arange(len(ids))
 
 
 def resolve(ids: Ids, num_envs: int) -> IdArray:

@@ -479,7 +479,7 @@ class _Seeds:
             seed = self._given.pop(i, None)
             options, positions = self._engine.options.env, self._engine.flight.positions
             reset_fn = options.reset_fn
-            episode, root = positions.returned.get(i, (0, False))[0], positions.roots[i]
+            episode, root = max(positions.returned(i)[0], 0), positions.roots[i]
             if options.episode_seeds and root is not None:
                 self.of_env[i], seed = root, seeding.of_episode(root, episode)
             elif reset_fn is not None and seed is None:

@@ -1,4 +1,4 @@
-"""The engine: batches in and out, by one code path for every kind of request and of host.
+"""The engine: batches in and out, by one code path for steps and resets on every kind of host.
 
 ::
 
@@ -14,7 +14,7 @@ Invariants:
 * an env that raised is no longer in flight; the results that came with its error are kept, and
   returned by the next call that fetches, or dropped by a reset;
 * an interrupted call (Ctrl-C, a signal handler that raises) cancels its requests, and those envs
-  then accept only a reset;
+  then accept no step before a reset;
 * every request to an env whose process has ended raises the same error at once, unless
   ``engine.recovery`` handles it.
 """
@@ -79,7 +79,7 @@ class Engine:
     # ------------------------------------------------------------------------------------ sending
 
     def step(self, envs: Selection, actions: Any) -> StepResult:
-        """Step these envs and wait for all of them; after an interrupt they accept only a reset.
+        """Step these envs and wait for all of them; after an interrupt reset them first.
 
         Raises:
             ResetNeeded, AlreadyPendingCallError, EnvError: an env accepts no step, or has failed.
@@ -196,7 +196,6 @@ class Engine:
         try:
             marks = self.block.mark[envs.index]
             marked: list[tuple[int, int]] = []
-            completed: list[int] = []
             beside: dict[int, Beside] = {}
             if marks.tobytes().strip(_NO_MARK):  # faster than NumPy's functions
                 marked = [(k, marks.item(k)) for k in marks.nonzero()[0].tolist()]
@@ -207,15 +206,13 @@ class Engine:
                 infos = self.batches.bare_infos(ids.tolist())
             if marked:
                 self.batches.complete(infos, ids.tolist(), marked, beside, resets=resets)
-                changed = [int(ids[k]) for k, mark in marked if mark & _NEW_POSITION]
-                flight.positions.mark_returned(changed)
-                completed = [int(ids[k]) for k, mark in marked if mark & (FINAL | OVER)]
+                flight.positions.mark_returned(ids[marks & _NEW_POSITION > 0])
             if flight.recorder is not None:
                 flight.recorder.rows(ids, parts, reward, terminated, truncated)
             self.arrivals.remove(ids)
             self.states.mark_returned(envs, READY)
             if recovery.restarts:
-                recovery.returned(ids, completed)
+                recovery.returned(ids, ids[marks & (FINAL | OVER) > 0].tolist())
             self.batch_ids = ids
             self.counts[0] += 1
             self.counts[1] += len(ids)

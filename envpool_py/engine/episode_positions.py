@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from envpool_py import seeding
 from envpool_py.env.block import Block, Position
 from envpool_py.env.request import Request
+from envpool_py.ids import IdArray
 
 
 class Positions:
     """The last seed of each env, and its position at its last returned row, or when it was lost.
 
-    The executor writes the position of its env into the block (``Block.put_position``).
+    The executor writes the position of its env into the block (``Block.put_position``), as a
+    number; these numbers are kept here.
 
     Attributes:
         roots: the last seed of each env whose reset was returned; None: it had none.
-        returned: the position of each env when its last row was returned.
     """
 
     def __init__(self, block: Block) -> None:
-        self._now = block.position
+        self._block = block
+        self._returned = block.positions.copy()  # -1: not known
+        self._lost: dict[int, int] = {}
         self._entropy = np.random.SeedSequence()
         self._sent: dict[int, int] = {}
-        self._lost: dict[int, Position] = {}
         self.roots: dict[int, int | None] = dict.fromkeys(range(block.spec.num_envs))
-        self.returned = dict.fromkeys(range(block.spec.num_envs), (-1, False))
 
     def root_of(self, i: int) -> int | None:
         """Return the last seed of env ``i``; if it had none, one drawn for this pool."""
@@ -38,27 +39,30 @@ class Positions:
             if request.kwargs.get("seed") is not None:
                 self._sent[i] = request.kwargs["seed"]
 
-    def mark_returned(self, ids: Iterable[int]) -> None:
-        for i in ids:
-            self.returned[i] = self._now(i)
-            if i in self._sent:
-                self.roots[i] = self._sent.pop(i)
+    def mark_returned(self, ids: IdArray) -> None:
+        self._returned[ids] = self._block.positions[ids]
+        for i in self._sent.keys() & ids.tolist() if self._sent else ():
+            self.roots[i] = self._sent.pop(i)
 
     def mark_cancelled(self, i: int, *, carried_out: bool) -> None:
-        self.returned.pop(i, None)
+        self._returned[i] = -1
         seed = self._sent.pop(i, None)
         if seed is not None and carried_out:
             self.roots[i] = seed
 
     def mark_lost(self, i: int, *, unanswered: bool = False) -> None:
         """Keep the position of env ``i``; an ``unanswered`` request does not count."""
-        returned = self.returned.get(i) if unanswered else None
-        self._lost.setdefault(i, returned or self._now(i))
+        returned = int(self._returned[i]) if unanswered else -1
+        self._lost.setdefault(i, int(self._block.positions[i]) if returned < 0 else returned)
 
     def mark_recreated(self, i: int) -> None:
         self._lost.pop(i, None)
-        self.returned[i] = self._now(i)
+        self._returned[i] = self._block.positions[i]
 
     def of(self, i: int) -> Position:
         """Return the position of env ``i``, or its position when it was lost."""
-        return self._lost.get(i) or self._now(i)
+        return Block.position(self._lost.get(i, self._block.positions[i]))
+
+    def returned(self, i: int) -> Position:
+        """Return the position of env ``i`` when its last row was returned; unknown: episode -2."""
+        return Block.position(self._returned[i])

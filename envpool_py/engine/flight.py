@@ -144,6 +144,7 @@ class Flight:
         if self.closed:
             self.refuse_if_closed()
         chunks, group = self.arrivals.chunks, self.hosts.group
+        # While a call waits for replies, recovery may be the caller: it must not run again.
         if self.recovery.failed and not self.replies:
             count = len(chunks)
             left = self.recovery.run_jobs(left)
@@ -204,7 +205,7 @@ class Flight:
     # --------------------------------------------------------------------------------- cancelling
 
     def cancel(self, ids: IdArray) -> None:
-        """Cancel the requests of these envs; they then accept only a reset."""
+        """Cancel the requests of these envs; they then accept no step before a reset."""
         if self.closed:
             return
         cancelled = ids[self.states.in_flight()[ids]]

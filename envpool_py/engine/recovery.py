@@ -4,14 +4,15 @@ The story of a failure, in the order of this file:
 
 1. The process of an env ends, or an env raises in place of its row: ``handle`` decides whether to
    raise the error or to keep a ``Failed`` until it is reported. Other envs of the process fail too.
-2. In place of a lost step the engine sends the request ``lose``, whose row the executor of the new
+2. In place of a lost step recovery sends the request ``lose``, whose row the executor of the new
    env writes: truncated, with the last observation. A reset that failed is sent again. An env that
    was lost while idle is sent such a request when the caller sends it the next one.
 3. ``run_jobs``, called whenever the engine waits, restarts the process of an env when its back-off
    is over, and then sends its request, before which the executor gets options and position.
 4. The row is returned as any other row, and ``returned`` drops the record.
 
-So every env that failed is reported once, with ``info["env_error"]``. An env that waits for its
+So every env that failed is reported once, with ``info["env_error"]``, unless ``pool.restart``
+recreates it before. An env that waits for its
 back-off is in flight or idle like any other, and delays no other env.
 
 A recreated env continues at the position of the lost env in its schedule of episodes. The executor,
@@ -325,7 +326,7 @@ class Recovery:
     # ---------------------------------------------------------------------- by a call of the user
 
     def mend(self, ids: IdArray) -> None:
-        """Recreate those of these envs that have failed, and wait for that; EnvError as above."""
+        """Recreate those of these envs that have failed; EnvError: one used its restarts."""
         for i in ids.tolist() if self.failed else ():
             while i in self.failed and self.failed[i].broken:
                 self._hosts.closing.wait(max(self.failed[i].due - time.monotonic(), 0.0))
@@ -335,7 +336,7 @@ class Recovery:
                     self._await_restart()
 
     def revive(self, ids: IdArray) -> None:
-        """Restart the processes of these envs that have ended and are not restarted above."""
+        """Restart the processes of these envs that ended; ``run_jobs`` restarts no DEAD env."""
         self._notice_ends()
         dead = ids[self._states.state[ids] == DEAD]
         if len(dead):

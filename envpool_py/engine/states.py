@@ -30,6 +30,7 @@ _WHY_RESET = {
 }
 
 _ALL_READY = bytes([READY])
+_LONGEST_LOG = 512
 
 
 class States:
@@ -52,26 +53,34 @@ class States:
         self.held = False
         self.deaths: dict[int, EnvError] = {}
         self.unread: set[int] = set()
-        # When the last request of each env was sent or returned, in nanoseconds; in one batch in
-        # the order of the rows.
-        self._times = np.arange(num_envs)
+        # When requests were sent or returned, in nanoseconds, and of which envs. A log, because
+        # each batch adds an entry (0.1 µs; to store 64 times took 3 µs), and few read it.
+        self._log: list[tuple[int, IdArray]] = [(0, np.arange(num_envs))]
 
     def in_flight(self) -> NDArray[np.bool_]:
         """Return a mask ``(num_envs,)`` of the envs in flight."""
         return (self.state == STEPPING) | (self.state == RESETTING)  # type: ignore[no-any-return] # NumPy's
 
+    def _times(self) -> NDArray[np.int64]:
+        """Return the last time of each env in the log; in one batch in the order of the rows."""
+        times = np.zeros(len(self.state), np.int64)
+        for time_ns, ids in self._log:
+            times[ids] = time_ns + np.arange(len(ids))
+        self._log = [(int(times[i]), np.array([i])) for i in np.argsort(times).tolist()]
+        return times
+
     def waiting(self) -> IdArray:
         """Return the envs in flight, the oldest request first."""
-        order = np.argsort(self._times)
+        order = np.argsort(self._times())
         return order[self.in_flight()[order]]
 
     def sent_before(self, nanoseconds: int) -> set[int]:
         """Return the envs in flight whose requests were sent before this ``time.monotonic_ns``."""
-        return set(np.flatnonzero(self.in_flight() & (self._times < nanoseconds)).tolist())
+        return set(np.flatnonzero(self.in_flight() & (self._times() < nanoseconds)).tolist())
 
     def ready(self) -> IdArray:
         """Return the envs that accept a request, in the order in which results were returned."""
-        order = np.argsort(self._times)
+        order = np.argsort(self._times())
         return order[self.state[order] < STEPPING]
 
     def check_free(self, ids: IdArray) -> None:
@@ -116,13 +125,15 @@ class States:
     def mark_sent(self, envs: Selection, state: int) -> None:
         self.state[envs.index] = state
         self.num_in_flight += len(envs.ids)
-        self._times[envs.index] = envs.places + time.monotonic_ns()
+        self._log.append((time.monotonic_ns(), envs.ids))
 
     def mark_returned(self, envs: Selection, state: int) -> None:
         ids = envs.ids
         self.state[envs.index] = state
         self.num_in_flight -= len(ids)
-        self._times[envs.index] = envs.places + time.monotonic_ns()
+        self._log.append((time.monotonic_ns(), ids))
+        if len(self._log) > _LONGEST_LOG + len(self.state):
+            self._times()
         if self.unread:
             self.unread.difference_update(ids.tolist())
         if self.deaths:

@@ -1,7 +1,7 @@
 """Carry out any request on one env.
 
-Every backend uses this module. Only this module and ``step_loop`` call a user's env; only this
-module has the rules of automatic resets and of the seeds of episodes.
+Every backend uses this module. In a pool only this module and ``step_loop`` call a user's env; only
+this module chooses automatic resets and the seeds of episodes.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class Executor:
         row = self._instrumented_step(action)
         if isinstance(row, (tuple, list)) and len(row) == 5:
             self._check(checks.STEP, row[0], row[1], action)
-        # A list makes the row writer call `finish`, which updates the stepper.
+        # A list makes the step loop call `finish`, which updates the stepper.
         return list(row) if type(row) is tuple else row
 
     def _instrumented_step(self, action: Any) -> Any:

@@ -61,7 +61,7 @@ class BaseVectorEnv:
     ``TypeError`` or ``ValueError``, before anything is sent, for wrong ids, actions, seeds or
     options. If an env raises, they raise ``EnvError``, which names it; the rows of the other envs
     are kept for the next ``recv``. An interrupted call (Ctrl-C, a signal handler that raises)
-    cancels its requests: those envs then accept only ``reset``.
+    cancels its requests: those envs then need a reset before the next step.
 
     Args:
         env_fns: one callable per env; ``env_fns[i]()`` makes env ``i``.
@@ -229,7 +229,7 @@ class BaseVectorEnv:
     def cancel(self, id: Ids = None) -> None:
         """Cancel the requests that these envs have in flight; their results are dropped.
 
-        Those envs then accept only a reset. Envs that are not in flight do not change.
+        Those envs then need a reset before the next step. Envs not in flight do not change.
         """
         self.engine.flight.cancel(self._select(id).ids)
 

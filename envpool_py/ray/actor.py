@@ -117,7 +117,7 @@ class EnvActor(EnvProcess):
         else:
             self._close()
         done, groups, rows = np.frombuffer(outbox.tokens, np.int64), 0, b""
-        if self._writer is not None and len(done):
+        if self._loop is not None and len(done):
             groups = self._groups_of(done)
             rows = self._rows.take(groups, done)
         large = len(rows) >= 100_000  # then the driver reads them where Ray keeps them, as an array

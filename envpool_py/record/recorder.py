@@ -1,6 +1,6 @@
 """``record="FILE"``: the file format, the recorder that writes it, the function that reads it.
 
-A record holds every request that a pool sent to its envs and, for each row, enough to check a
+A record holds every request of a pool that may change an env and, for each row, enough to check a
 replay: the reward, the flags and a digest of the observation. The file begins with ``MAGIC``,
 followed by chunks. A chunk is the length of its body and the CRC-32 of its kind and body (two
 unsigned 32-bit numbers, little-endian), one byte for its kind, and the body: of the first chunk the
@@ -68,10 +68,9 @@ class Row(NamedTuple):
 class Recorder:
     """Write the record of one pool to ``path``, which must not exist; only its owner can read it.
 
-    The engine calls it for every request and every result. The calls for each env are in the order
-    of events: ``requests`` before a request is sent; then exactly one of ``rows``,
-    ``failed`` and ``cancelled``, unless the env is ``recreated``. A TypeError, of a value that only
-    pickle supports, refuses the requests of the call.
+    The calls for each env are in the order of events: ``requests`` before a request is sent; then
+    exactly one of ``rows``, ``failed`` and ``cancelled``, unless the env is ``recreated``. A
+    TypeError, of a value that only pickle supports, refuses the requests of the call.
     """
 
     def __init__(self, block: Block, path: Path, header: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ class EnvWorker(ABC):
     worker class must pass are in ``envpool_py.testing.EnvWorkerContract``.
 
     Args:
-        env_fn: makes the env; called once.
+        env_fn: makes the env, and makes it again when it is recreated.
     """
 
     def __init__(self, env_fn: Callable[[], Any]) -> None:

@@ -59,7 +59,7 @@ class SubprocEnvWorker(EnvWorker):
     go through shared memory.
 
     Args:
-        env_fn: makes the env; called once, in the process.
+        env_fn: makes the env, in the process.
         share_memory: ignored; in a pool memory is always shared.
         context: the name of a start method or a multiprocessing context; None: multiprocessing's
             default.
@@ -152,7 +152,7 @@ class ShmemEnvWorker(SubprocEnvWorker):
     """A worker whose env is in a worker process; rows and actions are in shared memory.
 
     Args:
-        env_fn: makes the env; called once, in the process.
+        env_fn: makes the env, in the process.
         context: the name of a start method or a multiprocessing context; None: multiprocessing's
             default.
     """

@@ -89,7 +89,7 @@ class EnvProcess:
     def __init__(self, number: int, ids: Sequence[int], end: Any) -> None:
         self._number, self._ids, self._end = number, ids, end
         self._executors: dict[int, Executor] = {}
-        self._writer: StepLoop | None = None
+        self._loop: StepLoop | None = None
         self._heartbeat: Heartbeat | None = None
 
     def run(self, env_fns: Sequence[Any], memory_fd: int) -> None:
@@ -134,19 +134,19 @@ class EnvProcess:
         if block.spec.num_processes:
             self._heartbeat = Heartbeat(block.heartbeats[self._number])
         keep_info = Packer(*block.info_memory).pack
-        self._writer = StepLoop(
+        self._loop = StepLoop(
             block, self._executors, self._send_beside, self._fail, keep_info, self._heartbeat
         )
 
     def _carry_out(self, data: bytes, publish_after: float) -> None:
         """Carry out steps and plain resets; publish finished rows at intervals."""
-        writer = self._writer
-        assert writer is not None  # noqa: S101 - the parent attaches a block first
+        loop = self._loop
+        assert loop is not None  # noqa: S101 - the parent attaches a block first
         tokens = memoryview(data).cast("q").tolist()
         todo, start, left = iter(tokens), 0, len(tokens)
         while left:
             due = time.perf_counter() + publish_after if publish_after else 0.0
-            writer.carry_out(tokens, todo, due)
+            loop.carry_out(tokens, todo, due)
             left = length_hint(todo)
             stop = len(data) - left * TOKEN_BYTES
             # The answer to a request is its token.
@@ -155,19 +155,19 @@ class EnvProcess:
 
     def _answer(self, pairs: Sequence[tuple[int, bytes]]) -> None:
         """Carry out requests with arguments; publish finished ones at intervals."""
-        writer, done, due = self._writer, b"", time.perf_counter() + PUBLISH_AFTER
+        loop, done, due = self._loop, b"", time.perf_counter() + PUBLISH_AFTER
         for token, data in pairs:
             kind = "request"
             try:
                 request = pickle.loads(data)  # noqa: S301 - from our own parent; a copy for each env
                 kind = request.kind
-                if writer is not None:
-                    writer.answer(token, request)
+                if loop is not None:
+                    loop.answer(token, request)
                 else:
                     reply = self._executors[token & ID_MASK](request)
                     self._send_beside(token, {"reply": reply})
             except BaseException as error:  # noqa: BLE001 - unpickling runs the user's code
-                (self._fail if writer is None else writer.note_error)(token, kind, error)
+                (self._fail if loop is None else loop.note_error)(token, kind, error)
             done += pack_token(token)
             if time.perf_counter() > due:
                 self._end.publish(done)

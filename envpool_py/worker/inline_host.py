@@ -55,7 +55,7 @@ class InlineHost:
 
     def attach(self, block: Block) -> None:
         self._infos = block.infos
-        self._writer = StepLoop(
+        self._loop = StepLoop(
             block, self._executors, self._keep_beside, self._keep_error, self._keep_info
         )
 
@@ -110,14 +110,14 @@ class InlineHost:
             return False
         due = 0.0 if seconds is None else time.perf_counter() + seconds
         if not self._requests:
-            self._writer.carry_out(tokens, todo, due, limit)
+            self._loop.carry_out(tokens, todo, due, limit)
         else:
             for token in islice(todo, limit):
                 request = self._requests.pop(token, None)
                 if request is None:
-                    self._writer.carry_out([token], iter([token]), 0)
+                    self._loop.carry_out([token], iter([token]), 0)
                 else:
-                    self._writer.answer(token, request)
+                    self._loop.answer(token, request)
                 if due and time.perf_counter() > due:
                     break
         self._report(chunks)
@@ -156,5 +156,5 @@ class InlineHost:
             except Exception as error:  # noqa: BLE001 - the others must be closed as well
                 errors.append(env_error(error, i, "close"))
         self._executors, self._requests = {}, {}
-        self.__dict__.pop("_writer", None)
+        self.__dict__.pop("_loop", None)
         return errors
