@@ -34,10 +34,14 @@ exclude_patterns = ["_build"]
 nb_execution_mode = "off"  # the tests run the notebooks
 # The reference is built without these packages too.
 _optional = ["pettingzoo", "ray", "stable_baselines3", "torch"]
-autodoc_mock_imports = [name for name in _optional if importlib.util.find_spec(name) is None]
+autodoc_mock_imports = [
+    name for name in _optional if importlib.util.find_spec(name) is None
+]
 
 # The address of the published pages, which previews in chats need: docs/release.md.
-html_baseurl = os.environ.get("READTHEDOCS_CANONICAL_URL", os.environ.get("DOCS_URL", ""))
+html_baseurl = os.environ.get(
+    "READTHEDOCS_CANONICAL_URL", os.environ.get("DOCS_URL", "")
+)
 if html_baseurl:
     extensions.append("sphinxext.opengraph")
     ogp_site_url = html_baseurl
@@ -73,7 +77,12 @@ autodoc_typehints_description_target = "documented"
 
 
 def plain_summary(
-    _app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]
+    _app: object,
+    _what: str,
+    _name: str,
+    _obj: object,
+    _options: object,
+    lines: list[str],
 ) -> None:
     """Put back together the summary of a property that has a colon.
 
@@ -145,7 +154,17 @@ def helps_of_commands() -> str:
     """A section for each command, with its ``--help``."""
     os.environ["COLUMNS"] = "80"
     sections = []
-    for name in ("", "check", "tune", "timeline", "bench", "collect", "replay", "show", "info"):
+    for name in (
+        "",
+        "check",
+        "tune",
+        "timeline",
+        "bench",
+        "collect",
+        "replay",
+        "show",
+        "info",
+    ):
         with contextlib.redirect_stdout(io.StringIO()) as shown:
             cli.main([name, "--help"] if name else ["--help"])
         title = f"## {name or 'envpool-py'}"
@@ -154,7 +173,12 @@ def helps_of_commands() -> str:
 
 
 def leave_out_options(
-    _app: object, _what: str, _name: str, _obj: object, _options: object, lines: list[str]
+    _app: object,
+    _what: str,
+    _name: str,
+    _obj: object,
+    _options: object,
+    lines: list[str],
 ) -> None:
     """Refer to the list in place of repeating all options."""
     taken = _plain(lines)
@@ -177,7 +201,9 @@ def shorten_signature(
     returns: str | None,
 ) -> tuple[str | None, str | None] | None:
     """Write ``**options`` for the options of pools."""
-    left_out = {entry[2] for entry in _plain(inspect.cleandoc(obj.__doc__ or "").split("\n"))}
+    left_out = {
+        entry[2] for entry in _plain(inspect.cleandoc(obj.__doc__ or "").split("\n"))
+    }
     if signature is None or len(left_out) < _SEVERAL:
         return None
     parts, depth, part = [], 0, ""
@@ -189,13 +215,17 @@ def shorten_signature(
         else:
             part += letter
     parts.append(part.strip())
-    kept = [each for each in parts if re.split(r"[:=]", each)[0].strip() not in left_out]
+    kept = [
+        each for each in parts if re.split(r"[:=]", each)[0].strip() not in left_out
+    ]
     while kept and kept[-1] == "*":
         kept.pop()
     return f"({', '.join([*kept, '**options'])})", returns
 
 
-_OF_OTHERS = re.compile(r"(SB3|Stable-Baselines3|Tianshou|Gymnasium|EnvPool|PettingZoo|Ray)'s $")
+_OF_OTHERS = re.compile(
+    r"(SB3|Stable-Baselines3|Tianshou|Gymnasium|EnvPool|PettingZoo|Ray)'s $"
+)
 
 
 def link_names(app: Any, doctree: nodes.document, page: str) -> None:
@@ -211,7 +241,9 @@ def link_names(app: Any, doctree: nodes.document, page: str) -> None:
             short = full.rpartition(".")[2]
             is_clear = entry.objtype != "function" or full == "envpool_py.make"
             for name in (full, short) if is_clear else (full,):
-                targets.setdefault(name, entry)  # the name nearest to the top of the package
+                targets.setdefault(
+                    name, entry
+                )  # the name nearest to the top of the package
     for literal in list(doctree.findall(nodes.literal)):
         entry = targets.get(literal.astext().removesuffix("()"))
         is_link = isinstance(literal.parent, (nodes.reference, nodes.title))
@@ -230,8 +262,12 @@ def link_names(app: Any, doctree: nodes.document, page: str) -> None:
 def setup(app: Any) -> None:
     """Connect the functions above."""
     app.connect("source-read", insert_options)
-    app.connect("autodoc-process-docstring", leave_out_options, priority=400)  # before napoleon's
+    app.connect(
+        "autodoc-process-docstring", leave_out_options, priority=400
+    )  # before napoleon's
     app.connect("autodoc-process-signature", shorten_signature)
-    app.connect("autodoc-process-docstring", plain_summary, priority=600)  # after napoleon's
+    app.connect(
+        "autodoc-process-docstring", plain_summary, priority=600
+    )  # after napoleon's
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("doctree-resolved", link_names)

@@ -19,7 +19,7 @@ from tests.cli.parts import COUNT
 from tests.support.envs import CountEnv
 from tests.support.helpers import ROOT
 
-PAGE = (ROOT / "docs/commands.md").read_text()
+PAGE = (ROOT / "docs/commands.md").read_text().replace(" \\\n    ", " ")
 CORRIDOR = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[0]
 SHORTER = {"tune": "--seconds 0.2", "bench": "--seconds 0.02 --repeats 1 --policy-us 0"}
 BAD_INPUT = re.compile("^envpool-py: (no env|corridor.py:Corridor: missing|--out)", re.MULTILINE)
