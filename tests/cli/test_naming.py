@@ -140,7 +140,7 @@ def test_collect_names_the_env(env, others, tmp_path, monkeypatch, cli):
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
     ended = cli(f"replay {path}")
-    assert (ended.status, "the run ended well" in ended.out) == (0, True), ended
+    assert (ended.status, "the record is complete" in ended.out) == (0, True), ended
     shown = json.loads(cli(f"show {path} --json -").out)
     assert shown["env"] == env.partition(" ")[0].replace("own.py", str(tmp_path / "own.py"))
     assert (shown["episodes"], shown["seeds"], shown["complete"]) == (4, [1, 2], True)
@@ -169,7 +169,7 @@ def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
         status, out, err = cli(f"replay {path}")
         assert status == (0 if is_named else 2), err
         text = "does not name the env of its 2 envs; name that of the run: envpool-py"
-        assert ("the run ended well" if is_named else text) in out + err
+        assert ("the record is complete" if is_named else text) in out + err
     assert cli(f"replay {path} tests.cli.parts:count_env --env 1").status == 0
 
 
