@@ -1,6 +1,7 @@
 """Each figure of a page is the one that was measured, and README shows what a terminal shows."""
 
 import functools
+import re
 import sys
 
 import numpy as np
@@ -68,3 +69,21 @@ def test_the_crash_of_readme_is_real(caplog):
     venv.step(np.zeros(8, int))
     venv.close()
     assert f"\n{caplog.messages[0]}\n" in README
+
+
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt", "examples/README.md"]
+)
+def test_links_lead_to_files(name):
+    page = ROOT / name
+    links = LINK.findall(page.read_text(encoding="utf-8"))
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_each_example_is_in_the_gallery():
+    gallery = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
+    programs = [path.name for path in (ROOT / "examples").glob("*.py")]
+    assert not [name for name in programs if f"`{name}`" not in gallery]

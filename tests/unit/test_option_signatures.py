@@ -50,12 +50,8 @@ def test_every_option_is_in_the_signature_and_the_text(function, names):
         assert parameters[name].default == (others[name] if name in others else own[name].default)
     typed = function.__init__ if isinstance(function, type) else function
     assert typing.get_type_hints(typed).keys() - {"return"} == names
-    args = (
-        inspect.getdoc(function)
-        .partition("Args:\n")[2]
-        .partition("\nRaises:")[0]
-        .partition("\nReturns:")[0]
-    )
+    args = inspect.getdoc(function).partition("Args:\n")[2]
+    args = re.split(r"\n(?:Returns|Raises):", args)[0]
     explained = re.findall(r"^ {4}(\w+): \S", args, re.MULTILINE)
     assert explained == list(parameters)
     assert '``"restart"``: the env is\n' in args  # the meaning, and not a reference to it
