@@ -192,7 +192,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else {"parts": {}}
         busy = measuring.busy_part(1.0) or 0.0
         for name in args.parts or PARTS:
-            found["parts"][name] = {key: float(f"{v:.4g}") for key, v in PARTS[name]().items()}
+            new = {key: float(f"{value:.4g}") for key, value in PARTS[name]().items()}
+            old = found["parts"].get(name, {})
+            for key in old.keys() - new.keys():  # its library is not installed here
+                print(f"{name}.{key}: not measured; the old figure is kept")
+            found["parts"][name] = {**old, **new}
             cores = len(os.sched_getaffinity(0))
             facts = {"version": envpool_py.__version__, "cores": cores, "busy": round(busy, 2)}
             found.setdefault("facts", {})[name] = facts
