@@ -1,8 +1,11 @@
 """Each figure of a page is the one that was measured, and README shows what a terminal shows."""
 
 import functools
+import json
 import re
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,3 +90,35 @@ def test_each_example_is_in_the_gallery():
     gallery = (ROOT / "examples" / "README.md").read_text(encoding="utf-8")
     programs = [path.name for path in (ROOT / "examples").glob("*.py")]
     assert not [name for name in programs if f"`{name}`" not in gallery]
+
+
+def test_a_measurement_has_all_figures(monkeypatch):
+    """``measure`` finds every figure of the file; here nothing is measured."""
+    known = figures.values_of()
+    rates = [100.0, 200.0, 400.0]
+
+    def carry_out(job):
+        kind = 1 if job.setting.caller_steps else 2 if job.setting.wait_num else 0
+        return [SimpleNamespace(rate=rates[kind])]
+
+    def run(*words):
+        path = Path(words[words.index("--json") + 1])
+        names = ["envpool-cpp", "bare", *(key.partition(".")[2] for key in known)]
+        workloads = ("cartpole-x64", "halfcheetah-x16")
+        rows = [
+            {"workload": workload, "contestant": name, "steps": 50, "seconds": 0.5}
+            for workload in workloads
+            for name in {each.removeprefix("cartpole.") for each in names}
+            if "." not in name
+        ]
+        if "bench" in words:
+            pools = ("loop", "gymnasium-async", "make")
+            rows = [{"pool": name, "steps": 50, "seconds": 0.5} for name in pools]
+        path.write_text(json.dumps(rows))
+
+    monkeypatch.setattr(figures.measuring, "carry_out", carry_out)
+    monkeypatch.setattr(figures, "_run", run)
+    for part in ("simulator", "halves", "libraries"):
+        keys = {key.partition(".")[2] for key in known if key.startswith(f"{part}.")}
+        assert keys <= figures.PARTS[part]().keys()
+    assert figures.halves()["cartpole.gain"] == 4.0
