@@ -34,6 +34,7 @@ from envpool_py.pool.arguments import Options, check_foreign
 from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
 from envpool_py.pool.option_signatures import AllOptions, spell_out
+from envpool_py.pool.space_list import Spaces
 from envpool_py.record import env_name
 from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
@@ -109,8 +110,8 @@ class BaseVectorEnv:
             self.worker_class = type(self.workers[0])
             env_spaces = self.engine.env_spaces
             both = [(each.observation_space, each.action_space) for each in env_spaces]
-            self.observation_space: list[Any] = arguments.Spaces(obs for obs, _ in both)
-            self.action_space: list[Any] = arguments.Spaces(action for _, action in both)
+            self.observation_space: list[Any] = Spaces(obs for obs, _ in both)
+            self.action_space: list[Any] = Spaces(action for _, action in both)
             self._meter = stats.Meter(self.engine) if self._options.pool.measure else None
             if hosts.group is not None:
                 warn_of_torch(len(hosts.group.hosts))
