@@ -8,8 +8,15 @@ from envpool_py.pool.backends import DummyVectorEnv, ShmemVectorEnv, SubprocVect
 from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.replayer import Replay, replay
 from envpool_py.wrappers import (
+    AtariInfo,
+    ClipAction,
+    ClipReward,
     ContinuousToDiscrete,
+    FrameStackObservation,
     MultiDiscreteToDiscrete,
+    NormalizeReward,
+    RecordEpisodeStatistics,
+    RecordVideo,
     RunningMeanStd,
     TruncatedAsTerminated,
     VectorEnvNormObs,
@@ -17,12 +24,19 @@ from envpool_py.wrappers import (
 )
 
 __all__ = [
+    "AtariInfo",
     "BaseVectorEnv",
+    "ClipAction",
+    "ClipReward",
     "ContinuousToDiscrete",
     "DummyVectorEnv",
     "EnvError",
     "EnvTimeoutError",
+    "FrameStackObservation",
     "MultiDiscreteToDiscrete",
+    "NormalizeReward",
+    "RecordEpisodeStatistics",
+    "RecordVideo",
     "Replay",
     "ReplayError",
     "RunningMeanStd",
@@ -39,12 +53,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _EXTRAS = dict.fromkeys(["ParallelVectorEnv", "PettingZooEnv", "SB3MultiAgentVecEnv"], "pettingzoo")
-_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray"}
+_EXTRAS |= {"RayEnvWorker": "ray", "RayVectorEnv": "ray", "evaluate": "collector"}
 _PACKAGES = ["collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "testing", "wrappers"]
+_PACKAGES += ["tianshou"]
 
 
 def __getattr__(name: str) -> _Any:
-    """Import a package, or a class that needs an extra (PettingZoo, Ray), when it is first used."""
+    """Import a package, what needs an extra (PettingZoo, Ray), or few programs, when first used."""
     if name in _EXTRAS:
         return getattr(_importlib.import_module(f"envpool_py.{_EXTRAS[name]}"), name)
     if name in _PACKAGES:

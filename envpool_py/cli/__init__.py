@@ -7,6 +7,8 @@ carries the command out and returns the exit status. ``run`` raises ``UsageError
 
 from __future__ import annotations
 
+import io
+import sys
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from textwrap import fill
@@ -49,6 +51,9 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command with these arguments, or those of the process; return the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters of the env's names
+            stream.reconfigure(errors="backslashreplace")
     parser = Parser("envpool-py", description="Work with pools of environments.", epilog=_EPILOG)
     parser.formatter_class = _Formatter
     version = f"envpool-py {envpool_py.__version__}"

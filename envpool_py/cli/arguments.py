@@ -95,6 +95,14 @@ def writable(path: str) -> str:
     return path
 
 
+def episodes_file(path: str) -> str:
+    """The type of a file of episodes, or of a folder, whose name has no suffix."""
+    suffix = Path(path).suffix
+    if suffix not in ("", ".npz"):
+        raise UsageError(f"must end in .npz, or have no suffix for a folder; got {path}")
+    return writable(path)
+
+
 def picture(path: str) -> str:
     """The type of a ``.png`` that can be written; needs matplotlib."""
     if not path.endswith(".png"):

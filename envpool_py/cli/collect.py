@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import platform
 import secrets
-import shutil
 import time
 import traceback
 from pathlib import Path
@@ -26,6 +25,7 @@ from envpool_py.collector import (
     EpisodeWriter,
     Policy,
     RandomPolicy,
+    places,
     space_json,
 )
 from envpool_py.env import spaces
@@ -94,7 +94,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "policy(obs, env_ids) -> actions; a class is called with (pool, seed) to make one"
     add_shared(parser, "--policy", help=f"{text}; default: random actions")
     text = "where to write the episodes"
-    parser.add_argument("--out", type=arguments.writable, metavar="FILE.npz", help=text)
+    parser.add_argument("--out", type=arguments.episodes_file, metavar="FILE.npz", help=text)
     text = "replace the file of --out if there is one"
     parser.add_argument("--force", action="store_true", help=text)
     parser.add_argument(
@@ -173,18 +173,14 @@ def run(args: argparse.Namespace) -> int:
         status = INTERRUPTED
     file, kept = None, "nothing is written"
     if writer is not None and writer.num_episodes:
-        file = _partial(args) if _partial(args).exists() else args.out
+        folder = places.folder_of(Path(args.out))
+        file = folder if folder.exists() else args.out
         kept = f"kept {writer.num_episodes} whole episodes in {file}"
     if status:
         complain(f"{_ENDED[status]}; {kept}")
     if summary is not None:
         summary.show(seed=args.seed, restarts=len(restarts) or None, file=file)
     return status
-
-
-def _partial(args: argparse.Namespace) -> Path:
-    """The folder of the episodes until the file is complete."""
-    return Path(f"{args.out}.partial")
 
 
 def _complete(args: argparse.Namespace) -> None:
@@ -198,9 +194,10 @@ def _complete(args: argparse.Namespace) -> None:
     out = Path(args.out or "")
     if args.out is not None and out.exists() and out.suffix != ".npz":
         raise UsageError(f"--out: {out} exists; --force replaces .npz files only: remove it")
-    for path in [] if args.out is None else [out, _partial(args)]:
-        if path.exists() and not args.force:
-            raise UsageError(f"--out: {path} exists; --force replaces it")
+    if args.out is not None and not args.force:
+        for path in (out, places.folder_of(out), places.packed_of(out)):  # also of a killed run
+            if path.exists():
+                raise UsageError(f"--out: {path} exists; --force replaces it")
     if args.backend == "ray":
         _connect_to_ray(args.address)
     elif args.address is not None:
@@ -218,8 +215,8 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     try:
         with showing(args.episodes or args.steps, progress):
             for episode in collector.episodes(args.episodes, args.steps, balanced=args.balanced):
-                if writer is not None:
-                    writer.write(episode)
+                if writer is not None and not _write(args, writer, episode):
+                    return 1
                 summary.add(episode)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -234,6 +231,16 @@ def _collect(args: argparse.Namespace, writer: EpisodeWriter | None, summary: Su
     finally:
         summary.seconds = time.perf_counter() - summary.started
     return 0
+
+
+def _write(args: argparse.Namespace, writer: EpisodeWriter, episode: Episode) -> bool:
+    """Whether the episode was written; the disk may be full."""
+    try:
+        writer.write(episode)
+    except (OSError, TypeError, ValueError) as error:
+        complain(f"{args.out}: {describe(error)}")
+        return False
+    return True
 
 
 def _close(args: argparse.Namespace, writer: EpisodeWriter | None, status: int) -> int:
@@ -301,10 +308,13 @@ def _policy(args: argparse.Namespace, pool: BaseVectorEnv) -> Policy:
     if not isinstance(policy, type):
         return policy  # type: ignore[no-any-return]
     try:
-        return policy(pool, args.seed)  # type: ignore[no-any-return]
+        made = policy(pool, args.seed)
     except Exception as error:  # noqa: BLE001 - the user's class may raise anything
         whose = "" if args.policy is None else f"--policy: {args.policy.name} raised "
         raise UsageError(whose + describe(error)) from None
+    if not callable(made):
+        raise UsageError(f"--policy: {args.policy.name} has no __call__(obs, env_ids)")
+    return made  # type: ignore[no-any-return]
 
 
 def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | None:
@@ -326,7 +336,7 @@ def _writer(args: argparse.Namespace, pool: BaseVectorEnv) -> EpisodeWriter | No
         for space in env_spaces:
             space_json.to_json(space)
         # Left by a run that was killed; only now that the next run can begin.
-        shutil.rmtree(_partial(args), ignore_errors=True)
+        places.remove_unfinished(Path(args.out))
         compress = args.compress
         if compress is None:
             leaves = spaces.leaves(spaces.layout_of(pool.observation_space[0]))

@@ -24,7 +24,7 @@ from gymnasium.utils import env_checker, passive_env_checker
 
 from envpool_py.env import row_checks
 from envpool_py.errors import describe, line_of, name_exit
-from envpool_py.sb3.common.env_checker import check_env, sample_action
+from envpool_py.sb3.common.env_checker import check_env, checked_step
 from envpool_py.worker import memory, watchdog
 
 #: A whole episode is stepped, up to so many steps and seconds.
@@ -112,7 +112,7 @@ def stages(
     by_name: dict[str, Callable[[Any], Iterable[Finding]]] = {
         "spaces": _check_spaces,
         "training": lambda env: _outcome("error", check_env, env),
-        "options": lambda env: _outcome("warning", env_checker.check_reset_options, env),
+        "options": _check_options,
         "a whole episode": _check_episode,
         "seeds": _check_seeds,
         "global generators": _check_global_generators,
@@ -194,11 +194,16 @@ def _check_spaces(env: Any) -> Iterator[Finding]:
     yield from _outcome("error", passive_env_checker.check_action_space, env.action_space)
 
 
+def _check_options(env: Any) -> Iterator[Finding]:
+    env.reset()  # raises what is no matter of options
+    yield from _outcome("warning", env_checker.check_reset_options, env)
+
+
 def _check_episode(env: Any) -> list[Finding]:
     """Check that every value is valid and picklable, and that no later call changes it."""
     deadline = time.monotonic() + _MOST_SECONDS
     call, returned, over = "reset()", env.reset(seed=0), False
-    for number in range(1, _MOST_STEPS + 1):
+    for number in range(1, _MOST_STEPS + 2):  # the last is the reset after the last step
         try:
             before = [cloudpickle.dumps(value) for value in returned]
         except Exception as error:  # noqa: BLE001 - pickling runs the user's code
@@ -207,9 +212,11 @@ def _check_episode(env: Any) -> list[Finding]:
         last_call, last = call, returned
         if over:
             call, returned = "reset()", env.reset()
+        elif number > _MOST_STEPS or time.monotonic() > deadline:
+            break
         else:
             call = f"step() number {number}"
-            obs, reward, terminated, truncated, info = env.step(sample_action(env))
+            obs, reward, terminated, truncated, info = checked_step(env)
             wrong = row_checks.complaint(env.observation_space, obs)
             wrong = wrong or row_checks.reward_complaint(reward)
             if wrong:
@@ -222,9 +229,7 @@ def _check_episode(env: Any) -> list[Finding]:
         if over:
             return []
         over = terminated or truncated
-        if time.monotonic() > deadline:
-            break
-    return [Finding("note", f"no episode has ended in {number} steps")]
+    return [Finding("note", f"no episode has ended in {number - 1} steps")]
 
 
 def _check_seeds(env: Any) -> Iterator[Finding]:
@@ -233,7 +238,7 @@ def _check_seeds(env: Any) -> Iterator[Finding]:
         return
 
     def equal(first: int | None, second: int | None) -> bool:
-        runs = _run(env, first), _run(env, second)
+        runs = _bits(_run(env, first)), _bits(_run(env, second))
         return bool(env_checker.data_equivalence(*runs, exact=True))
 
     if not equal(0, 0):
@@ -267,12 +272,24 @@ def _check_closing(env: Any) -> Iterator[Finding]:
         yield from _outcome("error", env.close, prefix=f"{call}: ")
 
 
+def _bits(value: Any) -> Any:
+    """The value with its numbers as bytes: a NaN equals itself."""
+    if isinstance(value, dict):
+        return {key: _bits(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_bits(part) for part in value]
+    array = np.asarray(value) if isinstance(value, (np.ndarray, np.number, float)) else None
+    if array is None or array.dtype == object:
+        return value
+    return [str(array.dtype), *array.shape, array.tobytes()]
+
+
 def _run(env: Any, seed: int | None) -> list[Any]:
     """Return copies of the results of a reset and a few steps."""
     env.action_space.seed(0)
     run = [copy.deepcopy(env.reset(seed=seed)[0])]
     for _ in range(_COMPARED):
-        *values, _ = env.step(sample_action(env))
+        *values, _ = checked_step(env)
         run.append(copy.deepcopy(values))
         if values[2] or values[3]:
             break

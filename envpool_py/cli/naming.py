@@ -186,14 +186,6 @@ def env_fn_of(
     return env_fn
 
 
-def take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
-    """Set ``ENV`` to that of a record; ``--env-kwarg`` and ``--wrapper`` change it."""
-    kwargs = {key: ast.literal_eval(text) for key, text in recorded["env_kwargs"].items()}
-    args.env = recorded["env"]
-    args.env_kwarg = list({**kwargs, **dict(args.env_kwarg)}.items())
-    args.wrapper = args.wrapper or [imported(name) for name in recorded["wrappers"]]
-
-
 def _absolute(name: str) -> str:
     """``path/file.py:name`` with the whole path, so that it holds in other folders."""
     place, sign, rest = name.rpartition(":")
@@ -226,6 +218,15 @@ def code_of(args: argparse.Namespace, setting: Setting) -> str:
     words.append(f"backend={json.dumps(setting.pool)}")
     words += [f"{key}={value}" for key, value in setting.options.items()]
     return "\n".join([*dict.fromkeys(imports), f"pool = envpool_py.make({', '.join(words)})"])
+
+
+def is_registered(env: Any) -> bool:
+    """Whether it is an id in Gymnasium's registry, ALE's included; a module's name is not."""
+    if not isinstance(env, str) or ":" in env:
+        return False
+    with contextlib.suppress(UsageError, gym.error.Error):
+        return isinstance(_find(env), EnvSpec)
+    return False
 
 
 def is_pettingzoo(env: str) -> bool:

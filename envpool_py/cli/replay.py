@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import pdb  # noqa: T100 - the command opens it
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from envpool_py.cli.arguments import at_least, complain, counted, first_line
-from envpool_py.cli.naming import UsageError, add_env, env_fn_of, take_recorded
+from envpool_py.cli.naming import UsageError, add_env, env_fn_of, imported, is_registered
 from envpool_py.errors import EnvError, ReplayError
 from envpool_py.record import recorder
 from envpool_py.replayer import Replay, replay
@@ -17,6 +19,9 @@ HELP = "repeat a recorded run in this process, and debug where it failed"
 EPILOG = """\
 All envs run in this process, without waiting for anything; each row is checked against the record.
 The exit status is 0 if no env failed, 1 if an env failed or a row differs.
+
+Without ENV, only an id in Gymnasium's registry is made: a file that names a module or a function
+runs nothing, unless you pass --trust.
 
 examples:
   envpool-py replay run.record --env 7 --pdb
@@ -36,6 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="I",
         help="repeat this env only; may be repeated",
     )
+    text = "make the env that the record names, whatever it is: its code and its module's are run"
+    parser.add_argument("--trust", action="store_true", help=text)
     text = "open the debugger at each failure of an env in turn; q goes on to the next"
     parser.add_argument("--pdb", action="store_true", help=text)
     parser.add_argument(
@@ -86,7 +93,7 @@ def _replay_of(args: argparse.Namespace) -> Replay:
                     f"{args.file} does not name the env of its {num_envs} envs; name that of the"
                     f" run: envpool-py replay {args.file} ENV"
                 )
-            take_recorded(args, recorded)
+            _take_recorded(args, recorded)
         env_fns = [env_fn_of(args, pettingzoo=True)] * num_envs
         return replay(args.file, env_fns, env_ids=args.env_ids, deaths=args.deaths)
     except EnvError as error:
@@ -95,6 +102,28 @@ def _replay_of(args: argparse.Namespace) -> Replay:
         raise UsageError(f"{args.file}: {error.strerror}") from None
     except (ValueError, IndexError) as error:
         raise UsageError(str(error)) from None
+
+
+def _take_recorded(args: argparse.Namespace, recorded: dict[str, Any]) -> None:
+    """Set ENV to that of a record; ``--env-kwarg`` and ``--wrapper`` change it.
+
+    UsageError if the record names the code of a module, and is not trusted.
+    """
+    try:
+        env, wrappers = str(recorded["env"]), recorded["wrappers"]
+        kwargs = {key: ast.literal_eval(text) for key, text in recorded["env_kwargs"].items()}
+    except (LookupError, TypeError, ValueError, SyntaxError, AttributeError) as error:
+        raise UsageError(f"{args.file}: the name of its env is corrupt; pass ENV") from error
+    if not args.trust and (wrappers or not is_registered(env)):
+        words = [env, *(f"--env-kwarg {key}={value!r}" for key, value in kwargs.items())]
+        words += [f"--wrapper {name}" for name in wrappers]
+        raise UsageError(
+            f"{args.file} names {' '.join(words)}, which is run only if you ask for it: pass this"
+            " as ENV, or --trust"
+        )
+    args.env = env
+    args.env_kwarg = list({**kwargs, **dict(args.env_kwarg)}.items())
+    args.wrapper = args.wrapper or [imported(name) for name in wrappers]
 
 
 def _errors_of(batches: Replay) -> Iterator[tuple[Exception, str]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import zipfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,9 @@ def run(args: argparse.Namespace) -> int:
         facts = _of(path)
     except OSError as error:
         raise UsageError(f"{args.file}: {error.strerror}") from None
-    except (ValueError, KeyError):
+    except ValueError as error:
+        if path.is_dir() or zipfile.is_zipfile(path):
+            raise UsageError(str(error)) from None
         raise UsageError(f"{args.file}: neither a file of episodes nor a record") from None
     if args.json:
         write_json(args.json, facts)
@@ -80,11 +84,13 @@ def _of_record(path: Path) -> dict[str, Any]:
     lengths: list[int] = []
     errors: list[str] = []
     seeds: dict[int, int | None] = {}
-    steps, complete = 0, False
+    steps, restarts, complete = 0, 0, False
+    resets_itself = header["autoreset_mode"] == "next_step"
     for kind, ids, data in events:
         complete = kind == recorder.CLOSED
         if kind in (recorder.RAISED, recorder.RECOVERED):
             errors += [first_line(text) for _, text, _, _ in data]
+            restarts += len(ids) if kind == recorder.RECOVERED else 0
         elif kind == recorder.REQUESTS:
             for i, (request, _, kwargs, _) in zip(ids, data, strict=True):
                 if request in ("reset", "seed"):
@@ -101,6 +107,8 @@ def _of_record(path: Path) -> dict[str, Any]:
                     returns.append(sum(rewards[i]))
                     lengths.append(len(rewards[i]))
                     rewards[i] = []
+                    if resets_itself:  # the next row is that of a reset
+                        del rewards[i]
     return {
         "kind": "record",
         **(header.get("env") or {}),
@@ -110,7 +118,8 @@ def _of_record(path: Path) -> dict[str, Any]:
         "steps": steps,
         "returns": returns,
         "lengths": lengths,
-        "errors": list(dict.fromkeys(errors)),
+        "restarts": restarts,
+        "errors": errors,
         "complete": complete,
         "bytes": path.stat().st_size,
     }
@@ -122,7 +131,8 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key}={each}" for key, each in value.items()) or "-"
     if name == "errors":
-        return "\n".join(value) or "none"
+        counts = Counter(value).items()
+        return "\n".join(f"{text}; {n} times" if n > 1 else text for text, n in counts) or "none"
     if isinstance(value, Sequence) and not isinstance(value, str):
         more = ["..."] if len(value) > _MOST else []
         return ", ".join([*map(str, value[:_MOST]), *more]) or "-"

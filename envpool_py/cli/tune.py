@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> int:
     settings = tune.first_settings(*sizes, callers)
     settings = [each._replace(on_error=args.on_error) for each in settings]
     results = Results()
+    try:
+        profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
+    except EnvError as error:
+        raise UsageError(first_line(error.message)) from None
     complain_if_busy()
-    now = 0.0, "one env by itself"
+    now = 0.0, "the first pool"
     try:
         with showing(args.seconds, lambda: now):
-            try:
-                profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
-            except EnvError as error:
-                raise UsageError(first_line(error.message)) from None
             tries = tune.try_settings(results, settings, callers, carry_out, env_fn, args.seconds)
             for over, setting in tries:
                 now = over, f"{over:.0f} s of {args.seconds:.0f} s: {setting.text}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envpool_py.env.spaces import Leaf, stack_objects
+from envpool_py.env.spaces import Leaf, fit, stack_objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ class OpenRows:
         """Store what the policy returned for the open rows, actions per leaf, and close the rows.
 
         Raises:
-            TypeError, ValueError: the extras are not those of the calls before.
+            ValueError: the extras are not those of the calls before, or their values don't fit.
         """
         rows = self._row[ids]
         if self._extras is None:
@@ -77,7 +77,7 @@ class OpenRows:
                 f" {sorted(self._extras)}"
             )
         for name, values in extras.items():
-            self._extras[name].put_like_before(rows, values, f"policy: extras[{name!r}]")
+            self._extras[name].put_fitting(rows, values, f"policy: extras[{name!r}]")
         for column, part in zip(self._actions, actions, strict=True):
             column.put(rows, part)
 
@@ -193,16 +193,12 @@ class _Column:
             for row, value in zip(rows, values, strict=True):
                 self._block[row] = value
 
-    def put_like_before(self, rows: NDArray[np.intp], values: NDArray[Any], what: str) -> None:
-        """Put rows that must be of the shape and of a dtype of the kind of those before."""
-        leaf = self._leaf
-        if values.shape[1:] != leaf.shape:
-            raise ValueError(
-                f"{what}: got rows of shape {values.shape[1:]}, but those before have {leaf.shape}"
-            )
-        if not np.can_cast(values.dtype, self._block.dtype, "same_kind"):
-            raise TypeError(f"{what}: got dtype {values.dtype}, but before it was {leaf.dtype}")
-        self._block[rows] = values
+    def put_fitting(self, rows: NDArray[np.intp], values: NDArray[Any], what: str) -> None:
+        """Put values of the shape of those before, which their dtype holds without loss."""
+        shape = (len(rows), *self._leaf.shape)
+        self._block[rows] = fit(
+            values, shape, self._block.dtype, what, "the column of those before"
+        )
 
     def rows(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         return self._block[rows]

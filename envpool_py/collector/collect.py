@@ -9,7 +9,11 @@ Guarantees:
   and policy alone, never on timing; only their order may depend on timing.
 - No episode that was started is dropped, because that would favour short episodes.
 - Memory holds the running episodes, or one batch of transitions, whatever the number collected.
-- Episodes and transitions are the same with every ``autoreset_mode``.
+- Episodes, transitions and rollouts are the same with every ``autoreset_mode``.
+
+Fast envs fill more of the batches of ``steps`` than slow ones, and episodes that end early come
+first: a sample that is cut off favours both. ``rollout`` with ``mode="equal"`` and ``episodes``
+with ``balanced=True`` have fixed shares of each env.
 """
 
 from __future__ import annotations
@@ -25,9 +29,12 @@ from gymnasium.vector import AutoresetMode
 from envpool_py import seeding
 from envpool_py.collector.buffer import EpisodeBuffer, OpenRows
 from envpool_py.collector.episode import Episode, Transitions, objects
+from envpool_py.collector.episode_seeds import EpisodeSeeds
 from envpool_py.collector.policy import split_extras, takes_infos
+from envpool_py.collector.rollout import MODES, Rollout, RolloutBuffer
 from envpool_py.env import spaces
 from envpool_py.errors import EnvError
+from envpool_py.pool.base import BaseVectorEnv
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from envpool_py.collector.policy import Policy
-    from envpool_py.pool.base import BaseVectorEnv
+    from envpool_py.env.block import StepResult
     from envpool_py.seeding import Seed
 
 
@@ -96,7 +103,7 @@ class AsyncCollector:
 
     Raises:
         ValueError: the seeds are not as many as the envs.
-        TypeError: a seed is not an int, or ``policy`` is not callable.
+        TypeError: ``pool`` is no pool, a seed is not an int, or ``policy`` is not callable.
     """
 
     def __init__(
@@ -107,6 +114,14 @@ class AsyncCollector:
         seed: Seed = None,
         keep_infos: bool | Sequence[str] = False,
     ) -> None:
+        if not isinstance(pool, BaseVectorEnv):
+            kind = type(pool).__name__
+            raise TypeError(
+                f"pool must be a pool such as ShmemVectorEnv, got a {kind}; pass the pool that it"
+                " has in its attribute pool"
+                if isinstance(getattr(pool, "pool", None), BaseVectorEnv)
+                else f"pool must be a pool such as ShmemVectorEnv, got a {kind}"
+            )
         self.pool = pool
         self.policy = policy
         self.num_rows = 0
@@ -116,7 +131,7 @@ class AsyncCollector:
         self.num_episodes = 0
         num_envs = len(pool)
         self._same_step = pool.autoreset_mode is AutoresetMode.SAME_STEP
-        self._seeds = _Seeds(pool, seeding.per_env(seed, range(num_envs)))
+        self._seeds = EpisodeSeeds(pool, seeding.per_env(seed, range(num_envs)))
         self._keep_infos = [keep_infos] if isinstance(keep_infos, str) else keep_infos
         self._episode = np.full(num_envs, -1)
         self._finished_steps = [0] * num_envs
@@ -128,8 +143,11 @@ class AsyncCollector:
         self._buffer = EpisodeBuffer(num_envs, *leaves)
         self._last = OpenRows(num_envs, *leaves)
         self._infos: list[list[dict[str, Any]]] = [[] for _ in range(num_envs)]
-        self._loop: object = None  # that which has begun last
-        self._can_go_on = False  # whether steps() finds its envs as it has left them
+        # "steps" or "rollout", when it was left, and the uses of the pool until then.
+        self._left: tuple[str, tuple[int, bytes]] | None = None
+        self._in_rows = False  # whether the pool returns trees as rows, and not as columns
+        self._held_infos = np.empty(num_envs, object)  # of the rows at which a rollout ended
+        self._held_starts = np.zeros(num_envs, np.bool_)
         self._pending: list[Transitions] = []
 
     @property
@@ -169,7 +187,9 @@ class AsyncCollector:
 
         Raises:
             ValueError: both limits are given, or one is negative.
-            EnvError: an env failed, while iterating. Episodes that had ended have been yielded.
+            EnvError: an env failed, while iterating. First the requests of the other envs are
+                finished, and each episode that has ended is yielded.
+            RuntimeError: the pool was used otherwise since the last episode, while iterating.
         """
         for name, limit in (("num_episodes", num_episodes), ("num_steps", num_steps)):
             if limit is not None and limit < 0:
@@ -187,8 +207,9 @@ class AsyncCollector:
 
         An env that ends an episode begins the next. Which transitions a batch has depends on
         timing; those of each env are in order and complete. A loop that is left goes on in the next
-        call, with the same running episodes and without losing a transition, unless ``episodes``
-        was called or an error was raised in between: then fresh episodes are started.
+        call, with the same running episodes and without losing a transition, unless the pool was
+        used in between, by ``episodes``, ``rollout`` or another collector for instance, or an error
+        was raised: then fresh episodes are started.
 
         Args:
             batch_size: how many transitions each batch has; None: as many as the pool returns at a
@@ -197,10 +218,91 @@ class AsyncCollector:
         Raises:
             ValueError: ``batch_size`` is less than 1.
             EnvError: an env failed, while iterating.
+            RuntimeError: the pool was used otherwise since the last batch, while iterating.
         """
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be 1 or more, got {batch_size}")
         return self._steps(batch_size)
+
+    def rollout(self, num_steps: int, mode: str = "equal") -> Rollout:
+        """Collect steps of all envs under one policy, and return when no env is in flight.
+
+        An env that is ready takes its next step at once: the pool's ``wait_num`` and ``timeout``
+        say for how many the policy is called. The next call continues the same episodes, unless
+        ``steps`` or ``episodes`` was called or an error was raised in between: then, as in the
+        first call, fresh episodes are started.
+
+        Args:
+            num_steps: the steps of each env; resets are no steps.
+            mode: ``"equal"``: an env that has made its steps waits for the others, so that no env
+                is represented more than another. ``"variable"``: all envs together make
+                ``num_steps`` times as many steps as there are envs, fast ones more of them. No env
+                waits but for the last step of the others; but the data then favour what is fast.
+
+        Raises:
+            ValueError: ``num_steps`` is less than 1, or there is no such mode.
+            EnvError: an env failed; the steps of this rollout are lost.
+        """
+        if num_steps < 1:
+            raise ValueError(f"num_steps must be 1 or more, got {num_steps}")
+        if mode not in MODES:
+            raise ValueError(f"mode must be 'equal' or 'variable', got {mode!r}")
+        num_envs = len(self.pool)
+        leaves = [spaces.leaves(layout) for layout in (self._obs_layout, self._action_layout)]
+        rows = RolloutBuffer(num_envs, num_steps, *leaves, equal=mode == "equal")
+        everyone = np.arange(num_envs)
+        goes_on = self._left == ("rollout", self._uses())
+        if not goes_on:
+            self._drop_running()
+        self._left = None
+        if goes_on:
+            parts = self._last.of(everyone)[0]
+            obs = _stack(self._obs_layout, spaces.join(self._obs_layout, parts))
+            if self._in_rows:
+                obs = objects(spaces.join_rows(self._obs_layout, parts, num_envs))
+            rows.open(everyone, parts, self._held_starts)
+            self._act(everyone, obs, self._held_infos, rows)
+        else:
+            self._start(everyone.tolist())
+        while self.pool.waiting_id:
+            self._advance(self._receive(self.pool.recv), rows)
+        self._left = "rollout", self._uses()
+        columns = rows.columns(infos=bool(self._keep_infos))
+        columns["next_obs"] = self._last.of(everyone)[0]
+        for name in ("obs", "final_obs", "next_obs"):
+            columns[name] = spaces.join(self._obs_layout, columns[name])
+        columns["actions"] = spaces.join(self._action_layout, columns["actions"])
+        columns["next_obs"] = _stack(self._obs_layout, columns["next_obs"])
+        return Rollout(**columns)
+
+    def _advance(self, batch: _Batch, rows: RolloutBuffer) -> None:
+        """Store the steps of a batch, and send actions to the envs that have more to make."""
+        steps = ~batch.begins
+        if batch.rewards is not None:
+            lost = ["env_error" in info for info in batch.infos[steps]]
+            flags = (batch.terminated & batch.ends)[steps], (batch.truncated & batch.ends)[steps]
+            ended = np.flatnonzero(batch.ends).tolist()
+            final = [(int(batch.ids[k]), [part[k] for part in batch.parts]) for k in ended]
+            kept = objects(batch.kept)[steps] if batch.kept else None
+            rows.close(batch.ids[steps], batch.rewards[steps], (*flags, lost), final, kept)
+        acting = self._begin(batch, batch.ends)
+        waiting = acting.copy()
+        acting[waiting] = rows.may_act(batch.ids[waiting])
+        starts = batch.begins | batch.ends
+        for chosen in (waiting & ~acting, acting):
+            ids = batch.ids[chosen]
+            if not len(ids):
+                continue
+            obs, infos = batch.obs, batch.infos
+            if not chosen.all():
+                obs, infos = spaces.take(obs, chosen), infos[chosen]
+            parts = self._obs_parts(obs)
+            if chosen is acting:
+                rows.open(ids, parts, starts[chosen])
+                self._act(ids, obs, infos, rows)
+            else:
+                self._last.add(ids, parts, None)
+                self._held_infos[ids], self._held_starts[ids] = infos, starts[chosen]
 
     def _while_episodes(self, total: int, balanced: bool) -> Callable[[int], bool]:
         left = shares(total, len(self.pool)) if balanced else [total]
@@ -227,51 +329,69 @@ class AsyncCollector:
         starting = [i for i in range(len(self.pool)) if may_start(i)]
         self._start(starting)
         running = len(starting)
-        loop = self._loop = object()
         while running:
-            batch = self._receive()
-            self._buffer.add(batch.ids, batch.parts, batch.rewards)
-            for i, info in zip(batch.ids, batch.kept, strict=False):
-                self._infos[i].append(info)
-            ended = np.flatnonzero(batch.ends)
-            finished = [self._finish(batch, int(k)) for k in ended]
-            again = batch.ends.copy()
-            again[ended] = [may_start(int(i)) for i in batch.ids[ended]]
-            running -= int(np.count_nonzero(batch.ends & ~again))
+            finished: list[Episode] = []
             try:
+                batch = self._receive(self.pool.recv)
+                finished = self._ended(batch)
+                again = batch.ends.copy()
+                again[batch.ends] = [may_start(int(i)) for i in batch.ids[batch.ends]]
+                running -= int(np.count_nonzero(batch.ends & ~again))
                 self._go_on(batch, again, self._buffer)
-            except Exception:
+            except Exception as error:
                 # Ended episodes are complete, even if the policy or the pool raises now.
                 yield from finished
+                if isinstance(error, EnvError):
+                    yield from self._last_episodes()
                 raise
-            yield from finished
-            self._check_loop(loop)
+            used = self._uses()
+            for episode in finished:
+                yield episode
+                self._check_unused(used)
+
+    def _ended(self, batch: _Batch) -> list[Episode]:
+        """Store a batch, and take out the episodes that end with it."""
+        self._buffer.add(batch.ids, batch.parts, batch.rewards)
+        for i, info in zip(batch.ids, batch.kept, strict=False):
+            self._infos[i].append(info)
+        return [self._finish(batch, int(k)) for k in np.flatnonzero(batch.ends)]
+
+    def _last_episodes(self) -> Iterator[Episode]:
+        """The episodes that end with the requests that are in flight when an env has failed."""
+        while len(self.pool.waiting_id):
+            with contextlib.suppress(EnvError):  # the first one is raised
+                yield from self._ended(self._receive(self.pool.drain))
 
     def _steps(self, batch_size: int | None) -> Iterator[Transitions]:
-        if not self._can_go_on:
+        if self._left != ("steps", self._uses()):
             self._drop_running()
             self._start(range(len(self.pool)))
-        self._can_go_on = False
-        loop = self._loop = object()
         while True:
             while (transitions := self._take_pending(batch_size)) is not None:
-                self._can_go_on = True
+                used = self._uses()
+                self._left = "steps", used
                 yield transitions
-                self._check_loop(loop)
-                self._can_go_on = False
-            batch = self._receive()
+                self._check_unused(used)
+            self._left = None
+            batch = self._receive(self.pool.recv)
             self._take_steps(batch)
             self._go_on(batch, batch.ends, self._last)
 
-    def _check_loop(self, loop: object) -> None:
-        if self._loop is not loop:
+    def _uses(self) -> tuple[int, bytes]:
+        """Changes with each use of the pool, by whomever: its batches, and its requests."""
+        engine = self.pool.engine
+        return engine.counts[0], engine.states.tokens.tobytes()
+
+    def _check_unused(self, used: tuple[int, bytes]) -> None:
+        if self._uses() != used:
             raise RuntimeError(
-                "another loop over this collector has begun since; one collector has one loop"
+                "the pool was used otherwise while this loop was collecting, by another loop or"
+                " collector for instance; leave the loop first, or use another pool"
             )
 
-    def _receive(self) -> _Batch:
+    def _receive(self, fetch: Callable[[], StepResult]) -> _Batch:
         """Fetch the next rows, and take apart those that end an episode and begin the next."""
-        obs, rewards, terminated, truncated, infos = self.pool.recv()
+        obs, rewards, terminated, truncated, infos = fetch()
         ids = self.pool.batch_ids
         begins = self._resetting[ids]
         self._resetting[ids] = False
@@ -368,6 +488,20 @@ class AsyncCollector:
 
     def _go_on(self, batch: _Batch, again: NDArray[np.bool_], rows: OpenRows) -> None:
         """Begin the next episodes of those rows, and send actions to the envs that are running."""
+        if self._same_step and again.any():
+            rows.add(batch.ids[again], self._obs_parts(spaces.take(batch.obs, again)), None)
+            if batch.kept:
+                for k in np.flatnonzero(again):
+                    self._infos[batch.ids[k]] = [self._kept(_of_reset(batch.infos[k]))]
+        acting = self._begin(batch, again)
+        if acting.all() and len(acting):
+            self._act(batch.ids, batch.obs, batch.infos, rows)
+        elif acting.any():
+            obs = spaces.take(batch.obs, acting)
+            self._act(batch.ids[acting], obs, batch.infos[acting], rows)
+
+    def _begin(self, batch: _Batch, again: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Begin the next episodes of the rows ``again``; return which rows wait for an action."""
         started, restarted = batch.ids[batch.begins], batch.ids[again]
         acting = ~batch.ends
         if not self._same_step:
@@ -375,21 +509,13 @@ class AsyncCollector:
         elif len(restarted):
             acting |= again
             self._count(restarted.tolist())
-            rows.add(restarted, self._obs_parts(spaces.take(batch.obs, again)), None)
-            if batch.kept:
-                for k in np.flatnonzero(again):
-                    self._infos[batch.ids[k]] = [self._kept(_of_reset(batch.infos[k]))]
             started = np.concatenate([started, restarted])
         if len(started):
             self._seeds.begin(started.tolist())
             start_episodes = getattr(self.policy, "start_episodes", None)
             if start_episodes is not None:
                 start_episodes(started)
-        if acting.all() and len(acting):
-            self._act(batch.ids, batch.obs, batch.infos, rows)
-        elif acting.any():
-            obs = spaces.take(batch.obs, acting)
-            self._act(batch.ids[acting], obs, batch.infos[acting], rows)
+        return acting
 
     def _act(self, ids: NDArray[np.intp], obs: Any, infos: Any, rows: OpenRows) -> None:
         policy: Any = self._policy
@@ -434,7 +560,8 @@ class AsyncCollector:
 
     def _obs_parts(self, obs: Any) -> list[Any]:
         """The leaves of a batch of observations, each with ``k`` rows."""
-        if isinstance(obs, np.ndarray) and not spaces.is_leaf(self._obs_layout):
+        self._in_rows = isinstance(obs, np.ndarray) and not spaces.is_leaf(self._obs_layout)
+        if self._in_rows:
             return _stack_rows(self._obs_layout, obs, "obs")
         return spaces.split(self._obs_layout, obs, "obs")
 
@@ -444,47 +571,12 @@ class AsyncCollector:
             # An error here belongs to an episode that is not needed any more.
             with contextlib.suppress(EnvError):
                 self.pool.drain()
-        self._can_go_on = False
+        self._left = None
         self._pending = []
         self._buffer.clear()
         self._last.clear()
         self._resetting[:] = False
         self._infos = [[] for _ in self._infos]
-
-
-class _Seeds:
-    """The seeds of the envs and of their running episodes.
-
-    Attributes:
-        of_env: by env, the seed of its first episode, or that of which the pool makes all others.
-        of_episode: by env, the seed that its last reset was given.
-    """
-
-    def __init__(self, pool: BaseVectorEnv, seeds: list[int | None]) -> None:
-        self._engine = pool.engine
-        self._unused = dict(enumerate(seeds))
-        self._given: dict[int, int | None] = {}
-        self.of_env = list(seeds)
-        self.of_episode: list[int | None] = [None] * len(seeds)
-
-    def take(self, env_ids: Sequence[int]) -> list[int | None]:
-        """The seeds for resets of these envs: each env's only once."""
-        seeds = [self._unused.pop(i, None) for i in env_ids]
-        self._given.update(zip(env_ids, seeds, strict=True))
-        return seeds
-
-    def begin(self, env_ids: Sequence[int]) -> None:
-        """The episodes of these envs have begun, and their first rows are there."""
-        for i in env_ids:
-            seed = self._given.pop(i, None)
-            options, positions = self._engine.options.env, self._engine.flight.positions
-            reset_fn = options.reset_fn
-            episode, root = max(positions.returned(i)[0], 0), positions.roots[i]
-            if options.episode_seeds and root is not None:
-                self.of_env[i], seed = root, seeding.of_episode(root, episode)
-            elif reset_fn is not None and seed is None:
-                seed, _ = reset_fn(i, episode)
-            self.of_episode[i] = seed
 
 
 def _common_layout(env_spaces: list[Any]) -> Any:

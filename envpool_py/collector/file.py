@@ -8,14 +8,13 @@ A folder has one file for each array, with ``/`` in its name written ``%2F``; th
 ``episodes/...`` are the fields of ``episodes.npy``, and the metadata is in ``metadata.json``. Its
 files grow with every episode (``envpool_py.collector.growing``), in the order in which episodes
 end. An ``.npz`` is ordered by (env id, episode id); until it is complete, its rows are in a folder
-of that name with ``.partial`` at its end.
+of that name with ``.partial`` at its end (``envpool_py.collector.places``).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -26,17 +25,16 @@ from urllib.parse import quote
 import gymnasium as gym
 import numpy as np
 
-from envpool_py.collector import space_json
+from envpool_py.collector import places, space_json
 from envpool_py.collector.episode import Episode
 from envpool_py.collector.growing import GrowingArray, header_of
+from envpool_py.collector.places import FORMAT, METADATA, PACKED, Lock, folder_of
 from envpool_py.collector.reader import (
-    FORMAT,
     INDEX,
     NO_SEED,
     VERSION,
     Episodes,
     escaped,
-    folder_of,
     leaves_of,
     load,
     order_of,
@@ -107,18 +105,17 @@ class EpisodeWriter:
         json.dumps(self.metadata)  # says now, not at the end, what JSON can't hold
         check_path(path, append=append)
         self._folder = folder_of(self._path)
-        self._layouts = [spaces.layout_of(space) for space in (observation_space, action_space)]
-        self._leaves = [
-            *leaves_of("observations", observation_space),
-            *leaves_of("actions", action_space),
-            *(("rewards", np.dtype(float)), ("terminated", np.dtype(bool))),
-            ("truncated", np.dtype(bool)),
-        ]
+        self._columns_of = {
+            what: (spaces.layout_of(space), leaves_of(what, space))
+            for what, space in (("observations", observation_space), ("actions", action_space))
+        }
         self._columns: dict[str, GrowingArray] = {}
         self._index: GrowingArray | None = None
         self.num_episodes = self.num_steps = self._info_bytes = 0
         self._closed = False
+        places.finish(self._path)
         if append and self._folder.exists():
+            self._lock = Lock(self._folder)
             self._go_on()
         else:
             self._begin(load(self._path, mmap=True) if append and self._path.exists() else None)
@@ -126,35 +123,25 @@ class EpisodeWriter:
     def write(self, episode: Episode) -> None:
         """Add one episode. After an error the file has the episodes before, and takes others.
 
+        Values are converted to the dtypes of the spaces, and extras to that of the episodes before.
+
         Raises:
-            ValueError: its shapes or extras are not those of the episodes before; a seed of over 63
-                bits; the writer is closed.
-            TypeError: its infos hold what can't be stored without pickle.
+            ValueError: its shapes or extras are not those of the spaces and of the episodes before;
+                a value that its dtype or the ``max_length`` of a Text can't hold without loss; a
+                seed of over 63 bits; the writer is closed.
+            TypeError: values that are no numbers or texts; infos that can't be stored without
+                pickle.
             OSError: the disk is full.
         """
         if self._closed:
             raise ValueError(f"{self._path}: the writer is closed")
         arrays = self._arrays(episode)
-        entry = self._entry(episode, len(arrays["infos"]))
+        entry = self._entry(episode, arrays)
         if self._index is None:
             self._columns = {
                 name: GrowingArray.create(self._file(name), array) for name, array in arrays.items()
             }
             self._index = GrowingArray.create(self._file("episodes"), entry)
-        if arrays.keys() != self._columns.keys():
-            has, had = sorted(arrays), sorted(self._columns)
-            raise ValueError(
-                f"env {episode.env_id}: got the arrays {has}, but the episodes before have {had}"
-            )
-        for name, array in arrays.items():
-            self._columns[name].check(array, name)
-            rows = len(episode) + (name.partition("/")[0] == "observations")
-            if name != "infos" and len(array) != rows:
-                raise ValueError(
-                    f"env {episode.env_id}: {name} has {len(array)} rows, but an episode of"
-                    f" {len(episode)} steps has {rows}"
-                )
-        self._index.check(entry, "rewards")
         starts = {"observations": self.num_steps + self.num_episodes, "infos": self._info_bytes}
         for name, array in arrays.items():
             self._columns[name].put(starts.get(name.partition("/")[0], self.num_steps), array)
@@ -173,19 +160,24 @@ class EpisodeWriter:
         if self._closed:
             return
         self._closed = True
-        for column in self._columns.values():
-            column.close()
-        if self._index is not None:
-            self._index.close()
-        if not self.num_episodes:
-            shutil.rmtree(self._folder)
-            return
-        self._write_metadata()
-        if self._is_npz:
-            packed = self._folder / "packed.tmp"
-            _pack(*read_folder(self._folder, mmap=True), packed, compress=self._compress)
-            packed.replace(self._path)
-            shutil.rmtree(self._folder)
+        try:
+            self._close_columns()
+            if not self.num_episodes:
+                places.remove(self._folder, self._path)
+                return
+            self._write_metadata()
+            if self._is_npz:
+                unfinished = self._folder / "packed.tmp"
+                try:
+                    _pack(*read_folder(self._folder, mmap=True), unfinished, self._compress)
+                except OSError:
+                    unfinished.unlink(missing_ok=True)
+                    raise
+                unfinished.replace(self._folder / PACKED)
+                self._folder.rename(places.packed_of(self._path))
+                places.publish(self._path)
+        finally:
+            self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -194,39 +186,56 @@ class EpisodeWriter:
         self.close()
 
     def _arrays(self, episode: Episode) -> dict[str, NDArray[Any]]:
-        """What is stored of an episode, by the names of the columns."""
-        parts = [
-            *spaces.split(self._layouts[0], episode.observations, "observations"),
-            *spaces.split(self._layouts[1], episode.actions, "actions"),
-            *(episode.rewards, episode.terminated, episode.truncated),
-        ]
-        arrays = {
-            name: np.ascontiguousarray(part, dtype)
-            for (name, dtype), part in zip(self._leaves, parts, strict=True)
-        }
-        for name, values in episode.extras.items():
-            arrays[f"extras/{escaped(name)}"] = np.ascontiguousarray(values)
+        """What is stored of an episode, by the names of the columns, in their dtypes."""
+        env, steps = f"env {episode.env_id}: ", len(episode)
+        arrays: dict[str, NDArray[Any]] = {}
+        for what, tree, rows in (
+            ("observations", episode.observations, steps + 1),
+            ("actions", episode.actions, steps),
+        ):
+            layout, names = self._columns_of[what]
+            space = f"the column of {what[:-1]}_space"
+            found = spaces.split(layout, tree, env + what)
+            for (name, dtype), leaf, part in zip(names, spaces.leaves(layout), found, strict=True):
+                if leaf.dtype is None:
+                    arrays[name] = _texts(part, rows, dtype, env + name, space)
+                else:
+                    shape = (rows, *leaf.shape)
+                    arrays[name] = spaces.fit(part, shape, dtype, env + name, space)
+        own = f"an episode of {steps} steps"
+        for name in ("terminated", "truncated"):
+            flags = getattr(episode, name)
+            arrays[name] = spaces.fit(flags, (steps,), np.dtype(bool), env + name, own)
+        extras = {f"extras/{escaped(name)}": value for name, value in episode.extras.items()}
+        for name, value in {"rewards": episode.rewards, **extras}.items():
+            column = np.asarray(value) if name not in self._columns else self._columns[name]
+            shape = column.shape[1:] if isinstance(column, np.ndarray) else column.shape
+            dtype = np.dtype(float) if name == "rewards" else column.dtype
+            arrays[name] = spaces.fit(value, (steps, *shape), dtype, env + name, own)
         try:
             infos = plain_codec.encode(list(episode.infos)) if episode.infos else b""
         except TypeError as error:
             raise TypeError(
-                f"env {episode.env_id}: the infos can't be written without pickle: {error}; name"
+                f"{env}the infos can't be written without pickle: {error}; name"
                 " the keys to keep, as AsyncCollector(..., keep_infos=['action_mask'])"
             ) from None
         arrays["infos"] = np.frombuffer(infos, np.uint8)
+        if self._columns and arrays.keys() != self._columns.keys():
+            has, had = sorted(arrays), sorted(self._columns)
+            raise ValueError(f"{env}got the arrays {has}, but the episodes before have {had}")
         return arrays
 
-    def _entry(self, episode: Episode, info_bytes: int) -> NDArray[Any]:
+    def _entry(self, episode: Episode, arrays: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """The row of the episode in the index."""
         seeds = [NO_SEED if s is None else s for s in (episode.env_seed, episode.seed)]
         if max(seeds) >= 1 << 63:
             raise ValueError(f"seed must be below 2**63 to be stored, got {max(seeds)}")
-        total = np.asarray(episode.total_reward)
+        total = arrays["rewards"].sum(axis=0)
         ints = [(name, np.int64) for name in INDEX[:-1]]
         row = np.zeros(1, [*ints, ("return", np.float64, total.shape)])
         counts = self.num_steps, self.num_steps + self.num_episodes, len(episode)
         own = *counts, episode.env_id, episode.episode_id, *seeds
-        row[0] = (*own, self._info_bytes, info_bytes, total)
+        row[0] = (*own, self._info_bytes, len(arrays["infos"]), total)
         return row
 
     def _file(self, name: str) -> Path:
@@ -236,25 +245,30 @@ class EpisodeWriter:
         text = json.dumps({**self._head, "metadata": self.metadata})
         unfinished = self._folder / "metadata.tmp"
         unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(self._folder / "metadata.json")
+        unfinished.replace(self._folder / METADATA)
+
+    def _close_columns(self) -> None:
+        for column in [*self._columns.values(), *([self._index] if self._index else [])]:
+            column.close()
 
     def _begin(self, earlier: Episodes | None) -> None:
         """Make the folder, with the episodes of an ``.npz``; it has its name only when complete."""
-        folder, self._folder = self._folder, self._folder.with_name(f".{self._folder.name}.new")
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir()
         if earlier is not None:
             self._check_head(earlier.head)
+        folder, self._folder = self._folder, places.temporary_of(self._path)
+        self._folder.mkdir()
+        self._lock = Lock(self._folder)
+        if earlier is not None:
             self.metadata = {**earlier.metadata, **self.metadata}
             for episode in earlier:
                 self.write(episode)
         self._write_metadata()
-        if folder.exists():  # left without an episode, as check_path has found
-            shutil.rmtree(folder)
+        places.remove_unfinished(self._path)  # it has no episode, as check_path has found
         self._folder = self._folder.rename(folder)
 
     def _go_on(self) -> None:
         """Open the columns of the folder behind their last whole episode."""
+        (self._folder / PACKED).unlink(missing_ok=True)  # another will be packed
         arrays, data = read_folder(self._folder, mmap=True)
         self._check_head(data)
         self.metadata = {**data["metadata"], **self.metadata}
@@ -265,9 +279,6 @@ class EpisodeWriter:
             names = [name for name in arrays if not name.startswith("episodes/")]
             self._columns = {name: GrowingArray.open(self._file(name)) for name in names}
             self._index = GrowingArray.open(self._file("episodes"))
-        else:
-            for file in self._folder.glob("*.npy"):  # of an episode that was being written
-                file.unlink()
 
     def _check_head(self, head: Mapping[str, Any]) -> None:
         for name in ("observation_space", "action_space"):
@@ -303,11 +314,11 @@ def check_path(path: str | os.PathLike[str], *, append: bool = False) -> None:
     """
     target = Path(os.path.realpath(path))
     folder = folder_of(target)
-    if target.is_dir() and not (folder == target and (target / "metadata.json").exists()):
+    if target.is_dir() and not (folder == target and (target / METADATA).exists()):
         raise IsADirectoryError(f"{os.fspath(path)}: is a directory, and none of episodes")
     if target.exists() and not target.is_file() and not target.is_dir():
         raise OSError(f"{os.fspath(path)}: is not a regular file")
-    if folder.exists() and not append and (folder == target or (folder / "episodes.npy").exists()):
+    if folder.exists() and not append and (folder == target or _has_episodes(folder)):
         what = "is there already" if folder == target else "holds the episodes of an unfinished run"
         raise FileExistsError(f"{folder}: {what}; append to it (append=True), or remove it")
     if not target.parent.is_dir():
@@ -320,9 +331,28 @@ def check_path(path: str | os.PathLike[str], *, append: bool = False) -> None:
         raise type(error)(f"{os.fspath(path)}: {error.strerror}") from None
 
 
-def _pack(
-    arrays: Mapping[str, Any], head: Mapping[str, Any], path: Path, *, compress: bool
-) -> None:
+def _has_episodes(folder: Path) -> bool:
+    try:
+        return len(read_folder(folder, mmap=True)[0]["episodes/length"]) > 0
+    except (OSError, ValueError):
+        return True  # a damaged one may have some
+
+
+def _texts(values: Any, rows: int, dtype: np.dtype[Any], what: str, space: str) -> NDArray[Any]:
+    """Texts in an array of this dtype, which holds none that is longer or ends in NUL."""
+    texts, longest = list(values), dtype.itemsize // 4
+    if len(texts) != rows:
+        raise ValueError(f"{what} has {len(texts)} texts, but {space} has {rows}")
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"{what}: expected texts, got a {type(text).__name__}")
+        if len(text) > longest or text.endswith("\0"):
+            why = "ends in a NUL character" if text.endswith("\0") else f"is longer than {longest}"
+            raise ValueError(f"{what}: {text!r:.80} {why}, so the file can't hold it without loss")
+    return np.array(texts, dtype)
+
+
+def _pack(arrays: Mapping[str, Any], head: Mapping[str, Any], path: Path, compress: bool) -> None:
     """Write the arrays of a folder as an ``.npz``, the episodes in their order."""
     order = order_of(arrays)
     index = {name: arrays[f"episodes/{name}"][order] for name in INDEX}

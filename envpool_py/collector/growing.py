@@ -25,7 +25,7 @@ class GrowingArray:
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._shape, self._dtype = shape, dtype
+        self.shape, self.dtype = shape, dtype
         self._row_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         self._file = path.open("r+b", buffering=0)
         header = header_of((0, *shape), dtype)
@@ -46,14 +46,6 @@ class GrowingArray:
         """Open an array to which rows are to be added."""
         found = np.load(path, mmap_mode="r", allow_pickle=False)
         return cls(path, found.shape[1:], found.dtype)
-
-    def check(self, rows: NDArray[Any], name: str) -> None:
-        """Raise ValueError if rows are not of the shape and dtype of the array."""
-        if rows.shape[1:] != self._shape or rows.dtype != self._dtype:
-            raise ValueError(
-                f"{name}: got rows of shape {rows.shape[1:]} and dtype {rows.dtype}, but those"
-                f" before have {self._shape} and {self._dtype}"
-            )
 
     def put(self, first: int, rows: NDArray[Any]) -> None:
         """Write rows from row ``first`` on; the array ends with them."""

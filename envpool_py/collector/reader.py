@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import unquote
@@ -16,14 +18,14 @@ import numpy as np
 
 from envpool_py.collector import space_json
 from envpool_py.collector.episode import Episode, Transitions, objects
+from envpool_py.collector.places import FORMAT, METADATA, PACKED, folder_of, packed_of
 from envpool_py.env import spaces
+from envpool_py.errors import describe
 from envpool_py.record import plain_codec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The format in the ``metadata`` of every file.
-FORMAT = "envpool_py episodes"
 #: Incremented with every change that an older reader cannot read.
 VERSION = 2
 
@@ -202,27 +204,47 @@ def load(path: str | os.PathLike[str], *, mmap: bool = False) -> Episodes:
 
     Raises:
         OSError: there is no such file, or it can't be read.
-        ValueError: it is no such file, or of a newer version of the package.
+        ValueError: it is no such file, is damaged, or of a newer version of the package.
 
     Warns:
         UserWarning: beside the ``.npz`` there is an unfinished file of a later run; it is not read.
     """
     target = Path(path)
-    partial = folder_of(target)
+    partial, packed = folder_of(target), packed_of(target) / PACKED
     if partial.is_dir() and (partial == target or not target.exists()):
-        return Episodes(*read_folder(partial, mmap=mmap))
+        return _loaded(partial, lambda: read_folder(partial, mmap=mmap))
     if partial != target and partial.exists():
         warnings.warn(
             f"{target}: another run has not finished, or was killed, and has left its episodes in"
             f" {partial}; load that path for them",
             stacklevel=2,
         )
-    return Episodes(*_read_npz(target))
+    # Of a writer that was killed just before it gave the file its name.
+    with contextlib.suppress(FileNotFoundError):
+        return _loaded(packed, lambda: _read_npz(packed))
+    return _loaded(target, lambda: _read_npz(target))
 
 
-def folder_of(path: Path) -> Path:
-    """Where the arrays of a file grow."""
-    return path.with_name(f"{path.name}.partial") if path.suffix == ".npz" else path
+def _loaded(path: Path, read: Callable[[], tuple[dict[str, Any], dict[str, Any]]]) -> Episodes:
+    """The episodes that ``read`` returns; ValueError with ``path`` if they can't be read."""
+    try:
+        arrays, head = read()
+        _check_rows(arrays)
+        return Episodes(arrays, head)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, TypeError) as error:
+        raise ValueError(f"{path}: damaged: {describe(error)}") from error
+
+
+def _check_rows(arrays: Mapping[str, Any]) -> None:
+    """Check that no array is shorter than its episodes."""
+    steps, number = int(arrays["episodes/length"].sum()), len(arrays["episodes/length"])
+    infos = int(arrays["episodes/info_bytes"].sum())
+    rows = {"observations": steps + number, "episodes": number, "infos": infos}
+    for name, array in arrays.items():
+        if len(array) != rows.get(name.partition("/")[0], steps):
+            raise ValueError(f"damaged: {name} has {len(array)} rows")
 
 
 def escaped(key: str) -> str:
@@ -257,25 +279,25 @@ def order_of(arrays: Mapping[str, Any]) -> NDArray[np.intp]:
     return np.lexsort((arrays["episodes/episode_id"], arrays["episodes/env_id"]))
 
 
-def _check_head(head: Mapping[str, Any], path: Path) -> None:
+def _check_head(head: Mapping[str, Any]) -> None:
     if head.get("format") != FORMAT:
-        raise ValueError(f"{path}: the format is {head.get('format')!r}, not {FORMAT!r}")
+        raise ValueError(f"the format is {head.get('format')!r}, not {FORMAT!r}")
     if head["version"] > VERSION:
-        raise ValueError(
-            f"{path}: version {head['version']} of the format; this package knows up to {VERSION}"
-        )
+        version = head["version"]
+        raise ValueError(f"version {version} of the format; this package knows up to {VERSION}")
 
 
 def read_folder(folder: Path, *, mmap: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays of a folder, cut to whole episodes, and its metadata."""
-    if not (folder / "metadata.json").exists():
-        raise ValueError(f"{folder}: not a folder of episodes: it has no metadata.json")
-    head = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
-    _check_head(head, folder)
+    if not (folder / METADATA).exists():
+        raise ValueError("not a folder of episodes: it has no metadata.json")
+    head = json.loads((folder / METADATA).read_text(encoding="utf-8"))
+    _check_head(head)
     index_file = folder / "episodes.npy"
-    if not index_file.exists():  # killed before the first episode
+    exists = index_file.exists()
+    index: Any = np.load(index_file, allow_pickle=False) if exists else ()
+    if not len(index):  # killed before the first episode was complete
         return _no_episodes(head), head
-    index = np.load(index_file, allow_pickle=False)
     arrays: dict[str, Any] = {f"episodes/{name}": index[name] for name in INDEX}
     steps, infos = int(index["length"].sum()), int(index["info_bytes"].sum())
     rows = {"observations": steps + len(index), "infos": infos}
@@ -303,12 +325,12 @@ def _no_episodes(head: Mapping[str, Any]) -> dict[str, Any]:
 def _read_npz(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays of an ``.npz``, and its metadata."""
     if path.exists() and not zipfile.is_zipfile(path):
-        raise ValueError(f"{path}: not a file of episodes: no .npz, and no folder")
+        raise ValueError("not a file of episodes: no .npz, and no folder")
     with np.load(path, allow_pickle=False) as file:
         if "metadata" not in file:
-            raise ValueError(f"{path}: not a file of episodes: it has no metadata")
+            raise ValueError("not a file of episodes: it has no metadata")
         head = json.loads(str(file["metadata"]))
-        _check_head(head, path)
+        _check_head(head)
         arrays = {name: file[name] for name in file if name != "metadata"}
     if head["version"] == 1:  # its seeds were those of the envs, and it had no infos
         count = len(arrays["episodes/seed"])

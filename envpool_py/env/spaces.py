@@ -172,6 +172,19 @@ def join_rows(layout: Any, columns: Sequence[Array], count: int) -> list[Any]:
     return [join(layout, row) for row in rows]
 
 
+def as_columns(layout: Any, obs: Any) -> Any:
+    """Return the observations of a batch, rows or columns, as an array for each leaf."""
+    if is_leaf(layout) or not isinstance(obs, np.ndarray):
+        return obs
+    return map_tree(_as_column, layout, *obs)
+
+
+def _as_column(leaf: Leaf, *values: Any) -> Array:
+    if leaf.dtype is None:
+        return stack_objects(list(values), leaf)
+    return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)
+
+
 def copy_row(layout: Any, columns: Sequence[Array], i: int) -> Any:
     """Return a copy of value ``i`` of a batch, from an array ``(k, ...)`` per leaf."""
     return snapshot(join_rows(layout, [column[i : i + 1] for column in columns], 1)[0])

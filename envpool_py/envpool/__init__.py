@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from envpool_py.env.pool_options import check_count
+from envpool_py.envpool import atari
 from envpool_py.envpool.face import EnvPool, GymnasiumEnvPool
 from envpool_py.errors import closed_on_error
 from envpool_py.pool import backends
@@ -57,6 +58,8 @@ def make(
         raise ValueError(f"env_type must be 'gymnasium', 'gym' or 'dm', got {env_type!r}")
     if max_num_players != 1 or not gym_reset_return_info:
         raise ValueError("max_num_players must be 1, and gym_reset_return_info True")
+    if isinstance(task_id, str):
+        atari.check(task_id, env_kwargs)
     num_envs = check_num_envs(num_envs)
     num_threads = check_count("num_threads", num_threads or None) or 0
     config["batch_size"] = size = check_wait_num(batch_size or None, num_envs, "batch_size")

@@ -7,21 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from envpool_py.env.spaces import Array, Leaf, is_leaf, map_tree
+from envpool_py.env.spaces import Array, Leaf, as_columns, map_tree
 from envpool_py.ids import IdArray
 
 
 def columns(layout: Any, obs: Any) -> Any:
     """A pool's observations, made with ``columns`` or without, as an array for each leaf."""
-    if isinstance(obs, np.ndarray) and not is_leaf(layout):  # one dict or tuple per env
-        return map_tree(lambda leaf, *values: _column(leaf, values), layout, *obs)
-    return map_tree(_column, layout, obs)
+    return map_tree(_in_an_array, layout, as_columns(layout, obs))
 
 
-def _column(leaf: Leaf, values: Any) -> Array:
-    if leaf.dtype is None:
-        return np.fromiter(values, object, len(values))
-    return np.asarray(values, leaf.dtype).reshape(len(values), *leaf.shape)
+def _in_an_array(leaf: Leaf, values: Any) -> Array:
+    """Objects in an object array, also where they could be stacked."""
+    return np.fromiter(values, object, len(values)) if leaf.dtype is None else values
 
 
 def put(ids: IdArray, whole: Array, rows: Array) -> Array:

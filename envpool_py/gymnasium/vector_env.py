@@ -94,6 +94,7 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._pending: str | None = None  # "reset", "step" or "call"
         self._late = False  # the pending reset or step has timed out once
         self._call: Any = None  # the pending call
+        self._frames: tuple[Any, ...] = ()  # of the last render
         self._ids = self._all = np.arange(self.num_envs)  # the envs of the pending reset or step
         self._layout = layout_of(self.single_observation_space)
         #: The latest row of every env, in the form of a batch of the pool; no rows yet.
@@ -194,8 +195,19 @@ class VectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         return self.call_wait()
 
     def render(self) -> tuple[Any, ...]:
-        """Return what each env renders."""
-        return self.call("render")
+        """Return what each env renders; of one that was recreated and not reset yet the last frame.
+
+        That is a frame of zeros if none of it was returned before.
+        """
+        self._check("render")
+        rows = [info if isinstance(info, dict) else {} for info in self._rows[4]]
+        ids = [i for i, info in enumerate(rows) if "env_error" not in info or "final_obs" in info]
+        frames = dict(zip(ids, self.pool.render(ids), strict=True))
+        for i in set(range(self.num_envs)).difference(ids):
+            blank = np.zeros_like(next(iter(frames.values()), None))
+            frames[i] = self._frames[i] if self._frames else blank
+        self._frames = tuple(frames[i] for i in range(self.num_envs))
+        return self._frames
 
     get_attr = call
     np_random: Any = property(lambda self: self.call("np_random"))

@@ -43,9 +43,9 @@ class SB3MultiAgentVecEnv(OverPool):
     ``MaskablePPO``. Row ``r`` is agent ``r % len(possible_agents)`` of env
     ``r // len(possible_agents)``.
 
-    A row is *active* from its agent's birth to its death. At the death it is done; then it has
-    zeros and reward 0, its actions are ignored, and ``infos[r]["active"]`` is False, until its env
-    is over. When no agent is left, the env is reset in the same step, and all its rows are done.
+    A row is *active* from its agent's birth to its death. At the death it is done, once; then it
+    has zeros and reward 0, its actions are ignored, and ``infos[r]["active"]`` is False, until its
+    env is over. When no agent is left, the env is reset in the same step.
 
     Args:
         env_fns: one callable for each env, which makes a ``ParallelEnv``, or an ``AECEnv`` that
@@ -138,20 +138,15 @@ class SB3MultiAgentVecEnv(OverPool):
         seen, reward, terminated, truncated, info = received
         valid, alive = info["valid"], info["alive"]
         over = np.repeat(info["env_done"], len(self.possible_agents))
-        left = valid & (terminated | truncated | ~alive)
-        # The next observation of the row does not continue the last one, of an absent agent.
-        born = alive & ~valid & ~over
-        dones = left | born | over
+        dones = valid & (terminated | truncated | ~alive | over)
         obs = self._leaves(seen)
         infos = self._row_infos(info, valid, valid & truncated & ~terminated)
+        for env in np.flatnonzero(info["env_done"]).tolist():
+            self._note_reset(env, info)
         for row in np.flatnonzero(dones).tolist():
             env, place = divmod(row, len(self.possible_agents))
             if over[row]:
                 last = info["final_obs"][env][self.possible_agents[place]]
-                if place == 0:
-                    self._note_reset(env, info)
-            elif born[row]:
-                last = self._joined([np.zeros_like(part[row]) for part in obs])
             else:
                 last = self._joined([np.array(part[row]) for part in obs])
                 for part in obs:

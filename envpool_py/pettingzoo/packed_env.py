@@ -104,6 +104,11 @@ class PackedEnv:
         self._converted_step: Callable[[dict[str, Any]], Any] | None = None
 
     @property
+    def spec(self) -> Any:
+        """The env's spec; None where it was not made by name."""
+        return getattr(self.env, "spec", None)
+
+    @property
     def alive(self) -> NDArray[np.bool_]:
         """Which agents must act next, in the order of ``possible_agents``."""
         alive: NDArray[np.bool_] = self._flags[ALIVE].copy()

@@ -6,12 +6,11 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.error import ResetNeeded
-from numpy.typing import NDArray
 
 from envpool_py import ids as ids_
 from envpool_py.env import spaces
@@ -36,9 +35,9 @@ from envpool_py.pettingzoo.packed_env import (
 )
 from envpool_py.pool.arguments import Options, check_env_fns
 from envpool_py.pool.backends import BACKENDS
-from envpool_py.pool.base import BaseVectorEnv
 from envpool_py.pool.html_table import table
 from envpool_py.seeding import Seed
+from envpool_py.wrappers.vector import forward_to_pool
 
 #: ``{agent: (k, ...)}``
 ByAgent = dict[str, Any]
@@ -46,23 +45,6 @@ ByAgent = dict[str, Any]
 AgentStep = tuple[ByAgent, ByAgent, ByAgent, ByAgent, dict[str, Any]]
 
 _R = TypeVar("_R")
-
-
-def _of_pool(method: Callable[..., _R]) -> Callable[..., _R]:
-    """A method of the pool as one of ``ParallelVectorEnv``."""
-
-    @functools.wraps(method)
-    def call(self: ParallelVectorEnv, *args: Any, **kwargs: Any) -> _R:
-        return method(self.pool, *args, **kwargs)
-
-    return call
-
-
-def _property_of_pool(name: str) -> Any:
-    """A property of the pool as one of ``ParallelVectorEnv``."""
-    own: property = getattr(BaseVectorEnv, name)
-    setter = None if own.fset is None else lambda self, value: setattr(self.pool, name, value)
-    return property(lambda self: getattr(self.pool, name), setter, doc=own.__doc__)
 
 
 class ParallelVectorEnv:
@@ -97,6 +79,8 @@ class ParallelVectorEnv:
         ValueError: an argument is wrong, or the envs have different agents or spaces.
         EnvError: an env_fn raised.
     """
+
+    metadata: Any = None
 
     def __init__(
         self,
@@ -133,46 +117,50 @@ class ParallelVectorEnv:
         self.groups = _groups_of(self._spaces)
         self._alive = np.zeros((self.num_envs, len(self.possible_agents)), dtype=np.bool_)
 
-    num_envs = _property_of_pool("num_envs")
-    wait_num = _property_of_pool("wait_num")
-    timeout = _property_of_pool("timeout")
-    is_async = _property_of_pool("is_async")
-    autoreset_mode = _property_of_pool("autoreset_mode")
-    waiting_id = _property_of_pool("waiting_id")
-    ready_id = _property_of_pool("ready_id")
-    batch_ids = _property_of_pool("batch_ids")
+    if TYPE_CHECKING:  # the names of a pool that are not defined here; see forward_to_pool
 
-    send_reset = _of_pool(BaseVectorEnv.send_reset)
-    cancel = _of_pool(BaseVectorEnv.cancel)
-    restart = _of_pool(BaseVectorEnv.restart)
-    stats = _of_pool(BaseVectorEnv.stats)
-    call = _of_pool(BaseVectorEnv.call)
-    get_env_attr = _of_pool(BaseVectorEnv.get_env_attr)
-    set_env_attr = _of_pool(BaseVectorEnv.set_env_attr)
-    render = _of_pool(BaseVectorEnv.render)
-    close = _of_pool(BaseVectorEnv.close)
-    __len__ = _of_pool(BaseVectorEnv.__len__)
-    __exit__ = _of_pool(BaseVectorEnv.__exit__)
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __len__(self) -> int:
+        return len(self.pool)
 
     @property
     def is_closed(self) -> bool:
         """Whether this was closed."""
         return self.pool.is_closed
 
+    @property
+    def unwrapped(self) -> ParallelVectorEnv:
+        """This itself."""
+        return self
+
+    @property
+    def agents(self) -> list[str]:
+        """The agents that are alive in some env, in the order of ``possible_agents``."""
+        return [self.possible_agents[n] for n in np.flatnonzero(self._alive.sum(axis=0))]
+
+    @property
+    def num_agents(self) -> int:
+        """The number of ``agents``."""
+        return len(self.agents)
+
+    @property
+    def max_num_agents(self) -> int:
+        """The number of ``possible_agents``."""
+        return len(self.possible_agents)
+
     def __enter__(self) -> Any:
         self.pool.__enter__()
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.possible_agents)} agents, {self.pool!r})"
 
     def _repr_html_(self) -> str:
         return table(self.pool, repr(self))
-
-    @property
-    def restarts(self) -> NDArray[np.int64]:
-        """How often each PettingZoo env was recreated: int64 ``(num_envs,)``."""
-        return self.pool.restarts
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
         """The observation space of an agent, always the same object; KeyError: no such agent."""
@@ -185,6 +173,9 @@ class ParallelVectorEnv:
         """
         own: Any = self.pool.action_space[0]
         return _of_agent(own.spaces, agent)
+
+    # The spaces of one env; a pool's names for what PettingZoo calls by the names above.
+    single_observation_space, single_action_space = observation_space, action_space
 
     # ---------------------------------------------------------------------------- reset and step
 
@@ -368,6 +359,9 @@ class ParallelVectorEnv:
 
     def _columns(self, matrix: Array) -> ByAgent:
         return dict(zip(self.possible_agents, matrix.T, strict=True))
+
+
+forward_to_pool(ParallelVectorEnv, "pool")
 
 
 def _on_inner(env: PackedEnv, function: Callable[..., _R], /, *args: Any, **kwargs: Any) -> _R:

@@ -35,6 +35,7 @@ from envpool_py.pool.call_guard import one_at_a_time
 from envpool_py.pool.html_table import table
 from envpool_py.pool.option_signatures import AllOptions, spell_out
 from envpool_py.pool.space_list import Spaces
+from envpool_py.pool.tianshou_class import class_of
 from envpool_py.record import env_name
 from envpool_py.record.recorder import Recorder
 from envpool_py.seeding import Seed
@@ -324,6 +325,8 @@ class BaseVectorEnv:
         return self._ask(id, Request("render", kwargs=kwargs))
 
     render_grid = render_grid
+
+    __class__ = property(class_of)
 
     def __len__(self) -> int:
         return self.env_num

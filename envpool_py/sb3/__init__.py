@@ -1,5 +1,11 @@
-"""Stable-Baselines3's interface over a pool; needs neither Stable-Baselines3 nor torch."""
+"""Stable-Baselines3's interface over a pool; needs neither Stable-Baselines3 nor torch.
 
+``AsyncRollouts`` alone needs both; they are imported when it is first used.
+"""
+
+from typing import Any as _Any
+
+from envpool_py import packages as _packages
 from envpool_py.sb3.common import vec_env
 from envpool_py.sb3.common.env_util import make_vec_env
 from envpool_py.sb3.common.monitor import Monitor
@@ -8,3 +14,10 @@ from envpool_py.sb3.registration import register
 
 __all__ = ["Monitor", "make_vec_env", "register"]
 __all__ += vec_env.__all__
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "AsyncRollouts":
+        needed = "AsyncRollouts needs Stable-Baselines3; pip install stable-baselines3"
+        return _packages.load("envpool_py.sb3.async_rollouts", needed).AsyncRollouts
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

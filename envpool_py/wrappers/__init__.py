@@ -1,16 +1,25 @@
 """Wrappers for pools, and for the single envs of a pool."""
 
 from envpool_py.wrappers.action import ContinuousToDiscrete, MultiDiscreteToDiscrete
+from envpool_py.wrappers.atari import AtariInfo
+from envpool_py.wrappers.clip import ClipAction, ClipReward
+from envpool_py.wrappers.frame_stack import FrameStackObservation
 from envpool_py.wrappers.norm_obs import VectorEnvNormObs
 from envpool_py.wrappers.record_episode_statistics import RecordEpisodeStatistics
 from envpool_py.wrappers.record_video import RecordVideo
+from envpool_py.wrappers.reward import NormalizeReward
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 from envpool_py.wrappers.truncation import TruncatedAsTerminated
 from envpool_py.wrappers.vector import VectorEnvWrapper
 
 __all__ = [
+    "AtariInfo",
+    "ClipAction",
+    "ClipReward",
     "ContinuousToDiscrete",
+    "FrameStackObservation",
     "MultiDiscreteToDiscrete",
+    "NormalizeReward",
     "RecordEpisodeStatistics",
     "RecordVideo",
     "RunningMeanStd",

@@ -10,7 +10,7 @@ import numpy as np
 
 from envpool_py.env.spaces import Array
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.wrappers.vector import VectorEnvWrapper
+from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows
 
 
 class RecordEpisodeStatistics(VectorEnvWrapper):
@@ -70,7 +70,7 @@ class RecordEpisodeStatistics(VectorEnvWrapper):
         ids = self.venv.batch_ids
         if self._returns.ndim < reward.ndim and len(ids):
             self._returns = np.zeros((len(self), *reward.shape[1:]))
-        is_reset = np.array([info.get("is_reset", False) for info in infos], bool)
+        is_reset = first_rows(infos, automatic=False)
         self._begin(ids[is_reset])
         stepped = ids[~is_reset]
         self._returns[stepped] += reward[~is_reset]

@@ -14,7 +14,7 @@ from envpool_py.env.spaces import Array
 from envpool_py.ids import Ids
 from envpool_py.images import VideoWrapper
 from envpool_py.pool.base import BaseVectorEnv
-from envpool_py.wrappers.vector import VectorEnvWrapper
+from envpool_py.wrappers.vector import VectorEnvWrapper, is_last
 
 
 class RecordVideo(VideoWrapper, VectorEnvWrapper):
@@ -92,7 +92,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         if len(batch) == 2:  # of a reset
             if self._first in self.venv.batch_ids:
                 self._begin_episode()
-            self._record()
+            self._record(batch[-1])
         else:
             self._stepped(*batch[2:])
         return batch
@@ -102,7 +102,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         ended = False
         for row in np.flatnonzero(self.venv.batch_ids == self._first):
             # After an automatic reset the frame shows the next episode already.
-            if "final_obs" in infos[row] or infos[row].get("is_reset", False):
+            if is_last(infos[row]) or "is_reset" in infos[row]:
                 self._begin_episode()
             else:
                 ended = bool(terminated[row] or truncated[row])
@@ -112,7 +112,7 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
             and self._step_trigger(self._steps)
         ):
             self._name = f"step-{self._steps}"
-        self._record()
+        self._record(infos)
         if ended and not self._video_length:
             self._stop()
 
@@ -124,18 +124,23 @@ class RecordVideo(VideoWrapper, VectorEnvWrapper):
         if trigger is not None and not self.recording and trigger(self._episode):
             self._name = f"episode-{self._episode}"
 
-    def _record(self) -> None:
-        ids = [i for i in self.venv.batch_ids.tolist() if i in self._frames]
+    def _record(self, infos: Array) -> None:
+        rows = zip(self.venv.batch_ids.tolist(), infos, strict=True)
+        # An env that was recreated and not reset yet has no frame, so its last image stays.
+        ids = [
+            i
+            for i, info in rows
+            if i in self._frames and ("env_error" not in info or is_last(info))
+        ]
         if not self.recording or not ids:
             return
-        frames = dict(zip(ids, self.venv.render(ids), strict=True))
-        shown = {**self._frames, **frames}
+        frames = {**self._frames, **dict(zip(ids, self.venv.render(ids), strict=True))}
         blank = np.zeros((1, 1, 3), np.uint8)  # of an env whose first row is not there yet
-        image = images.tile([blank if f is None else f for f in shown.values()], list(shown))
+        image = images.tile([blank if f is None else f for f in frames.values()], list(frames))
         if self._encoder is None:
             self.video_path = self._folder / f"{self._name_prefix}-{self._name}.mp4"
             self._num_frames = 0
-        self._frames = shown
+        self._frames = frames
         self._write(image, self._fps)
         self._num_frames += 1
         if self._num_frames == self._video_length:

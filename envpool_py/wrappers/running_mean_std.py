@@ -23,17 +23,18 @@ class RunningMeanStd:
         std: the standard deviation before the first update, likewise.
         clip_max: ``norm`` cuts off at this absolute value; None or 0 for no limit.
         epsilon: added to the variance in ``norm``, against a division by zero.
+        count: the weight of ``mean`` and ``std`` in rows; with 0 the first update replaces them.
 
     Attributes:
         mean: float64 array of the shape of a row, ``()`` until that is known.
         var: the variance, float64, of the shape of ``mean``.
-        count: number of rows seen. The first update replaces the initial ``mean`` and ``std``.
+        count: ``count`` as given, plus the number of rows seen.
         clip_max: as given.
         eps: ``epsilon`` as given.
 
     Raises:
-        ValueError: ``std``, ``clip_max`` or ``epsilon`` is negative or NaN, or ``mean`` and ``std``
-            can't be broadcast to one shape.
+        ValueError: ``std``, ``clip_max``, ``epsilon`` or ``count`` is negative or NaN, or ``mean``
+            and ``std`` can't be broadcast to one shape.
 
     After a NaN in a batch, the mean and variance of that component stay NaN; after an infinity, the
     variance does. Other components do not change. Remove such values before ``update``.
@@ -48,8 +49,10 @@ class RunningMeanStd:
         std: ArrayLike = 1.0,
         clip_max: float | None = 10.0,
         epsilon: float = float(np.finfo(np.float32).eps),
+        count: float = 0,
     ) -> None:
-        for name, value in (("std", std), ("clip_max", clip_max or 0.0), ("epsilon", epsilon)):
+        numbers = {"std": std, "clip_max": clip_max or 0.0, "epsilon": epsilon, "count": count}
+        for name, value in numbers.items():
             if not np.all(np.asarray(value) >= 0):
                 raise ValueError(f"{name}: got {value}, but it must not be negative")
         center = np.asarray(mean, dtype=np.float64)
@@ -57,7 +60,7 @@ class RunningMeanStd:
         shape = np.broadcast_shapes(center.shape, deviation.shape)
         self.mean = np.broadcast_to(center, shape).copy()
         self.var = np.broadcast_to(np.square(deviation), shape).copy()
-        self.count = 0
+        self.count = count
         self.clip_max = clip_max
         self.eps = epsilon
 

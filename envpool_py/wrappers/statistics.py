@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import gymnasium as gym
 import numpy as np
 
+from envpool_py.env import spaces
 from envpool_py.env.spaces import map_tree
 from envpool_py.wrappers.running_mean_std import RunningMeanStd
 
@@ -132,26 +133,22 @@ def normalise(tree: Statistics, batch: Any, *, update: bool) -> Any:
 
 
 def _normalise_rows(tree: Any, rows: NDArray[Any], *, update: bool) -> NDArray[Any]:
-    """Normalise an object array of dicts or tuples: stack each leaf, normalise, split into rows."""
+    """Normalise an object array of dicts or tuples: as columns, then split into rows again."""
     for row in rows:
         _require_same(row, _keys(tree), "obs", "obs_rms")
-    columns = {
-        key: normalise(tree[key], _column(tree[key], [row[key] for row in rows]), update=update)
-        for key in _keys(rows[0])
-    }
-    result = np.empty(len(rows), dtype=object)
-    for k in range(len(rows)):
-        row = {key: column[k] for key, column in columns.items()}
-        result[k] = row if isinstance(tree, dict) else tuple(row.values())
-    return result
+    layout = _layout_of(tree, rows[0])
+    columns = normalise(tree, spaces.as_columns(layout, rows), update=update)
+    parts = spaces.split(layout, columns, "obs")
+    return np.fromiter(spaces.join_rows(layout, parts, len(rows)), object, len(rows))
 
 
-def _column(tree: Statistics, values: list[Any]) -> Any:
-    if tree is None:
-        return values
-    if isinstance(tree, (dict, tuple)):
-        return np.fromiter(values, dtype=object, count=len(values))
-    return np.stack(values)
+def _layout_of(tree: Any, row: Any) -> Any:
+    """Return a layout of rows like this one, in their order; statistics are of stacked leaves."""
+    if isinstance(tree, dict):
+        return {key: _layout_of(tree[key], part) for key, part in row.items()}
+    if isinstance(tree, tuple):
+        return tuple(map(_layout_of, tree, row))
+    return spaces.Leaf((), (), None, stacked=tree is not None)
 
 
 def normalised_space(tree: Statistics, space: Any) -> Any:
@@ -237,7 +234,7 @@ def _leaf(file: Any, n: int) -> RunningMeanStd:
         epsilon=float(file[f"eps_{n}"]),
     )
     leaf.var = np.asarray(file[f"var_{n}"], dtype=np.float64)
-    leaf.count = int(file[f"count_{n}"])
+    leaf.count = file[f"count_{n}"].item()
     if leaf.var.shape != leaf.mean.shape:
         raise ValueError(f"var_{n} has shape {leaf.var.shape}, but mean_{n} has {leaf.mean.shape}")
     return leaf

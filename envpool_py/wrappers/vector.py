@@ -7,15 +7,16 @@ that are added to pools are forwarded too, without the half microsecond per acce
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import types
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from envpool_py.env import spaces
+from envpool_py.pool import arguments
 from envpool_py.pool.base import BaseVectorEnv
 
 # Attributes that a wrapper may declare differently from its pool.
@@ -88,7 +89,7 @@ class VectorEnvWrapper(BaseVectorEnv):
     def _changed(self, obs: Any, infos: Any) -> Any:
         if getattr(self.observations, "__func__", None) is VectorEnvWrapper.observations:
             return obs
-        ended = [info for info in infos if "final_obs" in info and "final_info" in info]
+        ended = list(filter(is_last, infos))
         if ended:
             finals = self.observations(_stack_like(obs, [info["final_obs"] for info in ended]))
             for k, info in enumerate(ended):
@@ -98,6 +99,17 @@ class VectorEnvWrapper(BaseVectorEnv):
     def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a batch for the caller: the two parts of ``reset``, or the five of ``step``."""
         return batch
+
+    # Of the wrapper's own spaces, which may be others than the pool's.
+    @property
+    def single_observation_space(self) -> Any:
+        """The observation space of every env; ValueError if two envs have different ones."""
+        return _common("observation_space", self.observation_space)
+
+    @property
+    def single_action_space(self) -> Any:
+        """The action space of every env; ValueError if two envs have different ones."""
+        return _common("action_space", self.action_space)
 
     def __len__(self) -> int:
         return len(self.venv)
@@ -117,7 +129,7 @@ class VectorEnvWrapper(BaseVectorEnv):
 
     def __reduce__(self) -> Any:
         # A pool cannot be copied, but a wrapper can: the copy wraps the same pool.
-        return copyreg.__newobj__, (type(self),), vars(self)  # type: ignore[attr-defined]
+        return object.__new__, (type(self),), vars(self)
 
     def __getattr__(self, name: str) -> Any:
         # Called for names that are not found otherwise. Special names are not forwarded. Without a
@@ -134,35 +146,42 @@ class VectorEnvWrapper(BaseVectorEnv):
             setattr(self.venv, name, value)
 
 
-class _Handed:
-    """Reads an attribute from the wrapped pool; an attribute of the instance takes precedence."""
+class _Forwarded:
+    """Reads an attribute from the pool; an attribute of the instance takes precedence."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, pool: str) -> None:
+        self.name, self.pool = name, pool
 
-    def __get__(self, wrapper: VectorEnvWrapper | None, owner: type) -> Any:
-        return getattr(BaseVectorEnv if wrapper is None else wrapper.venv, self.name)
-
-
-class _HandedValue(_Handed):
-    """Reads an attribute from the wrapped pool and sets it there; for all but methods."""
-
-    def __set__(self, wrapper: VectorEnvWrapper, value: Any) -> None:
-        setattr(wrapper.venv, self.name, value)
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return getattr(
+            BaseVectorEnv if instance is None else getattr(instance, self.pool), self.name
+        )
 
 
-def _hand_on_the_rest() -> None:
-    """Give ``VectorEnvWrapper`` a descriptor for each name of the pool that it does not define."""
+class _ForwardedValue(_Forwarded):
+    """Reads an attribute from the pool and sets it there; for all but methods."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        setattr(getattr(instance, self.pool), self.name, value)
+
+
+def forward_to_pool(cls: type[Any], pool: str) -> None:
+    """Give a class a descriptor for each name of a pool that it does not define.
+
+    Args:
+        cls: the class; it may be none of a pool.
+        pool: the attribute of its instances that is the pool.
+    """
     for base in BaseVectorEnv.__mro__[:-1]:
         for name, attribute in vars(base).items():
-            if name.startswith("__") or name in vars(VectorEnvWrapper):
+            if name.startswith("__") or name in vars(cls):
                 continue
             method = isinstance(attribute, (types.FunctionType, classmethod, staticmethod))
             own = method or name.startswith("_")
-            setattr(VectorEnvWrapper, name, _Handed(name) if own else _HandedValue(name))
+            setattr(cls, name, (_Forwarded if own else _ForwardedValue)(name, pool))
 
 
-_hand_on_the_rest()
+forward_to_pool(VectorEnvWrapper, "venv")
 
 
 def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
@@ -170,6 +189,25 @@ def _pool_has(venv: BaseVectorEnv, name: str) -> bool:
     while isinstance(venv, VectorEnvWrapper):
         venv = venv.venv
     return name in vars(venv) or hasattr(type(venv), name)
+
+
+def _common(name: str, spaces: Any) -> Any:
+    """The space of every env; a vector env of another library has one for all."""
+    return arguments.common_space(name, spaces) if isinstance(spaces, list) else spaces
+
+
+def is_last(info: dict[str, Any]) -> bool:
+    """Whether the row of this info ends an episode and has the first observation of the next."""
+    return "final_obs" in info and "final_info" in info
+
+
+def first_rows(infos: Any, *, automatic: bool = True) -> NDArray[np.bool_]:
+    """Return which rows of a batch are those of resets, bool ``(k,)``; ``automatic``: ``is_last``.
+
+    The rows that ``reset`` returns are not marked.
+    """
+    first = ["is_reset" in info or (automatic and is_last(info)) for info in infos]
+    return np.array(first, np.bool_)
 
 
 def _stack_like(batch: Any, rows: list[Any]) -> Any:

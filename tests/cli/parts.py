@@ -8,7 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 from gymnasium.wrappers import TransformReward
 
-from tests.support.envs import ChangedEnv, CountEnv, SpaceEnv
+from tests.support.envs import ChangedEnv, CountEnv, FaultEnv, SpaceEnv
 
 COUNT = "tests.cli.parts:EnvpoolPyTests/Count-v0"
 
@@ -36,6 +36,17 @@ def hang_in_third_episode(env, _, row):
     return row
 
 
+def failing(fault):
+    """Every env fails in the second step of its second episode."""
+    return ChangedEnv(0, 4, step=partial(fail_in_second_episode, fault))
+
+
+def fail_in_second_episode(fault, env, _, row):
+    if (env.episode, env.t) == (1, 2):
+        FaultEnv().fault(fault)
+    return row
+
+
 raising = partial(ChangedEnv, 0, 4, step=raise_in_third_episode)
 stuck = partial(ChangedEnv, 0, 4, step=hang_in_third_episode)
 
@@ -48,6 +59,13 @@ def refuses(obs, env_ids):
 def stumbles(obs, env_ids):
     """Raise in the third episode."""
     return 0 * env_ids if (obs[:, 1] < 2).all() else refuses(obs, env_ids)
+
+
+class NoPolicy:
+    """Is made as a policy, and is none."""
+
+    def __init__(self, *_):
+        pass
 
 
 class Parity:

@@ -111,6 +111,40 @@ def test_findings(level, env_fns, stage, text):
     assert level == "error" or not errors
 
 
+def broken_reset(_, *, seed=None, options=None):
+    return len(3 if seed else 4), options
+
+
+FOUR = returning(lambda _, row: (row[0], 1.0, row[2], row[4]))
+
+
+@pytest.mark.parametrize(
+    ("env_fn", "text"),
+    [
+        (changed(reset=broken_reset), r"TypeError: object of type 'int' has no len\(\) \(test_"),
+        (FOUR, r"EnvCheckError: step\(\) must return a tuple .*, got 4 values"),
+    ],
+)
+def test_one_fault_is_one_error_in_its_own_words(env_fn, text):
+    found = dict(stages([env_fn]))
+    errors = [stage for stage, own in found.items() if any(each.level != "note" for each in own)]
+    assert errors == ["training"]
+    assert re.match(text, found["training"][0].message)
+    assert "because of the error in 'training'" in found[EPISODE][0].message
+
+
+def test_nan_is_equal_to_itself():
+    nan = returning(lambda _, row: (row[0] * np.nan, np.nan, *row[2:]))
+    assert dict(stages([nan]))["seeds"] == []
+
+
+@pytest.mark.parametrize(("length", "has_ended"), [(1000, True), (1001, False)])
+def test_an_episode_of_just_as_many_steps_as_are_tried(length, has_ended):
+    ends = returning(lambda env, row: (*row[:2], env.t >= length, False, {}))
+    notes = [] if has_ended else [("note", "no episode has ended in 1000 steps")]
+    assert dict(stages([ends]))[EPISODE] == notes
+
+
 def beside(fault, limit=60.0):
     env_fn = changed(step=lambda *_: envs.FaultEnv().fault(fault))
     return dict(stages_beside([env_fn] * 2, limit))

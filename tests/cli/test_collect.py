@@ -167,6 +167,18 @@ def test_a_folder_is_never_replaced(tmp_path, cli):
     assert len(load(tmp_path / "a")) == number
 
 
+@pytest.mark.parametrize("out", ["a", "a.npz"])
+def test_force_removes_no_foreign_file(out, tmp_path, cli):
+    foreign = tmp_path / f"{out}.partial" / "thesis.txt"
+    foreign.parent.mkdir()
+    foreign.write_text("mine")
+    ended = cli(f"collect {COUNT} --num-envs 2 --steps 9 --out {tmp_path / out} --force")
+    assert foreign.read_text() == "mine"
+    assert ended.status == (0 if out == "a" else 2)
+    if out == "a.npz":  # whose folder that would be
+        assert "a.npz.partial: holds thesis.txt, which is no part of a file" in ended.err
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_signal_while_envs_hang(number, tmp_path, monkeypatch):
     """Both envs hang in their third episode, after four have been written."""
@@ -199,6 +211,7 @@ def test_a_disk_that_is_full(tmp_path):
     done = subprocess.run(program, preexec_fn=room, timeout=170, check=False, **PIPES)
     assert done.returncode == 1
     assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
     kept = len(load(out))
     assert kept > 0
     last = f"envpool-py: ended by an error; kept {kept} whole episodes in {out}.partial"

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import zlib
 from fractions import Fraction
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import envpool_py
 from envpool_py.bench.settings import Setting
 from envpool_py.cli.naming import code_of, env_fn_of, imported
+from envpool_py.record import recorder
 from tests.cli import parts
 from tests.cli.parts import COUNT
 from tests.support.envs import CountEnv
@@ -139,13 +141,14 @@ def test_collect_names_the_env(env, others, tmp_path, monkeypatch, cli):
     assert cli(f"collect {env} {limits} --record {path}").status == 0
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path / "folder")
-    ended = cli(f"replay {path}")
+    trust = "" if env.startswith("CartPole") else "--trust"
+    ended = cli(f"replay {path} {trust}")
     assert (ended.status, "the record is complete" in ended.out) == (0, True), ended
     shown = json.loads(cli(f"show {path} --json -").out)
     assert shown["env"] == env.partition(" ")[0].replace("own.py", str(tmp_path / "own.py"))
     assert (shown["episodes"], shown["seeds"], shown["complete"]) == (4, [1, 2], True)
     if others:  # its rows are others
-        assert cli(f"replay {path} {others}").status == 1
+        assert cli(f"replay {path} {others} --trust").status == 1
 
 
 def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
@@ -166,11 +169,50 @@ def test_make_names_what_can_be_imported(tmp_path, monkeypatch, cli):
         with envpool_py.make(env, 2, backend="dummy", record=path, **options) as pool:
             pool.reset(seed=0)
             pool.step([0, 0])
-        status, out, err = cli(f"replay {path}")
+        status, out, err = cli(f"replay {path} --trust")
         assert status == (0 if is_named else 2), err
         text = "does not name the env of its 2 envs; name that of the run: envpool-py"
         assert ("the record is complete" if is_named else text) in out + err
     assert cli(f"replay {path} tests.cli.parts:count_env --env 1").status == 0
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        {"env": "os:system", "env_kwargs": {"command": "'touch OUT'"}, "wrappers": []},
+        {"env": "FILE.py:Env", "env_kwargs": {}, "wrappers": []},
+        {"env": "runs:CartPole-v1", "env_kwargs": {}, "wrappers": []},
+        {"env": "CartPole-v1", "env_kwargs": {}, "wrappers": ["FILE.py:Env"]},
+        {"env": "CartPole-v1", "env_kwargs": {"a": "__import__('runs')"}, "wrappers": []},
+        {"env": "CartPole-v1"},
+        {"env": ["CartPole-v1"], "env_kwargs": {}, "wrappers": []},
+        "CartPole-v1",
+    ],
+)
+def test_opening_a_record_runs_nothing(recorded, tmp_path, monkeypatch, cli):
+    """The header of the record names a command, a file beside it, or nonsense."""
+    (tmp_path / "runs.py").write_text(f"open({str(tmp_path / 'out')!r}, 'w')\nEnv = str")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "a.record"
+    with envpool_py.make("CartPole-v1", 2, backend="dummy", record=path) as pool:
+        pool.reset(seed=0)
+    whole, head = path.read_bytes(), recorder._CHUNK_HEAD
+    start = len(recorder.MAGIC) + head.size
+    length, _, kind = head.unpack_from(whole, len(recorder.MAGIC))
+    text = json.dumps(recorded).replace("OUT", str(tmp_path / "out"))
+    text = text.replace("FILE", str(tmp_path / "runs"))
+    facts = {**json.loads(whole[start : start + length]), "env": json.loads(text)}
+    body = json.dumps(facts).encode()
+    crc = zlib.crc32(body, zlib.crc32(kind))
+    packed = recorder.MAGIC + head.pack(len(body), crc, kind) + body
+    path.write_bytes(packed + whole[start + length :])
+    ended = cli(f"replay {path}")
+    assert (ended.status, ended.out) == (2, "")
+    assert "pass this as ENV, or --trust" in ended.err or "corrupt; pass ENV" in ended.err
+    assert "runs" not in sys.modules
+    assert not (tmp_path / "out").exists()
+    assert cli(f"replay {path} CartPole-v1").status == 0
 
 
 def test_each_error_is_shown_with_its_place(tmp_path, cli, monkeypatch):

@@ -195,6 +195,24 @@ def test_after_an_error_or_an_early_end_new_episodes_are_collected(place, kind):
         assert len(pool.waiting_id) == 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("place", "wait_num"), [*((place, None) for place in BACKENDS), ("dummy", 1)]
+)
+def test_what_has_ended_is_yielded_before_the_error_of_an_env(place, wait_num, mode):
+    """Env 1 raises in its third step, in which the episodes of envs 0 and 2 end."""
+
+    def policy(obs, _):
+        return ["value" if row.tolist() == [1, 0, 2] else "" for row in obs]
+
+    env_fns = [partial(envs.FaultEnv, i, 3 + 6 * (i == 1)) for i in range(3)]
+    with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=mode) as pool:
+        found = []
+        with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
+            found.extend(AsyncCollector(pool, policy).episodes(3))
+    assert [(episode.env_id, len(episode)) for episode in found] == [(0, 3), (2, 3)]
+
+
 def test_what_has_ended_is_yielded_before_the_error_of_a_policy():
     def policy(obs, env_ids):
         if (obs[:, 1] == 1).any():

@@ -238,8 +238,8 @@ def test_a_file_of_the_first_version(tmp_path):
     ("changes", "error", "text"),
     [
         ({"actions": (np.zeros(2),) * 2}, ValueError, "actions has 2 parts"),
-        ({"truncated": np.ones(3, bool)}, ValueError, "truncated has 3 rows, but an episode of"),
-        ({"rewards": np.ones((2, 3))}, ValueError, r"rewards: got rows of shape \(3,\)"),
+        ({"truncated": np.ones(3, bool)}, ValueError, r"truncated has shape \(3,\), but an ep"),
+        ({"rewards": np.ones((2, 3))}, ValueError, r"rewards has shape \(2, 3\), but an e"),
         ({"extras": {"v": np.ones(2)}}, ValueError, "env 0: got the arrays .*extras/v"),
         ({"seed": 1 << 63}, ValueError, "seed must be below"),
         ({"infos": ({}, {"a": Path("b")})}, TypeError, "env 0: the infos can't be written without"),
@@ -253,6 +253,88 @@ def test_an_episode_that_is_refused_leaves_no_trace(tmp_path, changes, error, te
             writer.write(replace(good, **changes))
         writer.write(again)
     assert fingerprint(load(tmp_path / "a.npz")) == fingerprint([good, again])
+
+
+def row_episode(obs, actions=(1, 0), **changes):
+    ends = np.array([False, True]), np.zeros(2, bool)
+    return replace(Episode(0, 0, None, None, obs, np.array(actions), np.ones(2), *ends), **changes)
+
+
+BOX, TEXT = spaces.Box(-1, 1, (4,)), spaces.Text(3, charset="ab\0")
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "changes", "text"),
+    [
+        (BOX, np.zeros((3, 4)), {"actions": [1.7, 0.7]}, "actions has dtype float64 and values"),
+        (BOX, np.zeros((3, 7)), {}, r"observations has shape \(3, 7\), but .* has \(3, 4\)"),
+        (BOX, np.zeros((2, 4)), {}, r"observations has shape \(2, 4\), but .* has \(3, 4\)"),
+        (BOX, np.full((3, 4), 1e60), {}, "can't hold without loss"),
+        (TEXT, ["abba", "a", "b"], {}, "observations: 'abba' is longer than 3"),
+        (TEXT, ["a\0", "a", "b"], {}, "ends in a NUL character"),
+        (TEXT, ["a", "b"], {}, "observations has 2 texts, but .* has 3"),
+        (BOX, np.zeros((3, 4)), {"terminated": [0, 2]}, "terminated has dtype int64 and values"),
+        (BOX, np.zeros((3, 4)), {"extras": {"v": np.array([0, 300])}}, "values that .* int8"),
+        (BOX, np.zeros((3, 4)), {"extras": {"v": np.zeros((2, 2))}}, r"v has shape \(2, 2\)"),
+    ],
+)
+def test_nothing_is_stored_that_its_space_cannot_hold(tmp_path, space, obs, changes, text):
+    """Neither in the first episode, which makes the arrays, nor later; the writer goes on."""
+    extras = {"extras": {"v": np.array([1, -1], np.int8)}}
+    good = row_episode(["", "a", "b\0a"] if space is TEXT else np.zeros((3, 4)), **extras)
+    for before in [1] if "extras" in changes else [0, 1]:
+        with EpisodeWriter(tmp_path / str(before), space, DISCRETE) as writer:
+            for _ in range(before):
+                writer.write(good)
+            with pytest.raises((ValueError, TypeError), match=f"env 0: .*{text}"):
+                writer.write(row_episode(obs, **{**extras, **changes}))
+            writer.write(good)
+        for found in load(tmp_path / str(before)):
+            assert np.asarray(found.observations).tolist() == np.asarray(good.observations).tolist()
+            assert found.actions.tolist() == [1, 0]
+            assert found.extras["v"].dtype == np.int8
+
+
+@pytest.mark.parametrize("file", ["a.npz", "folder"])
+def test_a_second_writer_is_refused(tmp_path, file):
+    path, good = tmp_path / file, row_episode(np.zeros((3, 4)))
+
+    def second():
+        with pytest.raises(OSError, match="another EpisodeWriter is writing there"):
+            EpisodeWriter(path, BOX, DISCRETE, append=True)
+
+    with EpisodeWriter(path, BOX, DISCRETE) as writer:
+        second()  # before the first episode too
+        writer.write(good)
+        second()
+        process = multiprocessing.get_context("fork").Process(target=second)
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        writer.write(good)
+    with EpisodeWriter(path, BOX, DISCRETE, append=True) as writer:
+        writer.write(good)
+    assert len(load(path)) == 3
+
+
+@pytest.mark.parametrize("file", ["a.npz", "folder"])
+def test_a_damaged_file_is_said_to_be_damaged(tmp_path, file):
+    episodes, both = make_episodes("discrete")
+    path = tmp_path / file
+    save(path, episodes, *both)
+    victims = [path] if path.is_file() else sorted(path.iterdir())
+    for victim in victims:
+        whole = victim.read_bytes()
+        for damaged in (
+            whole[: len(whole) // 2],
+            whole[:3],
+            whole[:200] + bytes([whole[200] ^ 1]) + whole[201:] if file == "a.npz" else b"",
+        ):
+            victim.write_bytes(damaged)
+            with pytest.raises(ValueError, match=f"^{path}: "):
+                load(path)
+        victim.write_bytes(whole)
+        assert len(load(path)) == 5
 
 
 def test_files_that_are_none_of_ours(tmp_path):

@@ -1,5 +1,6 @@
 """Episodes and batches of transitions of every kind of env; extras, infos and seeds."""
 
+import contextlib
 from functools import partial
 from itertools import islice
 
@@ -9,6 +10,7 @@ import pytest
 
 from envpool_py import DummyVectorEnv
 from envpool_py.collector import AsyncCollector, RandomPolicy
+from envpool_py.gymnasium import VectorEnv
 from envpool_py.wrappers import VectorEnvWrapper
 from tests.faults.helpers import MODES
 from tests.support import envs
@@ -143,9 +145,67 @@ def test_steps_start_afresh_after_episodes():
         steps = collector.steps(3)
         next(steps)
         assert [len(episode) for episode in collector.episodes(2)] == [5, 5]
-        with pytest.raises(RuntimeError, match="another loop over this collector has begun"):
+        with pytest.raises(RuntimeError, match="the pool was used otherwise"):
             next(steps)
         assert next(collector.steps(2)).obs[:, 1:].tolist() == [[2, 0], [2, 0]]
+
+
+def used_by_hand(pool, _):
+    pool.drain()
+    pool.reset()
+    pool.send([77] * len(pool))
+
+
+def used_by_another_collector(_, other):
+    next(other.steps(2))
+
+
+def used_for_whole_episodes(_, other):
+    list(other.episodes(3))
+
+
+USES = [used_by_hand, used_by_another_collector, used_for_whole_episodes]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
+def test_a_pool_that_was_used_otherwise_is_not_gone_on_with(place, use):
+    """Train, evaluate, train: what is recorded is what the envs got."""
+
+    def evaluated(_, env_ids):
+        return np.full(len(env_ids), 77)
+
+    env_fns = [partial(envs.ChangedEnv, i, 5, step=told_of_action) for i in range(2)]
+    with PLACES[place](env_fns, wait_num=1) as pool:
+        train = AsyncCollector(pool, lambda _, env_ids: 0 * env_ids + 1, keep_infos=True)
+        other = AsyncCollector(pool, evaluated)
+        steps = train.steps(3)
+        next(steps)
+        use(pool, other)
+        with pytest.raises(RuntimeError, match="the pool was used otherwise"):
+            next(steps)
+        batch = next(train.steps(8))
+        assert batch.action.tolist() == [1] * 8
+        assert [info["action"] for info in batch.next_info] == [1] * 8
+        for i in set(batch.env_id):
+            assert batch.obs[batch.env_id == i][0, 2] == 0  # of a new episode
+        episodes = train.episodes()
+        next(episodes)
+        use(pool, other)
+        with pytest.raises(RuntimeError, match="the pool was used otherwise"):
+            list(islice(episodes, 2))
+
+
+def told_of_action(_, action, row):
+    obs, reward, terminated, truncated, info = row
+    return obs, reward, terminated, truncated, {**info, "action": int(action)}
+
+
+def test_a_vector_env_is_no_pool():
+    with contextlib.closing(VectorEnv([envs.CountEnv])) as vector_env:
+        with pytest.raises(TypeError, match="got a VectorEnv; pass the pool that it has in its"):
+            AsyncCollector(vector_env, lambda *_: [0])
+        assert next(AsyncCollector(vector_env.pool, lambda *_: [0]).steps(1)).action.tolist() == [0]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -196,6 +256,8 @@ def test_extras_and_infos_belong_to_their_rows(mode):
 
 ZEROS = np.zeros(2, int)
 ONE = ZEROS, {"v": [1, 2]}
+SMALL = ZEROS, {"v": np.array([1, 2], np.int8)}
+HALF = ZEROS, {"v": np.array([1, 2], np.float16)}
 
 
 @pytest.mark.parametrize(
@@ -206,8 +268,10 @@ ONE = ZEROS, {"v": [1, 2]}
         ([(ZEROS, {"v": [1]})], ValueError, r"extras\['v'\]: expected one row for each of 2 envs"),
         ([(ZEROS, {"v": ["a", "b"]})], TypeError, r"extras\['v'\]: expected numbers"),
         ([ONE, (ZEROS, {"w": [1, 2]})], ValueError, r"extras have the keys \['w'\]"),
-        ([ONE, (ZEROS, {"v": [[1], [2]]})], ValueError, r"got rows of shape \(1,\)"),
-        ([ONE, (ZEROS, {"v": [0.5, 1]})], TypeError, "got dtype float64, but before it was int64"),
+        ([ONE, (ZEROS, {"v": [[1], [2]]})], ValueError, r"'v'\] has shape \(2, 1\), but"),
+        ([ONE, (ZEROS, {"v": [0.5, 1]})], ValueError, r"'v'\] has dtype float64 and values that"),
+        ([SMALL, (ZEROS, {"v": [1, 300]})], ValueError, "of dtype int8, can't hold without loss"),
+        ([HALF, (ZEROS, {"v": [1, 1e6]})], ValueError, "of dtype float16, can't hold without loss"),
     ],
 )
 @pytest.mark.parametrize("kind", ["episodes", "steps"])

@@ -7,7 +7,7 @@ import re
 
 from tests.support.helpers import ROOT
 
-PUBLIC = ("collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "worker")
+PUBLIC = ("collector", "envpool", "gymnasium", "pettingzoo", "ray", "sb3", "tianshou", "worker")
 DIRECTIVE = re.compile(r"^\.\. (currentmodule|auto\w+):: (\S+)$", re.MULTILINE)
 
 

@@ -6,10 +6,12 @@ import subprocess
 import sys
 
 import cv2
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from envpool_py import DummyVectorEnv, ShmemVectorEnv
+from envpool_py.gymnasium import VectorEnv
 from envpool_py.wrappers import RecordVideo
 from tests.faults.helpers import kill
 from tests.support.envs import CountEnv
@@ -178,3 +180,49 @@ def test_a_video_that_close_did_not_finish_warns(tmp_path):
         del envs
     pool.close()
     assert len(frames(path)) == 1
+
+
+class Faulty(Painted):
+    """Raises in its third step, and when it is rendered before a reset."""
+
+    def step(self, action):
+        row = super().step(action)
+        if self.t == 3 and self.tag == 1:
+            raise RuntimeError("boom")
+        return row
+
+    def render(self):
+        if self.episode < 0:
+            raise gym.error.ResetNeeded("reset before render")
+        return super().render()
+
+
+@pytest.mark.parametrize("kind", [DummyVectorEnv, ShmemVectorEnv])
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+def test_an_env_that_was_recreated_shows_its_last_image_until_it_is_reset(tmp_path, kind, mode):
+    made = [lambda i=i: Faulty(i) for i in range(2)]
+    pool = kind(made, on_error="restart", autoreset_mode=mode)
+    with RecordVideo(pool, str(tmp_path), episode_trigger=lambda _: True) as envs:
+        envs.reset(seed=0)
+        for _ in range(3):
+            *_, truncated, infos = envs.step([0, 0])
+        assert ("env_error" in infos[1], truncated.tolist()) == (True, [False, True])
+    found = [colours(image, 2, 1) for image in frames(envs.video_path)]
+    lost = (1, 0) if mode == "same_step" else (1, 2)
+    assert found == [[(0, 0), (1, 0)], [(0, 1), (1, 1)], [(0, 2), (1, 2)], [(0, 3), lost]]
+
+
+def test_a_vector_env_renders_the_last_frame_of_an_env_that_was_recreated():
+    """Gymnasium's own videos are made of these frames."""
+    for calls in (True, False):
+        envs = VectorEnv([lambda i=i: Faulty(i) for i in range(2)], on_error="restart")
+        envs.reset(seed=0)
+        for t in range(3):
+            envs.step([0, 0])
+            if calls or t == 2:
+                shown = envs.render()
+        assert shown[0][0, 0].tolist() == [0, 0, 120]
+        assert shown[1][0, 0].tolist() == ([40, 0, 80] if calls else [0, 0, 0])
+        envs.step([0, 0])
+        assert envs.render()[1][0, 0].tolist() == [40, 0, 0]
+        envs.close()

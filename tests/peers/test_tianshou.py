@@ -14,7 +14,9 @@ from gymnasium import spaces
 
 from envpool_py import DummyVectorEnv
 from envpool_py import wrappers as ours
+from envpool_py.tianshou import VectorEnvType
 from tests.support import envs
+from tests.support.helpers import run_python
 from tests.support.places import BACKENDS, PLACES, QUICK
 from tests.wrappers.envs import env_fns
 
@@ -247,3 +249,46 @@ def test_normalised_observations(monkeypatch):
     assert [each.count for each in statistics] == [4, 4]
     own.close()
     other.close()
+
+
+def test_pools_are_instances_of_their_classes_once_tianshou_is_imported():
+    code = """
+import copy, sys, gymnasium, envpool_py, envpool_py.wrappers
+class Mine(envpool_py.DummyVectorEnv):
+    def close(self):
+        super().close()
+pool = Mine([lambda: gymnasium.make("CartPole-v1")])
+wrapped = envpool_py.VectorEnvNormObs(pool)
+assert pool.__class__ is Mine and "tianshou" not in sys.modules
+from tianshou import env as theirs
+for each, name in ((pool, "DummyVectorEnv"), (wrapped, "VectorEnvNormObs")):
+    for package in (theirs, envpool_py):
+        assert isinstance(each, package.BaseVectorEnv) and isinstance(each, getattr(package, name))
+    assert not isinstance(each, (theirs.ShmemVectorEnv, envpool_py.ShmemVectorEnv, gymnasium.Env))
+    assert each.__class__.__name__ == type(each).__name__
+    assert each.__class__.__module__ == type(each).__module__
+assert copy.copy(wrapped).venv is pool and type(copy.copy(wrapped)) is type(wrapped)
+wrapped.close()
+"""
+    run_python("-c", code)
+
+
+@pytest.mark.parametrize(
+    "kind", [VectorEnvType.DUMMY, VectorEnvType("shmem", {"num_processes": 2, "context": "fork"})]
+)
+def test_the_env_factories_of_highlevel_choose_our_pools(kind):
+    from tianshou.highlevel import env as highlevel  # noqa: PLC0415 - of Python 3.11 and newer
+
+    names = highlevel.VectorEnvType.__members__
+    assert all(isinstance(getattr(VectorEnvType, name), VectorEnvType) for name in names)
+    found = []
+    for venv_type in (kind, highlevel.VectorEnvType.DUMMY):
+        factory = highlevel.EnvFactoryRegistered(task="CartPole-v1", venv_type=venv_type)
+        pool = factory.create_venv(3, highlevel.EnvMode.TRAINING, seed=4)
+        assert isinstance(pool, theirs.BaseVectorEnv)
+        rows = [pool.reset()[0], *(pool.step([0, 1, 0])[:4] for _ in range(5))]
+        found.append((rows, [space.sample() for space in pool.action_space]))
+        pool.close()
+    assert str(found[0]) == str(found[1])
+    with pytest.raises(ValueError, match="backend must be one of dummy, .* got 'threads'"):
+        VectorEnvType("threads")

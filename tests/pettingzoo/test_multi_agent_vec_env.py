@@ -1,6 +1,7 @@
 """``SB3MultiAgentVecEnv``: rows against raw envs stepped by hand, and MaskablePPO on it."""
 
 import functools
+import unittest.mock
 
 import gymnasium as gym
 import numpy as np
@@ -11,6 +12,7 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 from stable_baselines3.common.vec_env import VecMonitor
 
 from envpool_py.pettingzoo import SB3MultiAgentVecEnv
+from envpool_py.sb3 import VecMonitor as OwnMonitor
 from envpool_py.sb3.common.vec_env import base_vec_env
 from tests.pettingzoo.by_hand import ParallelByHand, zeros
 from tests.pettingzoo.envs import ACTS, BURNS, KAZ, MeadowEnv, PlainMeadowEnv, make_parallel
@@ -49,15 +51,14 @@ def test_rows_are_those_of_the_raw_envs(name, backend, sides):
             row, told = rows[i], rows[i].info
             ended, valid = told["env_done"], told["valid"][agent]
             died = valid and (row.terminated[agent] or row.truncated[agent])
-            born = told["alive"][agent] and not valid and not ended
             expected = {
                 **told["final_infos" if ended else "agent_infos"].get(agent, {}),
                 "active": valid,
                 "TimeLimit.truncated": died and not row.terminated[agent],
             }
-            if died or born or ended:
+            if died:
                 last = (told["final_obs"] if ended else row.obs)[agent]
-                expected["terminal_observation"] = absent if born else last
+                expected["terminal_observation"] = last
             assert same(infos[r], expected)
             assert dones[r] == ("terminal_observation" in expected)
             assert rewards[r] == np.float32(row.rewards[agent])
@@ -69,6 +70,44 @@ def test_rows_are_those_of_the_raw_envs(name, backend, sides):
     venv.close()
     for hand in hands:
         hand.env.close()
+
+
+def test_a_monitor_counts_each_life_once():
+    """As an env stepped by hand; a dead agent's row is not done again at the end of its env."""
+    hand, rng = ParallelByHand(PlainMeadowEnv(), "same_step", None), np.random.default_rng(0)
+    row, lives = hand.reset(5), []
+    current = {agent: [0.0, 0] for agent in hand.agents}
+    inner = SB3MultiAgentVecEnv([PlainMeadowEnv], "dummy")
+    venvs = OwnMonitor(inner), VecMonitor(inner)
+    inner.seed(5)
+    found = [[], []]
+    venvs[0].reset()
+    for _ in range(60):
+        chosen = hand.choose(row, rng)
+        row = hand.step(chosen)
+        for agent in hand.agents:
+            valid = row.info["valid"][agent]
+            current[agent][0] += row.rewards[agent]  # this env gives one to who appears, too
+            current[agent][1] += valid
+            if valid and (row.terminated[agent] or row.truncated[agent]):
+                lives.append(current[agent])
+                current[agent] = [0.0, 0]
+        step = inner.step(np.array([chosen.get(agent, 0) for agent in hand.agents]))
+        for venv, episodes in zip(venvs, found, strict=True):
+            *_, infos = venv._after_step(*step) if venv is venvs[0] else watched(venv, step)
+            episodes += [info["episode"] for info in infos if "episode" in info]
+    inner.close()
+    assert len(lives) > 10
+    assert [each["l"] for each in found[0]] == [length for _, length in lives]
+    for episodes in found:
+        returns = [each["r"] for each in episodes]
+        np.testing.assert_allclose(returns, [total for total, _ in lives], rtol=1e-4, atol=1e-6)
+
+
+def watched(venv, step):
+    """Return what Stable-Baselines3's VecMonitor makes of a step."""
+    with unittest.mock.patch.object(venv, "venv", unittest.mock.Mock(step_wait=lambda: step)):
+        return venv.step_wait()
 
 
 @pytest.fixture
@@ -140,7 +179,7 @@ def test_an_error_ends_the_episode_of_its_env(venv):
     venv.reset()
     venv.set_attr("level", BURNS, indices=[4])
     _, rewards, dones, infos = venv.step(np.zeros(8, int))
-    assert dones.tolist() == [False] * 4 + [True] * 4
+    assert dones.tolist() == [False] * 4 + [True] * 3 + [False]  # fawn_1 was not born yet
     assert not rewards[4:].any()
     assert [info.get("env_error") for info in infos[:4]] == [None] * 4
     assert all("the meadow burns" in info["env_error"] for info in infos[4:])

@@ -4,11 +4,12 @@ import functools
 
 import gymnasium as gym
 import numpy as np
+import pettingzoo
 import pytest
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 
-from envpool_py import EnvError
+from envpool_py import BaseVectorEnv, EnvError
 from envpool_py.pettingzoo import ParallelVectorEnv
 from tests.pettingzoo.by_hand import MODES, ParallelByHand, drive
 from tests.pettingzoo.envs import ACTS, KAZ, MeadowEnv, PlainMeadowEnv, TableEnv, make_parallel
@@ -133,6 +134,29 @@ def test_it_offers_what_a_pool_offers():
         assert repr(pool).startswith("ParallelVectorEnv(4 agents, ShmemVectorEnv(num_envs=3")
         assert "<caption>ParallelVectorEnv(4 agents, " in pool._repr_html_()
     assert pool.is_closed
+
+
+def test_it_has_the_names_of_pettingzoo_and_of_a_pool(pool):
+    public = {*dir(pettingzoo.ParallelEnv), *dir(BaseVectorEnv)}
+    assert {name for name in public if name[0] != "_"} <= set(dir(pool))
+    raw = MeadowEnv()
+    assert (pool.agents, pool.num_agents, pool.max_num_agents) == ([], 0, 4)
+    raw.reset()
+    pool.reset()
+    for _ in range(3):
+        assert (pool.agents, pool.num_agents) == (raw.agents, len(raw.agents))
+        raw.step(dict.fromkeys(raw.agents, 0))
+        pool.step([dict.fromkeys(agents, 0) for agents in pool.get_env_attr("agents")])
+    assert pool.unwrapped is pool
+    assert pool.single_observation_space("fawn_0") is pool.observation_space("fawn_0")
+    assert pool.single_action_space("fawn_0") == raw.action_space("fawn_0")
+    assert pool.render_grid().shape == (8, 12, 3)
+    assert pool.spec == [None] * 3
+    assert not pool.waiting_conn
+    pool.wait_num = 2
+    assert pool.pool.wait_num == 2
+    with pytest.raises(AttributeError, match="no attribute 'wait_mum'"):
+        pool.wait_mum  # noqa: B018
 
 
 ONE = {agent: [0] for agent in LEGAL}

@@ -55,15 +55,19 @@ def test_make_vec_env(kwargs):
     venvs[1].close()
 
 
-def test_the_first_reset_is_seeded_and_start_index_counts(tmp_path):
-    """Theirs takes no notice of start_index in the envs' seeds."""
-    whole = own.make_vec_env(WalkEnv, 4, seed=3)
-    folder = tmp_path / "deep" / "logs"
-    part = own.make_vec_env(WalkEnv, 2, seed=3, start_index=2, monitor_dir=str(folder))
-    np.testing.assert_array_equal(whole.reset()[2:], part.reset())
-    assert part.get_attr("log")[0] == [(5, None)]
-    part.close()
-    assert {file.name for file in folder.iterdir()} == {"2.monitor.csv", "3.monitor.csv"}
+def test_start_index_shifts_what_it_shifts_there(tmp_path):
+    venvs = [
+        package.make_vec_env(WalkEnv, 2, seed=3, start_index=2, monitor_dir=str(tmp_path / name))
+        for name, package in (("ours", env_util), ("theirs", sb3_env_util))
+    ]
+    assert_same(*[venv.reset() for venv in venvs])
+    assert venvs[0].get_attr("log") == venvs[1].get_attr("log") == [[(3, None)], [(4, None)]]
+    drawn = [[space.sample() for space in venv.get_attr("action_space")] for venv in venvs]
+    np.testing.assert_array_equal(*drawn)
+    for venv in venvs:
+        venv.close()
+    files = [{file.name for file in path.iterdir()} for path in sorted(tmp_path.iterdir())]
+    assert files == [{"2.monitor.csv", "3.monitor.csv"}] * 2
 
 
 def test_a_spawned_process_registers_the_games(monkeypatch):

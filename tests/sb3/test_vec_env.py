@@ -343,7 +343,12 @@ sys.modules.update(dict.fromkeys(absent))
 finders = list(sys.meta_path)
 import envpool_py.sb3 as own
 for _, name, _ in pkgutil.walk_packages(own.__path__, "envpool_py.sb3."):
-    importlib.import_module(name)
+    if name != "envpool_py.sb3.async_rollouts":
+        importlib.import_module(name)
+try:
+    own.AsyncRollouts
+except ImportError as error:
+    assert "pip install stable-baselines3" in str(error)
 venv = own.make_vec_env("CartPole-v1", 2, vec_env_cls=own.ShmemVecEnv,
                         vec_env_kwargs={"start_method": "fork"})
 venv = own.VecMonitor(own.VecNormalize(own.VecFrameStack(venv, 2)))

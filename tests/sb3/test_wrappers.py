@@ -2,10 +2,12 @@
 
 import collections
 import copy
+import copyreg
 import itertools
 import pickle
 import re
 import sys
+import zipfile
 from functools import partial
 from unittest.mock import Mock
 
@@ -317,6 +319,59 @@ def test_a_file_of_something_else_runs_nothing(tmp_path):
     assert type(own.VecNormalize.load(tmp_path / "a.pkl", dummy(), trusted=True)) is Subclass
 
 
+RMS = b"cenvpool_py.sb3.common.running_mean_std\nRunningMeanStd\n"
+SET = b"\x8c\x06updatecbuiltins\nset\n"
+
+
+@pytest.mark.parametrize(
+    "built",
+    [
+        RMS + b"N}" + SET + b"s\x86b.",  # the state of a class: an attribute of it
+        RMS.replace(b"envpool_py.sb3", b"stable_baselines3") + b"N}" + SET + b"s\x86b.",
+        b"cgymnasium.spaces.box\nBox\nN}" + SET + b"s\x86b.",
+        b"cnumpy.random._pickle\n__generator_ctor\nN}\x8c\x0c__defaults__)s\x86b.",
+        b"cnumpy._core.numeric\n_frombuffer\nN}\x8c\x0c__defaults__)s\x86b.",
+        b"ccopyreg\n_reconstructor\nN}\x8c\x0c__defaults__)s\x86b.",
+        b"cnumpy\ndtype\nN}" + SET + b"s\x86b.",
+        b"(cnumpy\ndtype\n" + RMS + b"o}" + SET + b"sb.",  # of an instance
+    ],
+)
+def test_a_refused_pickle_has_changed_nothing(built, tmp_path):
+    changeable = [running_mean_std.RunningMeanStd, sb3_rms.RunningMeanStd, spaces.Box]
+    changeable += [np.random._pickle.__generator_ctor, np._core.numeric._frombuffer]
+    changeable += [copyreg._reconstructor]
+
+    def state():
+        return [(dict(vars(one)), getattr(one, "__defaults__", None)) for one in changeable]
+
+    before = state()
+    (tmp_path / "a.pkl").write_bytes(b"\x80\x04" + built)
+    with pytest.raises(pickle.UnpicklingError, match=r"a\.pkl"):
+        own.VecNormalize.load(tmp_path / "a.pkl", dummy())
+    assert state() == before
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("package", [own, sb3])
+def test_pickles_of_every_protocol(package, protocol, tmp_path):
+    venv = trained(package)
+    venv.observation_space.seed(0)
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(venv, protocol))
+    assert_same(kept(own.VecNormalize.load(tmp_path / "a.pkl", dummy())), kept(venv))
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.pkl", "a", "a.norm"])
+def test_statistics_are_kept_while_they_are_not_used(name, tmp_path):
+    """A training ends, ``norm_obs`` is switched off, and the file still has what it had learnt."""
+    venv = trained(own)
+    venv.norm_obs = venv.norm_reward = venv.training = False
+    venv.save(tmp_path / name)
+    assert zipfile.is_zipfile(tmp_path / name) == (name != "a.pkl")  # no pickle unless asked for
+    other = own.VecNormalize.load(tmp_path / name, dummy())
+    assert_same(kept(other), kept(venv))
+    assert other.obs_rms.count > 90
+
+
 def test_copies_and_pickles_have_no_vec_env_yet():
     venv = trained(own)
     for other in (copy.deepcopy(venv), pickle.loads(pickle.dumps(venv))):
@@ -327,6 +382,23 @@ def test_copies_and_pickles_have_no_vec_env_yet():
         other.reset()
         with pytest.raises(ValueError, match="there is a VecEnv already"):
             other.set_venv(venv.venv)
+
+
+def test_the_names_that_subclasses_of_vec_normalize_and_of_vec_envs_use():
+    found = []
+    for package in (own, sb3):
+        venv = package.VecNormalize(package.DummyVecEnv([WalkEnv] * 2))
+        venv.seed(3)
+        venv.reset()
+        obs, rms = venv.get_original_obs(), venv.obs_rms
+        normal = venv._normalize_obs(obs, rms)
+        assert venv._get_target_envs([1]) == venv.envs[1:]
+        found.append([normal, venv._unnormalize_obs(normal, rms), venv.keys, dict(venv.buf_obs)])
+    assert_same(*found)
+    processes = own.SubprocVecEnv([WalkEnv] * 2, "fork")
+    assert len(processes.remotes) == 2
+    assert [one.process.pid for one in processes.remotes] == [p.pid for p in processes.processes]
+    processes.close()
 
 
 def test_running_averages(tmp_path):

@@ -59,10 +59,12 @@ def is_property(node):
 
 
 PUBLIC = {
-    *("BaseVectorEnv", "ContinuousToDiscrete", "DummyVectorEnv", "EnvError", "EnvTimeoutError"),
-    *("MultiDiscreteToDiscrete", "Replay", "ReplayError", "RunningMeanStd", "ShmemVectorEnv"),
-    *("SubprocVectorEnv", "TruncatedAsTerminated", "VectorEnvNormObs", "VectorEnvWrapper"),
-    *("WorkerDiedError", "make", "replay"),
+    *("AtariInfo", "BaseVectorEnv", "ClipAction", "ClipReward", "ContinuousToDiscrete"),
+    *("DummyVectorEnv", "EnvError", "EnvTimeoutError", "FrameStackObservation"),
+    *("MultiDiscreteToDiscrete", "NormalizeReward", "RecordEpisodeStatistics", "RecordVideo"),
+    *("Replay", "ReplayError", "RunningMeanStd", "ShmemVectorEnv", "SubprocVectorEnv"),
+    *("TruncatedAsTerminated", "VectorEnvNormObs", "VectorEnvWrapper", "WorkerDiedError"),
+    *("make", "replay"),
 }
 PUBLIC_WORKER = {"DummyEnvWorker", "EnvWorker", "Request", "ShmemEnvWorker", "SubprocEnvWorker"}
 

@@ -45,7 +45,9 @@ def check_env(env: Any, warn: bool = True, skip_render_check: bool = True) -> No
     try:
         env.reset(seed=0)
     except TypeError as error:
-        raise TypeError("reset() must take a seed") from error
+        if "seed" in str(error) or "keyword" in str(error):
+            raise TypeError(f"reset() must take a seed: {error}") from error
+        raise  # of the body of reset
     if warn:
         for doubt in _doubts(obs_space, action_space):
             warnings.warn(doubt, stacklevel=2)
@@ -73,6 +75,15 @@ def sample_action(env: Any) -> Any:
     if masks is None or not isinstance(space, spaces.Discrete):
         return space.sample()
     return space.sample(mask=np.asarray(masks(), dtype=np.int8))
+
+
+def checked_step(env: Any) -> Any:
+    """The result of a step with ``sample_action``; EnvCheckError unless it has five values."""
+    returned = env.step(sample_action(env))
+    names = "obs, reward, terminated, truncated, info"
+    is_row = isinstance(returned, tuple) and len(returned) == 5
+    _require(is_row, f"step() must return a tuple ({names}), got {_kind(returned)}")
+    return returned
 
 
 def _require(condition: Any, message: str) -> None:
@@ -154,10 +165,7 @@ def _check_returned_values(env: Any, *, is_goal_env: bool) -> None:
         missing = {"observation", "achieved_goal", "desired_goal"} - space.spaces.keys()
         _require(not missing, f"a goal env needs the keys {sorted(missing)} in its observations")
     _check_obs(obs, space, "reset(): the observation")
-    result = env.step(sample_action(env))
-    names = "obs, reward, terminated, truncated, info"
-    _require(len(result) == 5, f"step() must return a tuple ({names}), got {_kind(result)}")
-    obs, reward, terminated, truncated, info = result
+    obs, reward, terminated, truncated, info = checked_step(env)
     _check_obs(obs, space, "step(): the observation")
     _require_kind(reward, (float, int), "step(): the reward must be a float")
     _require_kind(terminated, bool, "step(): terminated must be a bool")

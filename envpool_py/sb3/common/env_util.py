@@ -41,11 +41,12 @@ def make_vec_env(
     """A VecEnv of ``n_envs`` envs of one kind, each in a ``Monitor``, seeded for the first reset.
 
     ``env_id`` is an id of Gymnasium, or a callable that makes an env; an env made by id renders as
-    ``"rgb_array"`` unless ``env_kwargs`` has another mode. Env ``i`` takes the seed
-    ``seed + start_index + i`` at the first reset, and its action space too; None draws the seeds.
-    Its file is ``{start_index + i}.monitor.csv`` in ``monitor_dir``. ``wrapper_class``, a class or
-    a function, wraps the monitored env. ``vec_env_cls`` is ``DummyVecEnv`` unless given. Each
-    ``*_kwargs`` are arguments of the env, VecEnv, monitor or wrapper.
+    ``"rgb_array"`` unless ``env_kwargs`` has another mode. Env ``i`` takes the seed ``seed + i`` at
+    the first reset; None draws the seeds. ``start_index`` shifts what Stable-Baselines3 shifts: its
+    action space takes the seed ``seed + start_index + i``, and its file in ``monitor_dir`` is
+    ``{start_index + i}.monitor.csv``. ``wrapper_class``, a class or a function, wraps the monitored
+    env. ``vec_env_cls`` is ``DummyVecEnv`` unless given. Each ``*_kwargs`` are arguments of the
+    env, VecEnv, monitor or wrapper.
 
     ValueError if ``n_envs`` is below 1, EnvError if an env could not be made.
     """
@@ -63,7 +64,7 @@ def make_vec_env(
 
     env_fns = [maker(start_index + i) for i in range(n_envs)]
     venv = (vec_env_cls or DummyVecEnv)(env_fns, **(vec_env_kwargs or {}))
-    venv.seed(None if seed is None else seed + start_index)
+    venv.seed(seed)
     return venv
 
 

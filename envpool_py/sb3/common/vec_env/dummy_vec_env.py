@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from envpool_py.pool.backends import DummyVectorEnv
+from envpool_py.sb3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 from envpool_py.sb3.common.vec_env.pool_vec_env import PoolVecEnv
+from envpool_py.sb3.common.vec_env.util import obs_space_info
 
 
 class DummyVecEnv(PoolVecEnv):
@@ -14,6 +18,11 @@ class DummyVecEnv(PoolVecEnv):
 
     ``observation_space`` and ``action_space`` are those of env 0, not copies: if a model seeds
     them, it seeds the env's. ``**options`` are those of the pool: ``episode_seeds``, ...
+
+    Attributes:
+        keys: of a Dict observation space its keys, of a Tuple its indices, of another ``[None]``.
+        buf_obs, buf_rews, buf_dones, buf_infos: what ``reset`` or ``step_wait`` returned last;
+            ``buf_obs`` is a dict by these keys.
 
     Raises:
         ValueError: ``env_fns`` is empty, two return one instance, or spaces or render modes differ.
@@ -24,9 +33,31 @@ class DummyVecEnv(PoolVecEnv):
         self._make_pool(DummyVectorEnv, env_fns, options)
         first = self.envs[0]
         self.observation_space, self.action_space = first.observation_space, first.action_space
+        self.keys, shapes, dtypes = obs_space_info(self.observation_space)
+        n = self.num_envs
+        self.buf_obs: dict[Any, Any] = {k: np.zeros((n, *shapes[k]), dtypes[k]) for k in self.keys}
+        self.buf_rews, self.buf_dones = np.zeros(n, np.float32), np.zeros(n, np.bool_)
+        self.buf_infos: list[dict[str, Any]] = [{} for _ in range(n)]
 
     @property
     def envs(self) -> list[Any]:
         """The envs themselves."""
         workers: list[Any] = self.pool.workers
         return [worker.env for worker in workers]
+
+    def _get_target_envs(self, indices: VecEnvIndices) -> list[Any]:
+        return [self.envs[i] for i in self._get_indices(indices)]
+
+    def reset(self) -> VecEnvObs:
+        """Reset all envs, as ``VecEnv.reset`` says."""
+        return self._keep(super().reset())
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Make the step, and return what ``VecEnv.step_wait`` says."""
+        obs, self.buf_rews, self.buf_dones, self.buf_infos = super().step_wait()
+        return self._keep(obs), self.buf_rews, self.buf_dones, self.buf_infos
+
+    def _keep(self, obs: VecEnvObs) -> VecEnvObs:
+        parts = tuple(obs.values()) if isinstance(obs, dict) else obs
+        self.buf_obs = dict(zip(self.keys, parts if self.keys != [None] else [obs], strict=True))
+        return obs

@@ -200,24 +200,27 @@ class PoolVecEnv(OverPool):
             EnvError: an env raised. The other envs have made the step, but its results are dropped;
                 then attributes can be read, and ``reset`` continues.
         """
-        obs, rewards, terminated, truncated, rows = self._received()
+        return self._results(*self._received())
+
+    def _results(
+        self, obs: Any, rewards: Any, terminated: Any, truncated: Any, rows: Any
+    ) -> VecEnvStepReturn:
+        """What ``step_wait`` returns, of rows of any envs."""
         dones = terminated | truncated
         infos: list[dict[str, Any]] = rows.tolist()
         timeouts = (truncated & ~terminated).tolist()
         for i, (info, done) in enumerate(zip(rows, dones.tolist(), strict=True)):
-            del info["env_id"]
+            env_id = info.pop("env_id")
             if done:
                 infos[i] = info.pop("final_info")
                 infos[i]["terminal_observation"] = info.pop("final_obs")
-                self.reset_infos[i] = info
+                self.reset_infos[env_id] = info
             infos[i]["TimeLimit.truncated"] = timeouts[i]
         return self._batch(obs), rewards.astype(np.float32), dones, infos
 
     def _batch(self, obs: Any) -> VecEnvObs:
         """Observations of Dict and Tuple spaces as arrays, where the pool returns rows."""
-        if spaces.is_leaf(self._layout) or not isinstance(obs, np.ndarray):
-            return obs
-        return spaces.map_tree(_stacked, self._layout, *obs)
+        return spaces.as_columns(self._layout, obs)
 
     def has_attr(self, attr_name: str) -> bool:
         """Whether all envs have the attribute, as ``VecEnv.has_attr`` says."""
@@ -266,9 +269,3 @@ class PoolVecEnv(OverPool):
             warnings.warn(f"get_images: {text}", stacklevel=2)
             return [None] * self.num_envs
         return self.pool.render()
-
-
-def _stacked(leaf: spaces.Leaf, *values: Any) -> Any:
-    if leaf.dtype is None:
-        return spaces.stack_objects(list(values), leaf)
-    return np.asarray(values, leaf.dtype)

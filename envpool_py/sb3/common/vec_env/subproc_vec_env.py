@@ -48,6 +48,11 @@ class SubprocVecEnv(PoolVecEnv):
         return [worker.process for worker in workers]
 
     @property
+    def remotes(self) -> list[Any]:
+        """The worker of every env, the place of Stable-Baselines3's connection to a process."""
+        return list(self.pool.workers)
+
+    @property
     def waiting(self) -> bool:
         """Whether a step is pending."""
         return self._stepping

@@ -49,7 +49,8 @@ class VecMonitor(ResultWrapper):
 
     def _after_step(self, obs: Any, rewards: Any, dones: Any, infos: Any) -> Any:
         self.episode_returns += rewards
-        self.episode_lengths += 1
+        # Not the rows of an agent before its birth and after its death: SB3MultiAgentVecEnv.
+        self.episode_lengths += [info.get("active", True) for info in infos]
         infos = list(infos)
         for i in np.flatnonzero(dones).tolist():
             episode = {

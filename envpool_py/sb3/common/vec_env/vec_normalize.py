@@ -1,11 +1,12 @@
 """``VecNormalize``: observations and rewards normalized by running statistics; saved and loaded.
 
-Files are pickles, as Stable-Baselines3 writes them, or, under a name that ends in ``.npz``, arrays
-and JSON. Both are read without running any code of the file.
+Files are arrays and JSON or, under a name that ends in ``.pkl``, pickles, as Stable-Baselines3
+writes them. Both are read without running any code of the file.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import zipfile
@@ -22,11 +23,14 @@ from envpool_py.sb3.common.preprocessing import is_image_space
 from envpool_py.sb3.common.running_mean_std import RunningMeanStd
 from envpool_py.sb3.common.vec_env.base_vec_env import ObservationWrapper, replaced, require
 from envpool_py.sb3.registration import register_if_imported
-from envpool_py.sb3.unpickling import Unpickler
+from envpool_py.sb3.unpickling import Part, parts_of, trust
 
 #: All parameters of the constructor but the VecEnv: what an .npz file stores beside statistics.
 _SETTINGS = ["training", "norm_obs", "norm_reward", "clip_obs", "clip_reward", "gamma", "epsilon"]
 _SETTINGS += ["norm_obs_keys"]
+_PLAIN = (bool, int, float, list, np.generic, type(None))
+#: The attributes of a ``RunningMeanStd``.
+_MOMENTS = ("mean", "var", "count")
 #: What is not saved, because it is of the wrapped VecEnv. The last two Stable-Baselines3 has.
 _UNSAVED = ("venv", "returns", "old_obs", "old_reward", "reset_infos", "class_attributes")
 
@@ -133,13 +137,13 @@ class VecNormalize(ObservationWrapper):
 
     def normalize_obs(self, obs: Any) -> Any:
         """A copy of one observation, or of a batch, normalized: float32."""
-        return self._map(self._normalized, obs)
+        return self._map(lambda rms, x: self._normalize_obs(x, rms).astype(np.float32), obs)
 
     observations = normalize_obs
 
     def unnormalize_obs(self, obs: Any) -> Any:
         """The inverse of ``normalize_obs``, but for clipping: a copy, float64."""
-        return self._map(lambda rms, part: part * self._deviation(rms) + rms.mean, obs)
+        return self._map(lambda rms, x: self._unnormalize_obs(x, rms), obs)
 
     def _map(self, change: Callable[[RunningMeanStd, Any], Any], obs: Any) -> Any:
         if not self.norm_obs:
@@ -150,9 +154,13 @@ class VecNormalize(ObservationWrapper):
     def _deviation(self, rms: RunningMeanStd) -> Any:
         return np.sqrt(rms.var + self.epsilon)
 
-    def _normalized(self, rms: RunningMeanStd, obs: NDArray[Any]) -> Any:
-        scaled = (obs - rms.mean) / self._deviation(rms)
-        return np.clip(scaled, -self.clip_obs, self.clip_obs).astype(np.float32)
+    # Subclasses of Stable-Baselines3's class call these two.
+    def _normalize_obs(self, obs: NDArray[Any], obs_rms: RunningMeanStd) -> Any:
+        scaled = (obs - obs_rms.mean) / self._deviation(obs_rms)
+        return np.clip(scaled, -self.clip_obs, self.clip_obs)
+
+    def _unnormalize_obs(self, obs: NDArray[Any], obs_rms: RunningMeanStd) -> Any:
+        return obs * self._deviation(obs_rms) + obs_rms.mean
 
     def normalize_reward(self, reward: NDArray[Any]) -> NDArray[np.float32]:
         """A copy of rewards ``(num_envs,)`` normalized: float32."""
@@ -202,39 +210,54 @@ class VecNormalize(ObservationWrapper):
         self._forget_episodes()
 
     def save(self, save_path: str | Path) -> None:
-        """Write settings and statistics: a pickle; arrays and JSON if the name ends in ``.npz``."""
+        """Write settings and statistics: arrays and JSON, in the format of NumPy's ``.npz``.
+
+        A name that ends in ``.pkl`` or ``.pickle`` gives a pickle, which Stable-Baselines3 reads.
+        """
         path = Path(save_path)
-        if path.suffix != ".npz":
+        if path.suffix in (".pkl", ".pickle"):
             path.write_bytes(pickle.dumps(self))
             return
         settings = json.dumps({name: getattr(self, name) for name in _SETTINGS})
         arrays = {"settings": np.array(settings)}
         for k, rms in enumerate(self._statistics()):
             arrays |= {f"{name}{k}": np.array(value) for name, value in vars(rms).items()}
-        np.savez(path, **arrays)  # type: ignore[arg-type]
+        with path.open("wb") as file:  # NumPy would add a suffix to a path
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     @staticmethod
     def load(load_path: str | Path, venv: Any, *, trusted: bool = False) -> VecNormalize:
         """Read a file that ``save`` wrote, ours or Stable-Baselines3's, and wrap ``venv``.
 
-        By default only the classes of which a ``VecNormalize`` consists are read; with ``trusted``
-        a pickle may name any class, and so run any code. UnpicklingError or KeyError if the file
-        holds something else, UnsuitableEnvError if the observations have another shape.
+        No code of the file is run, and nothing outside the result is changed; with ``trusted`` a
+        pickle may hold a subclass, and run any code. UnpicklingError or KeyError if the file holds
+        something else, UnsuitableEnvError if the observations have another shape.
         """
         path = Path(load_path)
         if zipfile.is_zipfile(path):
             with np.load(path, allow_pickle=False) as arrays:
-                loaded = VecNormalize(venv, **json.loads(str(arrays["settings"])))
-                for k, rms in enumerate(loaded._statistics()):
-                    require(f"mean{k}" in arrays, f"{path}: lacks statistics of the observations")
-                    _check_shapes("observation_space", rms, arrays[f"mean{k}"])
-                    rms.mean, rms.var = arrays[f"mean{k}"], arrays[f"var{k}"]
-                    rms.count = float(arrays[f"count{k}"])
+                settings = json.loads(str(arrays["settings"]))
+                numbers = itertools.takewhile(lambda k: f"mean{k}" in arrays, itertools.count())
+                names = [[f"{name}{k}" for name in _MOMENTS] for k in numbers]
+                statistics = [_statistics_of(*map(arrays.get, each)) for each in names]
+        elif trusted:
+            loaded = trust(path)
+            if not isinstance(loaded, VecNormalize):
+                raise pickle.UnpicklingError(f"{path}: holds a {type(loaded)}, no VecNormalize")
+            loaded.set_venv(venv)
             return loaded
-        loaded = _unpickled(path, trusted=trusted)
-        if not isinstance(loaded, VecNormalize):
-            raise pickle.UnpicklingError(f"{path}: holds a {type(loaded)}, no VecNormalize")
-        loaded.set_venv(venv)
+        else:
+            settings, statistics = _of_pickle(path)
+        # Statistics of observations are kept while norm_obs is False.
+        has_obs = len(statistics) > 1
+        loaded = VecNormalize(venv, **{**settings, "norm_obs": has_obs})
+        loaded.norm_obs = settings.get("norm_obs", True)
+        own = loaded._statistics()
+        complete = len(own) == len(statistics) and (has_obs or not loaded.norm_obs)
+        require(complete, f"{path}: lacks statistics of the observations")
+        for rms, saved in zip(own, statistics, strict=True):
+            _check_shapes("observation_space", rms, saved)
+            vars(rms).update(vars(saved))
         return loaded
 
     def _statistics(self) -> list[RunningMeanStd]:
@@ -257,15 +280,43 @@ class VecNormalize(ObservationWrapper):
         """
         for name in ("obs_rms", "ret_rms"):
             if name in vars(self):
-                loaded = _unpickled(Path(path) / f"{name}.pkl")
+                file = Path(path) / f"{name}.pkl"
+                loaded = map_tree(_of_part, parts_of(file))
                 _check_shapes(f"{name}.pkl", loaded, getattr(self, name))
                 setattr(self, name, loaded)
 
 
-def _unpickled(path: Path, *, trusted: bool = False) -> Any:
-    known = {"VecNormalize": VecNormalize, "RunningMeanStd": RunningMeanStd}
-    with path.open("rb") as file:
-        return Unpickler(file, known, trusted=trusted).load()
+def _of_pickle(path: Path) -> tuple[dict[str, Any], list[RunningMeanStd]]:
+    """The settings and the statistics of a pickle, without running its code."""
+    found = parts_of(path)
+    if not isinstance(found, Part) or not found.name.endswith(".VecNormalize"):
+        raise pickle.UnpicklingError(f"{path}: holds a {type(found)}, no VecNormalize")
+    state = vars(found)
+    settings = {name: state[name] for name in _SETTINGS if name in state}
+    if not all(isinstance(value, _PLAIN) for value in settings.values()):
+        raise pickle.UnpicklingError(f"{path}: a setting is no number: {settings}")
+    obs = state.get("obs_rms", {})
+    if isinstance(obs, dict):
+        obs = [obs[key] for key in settings.get("norm_obs_keys") or obs]
+    else:
+        obs = [obs]
+    return settings, [_of_part(part) for part in (state.get("ret_rms"), *obs)]
+
+
+def _of_part(part: Any) -> RunningMeanStd:
+    if not isinstance(part, Part):
+        raise pickle.UnpicklingError(f"the file holds a {type(part)} in place of statistics")
+    return _statistics_of(*(vars(part).get(name) for name in _MOMENTS))
+
+
+def _statistics_of(mean: Any, var: Any, count: Any) -> RunningMeanStd:
+    found = RunningMeanStd()
+    try:
+        found.mean, found.var = np.array(mean, np.float64), np.array(var, np.float64)
+        found.count = float(count)
+    except (TypeError, ValueError) as error:
+        raise pickle.UnpicklingError(f"the statistics are no numbers: {error}") from None
+    return found
 
 
 def _check_shapes(name: str, found: Any, needed: Any) -> None:

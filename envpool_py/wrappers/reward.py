@@ -1,0 +1,79 @@
+"""Normalise the rewards of a pool by the variance of the returns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from envpool_py.wrappers import statistics
+from envpool_py.wrappers.running_mean_std import RunningMeanStd
+from envpool_py.wrappers.vector import VectorEnvWrapper, first_rows
+
+if TYPE_CHECKING:
+    import os
+
+    from envpool_py.pool.base import BaseVectorEnv
+
+
+class NormalizeReward(VectorEnvWrapper):
+    """Divides rewards by the standard deviation of the discounted returns, for partial batches too.
+
+    Each env has its own return, ``return * gamma + reward``, which starts at 0 in each episode. The
+    rows of a batch first update the statistics, then each reward is ``reward / sqrt(var +
+    epsilon)``. On whole batches the result is that of Stable-Baselines3's ``VecNormalize``, whose
+    limit a ``ClipReward`` around this wrapper adds. Rows of resets do not count.
+
+    Args:
+        venv: the pool to wrap; its rewards are scalars.
+        gamma: the discount of the returns, from 0 to 1.
+        epsilon: added to the variance, above 0.
+
+    Attributes:
+        return_rms: the statistics of the returns, a ``RunningMeanStd``.
+        update_running_mean: whether steps update the statistics; may be set at any time.
+
+    Raises:
+        ValueError: ``gamma`` or ``epsilon`` is out of range.
+    """
+
+    def __init__(self, venv: BaseVectorEnv, gamma: float = 0.99, epsilon: float = 1e-8) -> None:
+        super().__init__(venv)
+        if not (0 <= gamma <= 1 and epsilon > 0):
+            raise ValueError(
+                f"gamma must be from 0 to 1 and epsilon above 0, got {gamma} and {epsilon}"
+            )
+        self.gamma = gamma
+        # As Stable-Baselines3's and Gymnasium's, it begins with a variance of 1 of little weight.
+        self.return_rms = RunningMeanStd(clip_max=None, epsilon=epsilon, count=1e-4)
+        self.update_running_mean = True
+        self._returns = np.zeros(len(venv))
+
+    def seed(self, seed: Any = None) -> list[list[int | None]]:
+        """Seed and reset every env."""
+        self._returns[:] = 0
+        return self.venv.seed(seed)
+
+    def _returned(self, batch: tuple[Any, ...]) -> tuple[Any, ...]:
+        ids = self.venv.batch_ids
+        if len(batch) == 2:  # of a reset
+            self._returns[ids] = 0
+            return batch
+        obs, reward, terminated, truncated, infos = batch
+        is_reset = first_rows(infos, automatic=False)
+        self._returns[ids[is_reset]] = 0
+        stepped = ids[~is_reset]
+        self._returns[stepped] = self._returns[stepped] * self.gamma + reward[~is_reset]
+        if self.update_running_mean:
+            self.return_rms.update(self._returns[stepped])
+        self._returns[ids[terminated | truncated]] = 0
+        reward = reward / np.sqrt(self.return_rms.var + self.return_rms.eps)
+        return obs, reward, terminated, truncated, infos
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the statistics to an .npz file of plain arrays; OSError if that is impossible."""
+        statistics.save(self.return_rms, path)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Read statistics that ``save`` wrote; OSError, or ValueError for another file."""
+        statistics.load(self.return_rms, None, path)

@@ -1,0 +1,160 @@
+"""``evaluate``: each episode once, equal to hand-stepped envs for any pool."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import tqdm
+
+import envpool_py
+from envpool_py import DummyVectorEnv, EnvError
+from envpool_py.collector import AsyncCollector, Evaluation
+from tests.faults.helpers import MODES, RESTART, count_call
+from tests.support import envs
+from tests.support.episodes import equal
+from tests.support.places import PLACES, QUICK
+
+
+def policy(obs, _):
+    return (np.abs(obs[:, 0]) * 10).astype(int) % 4
+
+
+TASKS = [(seed, {"scale": scale}) for seed in (3, 1, 8) for scale in (0.5, 2.0, 3.0)]
+TASKS += [(seed, None) for seed in range(20, 32)]
+
+
+def by_hand(tasks):
+    env, found = envs.RandomEnv(), []
+    for seed, options in tasks:
+        obs, _ = env.reset(seed=seed, options=options)
+        rewards, ended = [], False
+        while not ended:
+            obs, reward, *flags, info = env.step(policy(obs[None], None)[0])
+            rewards.append(reward)
+            ended = any(flags)
+        found.append((sum(rewards), len(rewards), *flags, info))
+    return found
+
+
+def rows(result):
+    columns = (result.returns, result.lengths, result.terminated, result.truncated)
+    return list(zip(*(column.tolist() for column in columns), result.infos, strict=True))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", QUICK)
+def test_equal_to_hand_stepped_envs_for_any_pool(place, mode):
+    expected = by_hand(TASKS)
+    for num_envs, wait_num in [(1, None), (4, 1), (4, 3), (4, None), (16, 1), (30, 7)]:
+        fns = [partial(envs.RandomEnv, i) for i in range(num_envs)]
+        with PLACES[place](fns, wait_num=wait_num, autoreset_mode=mode) as pool:
+            result = envpool_py.evaluate(pool, policy, tasks=TASKS)
+            assert equal(rows(result), expected)
+            assert not pool.waiting_id
+            again = envpool_py.evaluate(pool, policy, tasks=TASKS[:3])
+            assert equal(rows(again), expected[:3])
+
+
+def test_episodes_have_the_seeds_from_seed_on():
+    with DummyVectorEnv([envs.RandomEnv] * 3, wait_num=1) as pool:
+        result = envpool_py.evaluate(pool, policy, episodes=5, seed=20)
+        assert equal(rows(result), by_hand(TASKS[9:14]))
+        assert np.array_equal(result.returns, envpool_py.evaluate(pool, policy, 5, seed=20).returns)
+        mean, std = result.returns.mean(), result.returns.std()
+        assert f"<Evaluation of 5 episodes: return {mean:.4g} +/- {std:.4g}, length" in repr(result)
+        empty = envpool_py.evaluate(pool, policy, episodes=0)
+        assert len(empty) == 0
+        assert repr(empty) == "<Evaluation of 0 episodes>"
+
+
+class CrashEnv(envs.RandomEnv):
+    """Raises in its 8th step, the first ``times`` times of all lives."""
+
+    def __init__(self, tag, path, times):
+        super().__init__(tag)
+        self.path, self.times, self.steps = path, times, 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 8 and count_call(self.path) <= self.times:
+            raise ValueError("boom")
+        return super().step(action)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("place", ["dummy", "shmem-fork"])
+def test_a_lost_episode_is_run_again(place, mode, tmp_path):
+    fns = [partial(CrashEnv, i, tmp_path / "calls", 4) for i in range(3)]
+    options = {**RESTART, "autoreset_mode": mode, "wait_num": 1}
+    with PLACES[place](fns, **options) as pool:
+        result = envpool_py.evaluate(pool, policy, tasks=TASKS)
+        assert pool.restarts.sum() == 4
+    assert equal(rows(result), by_hand(TASKS))
+
+
+def test_without_restarts_an_error_is_raised_and_the_next_call_starts_anew(tmp_path):
+    fns = [partial(CrashEnv, i, tmp_path / "calls", 1) for i in range(3)]
+    with PLACES["shmem-fork-packed"](fns, wait_num=1) as pool:
+        with pytest.raises(EnvError, match=r"env \d: step raised ValueError: boom"):
+            envpool_py.evaluate(pool, policy, tasks=TASKS)
+        assert equal(rows(envpool_py.evaluate(pool, policy, tasks=TASKS)), by_hand(TASKS))
+
+
+def test_other_envs_in_the_same_places():
+    with PLACES["shmem-fork"]([partial(envs.CountEnv, i, 3) for i in range(2)]) as pool:
+        act = lambda _, ids: 0 * ids  # noqa: E731
+        assert envpool_py.evaluate(pool, act, 3).lengths.tolist() == [3] * 3
+        pool.restart(env_fns=[partial(envs.CountEnv, i, 5) for i in range(2)])
+        assert envpool_py.evaluate(pool, act, 3).lengths.tolist() == [5] * 3
+
+
+def test_short_episodes_are_not_favoured():
+    """Of the first ten episodes that end, most are short; here every task counts once."""
+
+    class Either(envs.CountEnv):
+        def reset(self, *, seed=None, options=None):
+            row = super().reset(seed=seed, options=options)
+            self.length = 20 if seed is None or seed % 2 else 2
+            return row
+
+    with DummyVectorEnv([Either] * 4, wait_num=1) as pool:
+        result = envpool_py.evaluate(pool, lambda _, ids: 0 * ids, 10)
+    assert result.lengths.tolist() == [2, 20] * 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_recurrent_policy_and_infos(mode):
+    class Recurrent:
+        state = np.zeros(3)
+
+        def start_episodes(self, env_ids):
+            self.state[env_ids] = 0
+
+        def __call__(self, obs, env_ids, infos):
+            assert [info["env_id"] for info in infos] == env_ids.tolist()
+            assert self.state[env_ids].tolist() == obs[:, 2].tolist()
+            self.state[env_ids] += 1
+            return obs[:, 2] % 5, {"value": obs[:, 2]}
+
+    fns = [partial(envs.VectorRewardEnv, i, 4) for i in range(3)]
+    with DummyVectorEnv(fns, wait_num=1, autoreset_mode=mode) as pool:
+        result = envpool_py.evaluate(pool, Recurrent(), 7)
+    assert result.returns.shape == (7, 3)
+    assert (result.returns[:, 2] == 2).all()
+    assert repr(result) == "<Evaluation of 7 episodes>"
+
+
+def test_what_is_in_flight_is_dropped():
+    with DummyVectorEnv([envs.RandomEnv] * 3, wait_num=1) as pool:
+        next(AsyncCollector(pool, policy).steps())
+        assert equal(rows(envpool_py.evaluate(pool, policy, tasks=TASKS)), by_hand(TASKS))
+
+
+def test_a_progress_bar_and_wrong_arguments(capsys, monkeypatch):
+    monkeypatch.setattr(tqdm.tqdm, "monitor_interval", 0)  # its thread would stay
+    with DummyVectorEnv([envs.RandomEnv] * 3) as pool:
+        assert isinstance(envpool_py.evaluate(pool, policy, 5, progress=True), Evaluation)
+        assert "5/5" in capsys.readouterr().err
+        for given in ({}, {"episodes": 2, "tasks": TASKS}):
+            with pytest.raises(ValueError, match="give episodes=, or tasks="):
+                envpool_py.evaluate(pool, policy, **given)

@@ -1,0 +1,270 @@
+"""Rollouts of every kind of env, in both modes and several in a row, against hand-stepped envs."""
+
+import os
+import signal
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from envpool_py import DummyVectorEnv, EnvError
+from envpool_py.collector import AsyncCollector, RandomPolicy
+from envpool_py.env.spaces import take
+from tests.faults.helpers import MODES, RESTART
+from tests.support import envs
+from tests.support.episodes import SEED, equal, rows_of
+from tests.support.places import PLACES, QUICK
+
+T = 7
+BOTH = ("equal", "variable")
+
+
+class ByHand:
+    """One env, stepped by hand with the actions of rollouts; it is made again where it raises."""
+
+    def __init__(self, env_fn, seed):
+        self.env_fn, self.env = env_fn, env_fn()
+        self.last, self.starts = self.env.reset(seed=seed)[0], True
+        self.lost = 0
+
+    def step(self, action):
+        """The columns of a step, its last observation, and whether the episode ended."""
+        obs, starts = self.last, self.starts
+        try:
+            self.last, *row, _ = self.env.step(action)
+            row.append(False)
+        except ValueError:
+            self.env, self.lost = self.env_fn(), self.lost + 1
+            row = [0.0, False, True, True]
+        final = self.last
+        self.starts = row[1] or row[2]
+        if self.starts:
+            self.last = self.env.reset()[0]
+        return obs, row, starts, final
+
+
+def of_env(rollout, n, equal_steps):
+    """The observations and actions of one env as lists of rows, and its flat columns."""
+    if equal_steps:
+        rows = np.s_[:, n]
+    else:
+        end = rollout.lengths[: n + 1].sum()
+        rows = np.s_[end - rollout.lengths[n] : end]
+    flags = (rollout.terminated, rollout.truncated, rollout.env_error, rollout.episode_starts)
+    extras = {name: column[rows] for name, column in rollout.extras.items()}
+    trees = (
+        rows_of(take(tree, rows), rollout.lengths[n]) for tree in (rollout.obs, rollout.actions)
+    )
+    return *trees, rollout.rewards[rows], np.stack([flag[rows] for flag in flags]), extras
+
+
+def check(rollout, by_hand, mode, num_steps=T):
+    """Every row is that of the envs stepped by hand; no step is missing or double."""
+    n, equal_steps = len(by_hand), mode == "equal"
+    shape = (num_steps, n) if equal_steps else (num_steps * n,)
+    assert rollout.rewards.shape[: len(shape)] == rollout.terminated.shape == shape
+    assert rollout.lengths.sum() == num_steps * n
+    if equal_steps:
+        assert (rollout.lengths == num_steps).all()
+    finals = {}
+    next_obs = rows_of(rollout.next_obs, n)
+    for i, hand in enumerate(by_hand):
+        obs, actions, rewards, flags, _ = of_env(rollout, i, equal_steps)
+        for t, action in enumerate(actions):
+            expected, row, starts, final = hand.step(action)
+            assert equal(obs[t], expected)
+            assert np.array_equal(rewards[t], row[0])
+            assert flags[:, t].tolist() == [*row[1:], starts]
+            if row[1] or row[2]:
+                finals[(t, i) if equal_steps else (i, t)] = final
+        assert equal(next_obs[i], hand.last)
+    ended = rollout.terminated | rollout.truncated
+    assert np.count_nonzero(ended) == len(finals)
+    found = rows_of(rollout.final_obs, len(finals))
+    assert equal(found, [finals[key] for key in sorted(finals)])
+    return rollout
+
+
+UNDECLARED = ("alike", "ragged", "card", "object")
+SUBJECTS = {
+    **{name: partial(envs.SpaceEnv, name=name) for name in envs.SPACES},
+    **{kind: partial(envs.UndeclaredEnv, kind=kind) for kind in UNDECLARED},
+    "vectors": partial(envs.VectorRewardEnv, length=3),
+}
+IN_EVERY_MODE = ("nested", "mixed", "text", "box-scalar", "alike", "ragged", "vectors")
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "autoreset_mode"),
+    [
+        *((name, False, None) for name in SUBJECTS),
+        *((name, False, mode) for name in IN_EVERY_MODE for mode in MODES[1:]),
+        *((name, True, mode) for name in ("nested", "mixed") for mode in MODES),
+    ],
+)
+def test_every_kind_of_env_equals_hand_stepped_envs(name, columns, autoreset_mode):
+    env_fns = [partial(SUBJECTS[name], tag) for tag in range(2)]
+    pool = DummyVectorEnv(env_fns, wait_num=1, columns=columns, autoreset_mode=autoreset_mode)
+    with pool:
+        if None in pool.action_space:
+            policy = lambda _, ids: [{"any": "thing", "env": int(i)} for i in ids]  # noqa: E731
+        else:
+            policy = RandomPolicy(pool, 1)
+        collector = AsyncCollector(pool, policy, seed=SEED)
+        by_hand = [ByHand(env_fn, SEED + i) for i, env_fn in enumerate(env_fns)]
+        for mode in ("equal", "equal", "variable", "equal"):
+            check(collector.rollout(T, mode), by_hand, mode)
+
+
+@pytest.mark.parametrize("autoreset_mode", MODES)
+@pytest.mark.parametrize("place", QUICK)
+def test_several_in_a_row_equal_hand_stepped_envs(place, autoreset_mode):
+    env_fns = [partial(envs.RandomEnv, i) for i in range(3)]
+    for wait_num in (None, 1, 2):
+        with PLACES[place](env_fns, wait_num=wait_num, autoreset_mode=autoreset_mode) as pool:
+            collector = AsyncCollector(pool, RandomPolicy(pool, 1), seed=SEED)
+            by_hand = [ByHand(env_fn, SEED + i) for i, env_fn in enumerate(env_fns)]
+            for mode in ("equal", "variable") * 3:
+                for num_steps in (1, 20):
+                    check(collector.rollout(num_steps, mode), by_hand, mode, num_steps)
+                    assert not pool.waiting_id
+        assert collector.num_steps == 6 * 21 * 3
+
+
+class FailsEnv(envs.CountEnv):
+    """Fails in its second episode, in every life."""
+
+    def __init__(self, tag, kill=False):
+        super().__init__(tag, length=3 + tag)
+        self.kill = kill
+
+    def step(self, action):
+        if self.tag != 1 and (self.episode, self.t) == (1, 2):
+            if self.kill:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError
+        return super().step(action)
+
+
+@pytest.mark.parametrize("autoreset_mode", MODES)
+@pytest.mark.parametrize(
+    ("place", "kill"), [*((place, False) for place in QUICK), ("shmem-fork", True)]
+)
+def test_a_lost_step_is_truncated_and_marked(place, kill, autoreset_mode):
+    env_fns = [partial(FailsEnv, i, kill) for i in range(3)]
+    by_hand = [ByHand(partial(FailsEnv, i), SEED + i) for i in range(3)]
+    options = {**RESTART, "autoreset_mode": autoreset_mode, "wait_num": 2}
+    with PLACES[place](env_fns, **options) as pool:
+        collector = AsyncCollector(pool, lambda _, ids: 0 * ids, seed=SEED)
+        lost = [
+            np.count_nonzero(check(collector.rollout(T, mode), by_hand, mode).env_error)
+            for mode in ("equal", "variable", "equal", "variable")
+        ]
+        assert sum(lost) == sum(hand.lost for hand in by_hand) == pool.restarts.sum() > 2
+
+
+@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("autoreset_mode", MODES)
+def test_a_policy_acts_once_per_step_and_is_told_of_new_episodes(autoreset_mode, mode):
+    """Its recurrent state, one row per env, is that of a loop over each env alone."""
+
+    class Recurrent:
+        def __init__(self):
+            self.state = np.full(3, -1.0)
+            self.seen = []
+
+        def start_episodes(self, env_ids):
+            assert len(set(env_ids)) == len(env_ids)
+            self.state[env_ids] = 0
+
+        def __call__(self, obs, env_ids, infos):
+            assert len(set(env_ids.tolist())) == len(env_ids)
+            assert obs[:, 0].tolist() == env_ids.tolist()
+            assert [info["env_id"] for info in infos] == env_ids.tolist()
+            assert [info["step"] for info in infos] == obs[:, 2].tolist()
+            self.state[env_ids] += 1
+            extras = {"state": self.state[env_ids], "step": obs[:, 2]}
+            return obs[:, 2] % 5, extras
+
+    env_fns = [partial(envs.CountEnv, i, 3 + i) for i in range(3)]
+    with PLACES["shmem-fork-packed"](env_fns, wait_num=1, autoreset_mode=autoreset_mode) as pool:
+        collector = AsyncCollector(pool, Recurrent(), keep_infos=["action", "step"])
+        for _ in range(3):
+            rollout = collector.rollout(T, mode)
+            assert np.array_equal(rollout.extras["state"], rollout.extras["step"] + 1)
+            assert np.array_equal(rollout.obs[..., 2], rollout.extras["step"])
+            assert np.array_equal(rollout.actions, rollout.obs[..., 2] % 5)
+            told = [(info["action"], info["step"]) for info in rollout.infos.ravel()]
+            steps = rollout.obs[..., 2].ravel()
+            assert told == [(t % 5, t + 1) for t in steps]
+            assert np.array_equal(rollout.episode_starts, rollout.obs[..., 2] == 0)
+
+
+def test_with_whole_batches_a_policy_gets_whole_batches_in_order():
+    asked = []
+
+    def policy(_, env_ids):
+        asked.append(env_ids.tolist())
+        return 0 * env_ids
+
+    with DummyVectorEnv(
+        [partial(envs.CountEnv, i) for i in range(3)], autoreset_mode="same_step"
+    ) as pool:
+        collector = AsyncCollector(pool, policy)
+        collector.rollout(3)
+        collector.rollout(3)
+    assert asked == [[0, 1, 2]] * 6
+
+
+def test_a_fast_env_goes_on_alone(tmp_path):
+    """Env 0 cannot finish its first step before env 1 has made all of its own."""
+    gate = tmp_path / "gate"
+
+    class Gated(envs.CountEnv):
+        def step(self, action):
+            if self.tag == 0 and not self.steps:
+                os.open(gate, os.O_RDONLY)  # blocks until env 1 opens the other end
+            if self.tag == 1 and self.steps == T - 1:
+                os.close(os.open(gate, os.O_WRONLY))
+            return super().step(action)
+
+    os.mkfifo(gate)
+    with PLACES["shmem-fork"]([partial(Gated, i, 50) for i in range(2)], wait_num=1) as pool:
+        rollout = AsyncCollector(pool, lambda _, ids: 0 * ids).rollout(T)
+    assert rollout.obs[..., 2].T.tolist() == [list(range(T))] * 2
+
+
+def test_what_was_returned_never_changes():
+    with DummyVectorEnv([partial(envs.BufferEnv, i) for i in range(2)], wait_num=1) as pool:
+        collector = AsyncCollector(pool, lambda _, ids: 0 * ids)
+        first = collector.rollout(T)
+        before = [first.obs.copy(), first.next_obs.copy(), first.final_obs.copy()]
+        collector.rollout(T)
+        assert equal([first.obs, first.next_obs, first.final_obs], before)
+        assert repr(first) == "<Rollout of 2 envs: 14 steps, 2 episodes ended>"
+
+
+def test_other_loops_and_errors_start_fresh_episodes():
+    env_fns = [partial(FailsEnv, 0), partial(envs.CountEnv, 1, 50)]
+    with DummyVectorEnv(env_fns, wait_num=1) as pool:
+        collector = AsyncCollector(pool, lambda _, ids: 0 * ids)
+        collector.rollout(1)
+        with pytest.raises(EnvError, match="env 0: step raised ValueError"):
+            collector.rollout(20)
+        assert (collector.rollout(2).obs[0, :, 2] == 0).all()
+        steps = collector.steps(2)
+        next(steps)
+        assert collector.rollout(2).obs[:, 1, 2].tolist() == [0, 1]
+        with pytest.raises(RuntimeError, match="the pool was used otherwise while this loop"):
+            next(steps)
+        assert next(iter(islice(collector.steps(1), 1))).obs[0, 2] == 0
+
+
+def test_wrong_arguments():
+    with DummyVectorEnv([envs.CountEnv]) as pool:
+        collector = AsyncCollector(pool, lambda _, ids: 0 * ids)
+        with pytest.raises(ValueError, match="num_steps must be 1 or more, got 0"):
+            collector.rollout(0)
+        with pytest.raises(ValueError, match="mode must be 'equal' or 'variable', got 'ver'"):
+            collector.rollout(2, "ver")

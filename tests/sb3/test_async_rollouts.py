@@ -1,0 +1,354 @@
+"""``AsyncRollouts``: equal to Stable-Baselines3 with whole batches; partial ones by hand."""
+
+import functools
+import os
+
+import numpy as np
+import pytest
+import stable_baselines3.common.vec_env as sb3
+import torch
+from gymnasium import spaces
+from sb3_contrib import MaskablePPO, RecurrentPPO
+from stable_baselines3 import A2C, DQN, PPO
+from stable_baselines3.common.callbacks import (
+    BaseCallback,
+    CheckpointCallback,
+    EvalCallback,
+    StopTrainingOnMaxEpisodes,
+)
+
+import envpool_py.sb3 as own
+from envpool_py.sb3 import AsyncRollouts
+from tests.sb3.envs import WalkEnv
+from tests.sb3.reference import assert_same
+from tests.sb3.test_algorithms import ON_POLICY, SMALL, monitored, weights
+from tests.support.helpers import run_python
+
+
+class AsyncPPO(AsyncRollouts, PPO):
+    pass
+
+
+class AsyncA2C(AsyncRollouts, A2C):
+    pass
+
+
+class AsyncMaskablePPO(AsyncRollouts, MaskablePPO):
+    pass
+
+
+class MaskedEnv(WalkEnv):
+    def action_masks(self):
+        return np.arange(3) != self.left % 3
+
+    def step(self, action):
+        assert self.action_masks()[action]
+        return super().step(action)
+
+
+BOX = functools.partial(WalkEnv, action="box")
+SMALL_IMAGE = spaces.Box(0, 255, (36, 36, 1), np.uint8)
+DICT = functools.partial(WalkEnv, "vectors")
+SDE = {"use_sde": True}
+
+
+def stacked(package):
+    def wrap(venv):
+        venv = package.VecMonitor(package.VecFrameStack(venv, 2))
+        return package.VecCheckNan(package.VecNormalize(venv), True)
+
+    return wrap
+
+
+def dicts(venv):
+    return own.VecNormalize(own.VecFrameStack(venv, 2))
+
+
+CASES = {
+    "PPO": (AsyncPPO, PPO, "Mlp", WalkEnv, ON_POLICY, None),
+    "A2C": (AsyncA2C, A2C, "Mlp", BOX, {**SMALL, "n_steps": 8}, None),
+    "sde": (AsyncPPO, PPO, "Mlp", BOX, {**ON_POLICY, **SDE}, None),
+    "sde-freq": (AsyncPPO, PPO, "Mlp", BOX, {**ON_POLICY, **SDE, "sde_sample_freq": 3}, None),
+    "images": (AsyncPPO, PPO, "Cnn", lambda: WalkEnv(SMALL_IMAGE), ON_POLICY, None),
+    "dicts": (AsyncPPO, PPO, "MultiInput", DICT, ON_POLICY, dicts),
+    "ours": (AsyncPPO, PPO, "Mlp", WalkEnv, ON_POLICY, stacked(own)),
+    "theirs": (AsyncPPO, PPO, "Mlp", WalkEnv, ON_POLICY, stacked(sb3)),
+    "masks": (
+        *(AsyncMaskablePPO, MaskablePPO, "Mlp"),
+        *(MaskedEnv, ON_POLICY, None),
+    ),
+}
+
+
+def model_of(case, venv, which=0, **options):
+    classes, kind, settings, wrap = CASES[case][:2], *CASES[case][2:3], *CASES[case][4:]
+    venv = venv if wrap is None else wrap(venv)
+    if which == 0:
+        options.setdefault("wait_num", None)
+    else:
+        options.clear()
+    net = {"net_arch": [8]}
+    return classes[which](f"{kind}Policy", venv, policy_kwargs=net, **settings, **options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_with_whole_batches_the_weights_are_theirs(case, make):
+    env_fn = CASES[case][3]
+    fns = [env_fn] * 4 if case in ("ours", "theirs") else monitored(env_fn)
+    found = []
+    for which in (0, 1):
+        model = model_of(case, make(fns), which, wait_num=4)
+        model.learn(256)
+        model.learn(100, reset_num_timesteps=False)
+        episodes = [(ep["r"], ep["l"]) for ep in model.ep_info_buffer]
+        vec_normalize = model.get_vec_normalize_env()
+        rms = vars(vec_normalize.ret_rms) if vec_normalize else {}
+        found.append((weights(model), model.num_timesteps, episodes, rms))
+    assert_same(*found)
+
+
+class Steps(BaseCallback):
+    """Keeps what a callback sees, and the buffer and statistics when a rollout has ended."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.rollouts = [], []
+
+    def _on_step(self):
+        names = ("new_obs", "rewards", "dones", "infos", "actions")
+        self.seen.append({name: self.locals[name] for name in names})
+        self.seen[-1]["rewards"] = self.seen[-1]["rewards"].copy()
+        assert not self.seen[1:] or self.num_timesteps == 4 * len(self.seen)
+        return True
+
+    def _on_rollout_end(self):
+        assert not self.model.env.unwrapped.pool.waiting_id
+        self.training_env.env_method("told", 1, id=2)
+        buffer = self.locals["rollout_buffer"]
+        self.rollouts.append(
+            {
+                name: getattr(buffer, name).copy()
+                for name in ("observations", "actions", "rewards", "episode_starts", "values")
+            }
+        )
+
+
+@pytest.mark.parametrize("wait_num", [None, 1, 3])
+def test_rows_of_partial_batches_equal_hand_stepped_envs(make, wait_num):
+    """Each env's rows are those of the env alone, whenever they came; four rollouts in a row."""
+    steps = Steps()
+    venv = own.VecMonitor(own.VecFrameStack(make([WalkEnv] * 4), 2))
+    model = AsyncPPO("MlpPolicy", venv, wait_num=wait_num, **ON_POLICY)
+    model.learn(4 * 128, callback=steps)
+    # The same actions, one VecEnv of Stable-Baselines3 with all envs in step.
+    theirs = sb3.VecMonitor(sb3.VecFrameStack(sb3.DummyVecEnv([WalkEnv] * 4), 2))
+    theirs.seed(0)
+    obs, starts = theirs.reset(), np.ones(4)
+    assert len(steps.seen) == model.num_timesteps / 4 == 4 * 32
+    for number, seen in enumerate(steps.seen):
+        rollout, t = steps.rollouts[number // 32], number % 32
+        assert_same(rollout["observations"][t], obs)
+        assert_same(rollout["episode_starts"][t], starts.astype(np.float32))
+        assert_same(rollout["actions"][t].ravel(), seen["actions"].ravel())
+        obs, rewards, starts, infos = theirs.step(seen["actions"])
+        assert_same(seen["new_obs"], obs)
+        assert_same(seen["rewards"], rewards)
+        assert_same(seen["dones"], starts)
+        for info in (*infos, *seen["infos"]):
+            if "episode" in info:
+                del info["episode"]["t"]
+        assert_same(seen["infos"], infos)
+    assert_same(model.env.stacked_obs.stacked_obs, theirs.venv.stacked_obs.stacked_obs)
+
+
+def test_the_reward_of_a_truncated_episode_has_the_value_of_its_last_observation():
+    steps = Steps()
+    model = AsyncPPO("MlpPolicy", own.DummyVecEnv([WalkEnv] * 4), wait_num=1, **ON_POLICY)
+    model.policy.set_training_mode(False)
+    before = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    model.learn(128, callback=steps)
+    model.policy.load_state_dict(before)
+    truncated = 0
+    for t, seen in enumerate(steps.seen):
+        for i, info in enumerate(seen["infos"]):
+            expected = seen["rewards"][i]
+            if info["TimeLimit.truncated"]:
+                last = torch.as_tensor(info["terminal_observation"])[None]
+                with torch.no_grad():
+                    expected += model.gamma * model.policy.predict_values(last).item()
+                truncated += 1
+            assert steps.rollouts[0]["rewards"][t, i] == pytest.approx(expected, abs=1e-6)
+    assert truncated > 5
+
+
+def test_partial_batches_of_masked_actions():
+    """The env asserts that each action is allowed by its own mask."""
+    venv = own.SubprocVecEnv(monitored(MaskedEnv), start_method="fork")
+    model = AsyncMaskablePPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
+    model.learn(256)
+    buffer = model.rollout_buffer
+    allowed = buffer.action_masks[np.arange(128), buffer.actions.ravel().astype(int)]
+    assert allowed.all()
+
+
+@pytest.mark.parametrize("package", [own, sb3])
+def test_statistics_of_partial_batches_are_over_the_same_rows(package):
+    steps = Steps()
+    venv = package.VecNormalize(own.DummyVecEnv([WalkEnv] * 4), norm_obs=False, gamma=0.5)
+    raw = package.VecNormalize(venv, norm_reward=False)
+    model = AsyncPPO("MlpPolicy", raw, wait_num=2, **ON_POLICY)
+    model.learn(256, callback=steps)
+    rows = [raw.unnormalize_obs(seen["new_obs"]) for seen in steps.seen]
+    assert raw.obs_rms.count == pytest.approx(4 + 256)
+    assert raw.old_obs.shape == (4, 3)
+    assert len(rows) == 64
+    # By hand: the discounted returns of each env alone.
+    theirs = sb3.DummyVecEnv([WalkEnv] * 4)
+    theirs.seed(0)
+    rows, returns, all_returns = [theirs.reset()], np.zeros(4), []
+    for seen in steps.seen:
+        obs, rewards, dones, _ = theirs.step(seen["actions"])
+        rows.append(obs)
+        returns = returns * 0.5 + rewards
+        all_returns.append(returns.copy())
+        returns[dones] = 0
+    np.testing.assert_allclose(raw.obs_rms.mean, np.mean(np.concatenate(rows), 0), atol=1e-4)
+    np.testing.assert_allclose(raw.obs_rms.var, np.var(np.concatenate(rows), 0), rtol=1e-3)
+    np.testing.assert_allclose(venv.ret_rms.var, np.var(all_returns), rtol=1e-2)
+    np.testing.assert_allclose(venv.returns, returns, atol=1e-6)
+
+
+def test_a_fast_env_goes_ahead_of_the_others(tmp_path):
+    """Env 0 cannot finish its first step before env 1 has made all of its own."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    class Gated(WalkEnv):
+        def __init__(self, tag):
+            super().__init__()
+            self.tag, self.count = tag, 0
+
+        def step(self, action):
+            self.count += 1
+            if self.tag == 0 and self.count == 1:
+                os.open(gate, os.O_RDONLY)  # blocks until env 1 opens the other end
+            if self.tag == 1 and self.count == 32:
+                os.close(os.open(gate, os.O_WRONLY))
+            return super().step(action)
+
+    venv = own.SubprocVecEnv([functools.partial(Gated, i) for i in range(2)], start_method="fork")
+    AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY).learn(64)
+
+
+def test_their_callbacks_and_files(tmp_path, make):
+    """The frequencies of callbacks count steps of all envs, whatever the batches are."""
+    venv = own.VecNormalize(make(monitored()))
+    evaluated = own.VecNormalize(make(monitored(n=2)), training=False, norm_reward=False)
+    path = str(tmp_path)
+    evaluation = EvalCallback(evaluated, None, None, 3, 32, path, path, verbose=0)
+    checkpoints = CheckpointCallback(32, path, save_vecnormalize=True)
+    model = AsyncPPO("MlpPolicy", venv, wait_num=2, **ON_POLICY)
+    model.learn(256, callback=[evaluation, checkpoints])
+    assert len(np.load(tmp_path / "evaluations.npz")["results"]) == 2
+    assert len(list(tmp_path.glob("rl_model_*_steps.zip"))) == 2
+    model.save(tmp_path / "model")
+    loaded = AsyncPPO.load(tmp_path / "model", env=venv, device="cpu")
+    assert loaded.wait_num == 2
+    assert_same(weights(loaded), weights(model))
+    loaded.learn(128, reset_num_timesteps=False)
+    plain = PPO.load(tmp_path / "model", env=venv, device="cpu")
+    plain.learn(128, reset_num_timesteps=False)
+    assert venv.unwrapped.pool.wait_num == 4
+    assert venv.unwrapped.pool.timeout is None
+
+
+def test_training_that_a_callback_ends_can_go_on(make):
+    venv = own.VecNormalize(make(monitored()))
+    model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
+    model.learn(10_000, callback=StopTrainingOnMaxEpisodes(3))
+    assert model.num_timesteps < 128
+    assert not venv.unwrapped.pool.waiting_id
+    assert_same(venv.normalize_obs(venv.old_obs).shape, model._last_obs.shape)
+    model.learn(128, reset_num_timesteps=False)
+    venv.step(np.zeros(4, int))
+
+
+class FailsOnce(WalkEnv):
+    def __init__(self, fails):
+        super().__init__()
+        self.fails = fails
+
+    def step(self, action):
+        row = super().step(action)
+        if self.fails and len(self.log) == 3:
+            raise ValueError("boom")
+        return row
+
+
+def test_an_env_that_fails_ends_the_call_and_the_next_one_starts_anew(make):
+    venv = own.VecMonitor(make([functools.partial(FailsOnce, i == 1) for i in range(4)]))
+    model = AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY)
+    with pytest.raises(ValueError, match="env 1: step raised ValueError: boom"):
+        model.learn(10_000)
+    assert not venv.unwrapped.pool.waiting_id
+    venv.set_attr("fails", False)
+    model.learn(256, reset_num_timesteps=False)
+
+
+def test_restarts(make):
+    fns = [functools.partial(FailsOnce, i == 1) for i in range(4)]
+    venv = own.VecMonitor(make(fns, on_error="restart", restart_backoff=0.0))
+    steps = Steps()
+    AsyncPPO("MlpPolicy", venv, wait_num=1, **ON_POLICY).learn(512, callback=steps)
+    infos = [info for seen in steps.seen for info in seen["infos"]]
+    lost = [info for info in infos if "env_error" in info]
+    assert len(lost) == venv.unwrapped.pool.restarts.sum() > 1
+    assert all(info["TimeLimit.truncated"] for info in lost)
+
+
+class Own(own.VecEnvWrapper):
+    def __init__(self, venv):
+        super().__init__(venv)
+        self.count = np.zeros(self.num_envs)
+
+    def reset(self):
+        return self.venv.reset()
+
+    def step_wait(self):
+        obs, rewards, dones, infos = self.venv.step_wait()
+        self.count += 1
+        return obs, rewards, dones, infos
+
+
+class Told(Own):
+    per_env = ("count",)
+
+
+def test_wrappers_of_your_own():
+    venv = own.DummyVecEnv([WalkEnv] * 4)
+    with pytest.raises(ValueError, match="Own cannot step some envs alone: .* per_env"):
+        AsyncPPO("MlpPolicy", Own(venv), **ON_POLICY)
+    told = Told(venv)
+    AsyncPPO("MlpPolicy", told, wait_num=1, **ON_POLICY).learn(128)
+    assert told.count.tolist() == [32] * 4
+
+
+def test_what_is_refused(tmp_path):
+    venv = own.DummyVecEnv([functools.partial(WalkEnv, render_mode="rgb_array")] * 2)
+    with pytest.raises(TypeError, match="AsyncDQN: AsyncRollouts needs an on-policy algorithm"):
+        type("AsyncDQN", (AsyncRollouts, DQN), {})("MlpPolicy", venv)
+    with pytest.raises(TypeError, match="recurrent policies are not supported"):
+        type("Async", (AsyncRollouts, RecurrentPPO), {})("MlpLstmPolicy", venv)
+    with pytest.raises(ValueError, match="need a VecEnv of envpool_py.sb3, got .*make_vec_env"):
+        AsyncPPO("MlpPolicy", sb3.DummyVecEnv([WalkEnv] * 2))
+    with pytest.raises(ValueError, match="VecVideoRecorder .* record the videos of an evaluation"):
+        AsyncPPO("MlpPolicy", own.VecVideoRecorder(venv, str(tmp_path), lambda _: False))
+    with pytest.raises(ValueError, match="wait_num"):
+        AsyncPPO("MlpPolicy", venv, wait_num=3)
+    with pytest.raises(ValueError, match="no action_masks"):
+        AsyncMaskablePPO("MlpPolicy", venv, **ON_POLICY).learn(64)
+
+
+def test_importing_our_package_imports_neither_torch_nor_theirs():
+    code = "import sys, envpool_py.sb3; print({'torch', 'stable_baselines3'} & set(sys.modules))"
+    assert run_python("-c", code).strip() == "set()"
