@@ -68,8 +68,8 @@ def evaluate(
 ) -> Evaluation:
     """Run each episode exactly once, on whichever env is free, and return all results.
 
-    The episodes are chosen before they run. So those that end early are not over-represented, as
-    they are among the first episodes that a pool finishes. If the actions of the policy depend on
+    The episodes are chosen before they run. So those that end early are not over-represented;
+    among the first episodes that a pool finishes they would be. If the actions of the policy depend on
     the observations of the episode alone, and the envs take their seeds, the results are equal for
     any number of envs and processes and any ``wait_num``.
 
