@@ -56,13 +56,13 @@ def run(args: argparse.Namespace) -> int:
     """Carry out the command; returns the exit status."""
     env_fn, callers = env_fn_of(args), callers_of(args)
     sizes = args.num_envs, len(usable_cores()), args.max_processes
-    settings = tune.first_settings(*sizes, callers)
-    settings = [each._replace(on_error=args.on_error) for each in settings]
     results = Results()
     try:
         profile = probe(env_fn, None, min(_PROFILE * args.seconds, _LONGEST_PROFILE))
     except EnvError as error:
         raise UsageError(first_line(error.message)) from None
+    settings = tune.first_settings(*sizes, callers)
+    settings = [each._replace(on_error=args.on_error) for each in settings]
     complain_if_busy()
     now = 0.0, "the first pool"
     try:
